@@ -180,14 +180,14 @@ impl EventLog for ListLog {
 /// The port could be filled in this crate only: its errors and frames had no public
 /// constructors, and its suite was a private test. A backend written outside must pass it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_of_another_crate_conforms() {
+async fn external_backend_passes_the_conformance_suite() {
     conformance::run_all(ListLog::new).await;
 }
 
 /// The suite says what the port means; it must say the same of the backends that are here,
 /// seen from outside.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_backends_of_this_crate_conform() {
+async fn built_in_backends_pass_the_conformance_suite() {
     conformance::run_all(MemoryLog::new).await;
     let folder = tempfile::tempdir().unwrap();
     let next = AtomicU32::new(0);

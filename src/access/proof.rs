@@ -62,7 +62,7 @@ mod tests {
 
     // A key in a log is a leaked key.
     #[test]
-    fn a_key_is_not_shown() {
+    fn debug_output_hides_the_api_key() {
         let proof = CallerProof::Key("tr_live_secret".into());
         assert!(!format!("{proof:?}").contains("secret"));
     }

@@ -119,7 +119,7 @@ mod tests {
     // An agent in a loop must be slowed down and told for how long; one without limits, or below
     // them, must not notice.
     #[test]
-    fn calls_are_counted() {
+    fn calls_over_the_rate_limit_are_refused_with_a_wait() {
         let free = rate(0, 0);
         assert!((0..10_000).all(|_| free.call().is_ok() && free.request(1 << 30).is_ok()));
         let slow = rate(2, 0);
@@ -134,7 +134,7 @@ mod tests {
     // A request larger than a second's worth must pass, or it never could, and be paid for before
     // anything else is accepted.
     #[test]
-    fn large_requests_are_paid_for_afterwards() {
+    fn oversized_request_passes_and_delays_the_next() {
         let slow = rate(0, 1_000);
         slow.request(1_000_000).unwrap();
         assert_eq!(slow.debt.load(Ordering::Relaxed), 999_000);

@@ -176,7 +176,7 @@ mod tests {
     // A key that reads out a store must be recorded, once an hour and not with each read; an agent
     // that reads its own conversation repeatedly must not be.
     #[tokio::test(start_paused = true)]
-    async fn very_much_is_due_once_an_hour() {
+    async fn mass_reading_is_recorded_once_an_hour() {
         let (thief, agent) = (Reads::default(), Reads::default());
         let (namespace, own) = (Namespace::default(), ConversationId::generate());
         let read = |reads: &Reads, count: usize| {
@@ -207,7 +207,7 @@ mod tests {
 
     // What could not be recorded within its hour must stay due.
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_noted_stays_due() {
+    async fn unrecorded_mass_reading_stays_due() {
         let (reads, namespace) = (Reads::default(), Namespace::default());
         reads.add_bytes(&namespace, 999, BOUNDS);
         assert!(reads.due(BOUNDS).is_empty());

@@ -30,7 +30,7 @@ fn holder(ring: &Arc<KeyRing>, key: &MadeKey) -> Result<Arc<Holder>, KeyRefusal>
 // The life of keys while a server runs: a new key is accepted, a revoked one is not, and a refusal
 // says what is wrong with the key.
 #[test]
-fn keys_come_and_go_while_a_server_runs() {
+fn key_creation_and_revocation_apply_without_restart() {
     let dir = tempfile::tempdir().unwrap();
     let ring = KeyRing::open(dir.path()).unwrap();
     assert!(ring.is_open());
@@ -69,7 +69,7 @@ fn keys_come_and_go_while_a_server_runs() {
 
 // A replaced secret must stay valid for its grace period and no longer; so must a key that expires.
 #[test]
-fn secrets_and_keys_end_when_they_are_to() {
+fn rotated_secrets_and_keys_expire_on_time() {
     let dir = tempfile::tempdir().unwrap();
     let key = made(dir.path(), "ci");
     let ring = KeyRing::open(dir.path()).unwrap();
@@ -102,7 +102,7 @@ fn secrets_and_keys_end_when_they_are_to() {
 
 // A stream holds a key for hours: it must be told when the key ends.
 #[tokio::test]
-async fn whoever_holds_a_key_hears_that_it_ends() {
+async fn holder_is_notified_when_its_key_ends() {
     let dir = tempfile::tempdir().unwrap();
     let key = made(dir.path(), "ci");
     let other = made(dir.path(), "agent");
@@ -129,7 +129,7 @@ async fn whoever_holds_a_key_hears_that_it_ends() {
 // A file that is lost, emptied or damaged under a running server must not open the store, and a
 // server must not start with a damaged one.
 #[test]
-fn no_file_opens_a_store_that_has_keys() {
+fn missing_or_damaged_key_file_does_not_open_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let key = made(dir.path(), "ci");
     let ring = KeyRing::open(dir.path()).unwrap();
@@ -158,7 +158,7 @@ fn no_file_opens_a_store_that_has_keys() {
 
 // Concurrent creations must not lose a key; no two living keys share a name.
 #[test]
-fn changes_do_not_undo_each_other() {
+fn concurrent_key_changes_are_all_kept() {
     const EACH: usize = 10;
     let dir = tempfile::tempdir().unwrap();
     let barrier = Barrier::new(4);
@@ -206,7 +206,7 @@ fn an_id_comes_before_a_name() {
 
 // An unused key can be revoked safely, so times of last use must survive a restart.
 #[test]
-fn last_uses_outlive_a_server() {
+fn last_use_times_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (key, idle) = (made(dir.path(), "ci"), made(dir.path(), "idle"));
     let ring = KeyRing::open(dir.path()).unwrap();

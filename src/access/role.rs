@@ -162,7 +162,7 @@ mod tests {
     // A role that allows more than it says is a security hole: expected permissions, written by
     // hand.
     #[test]
-    fn roles_reach_as_far_as_they_say() {
+    fn each_role_includes_exactly_the_listed_roles() {
         use KeyRole::{Admin, Approver, Reader, Writer};
         let may = |has: KeyRole| {
             let may: Vec<_> = KeyRole::ALL
@@ -180,7 +180,7 @@ mod tests {
     // A key of one tenant must not read another's data, nor one for all namespaces the reserved
     // ones.
     #[test]
-    fn grants_hold_where_they_say() {
+    fn grant_covers_only_its_namespaces() {
         let namespace = |name| Namespace::new(name).unwrap();
         let (a, b, system) = (namespace("a"), namespace("b"), namespace("_system"));
         let one = grant(KeyRole::Admin, "a");

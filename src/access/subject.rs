@@ -117,7 +117,7 @@ mod tests {
     // pass for another part: a certificate with the common name "worker,O=Ops" is not the worker of
     // Ops.
     #[test]
-    fn subjects_are_read_as_they_are_written() {
+    fn parsed_subject_equals_the_certificate_subject() {
         use rcgen::DnType::{CommonName, CountryName, OrganizationName};
         let cases: [(&[(rcgen::DnType, &str)], &str); 7] = [
             (&[(CommonName, "worker-7")], "CN=worker-7"),
@@ -148,7 +148,7 @@ mod tests {
 
     // An invalid subject must not become a key that nobody, or anybody, can use.
     #[test]
-    fn what_is_no_subject_is_refused() {
+    fn invalid_subject_is_refused() {
         for wrong in [
             "",
             "worker-7",

@@ -170,7 +170,7 @@ mod tests {
     // A badly copied key must not look like a revoked one: each single wrong, missing or added
     // character must be reported as a typo, and never accepted.
     #[test]
-    fn a_typo_is_told_from_a_key() {
+    fn mistyped_token_is_reported_as_a_typo() {
         let token = Token::generate().unwrap();
         let text = token.reveal().to_owned();
         let read = Token::parse(&text).unwrap();
@@ -192,7 +192,7 @@ mod tests {
 
     // Secrets that repeat, or that a log shows, open the store to others.
     #[test]
-    fn secrets_are_new_and_stay_out_of_logs() {
+    fn secrets_are_unique_and_hidden_in_debug_output() {
         let first = Token::generate().unwrap();
         let second = Token::with_id(first.id().clone()).unwrap();
         assert_eq!(first.id(), second.id());

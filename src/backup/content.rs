@@ -146,7 +146,7 @@ mod tests {
     // Objects are untrusted input: truncated or added bytes must be an error, never a panic and
     // never a shorter history.
     #[test]
-    fn what_is_cut_off_is_told() {
+    fn truncated_or_extended_content_is_refused() {
         let mut content = Content::default();
         content.block(&ShippedBlock {
             first: 7,

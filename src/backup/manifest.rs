@@ -450,7 +450,7 @@ mod tests {
 
     // Erased events are found by these ranges: none may be missing.
     #[test]
-    fn numbers_become_ranges() {
+    fn offsets_are_merged_into_ranges() {
         let of = |numbers: &[u64]| ranges(numbers.iter().copied());
         assert_eq!(of(&[]), [] as [[u64; 2]; 0]);
         assert_eq!(of(&[5, 3, 4, 9]), [[3, 5], [9, 9]]);
@@ -459,7 +459,7 @@ mod tests {
     // An object must be rewritten when it holds erased content, and also when it refers to a large
     // body whose home was erased: it may have to hold that body itself from now on.
     #[test]
-    fn an_object_is_touched_by_what_it_holds_and_needs() {
+    fn object_is_affected_by_erased_records_and_needed_bodies() {
         let mark = Mark {
             offset: 20,
             chain_hash: String::new(),

@@ -691,7 +691,7 @@ mod tests {
     // not a store and that no restore accepted. The next restore must accept it, wherever the first
     // was killed; foreign files must stay, and make it refuse.
     #[tokio::test]
-    async fn a_restore_that_was_killed_can_be_run_again() {
+    async fn killed_restore_can_be_run_again() {
         let dir = tempfile::tempdir().unwrap();
         for moved in 0.. {
             let to = dir.path().join(format!("to{moved}"));
@@ -721,7 +721,7 @@ mod tests {
 
     // With its log in place it is a store, and no later restore may remove it.
     #[tokio::test]
-    async fn a_store_that_has_its_log_stays() {
+    async fn restore_refuses_a_folder_with_a_log() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("to");
         let staging = prepare_folder(&to).unwrap();

@@ -277,7 +277,7 @@ mod tests {
     // A damaged, truncated or swapped object must never be accepted; with a key, nobody else can
     // make a valid one.
     #[test]
-    fn what_was_changed_is_refused() {
+    fn changed_truncated_or_swapped_object_is_refused() {
         let raw = b"some records, some records, some records".repeat(20);
         let (key, other) = (Key::new([7; 32]), Key::new([8; 32]));
         for key in [None, Some(&key)] {
@@ -309,7 +309,7 @@ mod tests {
 
     // When encrypted, equal content must not be recognizable as equal.
     #[test]
-    fn no_nonce_is_used_twice() {
+    fn each_sealed_object_has_a_new_nonce() {
         let key = Key::new([7; 32]);
         let one = seal(place(), b"the same", Some(&key)).unwrap().bytes;
         let two = seal(place(), b"the same", Some(&key)).unwrap().bytes;
@@ -319,7 +319,7 @@ mod tests {
     // A key file may have a line feed, upper case digits or raw bytes; anything else must be an
     // error that names the file.
     #[test]
-    fn keys_are_read_or_refused() {
+    fn key_file_is_parsed_or_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         let read = |content: &[u8]| {

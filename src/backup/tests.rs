@@ -131,7 +131,7 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
 // A growing state is stored as patches. A backup has it in full, and the restored store must be the
 // same, hash by hash, and store it as patches again.
 #[tokio::test]
-async fn states_that_are_patches_come_back() {
+async fn restore_keeps_states_stored_as_patches() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -176,7 +176,7 @@ async fn states_that_are_patches_come_back() {
 // When a disk is lost, the restored store must have every event and hash, and large bodies that
 // several events share; a second backup must send only what is new.
 #[tokio::test]
-async fn a_store_comes_back_as_it_was() {
+async fn restore_gives_back_every_event_and_hash() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -226,7 +226,7 @@ async fn a_store_comes_back_as_it_was() {
 // existed. Whatever position or time is requested, a batch must be restored completely or not at
 // all.
 #[tokio::test]
-async fn a_batch_is_restored_whole_or_not_at_all() {
+async fn restore_point_never_splits_a_batch() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -341,7 +341,7 @@ async fn found(to: &Path) -> Vec<String> {
 // object may have it, and a store restored from before the erasure must not have it either: neither
 // the body, nor a large body that nothing else refers to.
 #[tokio::test]
-async fn what_was_erased_does_not_come_back() {
+async fn erased_content_is_removed_from_the_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -394,7 +394,7 @@ async fn what_was_erased_does_not_come_back() {
 // A backup from before the erasure, on a disk that was offline then: the erasures in the newest
 // readable generation apply to every restore, and the restored store must record them.
 #[tokio::test]
-async fn an_older_generation_is_restored_without_what_was_erased_since() {
+async fn restore_of_an_older_generation_applies_later_erasures() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -461,7 +461,7 @@ async fn an_older_generation_is_restored_without_what_was_erased_since() {
 // another backup must be reported by name, by verification and by restore, and nothing may be left
 // that opens as a store.
 #[tokio::test]
-async fn what_is_wrong_with_a_backup_is_told_by_name() {
+async fn damaged_backup_object_is_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -524,7 +524,7 @@ async fn what_is_wrong_with_a_backup_is_told_by_name() {
 // Objects were deleted from the bucket, and backups kept reporting success: the next one must
 // notice missing or truncated objects and write them again.
 #[tokio::test]
-async fn what_is_gone_from_a_backup_is_put_again() {
+async fn backup_rewrites_missing_and_truncated_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -570,7 +570,7 @@ async fn what_is_gone_from_a_backup_is_put_again() {
 // continue from the one before, and the objects of the damaged one must stay until there is a newer
 // one.
 #[tokio::test]
-async fn a_newest_generation_that_cannot_be_read_is_no_end() {
+async fn backup_continues_past_a_damaged_newest_generation() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -608,7 +608,7 @@ async fn a_newest_generation_that_cannot_be_read_is_no_end() {
 // A restore that was killed leaves its folder; the next one must neither fail nor use what is in
 // it.
 #[tokio::test]
-async fn what_an_interrupted_restore_left_is_no_store() {
+async fn restore_ignores_leftovers_of_an_interrupted_restore() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -633,7 +633,7 @@ async fn what_an_interrupted_restore_left_is_no_store() {
 // Two timers fire at once: both send the same records, and one generation would silently lose what
 // the other wrote. The second must get an error, and the first one's generation must stand.
 #[tokio::test]
-async fn of_two_at_once_the_second_is_told() {
+async fn second_of_two_concurrent_backups_fails() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -659,7 +659,7 @@ async fn of_two_at_once_the_second_is_told() {
 // log: the two must not be mixed, and what only the old generation has must stay until somebody
 // removes it.
 #[tokio::test]
-async fn a_log_that_went_back_begins_another_line() {
+async fn backup_of_a_regressed_log_starts_a_new_line() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -696,7 +696,7 @@ async fn a_log_that_went_back_begins_another_line() {
 // One unreadable manifest must neither keep erased content in all other generations nor fail every
 // later backup; and objects that only it can name must stay until somebody decides.
 #[tokio::test]
-async fn a_generation_that_cannot_be_read_keeps_nobody_from_erasing() {
+async fn unreadable_generation_does_not_block_erasing() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -732,7 +732,7 @@ async fn a_generation_that_cannot_be_read_keeps_nobody_from_erasing() {
 // A bucket may be read by others: with a key, nothing of a backup may be read or forged, without
 // the key nothing works, and a target has only one kind.
 #[tokio::test]
-async fn an_encrypted_backup_says_nothing_without_its_key() {
+async fn encrypted_backup_needs_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -803,7 +803,7 @@ async fn an_encrypted_backup_says_nothing_without_its_key() {
 // Generations accumulate. Pruning must remove the objects that only pruned generations name and
 // nothing that another one needs; a dry run must remove nothing.
 #[tokio::test]
-async fn old_generations_go_and_the_others_stay_whole() {
+async fn prune_removes_only_unreferenced_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -861,7 +861,7 @@ async fn old_generations_go_and_the_others_stay_whole() {
 // Following makes an object a second: in a day there would be more than can be listed. They must be
 // joined, and each generation on the way must be complete.
 #[tokio::test]
-async fn following_leaves_few_objects() {
+async fn following_joins_small_objects() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -896,7 +896,7 @@ async fn following_leaves_few_objects() {
 // While a store is followed, appends and erasures must reach the target within a second, without
 // delaying anybody.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_is_followed() {
+async fn following_ships_appends_and_erasures() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -946,7 +946,7 @@ fn newest(to: &Path) -> PathBuf {
 // restore returned the other one's content. A number must be used only once: a backup that is
 // behind gets an error.
 #[tokio::test]
-async fn a_freed_generation_number_is_not_used_again() {
+async fn pruned_generation_number_is_not_reused() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -978,7 +978,7 @@ async fn a_freed_generation_number_is_not_used_again() {
 // The target was emptied while a store was followed: generations named missing objects. A backup
 // must notice that its base is gone.
 #[tokio::test]
-async fn a_target_that_was_emptied_is_noticed() {
+async fn follower_detects_an_emptied_target() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -1001,7 +1001,7 @@ async fn a_target_that_was_emptied_is_noticed() {
 // A backup died between its objects and its generation, and content erased later stayed in these
 // objects forever. The next backup must remove them: it overtakes their writer.
 #[tokio::test]
-async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
+async fn backup_erases_from_objects_of_a_killed_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -1038,7 +1038,7 @@ async fn objects_of_a_backup_that_died_do_not_keep_what_was_erased() {
 // While a server followed, objects that another backup left were never removed. An erasure must
 // remove them.
 #[tokio::test(flavor = "multi_thread")]
-async fn following_removes_what_another_backup_left() {
+async fn follower_erases_from_objects_of_another_backup() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -1073,7 +1073,7 @@ async fn following_removes_what_another_backup_left() {
 // Two restores into one folder removed each other's files. One must win, and the other must report
 // it and change nothing.
 #[tokio::test]
-async fn of_two_restores_into_one_folder_one_is_told() {
+async fn second_of_two_concurrent_restores_fails() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
@@ -1101,7 +1101,7 @@ async fn of_two_restores_into_one_folder_one_is_told() {
 // The backup of another store was at the target's address, and was restored silently. A restore
 // with a store id must not use another store, and following must not write into such a target.
 #[tokio::test]
-async fn the_backup_of_another_store_is_told() {
+async fn backup_of_another_store_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (to, foreign) = (dir.path().join("to"), dir.path().join("foreign"));
     let engine = open(&dir.path().join("store")).await;

@@ -49,7 +49,7 @@ mod tests {
     // After a contained panic, also a nested one, the next uncontained panic must be reported
     // again.
     #[test]
-    fn the_depth_is_what_it_was() {
+    fn depth_is_restored_after_a_caught_panic() {
         let inner = || contained(|| panic!("inner")).unwrap_err();
         assert_eq!(contained(inner), Ok(Panicked));
         assert_eq!(DEPTH.get(), 0);

@@ -126,7 +126,7 @@ mod tests {
     // A value in the wrong bucket shifts every quantile: a value equal to a bound belongs to that
     // bound's bucket, as with Prometheus' `le`, and no value is too large to be counted.
     #[test]
-    fn each_value_is_in_its_bucket() {
+    fn histogram_puts_each_value_in_its_bucket() {
         let histogram = Histogram::new(&[1, 4]);
         for value in [0, 1, 2, 4, 5, u64::from(u32::MAX)] {
             histogram.note(value);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_grow() {
+    fn histogram_bounds_are_ascending() {
         for bounds in [MICROS, COUNTS] {
             assert!(bounds.is_sorted_by(|a, b| a < b));
         }

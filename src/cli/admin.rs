@@ -269,7 +269,7 @@ mod tests {
 
     /// After `verify`, the hint must not be to run `verify`.
     #[test]
-    fn verify_sends_nobody_to_verify() {
+    fn hint_of_verify_does_not_suggest_verify() {
         let error = cannot_go_on(Status::data_loss("the log is damaged at offset 7"));
         assert!(matches!(
             error,

@@ -247,7 +247,7 @@ mod tests {
 
     // Budgets are usually given in thousands, and "16k" gave "invalid digit found in string".
     #[test]
-    fn tokens_are_written_as_people_do() {
+    fn token_counts_parse_with_suffix_and_separator() {
         for (text, expected) in [
             ("16000", 16_000),
             ("16k", 16_000),
@@ -284,7 +284,7 @@ mod tests {
     /// If TREERING_SERVER is set in the environment and the user types `--data x`, the option takes
     /// precedence.
     #[test]
-    fn what_is_typed_wins_over_the_environment() {
+    fn flags_override_the_environment() {
         let server = || Some(OsString::from("far:1"));
         let data = || Some(OsString::from("/env"));
         let target = |c: Common, s, d| c.target_from(s, d).ok();

@@ -169,7 +169,7 @@ mod tests {
 
     // Two revisions must be the same event, and a command that takes no revision must refuse one.
     #[test]
-    fn a_revision_is_named_once() {
+    fn conflicting_or_unused_revision_is_refused() {
         assert_eq!(RevisionArg::Event(0).with(Some(7), "a#7").unwrap(), 7);
         assert_eq!(RevisionArg::AsOf(7).with(Some(7), "a#7").unwrap(), 7);
         assert_eq!(RevisionArg::AsOf(7).with(None, "a").unwrap(), 7);

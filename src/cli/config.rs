@@ -548,7 +548,7 @@ mod tests {
     // Precedence: flags, then environment, then the file. A value from the wrong source is often
     // noticed too late.
     #[test]
-    fn what_is_typed_beats_the_environment_and_that_the_file() {
+    fn flags_override_environment_and_environment_overrides_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("t.toml");
         let text = "listen = '127.0.0.1:1'\nmemory = '1GiB'\npseudonyms = true\n";
@@ -575,7 +575,7 @@ mod tests {
     // With a mistyped key that is ignored, a server listens at another address or has no limits.
     // All errors are reported at once, with their lines.
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn unknown_and_invalid_settings_are_reported_with_line() {
         let text = "listn = '127.0.0.1:1'\n\n[summariser]\nurl = 7\nmodle = 'm'\n[other]\nx = 1\n";
         let wrong = settings(text).unwrap_err();
         assert_eq!(wrong.len(), 3, "{wrong:#?}");
@@ -599,7 +599,7 @@ mod tests {
 
     // Lists, tables and flat names are equivalent.
     #[test]
-    fn tables_and_lists_are_options() {
+    fn tables_and_lists_become_options() {
         let text = "summariser-url = 'http://h/v1'\n[summariser]\nmodel = 'm'\ntasks = ['dialogue', 'snapshots']";
         let pair = |name: &str, values: &[&str]| {
             let values = values.iter().map(|value| (*value).to_owned()).collect();

@@ -306,7 +306,7 @@ mod tests {
 
     // People type the budget that an error proposes, so it must never be too small.
     #[test]
-    fn a_budget_is_rounded_up() {
+    fn proposed_budget_is_rounded_up() {
         for (tokens, budget) in [
             (0, 0),
             (7, 7),
@@ -322,7 +322,7 @@ mod tests {
     // The short options change the policy and override `--policy`. Nothing is sent that was not
     // given.
     #[test]
-    fn options_become_a_policy() {
+    fn options_override_the_given_policy() {
         assert_eq!(policy_of(&[]).unwrap(), "");
         assert_eq!(
             policy_of(&["--budget", "9"]).unwrap(),

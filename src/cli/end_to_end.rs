@@ -59,7 +59,7 @@ pub(super) fn path(path: &Path) -> String {
 /// Scripts rely on this: importing a file again adds nothing, an invalid line does not stop the
 /// import, and an export equals the imported file.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_imported_comes_back_equal() {
+async fn import_is_idempotent_and_export_returns_the_input() {
     let dir = tempfile::tempdir().unwrap();
     let (data, file) = imported(&dir);
     let import = [
@@ -116,7 +116,7 @@ async fn counts(line: &[&str]) -> Value {
 /// same name, and after its past was changed. It stays one conversation, with new events at its end
 /// and changes on a branch. Known events are not added again.
 #[tokio::test(flavor = "multi_thread")]
-async fn imports_keep_up_with_a_session() {
+async fn repeated_import_appends_only_new_messages() {
     let dir = tempfile::tempdir().unwrap();
     let data = path(&dir.path().join("data"));
     let write = |folder: &str, text: &str| {
@@ -177,7 +177,7 @@ async fn imports_keep_up_with_a_session() {
 /// A file of another format was imported as invalid lines with exit code 0. It must be refused by
 /// name; in a folder it is skipped and reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_conversation_is_refused_by_name() {
+async fn import_refuses_unknown_formats_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let data = path(&dir.path().join("data"));
     let folder = dir.path().join("in");
@@ -226,7 +226,7 @@ async fn what_is_no_conversation_is_refused_by_name() {
 /// A command must print the same for a folder and a server. While a server has the folder open, the
 /// error must have its address.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_and_a_server_print_the_same() {
+async fn folder_and_server_give_the_same_output() {
     let dir = tempfile::tempdir().unwrap();
     let (data, file) = imported(&dir);
     ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
@@ -310,7 +310,7 @@ async fn a_folder_and_a_server_print_the_same() {
 /// A newcomer's first command, in an empty folder of a new machine, run twice: it must show the
 /// tour, leave no pending call, and keep existing files.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_tells_its_story() {
+async fn demo_shows_each_step_and_leaves_no_open_call() {
     let dir = tempfile::tempdir().unwrap();
     let data = path(&dir.path().join("data"));
     for round in 1..=2 {
@@ -357,7 +357,7 @@ async fn the_demo_tells_its_story() {
 /// The next request at a shell: a body to pipe, an explanation to read, and both for programs. Also
 /// a compaction from plan to expansion.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_built_explained_and_compacted() {
+async fn context_and_compact_commands_run_end_to_end() {
     let dir = tempfile::tempdir().unwrap();
     let (data, file) = imported(&dir);
     ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
@@ -439,7 +439,7 @@ async fn a_request_is_built_explained_and_compacted() {
 /// Context and sub-contexts at a shell: values come out as they were written, and a task is
 /// spawned, listed and returned.
 #[tokio::test(flavor = "multi_thread")]
-async fn context_is_set_and_tasks_are_spawned() {
+async fn active_context_and_sub_context_commands_run_end_to_end() {
     let dir = tempfile::tempdir().unwrap();
     let (data, file) = imported(&dir);
     ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
@@ -493,7 +493,7 @@ async fn context_is_set_and_tasks_are_spawned() {
 /// Notes of searches and comparisons must be true: a limit that was reached is not the number of
 /// hits, a given limit holds, and a search in the wrong place says where the right one is.
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_and_comparisons_say_what_they_show() {
+async fn search_and_diff_report_counts_and_limits() {
     let dir = tempfile::tempdir().unwrap();
     let (data, file) = imported(&dir);
     ok(&["--data", &data, "import", "--format", "openai-chat", &file]).await;
@@ -539,7 +539,7 @@ async fn searches_and_comparisons_say_what_they_show() {
 /// Claude Code compacts when its context window is full, in the middle of a turn. A request has the
 /// user's messages from before the summary, but no steps.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_summary_in_the_middle_of_a_turn_is_a_compaction() {
+async fn imported_summary_inside_a_turn_is_a_compaction() {
     let dir = tempfile::tempdir().unwrap();
     let data = path(&dir.path().join("data"));
     let file = dir.path().join("lines.jsonl");

@@ -415,7 +415,7 @@ mod tests {
 
     // A range is part of the conversation argument. A dash inside an id is not a range.
     #[test]
-    fn a_range_is_what_stands_behind_the_last_sharp() {
+    fn revision_range_follows_the_last_hash_sign() {
         assert_eq!(named("a-b#5-9"), ("a-b", Some((5, 9))));
         assert_eq!(named("a#7"), ("a#7", None));
         assert_eq!(named("a-b"), ("a-b", None));

@@ -200,7 +200,7 @@ mod tests {
     // A receipt without events counted as confirmed, whoever had signed it. A receipt that names
     // fewer events than it counts is not confirmed.
     #[test]
-    fn a_receipt_names_all_that_it_counts() {
+    fn receipt_with_fewer_events_than_its_count_is_refused() {
         let lacks = |events: u64, recorded: &[(&str, u64, [u64; 2])]| {
             let recorded = recorded.iter().map(|(id, revision, range)| Recorded {
                 conversation: (*id).to_owned(),

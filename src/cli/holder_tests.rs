@@ -105,7 +105,7 @@ fn were_told(seen: &Seen, key: &str) -> bool {
 // The folder may be unpacked from an archive of somebody else, or another user may have taken over
 // the port: `treering ls --data` sent the key to whatever server the lock file named.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_goes_to_nobody_who_has_not_proved_that_he_holds_the_folder() {
+async fn key_is_not_sent_without_proof_of_holding_the_folder() {
     let key = Token::generate().unwrap().reveal().to_owned();
     let secret = "07".repeat(32);
     for proof in [String::new(), "00".repeat(32), secret.clone()] {
@@ -125,7 +125,7 @@ async fn a_key_goes_to_nobody_who_has_not_proved_that_he_holds_the_folder() {
 // The lock file of another user, or an address beyond this machine, is untrusted: no request goes
 // there, and the error says how to use it anyway.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
+async fn remote_or_untrusted_lock_address_is_not_contacted() {
     let key = Token::generate().unwrap().reveal().to_owned();
     let (dir, _lock) = held("pid 1\naddress http://192.0.2.1:7171\n").await;
     let error = opened(&common(dir.path(), &key)).await.unwrap_err();
@@ -154,7 +154,7 @@ async fn a_server_elsewhere_or_named_by_others_is_not_asked() {
 // The folder's own server must be found, and only callers with access to the whole store may see
 // the path of the folder.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_folder_s_own_server_gets_the_key() {
+async fn key_is_sent_to_the_server_of_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let made = |name: &str, role: &str| {
         let (role, namespace) = role.split_once(':').unwrap();

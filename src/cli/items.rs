@@ -412,7 +412,7 @@ mod tests {
     // A condition is one word: the longest operator counts, an operator inside a text does not, and
     // invalid JSON is an error.
     #[test]
-    fn conditions_are_read() {
+    fn conditions_are_parsed() {
         use pb::ItemComparison as Is;
         for (text, field, comparison, value) in [
             ("level>=3", "level", Is::GreaterOrEqual, "3"),
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn times_to_live_are_read() {
+    fn time_to_live_is_parsed() {
         for (text, seconds) in [
             ("90s", 90),
             ("30m", 1_800),

@@ -400,7 +400,7 @@ mod tests {
     // One tool names a file by its full path, another by a relative one, and it was listed three
     // times. Names that may be of different files stay separate.
     #[test]
-    fn a_file_with_several_names_is_listed_once() {
+    fn paths_of_one_file_are_listed_once() {
         let file = |path: &str| pb::KnownFile {
             path: path.into(),
             ..Default::default()

@@ -525,14 +525,14 @@ mod tests {
 
     /// clap reports conflicting options only when the command is built.
     #[test]
-    fn the_command_line_is_consistent() {
+    fn clap_accepts_the_command_definitions() {
         Cli::command().debug_assert();
     }
 
     // A command without a description had none in `--help`, and its manual page was invalid for
     // indexes.
     #[test]
-    fn every_command_says_what_it_does() {
+    fn every_command_has_help_text() {
         let mut waiting = vec![Cli::command()];
         while let Some(command) = waiting.pop() {
             assert!(command.get_about().is_some(), "{}", command.get_name());
@@ -543,7 +543,7 @@ mod tests {
     /// The README's picture showed removed options, unusual ids, and a port other than the default.
     /// Every command in it must parse.
     #[test]
-    fn the_picture_shows_what_can_be_typed() {
+    fn commands_in_the_readme_image_parse() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/demo.svg");
         let picture = std::fs::read_to_string(picture).unwrap();
         let texts = picture.split("<text ").skip(1).filter_map(|text| {
@@ -585,7 +585,7 @@ mod tests {
     /// Options differed between commands (`-n` and `-k`, `--kind` and `--kinds`). An option must
     /// have the same short name everywhere.
     #[test]
-    fn one_flag_for_one_thing() {
+    fn options_have_the_same_short_name_in_all_commands() {
         type Shorts = HashMap<String, (Option<char>, String)>;
         fn walk(command: &clap::Command, shorts: &mut Shorts, clashes: &mut Vec<String>) {
             for arg in command.get_arguments() {
@@ -618,7 +618,7 @@ mod tests {
 
     /// Scripts rely on these command lines.
     #[test]
-    fn the_fixed_command_lines_are_understood() {
+    fn stable_command_lines_parse() {
         for line in [
             "treering search --data D --json -k 5 --tool T --conversation C --branch B words here",
             "treering search --data D --json -k 5 one",

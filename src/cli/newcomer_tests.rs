@@ -71,7 +71,7 @@ fn conversation(id: &str, turns: usize) -> Value {
 
 // "Who touched this file?" has no search words: the search was refused, and `*` counted nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_without_words_lists_what_its_filters_let_through() {
+async fn search_without_words_lists_filtered_events() {
     let store = Store::of(&[conversation("one", 3)]).await;
     for query in [&[][..], &[""], &["*"]] {
         let line = [&["search", "--path", "**/file_1.rs"], query].concat();
@@ -99,7 +99,7 @@ async fn a_search_without_words_lists_what_its_filters_let_through() {
 
 // The hint was about a correct path, although another filter excluded everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hint_is_about_the_filter_that_leaves_nothing() {
+async fn hint_names_the_filter_that_excludes_all_hits() {
     let store = Store::of(&[conversation("one", 2)]).await;
     let told = store
         .ok(&["search", "--path", "file_1.rs", "--failed", "part_1"])
@@ -112,7 +112,7 @@ async fn a_hint_is_about_the_filter_that_leaves_nothing() {
 
 // A sub-agent of an imported session had returned, but was listed as running.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_context_that_has_returned_does_not_run() {
+async fn returned_sub_context_is_shown_as_ended() {
     let store = Store::new();
     let fixture = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -135,7 +135,7 @@ async fn a_sub_context_that_has_returned_does_not_run() {
 // A plan named an open turn when there was none, a summary of 3,987 tokens went into requests of
 // 4,000, and a compaction was due when nothing could be cut.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_compaction_fits_what_it_is_for() {
+async fn compaction_plan_and_summary_fit_the_budget() {
     let store = Store::of(&[conversation("one", 30), conversation("new", 1)]).await;
     let plan = store
         .ok(&["compact", "one", "plan", "--keep-turns", "0"])
@@ -206,7 +206,7 @@ async fn a_compaction_fits_what_it_is_for() {
 
 // A failed run was shown by the lines that its runner prints before each step.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_is_shown_by_what_tells_so() {
+async fn failed_result_shows_its_error_line() {
     let steps: String = (0..20)
         .map(|step| format!("[lint:{step}] $ tasks/lint/{step}\n"))
         .collect();
@@ -230,7 +230,7 @@ async fn what_failed_is_shown_by_what_tells_so() {
 // Summaries and session titles have no time. Between events of last year, they were shown as of
 // today.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_no_time_is_not_of_today() {
+async fn event_without_time_shows_no_date() {
     let store = Store::of(&[json!({"id": "one", "source": "test", "messages": [
         {"role": "user", "content": "go on", "x": {"ts": "2025-01-05T09:00:00Z"}},
         {"role": "assistant", "content": "yes"},

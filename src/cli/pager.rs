@@ -77,7 +77,7 @@ mod tests {
 
     // If the pager is missing, the output must still be shown. An empty value or `cat` disables it.
     #[test]
-    fn a_pager_is_chosen_or_none() {
+    fn pager_is_chosen_from_the_environment() {
         let env = |pairs: &'static [(&'static str, &'static str)]| {
             move |name: &str| {
                 let value = pairs.iter().find(|(key, _)| *key == name);

@@ -97,7 +97,7 @@ mod tests {
 
     // A misread quota locks a team out, or lets one fill the disk.
     #[test]
-    fn quotas_are_read() {
+    fn quotas_are_parsed() {
         let namespace = |name| Namespace::new(name).unwrap();
         let typed = ["a=1MiB,7", "b=none,0", "c=0", "*=2GiB"].map(|text| text.parse().unwrap());
         let read = quotas(&typed).unwrap();
@@ -117,7 +117,7 @@ mod tests {
 
     // An invalid quota must be an error, not an unlimited one.
     #[test]
-    fn what_is_no_quota_is_told() {
+    fn invalid_quota_is_refused() {
         for wrong in [
             "",
             "a",

@@ -191,7 +191,7 @@ mod tests {
     /// A night between two events must not stop a replay for hours, and a clock that was set back
     /// must not stop it at all.
     #[test]
-    fn pauses_follow_the_original_within_bounds() {
+    fn replay_pauses_follow_recorded_times_up_to_the_maximum() {
         let mut pace = Pace {
             speed: Some(2.0),
             pause_max: Duration::from_secs(10),

@@ -286,7 +286,7 @@ mod tests {
     // References are copied from a screen: they must be read with and without their scheme, and
     // invalid ones refused before a query.
     #[test]
-    fn references_are_read_or_refused() {
+    fn result_references_are_parsed_or_refused() {
         for reference in ["abc/14", "abc/#14", "tau/airline/3-0/9"] {
             assert!(is_path_to_event(reference), "{reference}");
         }

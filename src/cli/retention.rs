@@ -153,7 +153,7 @@ mod tests {
 
     // A misread policy would erase what should stay.
     #[test]
-    fn policies_are_read_as_they_are_written() {
+    fn retention_policies_are_parsed() {
         let policy: RetentionPolicy = "support:keep_days=365,label.team=a=b".parse().unwrap();
         assert_eq!(policy.namespace.as_str(), "support");
         assert_eq!(policy.retention.keep_days, Some(365));

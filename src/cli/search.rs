@@ -561,7 +561,7 @@ mod tests {
     // A pasted line of a failed test was refused as an option, and `-c foo` was read as a
     // conversation. A single word with a dash is a mistyped option, unless it follows `--`.
     #[test]
-    fn pasted_lines_are_words_and_mistyped_options_are_not() {
+    fn pasted_line_is_a_query_and_mistyped_option_is_an_error() {
         let typed = |line: &[&str]| {
             let line = ["treering", "search"].iter().chain(line);
             let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
@@ -595,7 +595,7 @@ mod tests {
     // A line of a JSON file has a thousand characters. Shown from its start, the match was not on
     // the screen.
     #[test]
-    fn a_long_line_is_shown_around_its_match() {
+    fn long_line_is_cut_around_its_match() {
         let line = format!(
             "{{\"id\":\"{}\",\"text\":\"the two-hit combo\"}}",
             "é9".repeat(80)
@@ -629,7 +629,7 @@ mod tests {
     /// An invalid range (beyond the end, inside a character) must not break the output. The text is
     /// still shown once.
     #[test]
-    fn ranges_that_do_not_fit_are_ignored() {
+    fn invalid_highlight_ranges_are_ignored() {
         let range = |start, end| pb::Highlight { start, end };
         let hit = pb::SearchHit {
             snippet: "äb cd".into(),

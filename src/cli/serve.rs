@@ -673,7 +673,7 @@ mod tests {
 
     /// A misread size gives a server of another size.
     #[test]
-    fn sizes_are_read() {
+    fn memory_sizes_are_parsed() {
         assert_eq!(memory("256MiB"), Ok(256 << 20));
         assert_eq!(memory("1GiB"), Ok(1 << 30));
         assert_eq!(memory("134217728"), Ok(128 << 20));
@@ -684,7 +684,7 @@ mod tests {
 
     /// A second demo finds the port taken: it must use another one.
     #[tokio::test]
-    async fn a_taken_port_gives_another() {
+    async fn bind_or_any_picks_a_free_port_if_taken() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (first, moved) = bind_or_any(any).await.unwrap();
         assert!(!moved);
@@ -697,7 +697,7 @@ mod tests {
     /// An address that only looks like a loopback one must not count as one. Other addresses need
     /// both keys and TLS.
     #[test]
-    fn others_are_let_in_with_keys_and_tls_only() {
+    fn non_loopback_bind_requires_keys_and_tls() {
         for (addr, reached) in [
             ("127.0.0.1:1", false),
             ("127.8.0.1:1", false),
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_can_be_typed() {
+    fn url_of_unspecified_address_uses_loopback() {
         assert_eq!(
             url_of("0.0.0.0:7171".parse().unwrap(), false),
             "http://127.0.0.1:7171"

@@ -346,7 +346,7 @@ mod tests {
 
     /// Nested forks, listed in any order, must be below their parent, and the lines must connect.
     #[test]
-    fn branches_hang_below_the_one_that_they_left() {
+    fn branch_tree_lists_forks_below_their_parent() {
         let branches = [
             branch(30, "late", 0, 20),
             branch(0, "main", 0, 0),
@@ -370,7 +370,7 @@ mod tests {
 
     /// A thousand nested forks must neither overflow the stack nor exceed the width of the screen.
     #[test]
-    fn deep_chains_are_drawn() {
+    fn branch_tree_draws_a_chain_of_2000_forks() {
         let branches: Vec<_> = (0..2_000)
             .map(|id: u64| branch(id, "b", id.saturating_sub(1), id))
             .collect();

@@ -148,7 +148,7 @@ mod tests {
 
     /// Nothing is sent anywhere without an endpoint.
     #[test]
-    fn off_unless_asked_for() {
+    fn summariser_is_off_without_a_url() {
         assert!(config(&[]).unwrap().is_none());
         assert!(
             config(&["--summariser-fallback", "extract"])
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_options_say() {
+    fn summariser_options_set_the_config() {
         let url = ["--summariser-url", "http://h/v1", "--summariser-model", "m"];
         let more = [
             "--summariser-tasks",

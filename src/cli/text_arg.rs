@@ -103,7 +103,7 @@ mod tests {
     // A summary that begins with an @ must not be taken as a file, and a missing file must not
     // become an empty summary.
     #[test]
-    fn texts_and_files_are_told_apart() {
+    fn text_argument_reads_text_or_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "from a file\n").unwrap();
         let named = format!("@{}", file.path().display());

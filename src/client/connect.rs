@@ -565,7 +565,7 @@ mod tests {
 
     /// Sending a key unencrypted over a network must give a warning; loopback and TLS must not.
     #[test]
-    fn open_ways_are_told_from_others() {
+    fn plaintext_to_a_remote_host_is_reported() {
         for (url, open) in [
             ("http://127.0.0.1:7171", false),
             ("http://[::1]:7171", false),

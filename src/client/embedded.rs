@@ -345,7 +345,7 @@ mod tests {
     // failed with a raw system message. Hidden files and remains of a store must not block a new
     // store.
     #[test]
-    fn a_new_store_has_its_folder_for_itself() {
+    fn new_store_refuses_a_folder_with_other_files() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("notes.txt");
         let refused = |dir: &Path, mode| check_folder(dir, mode).is_err();
@@ -369,7 +369,7 @@ mod tests {
 
     /// A store of a newer version was reported as a permission problem with the general exit code.
     #[test]
-    fn a_newer_store_has_its_own_exit_and_hint() {
+    fn newer_format_has_its_own_exit_code_and_hint() {
         let error = refused(OpenError::NewerFormat {
             path: "store".into(),
             source: Cause::of("version 2"),
@@ -391,7 +391,7 @@ mod tests {
     /// A store from before the first release is neither newer nor damaged, and the error must say
     /// so.
     #[test]
-    fn an_older_store_is_told_what_to_do() {
+    fn older_format_hint_says_to_export() {
         let error = refused(OpenError::OlderFormat {
             path: "store".into(),
             source: Cause::of("version 1"),

@@ -425,7 +425,7 @@ mod tests {
     /// Scripts tell "not found" from "refused" by the exit code alone: each status must keep its
     /// own.
     #[test]
-    fn statuses_keep_their_exit_codes() {
+    fn each_grpc_status_has_its_exit_code() {
         for (code, exit) in [
             (Code::NotFound, Exit::NotFound),
             (Code::InvalidArgument, Exit::Usage),
@@ -441,7 +441,7 @@ mod tests {
 
     /// `treering log | head` must not print an error when head closes the pipe.
     #[test]
-    fn a_closed_pipe_is_no_failure() {
+    fn closed_output_pipe_is_not_an_error() {
         let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(matches!(error, CliError::OutputClosed));
         assert_eq!(error.hint(), None);
@@ -450,7 +450,7 @@ mod tests {
     /// "Try again in a moment" frees no disk space, and looking at the branch starts no server:
     /// hints must say what helps, and must not suggest a backup that may not exist.
     #[test]
-    fn hints_say_what_can_be_done() {
+    fn hints_fit_the_reason_of_the_error() {
         for (code, reason, word) in [
             (Code::ResourceExhausted, "NO_SPACE", "free some space"),
             (Code::FailedPrecondition, "READ_ONLY", "owner and mode"),
@@ -485,7 +485,7 @@ mod tests {
 
     /// A hint in the server's details wins over ours, unless it only repeats the message.
     #[test]
-    fn hints_in_the_details_win() {
+    fn server_hint_overrides_the_default_hint() {
         let mut details = ErrorDetails::new();
         details.add_bad_request_violation("query", "close the quotation mark");
         let status = Status::with_error_details(Code::InvalidArgument, "bad query", details);

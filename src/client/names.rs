@@ -584,7 +584,7 @@ mod tests {
 
     // Users type words of the title. An ambiguous name must never resolve to one of its matches.
     #[test]
-    fn words_of_a_title_name_one_conversation_or_none() {
+    fn ambiguous_title_words_resolve_to_no_conversation() {
         for (name, id) in [("lexer", "aa12-78"), ("parser FIX c", "bb10-79")] {
             assert_eq!(meant(name).unwrap(), id, "{name}");
         }
@@ -613,7 +613,7 @@ mod tests {
     // A session's short id also matched each of its agents, so that an id printed by search could
     // not be typed.
     #[test]
-    fn a_session_is_meant_before_its_agents() {
+    fn short_id_resolves_to_the_session_before_its_agents() {
         let all = [
             summary("x1", "5d0c-1/a1", "List the crates"),
             summary("x2", "5d0c-1", "Why is the total wrong?"),
@@ -630,7 +630,7 @@ mod tests {
     // Errors listed matches by ids without the typed prefix, and similar names with all 36
     // characters of the id.
     #[test]
-    fn what_may_be_meant_is_listed_as_it_can_be_typed() {
+    fn suggested_names_can_be_typed() {
         let (one, other) = (
             "8c0a1c26-9708-4bd2-bbd5-9a3c977380c2",
             "8c0f3b54-9708-4bd2-bbd5-9a3c977380c2",
@@ -662,7 +662,7 @@ mod tests {
 
     // Printed places are typed again: with a hash, or as a reference to a result.
     #[test]
-    fn places_are_read_as_they_are_printed() {
+    fn printed_event_references_are_parsed() {
         assert_eq!(split("tau/3-0#14"), Some(("tau/3-0", 14)));
         assert_eq!(split("@last#2"), Some(("@last", 2)));
         assert_eq!(split("treering:tau/3-0/9"), Some(("tau/3-0", 9)));
@@ -680,7 +680,7 @@ mod tests {
     // Ids printed by `ls` are typed again, so each must name one conversation: ids with a common
     // prefix are lengthened until they differ.
     #[test]
-    fn ids_of_a_list_name_one_each() {
+    fn shortened_ids_are_unique() {
         let summary = |id: &str, source_id: &str| pb::ConversationSummary {
             conversation_id: id.into(),
             source_id: source_id.into(),

@@ -81,7 +81,7 @@ fn one_step(calls: usize) -> Story {
 }
 
 #[test]
-fn cutting_an_open_turn() {
+fn cutting_an_open_turn_scales_as_n_log_n() {
     let policy = ContextPolicy {
         budget_tokens: 100,
         ..ContextPolicy::default()
@@ -96,7 +96,7 @@ fn cutting_an_open_turn() {
 
 // The client disconnects while the tokens of a large request are counted. The count must stop.
 #[test]
-fn counting_ends_when_it_is_told_to() {
+fn token_counting_stops_when_cancelled() {
     let text = "a ".repeat(1_300);
     assert!(tally().text(&text) > 1_000);
     assert_eq!(tally().until(|| true).text(&text), 0);
@@ -106,7 +106,7 @@ fn counting_ends_when_it_is_told_to() {
 // The client disconnects while the window is folded or the body is rendered. A request of 300,000
 // messages ran to its end all the same, using a core and its memory.
 #[test]
-fn folding_and_rendering_end_when_they_are_told_to() {
+fn folding_and_rendering_stop_when_cancelled() {
     /// Most steps between two checks, see `stopping`, and one check at the start.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
@@ -138,7 +138,7 @@ fn folding_and_rendering_end_when_they_are_told_to() {
 }
 
 #[test]
-fn folding_a_step_of_many_calls() {
+fn folding_many_calls_scales_as_n_log_n() {
     grows_gently("folding", 50, |n| {
         let window = one_step(n).input();
         steps::of(|| window::fold(&window)).0
@@ -147,7 +147,7 @@ fn folding_a_step_of_many_calls() {
 
 // The adapters count what they leave out. One message may leave out thousands of parts.
 #[test]
-fn rendering_a_step_of_many_calls() {
+fn rendering_many_calls_scales_as_n_log_n() {
     for provider in Provider::ALL {
         grows_gently(provider.as_str(), 50, |n| {
             let mut story = Story::new().user("go").assistant("I look.");
@@ -178,7 +178,7 @@ fn oddly_named(call_id: &str) -> EventBody {
 // Text and calls alternate within one message, and all reasoning has the same signature: each item
 // needs its own id in OpenAI's format.
 #[test]
-fn naming_the_pieces_of_a_step() {
+fn item_ids_of_a_step_scale_as_n_log_n() {
     grows_gently("naming", 50, |n| {
         let mut message = MessageAppended::text(Role::Assistant, "");
         message.message_id = "m".to_owned();
@@ -211,7 +211,7 @@ fn thought() -> ContentPart {
 }
 
 #[test]
-fn telling_a_turn_of_many_questions() {
+fn summarising_many_questions_scales_as_n_log_n() {
     grows_gently("telling", 50, |n| {
         let mut story = Story::new();
         for number in 0..n {
@@ -223,7 +223,7 @@ fn telling_a_turn_of_many_questions() {
 }
 
 #[test]
-fn finding_many_names_in_a_summary() {
+fn finding_tool_names_scales_as_n_log_n() {
     grows_gently("finding", 50, |n| {
         let names = |count: usize| (0..count).map(|number| format!("get_{number}"));
         let tools: BTreeSet<String> = names(n).collect();
@@ -238,7 +238,7 @@ fn finding_many_names_in_a_summary() {
 }
 
 #[test]
-fn offering_many_discovered_tools() {
+fn discovered_tools_scale_as_n_log_n() {
     grows_gently("offering", 50, |n| {
         let names = || (0..n).map(|number| format!("tool_{number}"));
         let tools: Vec<ToolDefinition> = names().map(|name| tool(&name, true, "")).collect();
@@ -260,7 +260,7 @@ fn offering_many_discovered_tools() {
 
 /// Each result shows one more variable of the same file.
 #[test]
-fn knowing_many_variables_of_a_file() {
+fn learning_variables_scales_as_n_log_n() {
     grows_gently("knowing", 50, |n| {
         let mut story = Story::new();
         for number in 0..n {
@@ -287,7 +287,7 @@ fn knowing_many_variables_of_a_file() {
 }
 
 #[test]
-fn suggesting_among_many_arguments() {
+fn suggesting_arguments_scales_as_n_log_n() {
     grows_gently("suggesting", 50, |n| {
         let names = |letter: &str| {
             let names = (0..n).map(|number| format!(r#""{letter}{number}": null"#));

@@ -134,7 +134,7 @@ mod tests {
     // A step becomes several messages of a body. Its tokens must be counted once over all of them,
     // or the report overstates the cached prefix.
     #[test]
-    fn tokens_of_units_add_up() {
+    fn tokens_of_a_step_are_counted_once_over_its_units() {
         let draft = draft(&[10, 101]);
         let units = [
             unit(0, 5, &[]),
@@ -152,7 +152,7 @@ mod tests {
 
     // Only the prefix counts: no provider caches an equal unit behind a different one.
     #[test]
-    fn only_leading_units_are_shared() {
+    fn shared_prefix_ends_at_the_first_different_unit() {
         let draft = draft(&[10, 20, 30]);
         let first = [unit(1, 7, &[0]), unit(2, 10, &[1]), unit(3, 20, &[2])];
         let second = [unit(1, 7, &[0]), unit(9, 10, &[1]), unit(3, 20, &[2])];

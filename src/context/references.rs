@@ -282,7 +282,7 @@ mod tests {
     // Every request explained `[short #N]`, which does not occur under the default policy, and not
     // the form that does occur. It also mentioned a tool when none was offered.
     #[test]
-    fn the_explanation_tells_of_what_is_there() {
+    fn note_explains_only_the_reference_forms_in_use() {
         let id = ConversationId(uuid::Uuid::from_u128(7));
         let none = Forms::default();
         let cut = note(id, None, Forms { cut: true, ..none });
@@ -313,7 +313,7 @@ mod tests {
     // A model copies references from its input. All usual forms must find the result, and others
     // must give an error for the model.
     #[test]
-    fn arguments_are_read_as_models_write_them() {
+    fn read_arguments_accept_every_reference_form() {
         let id = "00000000-0000-0000-0000-000000000007";
         let full = format!(r#"{{"reference": "treering:{id}/17"}}"#);
         for (arguments, line_first, line_last) in [

@@ -85,7 +85,7 @@ mod tests {
     /// The projections swallowed the disk's error: the full text must contain every cause, and an
     /// error whose text includes its cause must not show it twice.
     #[test]
-    fn each_cause_is_told_once() {
+    fn error_text_contains_each_cause_once() {
         let disk = || io::Error::other("the disk is gone");
         let error = NotDone::new("the store failed", NotDone::new("the views failed", disk()));
         let text = "the store failed: the views failed: the disk is gone";

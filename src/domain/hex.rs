@@ -33,7 +33,7 @@ mod tests {
 
     // A key that decodes to other bytes opens nothing, or the wrong thing.
     #[test]
-    fn digits_are_read_back_or_refused() {
+    fn hex_round_trips_and_invalid_digits_are_refused() {
         assert_eq!(hex(&[0x0a, 0xff, 0]), "0aff00");
         assert_eq!(unhex(b"0aFF00"), Some([0x0a, 0xff, 0]));
         for wrong in ["0aff0", "0aff0g", "0aff001", "", "+aff00"] {

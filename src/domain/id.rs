@@ -489,7 +489,7 @@ mod tests {
     // A machine with an empty clock battery starts in 1969 or 2106 until NTP corrects it.
     // Appending must still work, with distinct ids and the times that the clock shows.
     #[test]
-    fn any_clock_gives_ids_and_times() {
+    fn ids_and_times_work_for_any_system_clock() {
         let epoch = SystemTime::UNIX_EPOCH;
         let seconds = Duration::from_secs;
         let years = |years: u64| seconds(years * 31_557_600);

@@ -209,7 +209,7 @@ mod tests {
     // A server grew without bound under a mixed load: its cache of states, which is bounded in
     // bytes, counted only a part of what it held.
     #[test]
-    fn what_is_counted_is_what_is_taken() {
+    fn estimated_bytes_match_the_allocator() {
         for (branches, each) in [(1, 0), (1, 1), (1, 30), (3, 4), (100, 0), (40, 50)] {
             let mut kept = None;
             let taken = measure(|| kept = Some(conversation(branches, each)));

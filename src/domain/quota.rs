@@ -158,7 +158,7 @@ mod tests {
     // An off-by-one limit admits too much or refuses what is allowed, and a lowered limit must not
     // stop existing conversations.
     #[test]
-    fn a_quota_is_passed_by_what_is_more() {
+    fn quota_is_exceeded_only_above_its_limit() {
         let quota = Quota {
             bytes: Some(100),
             conversations: Some(2),
@@ -176,7 +176,7 @@ mod tests {
     // The default quota must not apply to the server's own records: if the audit could be refused
     // for lack of room, that would be a way to act unseen.
     #[test]
-    fn the_default_is_for_others_and_not_for_the_server() {
+    fn default_quota_does_not_apply_to_the_system_namespace() {
         let namespace = |name| Namespace::new(name).unwrap();
         let small = Quota {
             bytes: Some(1),

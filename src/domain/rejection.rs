@@ -326,7 +326,7 @@ mod tests {
 
     /// Messages are shown to people: a branch must appear by its name, not as Rust debug output.
     #[test]
-    fn branches_are_named_in_messages() {
+    fn rejection_messages_show_branch_names() {
         let branch = BranchName::default;
         let (revision, state) = (Revision(2), "it has ended");
         for rule in [

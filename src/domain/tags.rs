@@ -125,7 +125,7 @@ mod tests {
 
     // Tags are stored for ever, so they must be bounded on input: test each limit, and one past it.
     #[test]
-    fn tags_are_bounded() {
+    fn tags_over_their_limits_are_refused() {
         let key = |key: String| Tags {
             key,
             ..Tags::default()

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_small_store_is_dense_once_it_is_closed() {
+    async fn small_store_is_packed_on_close() {
         // A store that never fills a segment would keep its frames for ever. A store that only
         // appends a little must not pay for packing.
         let dir = tempfile::tempdir().unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_store_can_be_made_dense_while_it_is_used() {
+    async fn store_is_packed_while_open() {
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path()).await;
         fill(&engine, 700).await;

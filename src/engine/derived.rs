@@ -38,7 +38,7 @@ mod tests {
     // Two names must never have the same id, and a derived id must not be one that a client can
     // choose.
     #[test]
-    fn names_have_ids_of_their_own() {
+    fn derived_ids_are_unique_and_cannot_be_chosen() {
         let [one, two] = ["one", "two"].map(|name| Namespace::new(name).unwrap());
         let ids = [
             derived_id(&one, "key", &["a"]),

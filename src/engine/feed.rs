@@ -117,7 +117,7 @@ mod tests {
     // The index must get every event once, in order, from either source: the queue returns what
     // follows without a gap, or nothing.
     #[test]
-    fn what_is_taken_follows_without_a_gap() {
+    fn queue_returns_groups_without_a_gap() {
         let feed = Feed::new(1 << 20);
         for first in [11, 14, 17] {
             feed.push(&group(first, 3));
@@ -132,7 +132,7 @@ mod tests {
 
     // A stuck indexer must not make the store's memory grow.
     #[test]
-    fn what_does_not_fit_is_dropped_from_the_front() {
+    fn full_queue_drops_the_oldest_groups() {
         let one = group(1, 4).records.iter().map(record_bytes).sum::<usize>();
         let feed = Feed::new(one * 3);
         for first in (1..100).step_by(4) {

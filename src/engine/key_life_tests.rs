@@ -56,7 +56,7 @@ async fn is_what_a_rebuild_makes(engine: &Engine) {
 // projections by megabytes. While a key lives, a retry gets the first answer; then it must be
 // forgotten, also on disk, and be usable for other content.
 #[tokio::test]
-async fn a_key_is_known_while_it_lives() {
+async fn idempotency_key_is_known_until_it_expires() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(folder.path())).await.unwrap();
     let id = ConversationId::generate();
@@ -104,7 +104,7 @@ async fn a_key_is_known_while_it_lives() {
 // The writer knows keys that the projections lack, and projections keep expired keys until
 // something is appended after them: neither may answer a new append.
 #[tokio::test]
-async fn a_key_that_has_ended_appends_anew() {
+async fn expired_idempotency_key_appends_again() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id)]).await;
@@ -134,7 +134,7 @@ async fn a_key_that_has_ended_appends_anew() {
 
 // Events with their own keys come again in other batches: each key expires separately.
 #[tokio::test]
-async fn keys_of_events_end_too() {
+async fn idempotency_keys_of_events_expire() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id)]).await;
@@ -163,7 +163,7 @@ async fn keys_of_events_end_too() {
 // the key again, and the projections had that use, so the writer had forgotten it. Relying on the
 // first look-up would append twice what the second use stored.
 #[test]
-fn what_had_ended_is_looked_up_again() {
+fn expired_key_is_looked_up_again_by_the_writer() {
     let id = ConversationId::generate();
     let event = NewEvent {
         idempotency_key: Some("key".to_owned()),

@@ -87,7 +87,7 @@ fn revisions(events: &[NamedEvent]) -> Vec<u64> {
 // Finding a checkpoint by its id was a scan from the end. Two branches may have the same key: each
 // must see its own newest event, including shared history, and nothing that the other did later.
 #[tokio::test]
-async fn a_branch_sees_the_keys_of_its_own_past() {
+async fn event_keys_are_visible_along_the_branch_history() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(
@@ -159,7 +159,7 @@ async fn a_branch_sees_the_keys_of_its_own_past() {
 // A search for a framework's newest state has its type, or only the event kind; erased events and
 // other types must not match.
 #[tokio::test]
-async fn the_newest_of_a_type_and_of_a_kind() {
+async fn latest_event_is_found_by_type_and_kind() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id)]).await;
@@ -213,7 +213,7 @@ async fn the_newest_of_a_type_and_of_a_kind() {
 // An adapter keeps ids and places and wants the events back, in its order. Missing events and those
 // of other tenants must be gaps, not errors.
 #[tokio::test]
-async fn events_come_back_by_id_and_place() {
+async fn events_are_read_by_id_and_revision() {
     let engine = memory().await;
     let id = ConversationId::generate();
     let mut appended = append(&engine, vec![created(id)]).await.events;
@@ -279,7 +279,7 @@ async fn events_come_back_by_id_and_place() {
 // An answer with all requested bodies can exceed what a client accepts: the first must be whole,
 // and omitted ones must be marked.
 #[tokio::test]
-async fn bodies_without_room_are_left_out_and_told() {
+async fn bodies_over_the_limit_are_omitted_and_marked() {
     let engine = memory().await;
     let id = ConversationId::generate();
     let mut events = vec![created(id)];
@@ -527,7 +527,7 @@ proptest! {
     // ends, whole and in pieces, with and without an index. An index rebuilt from the log must
     // equal the one that the appends made.
     #[test]
-    fn look_ups_find_what_a_scan_finds(
+    fn lookups_equal_a_full_scan(
         steps in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), prop::bool::weighted(0.1)), 1..60),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -616,7 +616,7 @@ async fn rows_taken(events: u64) -> BTreeMap<&'static str, usize> {
 // Finding a checkpoint by its id cost a scan that grew with the conversation: 57 to 157 ms at 200
 // steps. A look-up must read as many rows in a long conversation as in a short one.
 #[tokio::test]
-async fn a_look_up_costs_the_same_however_long_the_conversation() {
+async fn lookup_cost_does_not_depend_on_length() {
     let short = rows_taken(200).await;
     assert!(
         short.values().all(|rows| (1..80).contains(rows)),
@@ -637,7 +637,7 @@ async fn a_look_up_costs_the_same_however_long_the_conversation() {
 // During appends every look-up must return a state that existed, and never an older one than
 // before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn look_ups_during_appends_never_go_back() {
+async fn lookups_during_appends_are_monotonic() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id).with_key("k")]).await;
@@ -673,7 +673,7 @@ async fn look_ups_during_appends_never_go_back() {
 // Event keys and attributes are part of what identifies a retry, like everything else that the
 // author chose.
 #[tokio::test]
-async fn a_key_belongs_to_what_an_idempotency_key_stands_for() {
+async fn event_keys_and_attributes_identify_a_retry() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id)]).await;
@@ -705,7 +705,7 @@ async fn a_key_belongs_to_what_an_idempotency_key_stands_for() {
 
 // Reading one key of an active context of 9,000 loaded all 9,000 events, 300 ms.
 #[tokio::test]
-async fn one_key_of_a_context_reads_one_event() {
+async fn reading_one_context_key_reads_one_event() {
     let engine = memory().await;
     let id = ConversationId::generate();
     let set = |key: String| {

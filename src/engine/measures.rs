@@ -278,7 +278,7 @@ mod tests {
     // A reader that is gone must not be counted for ever. One that waits on a quiet conversation is
     // not behind, however far the log has grown.
     #[test]
-    fn followers_are_behind_only_while_they_read() {
+    fn only_reading_followers_have_lag() {
         let followers = Followers::default();
         let (slow, quiet) = (followers.join(0), followers.join(3));
         slow.saw(10);

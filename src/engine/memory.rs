@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_does_not_use_another_has() {
+    fn unused_cache_memory_goes_to_full_caches() {
         let quiet = cache(1, 100);
         assert_eq!(share(320, [cache(99, 100), quiet, quiet]), [300, 10, 10]);
         // A cache that grows again gets memory back from the largest one.
@@ -208,7 +208,7 @@ mod tests {
         // Whatever the caches hold, their capacities together must not exceed the budget, and each
         // has at least half of its own share.
         #[test]
-        fn rooms_are_within_the_budget(bytes in 0_u64..1 << 40, used in any::<[u32; 6]>()) {
+        fn cache_capacities_stay_within_the_budget(bytes in 0_u64..1 << 40, used in any::<[u32; 6]>()) {
             let shares = Shares::of(&Limits {
                 memory_bytes: usize::try_from(bytes).unwrap() + MEMORY_OF_FILES_BYTES,
                 ..Limits::default()

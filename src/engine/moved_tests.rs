@@ -43,7 +43,7 @@ async fn finds(engine: &Engine, text: &str, at_least: Position) -> usize {
 // server then committed its index, and rebuilt it and the projections, in the folder of the other
 // store.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_moved_store_writes_neither_index_nor_views_at_its_old_path() {
+async fn moved_store_writes_nothing_to_its_old_path() {
     let above = tempfile::tempdir().unwrap();
     let (path, moved) = (above.path().join("data"), above.path().join("moved"));
     let (old, last) = store(&path, "walnut").await;

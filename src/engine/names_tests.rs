@@ -75,7 +75,7 @@ async fn check_views(engine: &Engine) {
 // Sessions moved from another store have events with ids that others refer to. The events must keep
 // them, be found by them, and not be appended twice.
 #[tokio::test]
-async fn an_event_keeps_the_id_that_its_author_chose() {
+async fn chosen_event_id_is_kept_and_unique() {
     let (engine, id) = begun().await;
     let event = || said(id, "one").with_id(chosen(1));
     let outcome = append(&engine, vec![event(), said(id, "two")]).await;
@@ -118,7 +118,7 @@ async fn an_event_keeps_the_id_that_its_author_chose() {
 
 // A feed that is sent again must append only what is new, and report where the rest is.
 #[tokio::test]
-async fn known_events_are_passed_over() {
+async fn known_events_are_skipped() {
     let (engine, id) = begun().await;
     let feed = |from: u64, to: u64| -> Vec<_> {
         let event = |number: u64| said(id, format!("n {number}")).with_id(chosen(number));
@@ -167,7 +167,7 @@ async fn known_events_are_passed_over() {
 // The engine's ids encode offsets, and derived ids have version 8: clients must not be able to
 // choose either, nor an id that is not a UUID of RFC 9562.
 #[tokio::test]
-async fn some_ids_cannot_be_chosen() {
+async fn reserved_event_ids_are_refused() {
     let (engine, id) = begun().await;
     let version_8 = uuid::Builder::from_custom_bytes([7; 16]).into_uuid();
     for bad in [Uuid::nil(), Uuid::max(), version_8] {
@@ -202,7 +202,7 @@ async fn some_ids_cannot_be_chosen() {
 // Two programs that read one feed send its events concurrently, in overlapping batches. Each event
 // must be stored once, whoever was first, and both programs must get the same place.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_at_once_one_appends() {
+async fn concurrent_duplicates_are_appended_once() {
     let (engine, id) = begun().await;
     let batch = |from: u64| -> Vec<_> {
         let event = |number: u64| {
@@ -239,7 +239,7 @@ async fn of_many_at_once_one_appends() {
 // Only requests had keys, so a batch of a feed that had moved by one event was either all new or a
 // conflict. Each event may have its own key.
 #[tokio::test]
-async fn each_event_may_have_a_key_of_its_own() {
+async fn each_event_may_have_its_own_idempotency_key() {
     let (engine, id) = begun().await;
     let feed = |from: u64, to: u64| -> Vec<_> {
         let event = |number: u64| keyed(said(id, format!("n {number}")), &format!("k{number}"));
@@ -282,7 +282,7 @@ async fn each_event_may_have_a_key_of_its_own() {
 // Agents that share a fact under a key each read it, work, and write it again. An agent whose
 // version is no longer the newest must be told, but not when the branch only grew by other events.
 #[tokio::test]
-async fn an_append_may_expect_the_newest_event_with_a_key() {
+async fn append_checks_the_expected_latest_event_of_a_key() {
     let (engine, id) = begun().await;
     let plan = |text: &str| said(id, text).with_key("plan");
     let expecting = |expected, event| AppendCommand {
@@ -358,7 +358,7 @@ async fn an_append_may_expect_the_newest_event_with_a_key() {
 
 // Sixteen concurrent counters must not lose a step: each reads the newest value and expects it.
 #[tokio::test(flavor = "multi_thread")]
-async fn counting_up_at_once_loses_nothing() {
+async fn concurrent_counters_lose_no_update() {
     let (engine, id) = begun().await;
     let count_up = move |engine: Engine| async move {
         for _ in 0..5 {
@@ -549,7 +549,7 @@ impl Model {
 // nothing is brought back, also after a restart or with rebuilt projections; and nothing may be
 // left of the content that distinguishes one text from another.
 #[tokio::test]
-async fn what_is_erased_keeps_its_names() {
+async fn erased_events_keep_their_ids_and_keys() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Engine::open(OpenOptions::new(folder.path()));
     let mut engine = open().await.unwrap();
@@ -605,7 +605,7 @@ proptest! {
     // between: stored events must be recognised, found by id, stay in their first place, and never
     // be stored twice; and no key may be set by someone who did not see its newest event.
     #[test]
-    fn names_are_used_once(steps in prop::collection::vec(step(), 1..40)) {
+    fn random_batches_store_each_id_and_key_once(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let folder = tempfile::tempdir().unwrap();

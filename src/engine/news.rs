@@ -84,7 +84,7 @@ mod tests {
     // Ten thousand agents that waited for decisions were all woken by each append of any other
     // agent, and each looked up its branch.
     #[test]
-    fn an_append_wakes_who_waits_for_its_conversation() {
+    fn append_wakes_waiters_of_its_conversation() {
         let (sender, news) = channel(0);
         let waiting: Vec<_> = (0..10_000).map(|number| news.of(id(number))).collect();
         sender.tell(1, std::iter::once(id(77)));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn news_end_with_their_sender() {
+    fn watch_channels_close_with_their_sender() {
         let (sender, news) = channel(0);
         drop(sender);
         assert!(news.of(id(1)).has_changed().is_err());

@@ -263,7 +263,7 @@ proptest! {
     // For chains of any length over branches, batches, segments and openings, every read path must
     // return what was appended.
     #[test]
-    fn whatever_is_stored_what_is_read_was_appended(
+    fn every_read_path_returns_the_appended_body(
         steps in prop::collection::vec(step(), 1..60)
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -279,7 +279,7 @@ proptest! {
 // A growing state cost the square of its steps: 60 steps of up to 100 KB took 3 MB. It must cost
 // little more than what each step adds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_that_grows_costs_what_is_new() {
+async fn growing_state_stores_only_what_is_new() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
@@ -303,7 +303,7 @@ async fn a_state_that_grows_costs_what_is_new() {
 // A hint is never a reason to refuse an event: no event has the key, the base is on another branch,
 // its body is small or erased, or the state is too large. Only an invalid key is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_is_like_need_not_be_there() {
+async fn missing_patch_base_does_not_refuse_an_event() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
@@ -357,7 +357,7 @@ fn found(dir: &Path) -> BTreeSet<String> {
 // its erasure the later states must be whole, nothing of the key may be left, and the erased states
 // must not be recoverable from the others.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_on_an_erased_state_stays() {
+async fn patches_on_an_erased_state_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
@@ -406,7 +406,7 @@ async fn what_stands_on_an_erased_state_stays() {
 
 // A salvage must copy whole states, and they must take no more space than in the source.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_salvaged_is_as_small() {
+async fn salvaged_states_are_stored_as_patches() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;

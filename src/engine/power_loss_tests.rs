@@ -184,7 +184,7 @@ async fn run_seed(seed: u64) {
 // acknowledged event must be stored, and projections and index must equal a rebuild. An event and
 // its note in another namespace must both be stored, or neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_outlives_the_power() {
+async fn engine_survives_power_loss() {
     let running = futures::stream::iter(0..seeds()).map(|seed| tokio::spawn(run_seed(seed)));
     let patience = Duration::from_secs(60 + seeds());
     let all = running

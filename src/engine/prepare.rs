@@ -605,7 +605,7 @@ mod tests {
     // A retry is recognised by its content, although each attempt has its own salt. Once the salt
     // is erased, contents cannot be compared, and a retry must still not be appended again.
     #[test]
-    fn a_repeat_is_known_while_its_salt_is_there() {
+    fn retry_is_compared_until_its_salt_is_erased() {
         let (first, again, other) = (prepared("ada"), prepared("ada"), prepared("grace"));
         let mut used = KeyEntry {
             namespace: Namespace::default(),

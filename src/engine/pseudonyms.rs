@@ -197,7 +197,7 @@ mod tests {
     // One person has the same pseudonym after a restart, but different ones in another tenant's
     // namespace and in another store.
     #[test]
-    fn one_text_has_one_pseudonym_in_one_place() {
+    fn pseudonym_is_stable_per_store_and_namespace() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Pseudonyms::of_store(dir.path()).unwrap().is_none());
         let first = Pseudonyms::begin(dir.path()).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     // does not reach. It must never reach the disk. A retry with the same key must still be
     // recognised, also after a restart without the flag.
     #[tokio::test(flavor = "multi_thread")]
-    async fn nothing_of_a_person_is_in_a_header() {
+    async fn headers_on_disk_contain_only_pseudonyms() {
         let dir = tempfile::tempdir().unwrap();
         let key = format!("mail from {ADA}");
         let engine = opened(dir.path(), true).await;
@@ -272,7 +272,7 @@ mod tests {
     // A store that gets pseudonyms has keys from before. A retry with one of them must not append
     // again.
     #[tokio::test(flavor = "multi_thread")]
-    async fn keys_of_before_are_known() {
+    async fn idempotency_keys_from_before_pseudonyms_are_known() {
         let dir = tempfile::tempdir().unwrap();
         let engine = opened(dir.path(), false).await;
         let id = ConversationId::generate();
@@ -292,7 +292,7 @@ mod tests {
     // The key was lost, and the store silently continued in plain text. It must refuse to append,
     // still open read-only, and create a new key only when told to.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_store_never_loses_its_pseudonyms() {
+    async fn store_without_its_pseudonym_key_opens_only_to_read() {
         let dir = tempfile::tempdir().unwrap();
         opened(dir.path(), true).await.close().await;
         std::fs::remove_file(dir.path().join(KEY_FILE)).unwrap();

@@ -36,7 +36,7 @@ fn branch(id: ConversationId) -> Source {
 // Bodies in the blob table were not counted: a read of the log loaded a thousand of them at once,
 // 110 MB for one requested message.
 #[tokio::test]
-async fn a_page_is_bounded_with_its_large_bodies() {
+async fn page_limit_includes_large_bodies() {
     const LARGE: usize = 300_000;
     let engine = memory().await;
     let id = ConversationId::generate();
@@ -82,7 +82,7 @@ async fn a_page_is_bounded_with_its_large_bodies() {
 // Twenty readers of everything kept health at twenty times its idle latency. Long reads must queue
 // behind short ones.
 #[tokio::test]
-async fn who_reads_on_lets_short_reads_pass() {
+async fn long_reads_leave_slots_for_short_reads() {
     let limits = Limits {
         bulk_reads_max: 1,
         ..Limits::default()
@@ -148,7 +148,7 @@ async fn chain(engine: &Engine, depth: usize) -> ConversationId {
 // Each page of a deep fork, and each event of its subscription, looked up all ancestors again, and
 // each ancestor's events were loaded and sent separately.
 #[tokio::test]
-async fn a_deep_fork_is_read_as_one_history() {
+async fn deep_fork_is_read_as_one_history() {
     let engine = memory().await;
     let id = chain(&engine, 40).await;
     let inner = &engine.inner;
@@ -199,7 +199,7 @@ async fn a_deep_fork_is_read_as_one_history() {
 // With a segment or projections of another store, a read returned another conversation's events
 // without an error. What the projections name must be compared with the log.
 #[tokio::test]
-async fn an_event_that_is_not_the_one_named_is_damage() {
+async fn event_that_differs_from_the_projections_is_damage() {
     let (ours, other) = (memory().await, memory().await);
     let (id, other_id) = (ConversationId::generate(), ConversationId::generate());
     for (engine, id) in [(&ours, id), (&other, other_id)] {
@@ -253,7 +253,7 @@ async fn an_event_that_is_not_the_one_named_is_damage() {
 // Statistics loaded every pending call with its arguments to count them. The calls must be counted
 // as they come and go, on every branch.
 #[tokio::test]
-async fn waiting_calls_are_counted_as_they_come_and_go() {
+async fn pending_calls_are_counted_on_every_branch() {
     let engine = memory().await;
     let id = ConversationId::generate();
     let calls = ["a", "b", "c"].map(|call_id| pending_call(id, call_id));
@@ -313,7 +313,7 @@ async fn chain_fork(engine: &Engine, id: ConversationId) {
 // next 512 of the conversation. Behind a long attempt on another branch the call was missed, and a
 // compaction could cut between an answer and its call.
 #[tokio::test]
-async fn a_call_is_seen_behind_a_long_attempt_on_another_branch() {
+async fn next_call_of_a_branch_is_found_past_other_branches() {
     let engine = memory().await;
     let id = ConversationId::generate();
     let main = |body| NewEvent {
@@ -352,7 +352,7 @@ async fn a_call_is_seen_behind_a_long_attempt_on_another_branch() {
 // Two deep verifications blocked everyone else, and continued after their clients had gone. One may
 // run at a time, and it must end with its stream.
 #[tokio::test]
-async fn a_verification_ends_with_its_stream() {
+async fn verification_stops_when_its_stream_is_dropped() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id)]).await;
@@ -381,7 +381,7 @@ async fn a_verification_ends_with_its_stream() {
 // A request refers to omitted events as "#3 to #9", and to a truncated message as "the whole: #2".
 // Only results could be read back.
 #[tokio::test]
-async fn whatever_a_request_refers_to_can_be_read_back() {
+async fn messages_calls_and_results_are_read_by_revision() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id), said(id, "all of it".to_owned())]).await;
@@ -407,7 +407,7 @@ async fn whatever_a_request_refers_to_can_be_read_back() {
 // A conversation with a thousand forks was read whole, branch by branch, to find one branch by its
 // name: a read of ten events took 26 ms. The test counts rows, not seconds.
 #[tokio::test]
-async fn one_branch_costs_the_same_among_many() {
+async fn branch_lookup_cost_does_not_depend_on_fork_count() {
     let engine = memory().await;
     let rows_for = async |forks: usize| {
         let id = ConversationId::generate();
@@ -445,7 +445,7 @@ async fn one_branch_costs_the_same_among_many() {
 // A name must lead to the branch that has it now: after renames, after swaps in one batch, and when
 // the first branch gives its name away and gets it back.
 #[tokio::test]
-async fn names_lead_to_their_branches() {
+async fn branch_names_resolve_after_renames() {
     let engine = memory().await;
     let id = ConversationId::generate();
     append(&engine, vec![created(id), said(id, "hello".to_owned())]).await;

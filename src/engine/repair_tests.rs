@@ -70,7 +70,7 @@ fn assert_nothing_is_gone(before: &BTreeMap<String, Vec<u8>>, dir: &Path) {
 // copy of `log/`, restored beside them, was served as if no loss had been accepted and nothing
 // written since, and positions were used twice.
 #[tokio::test]
-async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() {
+async fn log_from_before_an_accepted_loss_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     store(&data).await;
@@ -121,7 +121,7 @@ async fn a_log_from_before_an_accepted_loss_is_refused_beside_what_came_after() 
 // One flipped byte in the manifest made the store unopenable without accepting a loss that did not
 // exist: the segments and the projections contain all of the manifest's content.
 #[tokio::test]
-async fn a_lost_manifest_alone_costs_nothing() {
+async fn lost_manifest_is_rebuilt_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     store(&data).await;
@@ -162,7 +162,7 @@ async fn a_lost_manifest_alone_costs_nothing() {
 // With projections and index gone as well, nothing proves that no segment is missing after the last
 // existing one. Somebody must accept that.
 #[tokio::test]
-async fn without_a_witness_a_lost_manifest_is_not_made_up() {
+async fn lost_manifest_without_projections_needs_consent() {
     let dir = tempfile::tempdir().unwrap();
     store(dir.path()).await;
     std::fs::remove_file(dir.path().join(LOG_FOLDER).join("MANIFEST")).unwrap();
@@ -181,7 +181,7 @@ async fn without_a_witness_a_lost_manifest_is_not_made_up() {
 // A repair that was killed before it moved the projections aside left them where the next opening
 // deletes them, although they know which conversations were truncated.
 #[tokio::test]
-async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
+async fn killed_repair_is_finished_by_the_next() {
     let dir = tempfile::tempdir().unwrap();
     store(dir.path()).await;
     let last = dir.path().join(LOG_FOLDER).join("0000000000000001.redb");
@@ -210,7 +210,7 @@ async fn a_repair_that_was_broken_off_is_ended_by_the_next() {
 // Two concurrent repairs: the second had read its evidence before the first was done, and accepted
 // the same loss again, in a third timeline.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_repairs_at_once_one_accepts_the_loss() {
+async fn concurrent_repairs_accept_the_loss_once() {
     for _ in 0..12 {
         let dir = tempfile::tempdir().unwrap();
         store(dir.path()).await;
@@ -240,7 +240,7 @@ async fn of_repairs_at_once_one_accepts_the_loss() {
 // An append to a regressed log was refused, but only after the segment had been opened for writing:
 // evidence had changed.
 #[tokio::test]
-async fn a_refused_log_stays_as_it_was() {
+async fn refused_log_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     store(&data).await;
@@ -321,7 +321,7 @@ fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
 // unreadable frame kept the whole store from opening. What it may contain must not be forgotten, in
 // case it becomes readable again.
 #[tokio::test]
-async fn a_bad_frame_keeps_neither_the_store_nor_an_erasing_from_going_on() {
+async fn bad_frame_blocks_neither_opening_nor_erasing() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let engine = open(&data, OpenMode::Create).await.unwrap();
@@ -354,7 +354,7 @@ async fn a_bad_frame_keeps_neither_the_store_nor_an_erasing_from_going_on() {
 // A conversation whose last events were in an unreadable frame was rebuilt as if it had ended
 // before them, because no later event reveals the loss. The old projections have seen these events.
 #[tokio::test]
-async fn a_conversation_that_ends_in_a_loss_is_marked() {
+async fn conversation_that_ends_in_a_loss_is_marked() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let engine = open(&data, OpenMode::Create).await.unwrap();
@@ -426,7 +426,7 @@ async fn a_conversation_that_ends_in_a_loss_is_marked() {
 
 // A salvage into a folder inside the damaged store changed that store.
 #[tokio::test]
-async fn nothing_is_salvaged_into_the_damaged_store() {
+async fn salvage_into_the_damaged_store_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     store(dir.path()).await;
     let before = contents(dir.path());

@@ -48,7 +48,7 @@ fn revisions(answer: &SearchAnswer) -> Vec<u64> {
 // A name that no text contains was answered with texts containing its parts, indistinguishable from
 // a match; and a name with `::` or `_` ranked below texts with its parts in a row.
 #[tokio::test]
-async fn whole_names_come_first_and_their_lack_is_told() {
+async fn whole_names_rank_first_and_misses_are_reported() {
     let id = ConversationId::generate();
     let filler = "the rest of a long page about something else. ".repeat(30);
     let parts = "foo bar, foo bar: foo bar and foo bar";
@@ -104,7 +104,7 @@ async fn whole_names_come_first_and_their_lack_is_told() {
 
 // A resumed session was imported as another conversation, so ten hits were really five.
 #[tokio::test]
-async fn equal_texts_are_one_hit_that_names_the_others() {
+async fn equal_texts_are_collapsed_into_one_hit() {
     let (one, other) = (ConversationId::generate(), ConversationId::generate());
     let text = "the watcher was fixed in watch.rs";
     let (engine, _) = engine_with(vec![
@@ -160,7 +160,7 @@ async fn equal_texts_are_one_hit_that_names_the_others() {
 // A page of hits has a handful of conversations, but a common word is in twenty thousand: looking
 // up all their titles took seconds. Only the best conversations may be returned.
 #[tokio::test]
-async fn only_the_best_conversations_are_told() {
+async fn only_the_top_conversations_are_returned() {
     let ids: Vec<_> = (0..5).map(|_| ConversationId::generate()).collect();
     let engine = memory().await;
     let mut last = Position::default();
@@ -194,7 +194,7 @@ async fn only_the_best_conversations_are_told() {
 
 // What a model considered and rejected was shown as what it said.
 #[tokio::test]
-async fn reasoning_is_told_apart() {
+async fn hit_in_reasoning_is_marked() {
     let id = ConversationId::generate();
     let thought = Reasoning {
         text: "maybe the scheduler is to blame".into(),
@@ -216,7 +216,7 @@ async fn reasoning_is_told_apart() {
 // A test run that ended in `| tail` was recorded as a success: a search among failures showed
 // something else, without a hint that the right result was hidden.
 #[tokio::test]
-async fn a_filter_says_what_it_hides() {
+async fn answer_reports_a_hit_hidden_by_the_filter() {
     let id = ConversationId::generate();
     let failing = "--- FAIL: TestExplain (0.03s)\nexit code 1";
     let mut events = vec![created(id)];
@@ -252,7 +252,7 @@ async fn a_filter_says_what_it_hides() {
 
 // "where did we fix the watcher" ranked texts that have "where did we" and "the" most often.
 #[tokio::test]
-async fn small_words_do_not_decide() {
+async fn stop_words_do_not_decide_the_ranking() {
     let id = ConversationId::generate();
     let chatter = "where did we leave the car, and where did we go, and how did we do it: \
                    that is what we did. did we? where?";
@@ -283,7 +283,7 @@ fn then(event: NewEvent, seconds: i64) -> NewEvent {
 // "Newest first" was the order of import: last year's sessions, imported after today's, came first.
 // An imported event without a time has the time of its neighbour.
 #[tokio::test]
-async fn listings_and_patterns_begin_with_what_happened_last() {
+async fn listings_and_patterns_are_newest_first() {
     let (new, old, live) = (
         ConversationId::generate(),
         ConversationId::generate(),
@@ -380,7 +380,7 @@ async fn occupied(engine: &Engine, lane: work::Lane, places: usize) -> Vec<Occup
 // Four searches with a label ran among the short reads and took all of their slots: a Get waited 15
 // s. Long searches must have their own slots, and report what they waited for.
 #[tokio::test(flavor = "multi_thread")]
-async fn long_searches_leave_room_for_short_reads() {
+async fn long_searches_leave_slots_for_short_reads() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
     let held = occupied(&engine, work::Lane::Search, work::LONG_SEARCHES_MAX).await;
@@ -486,7 +486,7 @@ async fn long_searches_leave_room_for_short_reads() {
 
 // Globs of a few KB took 670 MiB. Above a limit they must be refused before any waiting.
 #[tokio::test]
-async fn too_many_bytes_of_globs_are_refused() {
+async fn globs_over_the_size_limit_are_refused() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
     let request = |globs: usize| SearchRequest {
@@ -510,7 +510,7 @@ async fn too_many_bytes_of_globs_are_refused() {
 // A word search that waited among the short reads reported that long searches were running,
 // although there were none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_search_says_what_it_waited_for() {
+async fn late_search_reports_what_it_waited_for() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
     let places = engine.inner.options.limits.short_reads_max;
@@ -535,7 +535,7 @@ async fn a_late_search_says_what_it_waited_for() {
 // A label that all conversations have was held in memory several times for each of them. A search's
 // memory must be bounded, and the refusal must name the filter that exceeds the limit.
 #[tokio::test]
-async fn filters_that_choose_too_many_are_refused() {
+async fn filter_that_selects_too_many_is_refused() {
     let engine = memory().await;
     let mut last = Position::default();
     for _ in 0..20 {
@@ -573,7 +573,7 @@ async fn filters_that_choose_too_many_are_refused() {
 // Four clients that listed a thousand conversations per page took all slots of the short reads, and
 // a Get waited ten times as long as on an idle server.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_pages_leave_room_for_short_reads() {
+async fn large_pages_leave_slots_for_short_reads() {
     let id = ConversationId::generate();
     let (engine, _) = engine_with(vec![created(id), said(id, "needle")]).await;
     let held = occupied(

@@ -313,7 +313,7 @@ mod tests {
         // Kinds without a text are skipped without decoding: if a kind with a text were skipped, no
         // search would find it.
         #[test]
-        fn whatever_has_a_text_is_looked_at(body in treering_arbitrary::event_body()) {
+        fn every_kind_with_text_is_indexed(body in treering_arbitrary::event_body()) {
             prop_assert!(searchable_text(&body).is_none() || is_looked_at(body.kind()));
         }
     }

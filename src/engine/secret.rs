@@ -47,7 +47,7 @@ mod tests {
     // A secret that is misread would sign in another's name, or give one person two pseudonyms.
     // Nobody else on the machine may read it.
     #[test]
-    fn a_secret_is_read_back_or_refused() {
+    fn secret_round_trips_or_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("some.key");
         assert_eq!(read(&path, "").unwrap(), None);

@@ -164,7 +164,7 @@ mod tests {
     // A receipt passes through mails and formatters before it is verified: its layout may change,
     // and nothing else.
     #[test]
-    fn whatever_is_changed_is_seen() {
+    fn changed_receipt_fails_verification() {
         let dir = tempfile::tempdir().unwrap();
         let signer = Signer::of_store(dir.path()).unwrap();
         let signed = signer.sign(receipt());
@@ -191,7 +191,7 @@ mod tests {
 
     // A receipt of last year and one of today must have the same key.
     #[test]
-    fn a_store_keeps_its_key() {
+    fn store_keeps_its_signing_key() {
         let dir = tempfile::tempdir().unwrap();
         let first = Signer::of_store(dir.path()).unwrap().public();
         assert_eq!(Signer::of_store(dir.path()).unwrap().public(), first);

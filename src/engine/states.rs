@@ -281,7 +281,7 @@ mod tests {
     // The projections failed and were reopened at their durable state, behind the committed events.
     // A decision based on them would assign revisions a second time.
     #[test]
-    fn views_that_lack_committed_events_are_not_believed() {
+    fn projections_behind_committed_events_are_refused() {
         let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
         let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 5);
         let id = ConversationKey::default();

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 // The caller retries with the key, as advised, and must get consistent answers: first that the
 // outcome is unknown, then what was appended, once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
+async fn in_doubt_batch_is_stored_once_or_not_at_all() {
     for outcome in [Ending::LostAnswer, Ending::NeverArrived] {
         let store = Store::new().await;
         store.lose(outcome).await;
@@ -56,7 +56,7 @@ async fn a_batch_with_an_unknown_outcome_is_there_once_or_not() {
 // A group that was not written must release what it counted against a quota. An in-doubt group must
 // be counted once if it was written, and not at all if it was not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_counts_what_was_written() {
+async fn quota_counts_only_written_groups() {
     let used = async |store: &Store| {
         let stats = store.engine.stats(&Namespace::default()).await.unwrap();
         stats.used.bytes
@@ -99,7 +99,7 @@ async fn a_quota_counts_what_was_written() {
 // Older commits do not become doubtful when a later group is in doubt: their keys must be answered
 // from what is known, whatever the writer waits for.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_committed_key_is_answered_meanwhile() {
+async fn committed_key_is_answered_while_a_group_is_in_doubt() {
     let store = Store::new().await;
     store.lose(Ending::LostAnswer).await;
     let made = store.engine.append(store.made()).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_committed_key_is_answered_meanwhile() {
 
 // An old program on a new store must report the version, not damage or wrong permissions.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_a_newer_version_says_so() {
+async fn newer_store_format_is_reported() {
     let log = Fallible::default();
     let mut bytes = [0; 32];
     bytes[..4].copy_from_slice(b"TRF\x03");
@@ -158,7 +158,7 @@ async fn a_store_of_a_newer_version_says_so() {
 // `treering verify` reports the faults itself, so advice to run it does not help, nor does advice
 // to restore a backup without one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fault_gives_no_advice_that_does_not_help() {
+async fn verify_faults_do_not_suggest_verify_or_backup() {
     let log = Fallible::default();
     log.damaged.store(true, Ordering::SeqCst);
     let store = Store::over(log).await;
@@ -181,7 +181,7 @@ async fn a_fault_gives_no_advice_that_does_not_help() {
 // Rows of large projections are checked when they are read, which may be long after the start. A
 // server that meets damage in them must rebuild them while it serves.
 #[tokio::test(flavor = "multi_thread")]
-async fn damaged_views_are_made_anew_while_they_are_served() {
+async fn damaged_projections_are_rebuilt_while_serving() {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
@@ -235,7 +235,7 @@ async fn damaged_views_are_made_anew_while_they_are_served() {
 // The indexer was committing while a search found the index damaged. The commit was announced as
 // searchable, and the waiting search failed again.
 #[tokio::test]
-async fn what_is_condemned_comes_to_nothing() {
+async fn commit_to_a_damaged_index_is_discarded() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -257,7 +257,7 @@ async fn what_is_condemned_comes_to_nothing() {
 // single search, which indexed the rest in memory, waited for it, and discarded it, as did the next
 // one.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_is_whole_when_an_import_is_closed() {
+async fn index_is_complete_when_an_import_closes() {
     const BATCHES: u64 = 30;
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions {

@@ -186,7 +186,7 @@ mod tests {
     // A single changed byte in this file named a timeline that never existed, and an intact store
     // was refused.
     #[test]
-    fn a_changed_origin_says_nothing() {
+    fn changed_origin_file_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let identity = LogIdentity {
             store: Uuid::new_v4(),

@@ -329,7 +329,7 @@ mod tests {
     // A request was still being built ten minutes after its client's deadline, using a core and
     // memory. Work must end when nobody waits for it, in every class.
     #[tokio::test]
-    async fn work_that_nobody_waits_for_stops() {
+    async fn work_stops_when_its_caller_is_gone() {
         let work = work();
         for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
             let (sender, ended) = oneshot::channel();
@@ -362,7 +362,7 @@ mod tests {
     // Cancelled work uses memory until it notices. Its slot must be released only then, or a client
     // that cancels could run any number at once.
     #[tokio::test]
-    async fn a_place_is_given_back_when_the_work_has_ended() {
+    async fn slot_is_released_when_the_work_ends() {
         let work = work();
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
         let stubborn = async move {
@@ -379,7 +379,7 @@ mod tests {
 
     // Nested work must not wait for a slot that its own caller holds.
     #[tokio::test]
-    async fn work_within_work_needs_no_place() {
+    async fn nested_work_needs_no_slot() {
         let work = Arc::new(work());
         let inner = Arc::clone(&work);
         let nested = async move { inner.run(Lane::Long, async { 1 }).await };
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_verification_at_a_time() {
+    async fn second_verification_is_refused_while_one_runs() {
         let work = work();
         let (sender, ended) = oneshot::channel();
         let first = work.verify(|_| until_stopped(sender)).await.unwrap();
@@ -403,7 +403,7 @@ mod tests {
 
     // A panic must be reported as an error and release its slot.
     #[tokio::test]
-    async fn a_panic_is_told_and_the_place_is_free() {
+    async fn panic_is_reported_and_releases_its_slot() {
         let work = work();
         for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
             let done = work.run(lane, async { panic!("on purpose") }).await;
@@ -416,7 +416,7 @@ mod tests {
 
     // A replay started a new thread for each of its pages, every millisecond.
     #[tokio::test]
-    async fn pages_that_follow_each_other_share_threads() {
+    async fn successive_reads_reuse_one_thread() {
         let work = work();
         let mut threads = std::collections::HashSet::new();
         for _ in 0..200 {

@@ -69,7 +69,7 @@ fn signed(found: &survey::Surveyed, signer: &Signer) -> SignedHead {
 // replace events by stubs, and every hash would still match. Missing content must have been erased
 // by an event of the history.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_gone_was_erased_or_is_missed() {
+async fn missing_content_without_an_erasure_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = append(&engine, None).await;
@@ -95,7 +95,7 @@ async fn what_is_gone_was_erased_or_is_missed() {
 // Regular heads of an idle store would bury those that matter; and a head that is computed in
 // steps, as by a server, must equal one that is computed at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_is_put_away_when_there_is_something_new() {
+async fn head_is_stored_only_if_the_log_grew() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let file = dir.path().join("head.json");

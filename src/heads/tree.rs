@@ -71,7 +71,7 @@ mod tests {
     // A head of today may be checked in years, and by other programs: the tree must be the one that
     // the RFC defines, for every number of leaves.
     #[test]
-    fn the_tree_is_that_of_the_rfc() {
+    fn merkle_tree_equals_rfc_6962() {
         let mut tree = MerkleTree::default();
         let mut leaves = Vec::new();
         for number in 0..70_u8 {
@@ -84,7 +84,7 @@ mod tests {
 
     // The bytes of a leaf must not change either.
     #[test]
-    fn a_leaf_is_its_bytes() {
+    fn leaf_hash_covers_fixed_bytes() {
         let key = ConversationKey::from_bytes(&[7; 32]);
         let mut tree = MerkleTree::default();
         tree.push(key, Revision(258), ContentHash([9; 32]));

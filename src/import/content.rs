@@ -179,7 +179,7 @@ mod tests {
 
     // Known parts must be restored as they were; unknown parts must be kept as JSON, never dropped.
     #[test]
-    fn parts_come_back() {
+    fn content_parts_round_trip() {
         for content in [
             json!(null),
             json!("text"),
@@ -209,7 +209,7 @@ mod tests {
 
     // The alphabet and the padding of base64 are easy to get wrong.
     #[test]
-    fn base64_is_the_usual_one() {
+    fn base64_uses_the_standard_alphabet_and_padding() {
         for (data, text) in [
             ("", ""),
             ("f", "Zg=="),

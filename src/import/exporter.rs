@@ -265,7 +265,7 @@ mod tests {
     // A conversation made here must be readable elsewhere and by the importer: calls that name no
     // message belong to the last one.
     #[test]
-    fn own_conversations_are_rendered() {
+    fn native_conversation_is_exported_and_imported() {
         let said = |role, text: &str| EventBody::MessageAppended(MessageAppended::text(role, text));
         let events = native(vec![
             EventBody::SystemPromptSet(PromptSet {
@@ -305,7 +305,7 @@ mod tests {
     // A client keeps the fields of messages and calls that events do not have, without having to
     // make patches: an object with the remaining fields suffices, and arguments stay as they were.
     #[test]
-    fn the_rest_that_a_client_kept_comes_back() {
+    fn remaining_fields_of_a_client_are_exported() {
         let rest = |data: &'static str| {
             Some(RawMessage {
                 origin: ORIGIN.into(),
@@ -338,7 +338,7 @@ mod tests {
     // A message that cannot be restored must be an error that names the event: silently leaving it
     // out would be a loss.
     #[test]
-    fn damage_is_named() {
+    fn unrestorable_message_is_reported_with_its_event() {
         assert_eq!(export_line(&[]), Err(ExportFault::Empty));
         let raw = |data: &'static str| {
             EventBody::MessageAppended(MessageAppended {

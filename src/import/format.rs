@@ -278,7 +278,7 @@ mod tests {
     // every line was kept as an unreadable line. The format must be detected, and errors must name
     // it.
     #[test]
-    fn formats_are_told_apart() {
+    fn formats_are_detected_from_content() {
         let gemini = r#"{"sessionId": "s", "projectHash": "p", "startTime": "t",
             "messages": [{"id": "1", "type": "user", "content": "hi"},
                          {"id": "2", "type": "gemini", "content": "ho"}]}"#;

@@ -252,7 +252,7 @@ mod tests {
     // Text must be stored once and all fields around it restored, including in lists, where
     // removing an element shifts those after it.
     #[test]
-    fn a_record_comes_back_and_its_text_is_stored_once() {
+    fn record_is_restored_and_its_text_stored_once() {
         let long = |c: char| c.to_string().repeat(COPIED_BYTES_MIN);
         let arguments = json!({"path": long('p'), "n": 1});
         let parts = vec![

@@ -78,7 +78,7 @@ mod tests {
 
     // A silent change of a number would be a loss that no comparison of parsed values could detect.
     #[test]
-    fn numbers_that_would_change_are_seen() {
+    fn lossy_numbers_are_detected() {
         for kept in [
             "0",
             "-1",

@@ -292,7 +292,7 @@ mod tests {
     // Names are not reliable (standard input has none): the content alone must determine the
     // compression, and line numbers must be those of the plain text.
     #[test]
-    fn compression_is_told_from_the_content() {
+    fn compression_is_detected_from_content() {
         let expected = [(1, "one"), (4, "two"), (5, "three")].map(|(n, t)| (n, t.to_owned()));
         assert_eq!(lines(TEXT.to_vec()), expected);
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -304,7 +304,7 @@ mod tests {
 
     // An endless line must neither fill the memory nor lose the lines after it.
     #[test]
-    fn a_long_line_is_refused_and_passed_over() {
+    fn long_line_is_an_error_and_is_skipped() {
         let mut bytes = vec![b'x'; 1_000_000];
         bytes.extend(b"\nnext\n");
         let source = LineSource::new(io::Cursor::new(bytes), |_| {}).unwrap();
@@ -318,7 +318,7 @@ mod tests {
 
     // A truncated file must yield its good lines, then one error, then the end.
     #[test]
-    fn damage_ends_the_source_with_an_error() {
+    fn truncated_file_ends_with_one_error() {
         let text = "line\n".repeat(1000);
         let mut bytes = zstd::encode_all(text.as_bytes(), 1).unwrap();
         bytes.truncate(bytes.len() - 3);
@@ -331,7 +331,7 @@ mod tests {
 
     // A progress bar counts bytes of the file on disk.
     #[test]
-    fn progress_counts_every_byte() {
+    fn progress_counts_every_byte_read() {
         let total = Rc::new(Cell::new(0));
         let counter = Rc::clone(&total);
         let bytes = io::Cursor::new(TEXT.to_vec());

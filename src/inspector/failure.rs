@@ -232,7 +232,7 @@ mod tests {
 
     // Pages mentioned `--help behind the command`, but readers of a page have no command.
     #[test]
-    fn a_page_names_no_commands() {
+    fn page_hints_name_no_cli_commands() {
         for code in [
             Code::InvalidArgument,
             Code::OutOfRange,
@@ -250,7 +250,7 @@ mod tests {
 
     // Error messages contain input: it must be output as text.
     #[test]
-    fn a_failure_is_told_as_text() {
+    fn failure_text_is_escaped() {
         let failure = PageFailure::none("there is no <script>x</script>", "look & see");
         let page = failure.markup().into_string();
         assert!(

@@ -226,7 +226,7 @@ mod tests {
 
     // Errors are at the end of a log, which was 250 pages away and had no line numbers.
     #[test]
-    fn the_last_lines_have_their_numbers() {
+    fn last_lines_of_a_result_have_line_numbers() {
         let last = |text: &str, bytes_max: usize| {
             let mut tail = Tail::default();
             for chunk in text.as_bytes().chunks(7) {
@@ -255,7 +255,7 @@ mod tests {
     // A part that began or ended inside a character was not valid text, and bytes that are left out
     // must be in the next part.
     #[test]
-    fn parts_are_whole_characters_and_lines() {
+    fn parts_end_at_characters_and_lines() {
         let piece = |bytes: &[u8], max| {
             let piece = Piece {
                 info: pb::ResultInfo {

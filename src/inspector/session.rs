@@ -108,7 +108,7 @@ mod tests {
     // A session must end when its visitor is gone, and eventually in any case; and many logins must
     // not fill the server's memory.
     #[tokio::test(start_paused = true)]
-    async fn sessions_are_bounded_in_number_and_life() {
+    async fn sessions_expire_and_are_limited_in_number() {
         let mut sessions = Sessions::default();
         let name = sessions.begin("tr_key").unwrap();
         assert_eq!(sessions.key(&name).as_deref(), Some("tr_key"));
@@ -137,7 +137,7 @@ mod tests {
 
     // A key in a log or a panic message is compromised.
     #[test]
-    fn keys_are_not_shown() {
+    fn debug_output_hides_the_api_keys() {
         let mut sessions = Sessions::default();
         sessions.begin("tr_live_secret").unwrap();
         assert!(!format!("{sessions:?}").contains("secret"));

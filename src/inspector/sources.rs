@@ -39,7 +39,7 @@ mod tests {
     // A tenant must not see the sources of another one, and a feed with a new source for each
     // conversation must not fill the server's memory.
     #[test]
-    fn sources_are_offered_where_they_were_seen() {
+    fn sources_are_kept_per_namespace_and_limited() {
         let page = |sources: &[&str]| -> Vec<pb::ConversationSummary> {
             let summary = |source: &&str| pb::ConversationSummary {
                 source: (*source).to_owned(),

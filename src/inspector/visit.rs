@@ -326,7 +326,7 @@ mod tests {
 
     // A link that changes one parameter must keep the others, each only once.
     #[test]
-    fn one_thing_of_an_address_is_changed() {
+    fn changing_one_query_parameter_keeps_the_others() {
         let asked = PageQuery::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");
         assert_eq!(asked.text("q"), Some("a b&c"));
         assert_eq!(asked.texts("tool").collect::<Vec<_>>(), ["Bash", "Read"]);

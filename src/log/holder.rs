@@ -71,7 +71,7 @@ mod tests {
     // Another user's server at a port that a folder's server has left can relay the challenge to
     // the server's new address; that answer must be useless.
     #[test]
-    fn an_answer_is_for_one_question_at_one_address() {
+    fn proof_is_bound_to_challenge_and_address() {
         let secret = HolderSecret(Box::new([7; PROOF_BYTES]));
         let here = secret.answer(&[1; 32], "http://127.0.0.1:1");
         assert_eq!(here, secret.answer(&[1; 32], "http://127.0.0.1:1"));

@@ -224,7 +224,7 @@ mod tests {
     use crate::testkit::conformance;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_log_in_memory_conforms() {
+    async fn memory_log_passes_the_conformance_suite() {
         // The suite defines the port; all backends must pass it.
         conformance::run_all(MemoryLog::new).await;
     }

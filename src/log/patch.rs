@@ -87,7 +87,7 @@ mod tests {
     // A growing state becomes a patch of a few bytes; bodies with nothing in common, or too large
     // ones, give no patch.
     #[test]
-    fn a_patch_is_made_where_it_pays() {
+    fn patch_is_made_only_if_it_is_smaller() {
         let before = samples::prose(200_000);
         let mut after = before[..120_000].to_vec();
         after.extend_from_slice(b"something new in the middle");
@@ -103,7 +103,7 @@ mod tests {
 
     // A wrong base, a wrong length and damage are detected, even without a hash.
     #[test]
-    fn a_patch_belongs_to_its_base() {
+    fn patch_on_a_wrong_base_is_refused() {
         let before = samples::prose(100_000);
         let mut after = before.to_vec();
         after.extend_from_slice(b"and so on");
@@ -126,7 +126,7 @@ mod tests {
     proptest! {
         // For any two bodies, applying the patch from one to the other gives the other.
         #[test]
-        fn a_patch_gives_the_body_back(
+        fn applied_patch_gives_the_body(
             base in prop::collection::vec(0_u8..4, 0..3_000),
             cut in any::<prop::sample::Index>(),
             added in prop::collection::vec(any::<u8>(), 0..200),

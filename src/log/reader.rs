@@ -458,7 +458,7 @@ mod tests {
     // A server under mixed load used several times the memory that its caches counted: each message
     // of a window was a few bytes of a frame and kept all of it alive.
     #[tokio::test]
-    async fn what_is_kept_does_not_keep_its_frame() {
+    async fn kept_record_does_not_keep_its_frame_in_memory() {
         let log = Arc::new(MemoryLog::new());
         let shard = ShardId::default();
         let owner = log.acquire(shard).await.unwrap();
@@ -478,7 +478,7 @@ mod tests {
     // A fork in the middle of a long history needs a few records, but read 256 KiB of compressed
     // frames for them and decoded thousands of records in vain.
     #[tokio::test]
-    async fn a_few_records_are_read_for_a_few() {
+    async fn small_range_reads_few_bytes() {
         let log = Arc::new(Fallible::default());
         let shard = ShardId::default();
         let epoch = log.acquire(shard).await.unwrap().epoch;
@@ -498,7 +498,7 @@ mod tests {
     // rewritten segment. Evicting the replaced frame removed the list entry of its replacement:
     // every later read decoded that frame again.
     #[tokio::test]
-    async fn a_frame_that_is_put_twice_is_found() {
+    async fn frame_inserted_twice_stays_in_the_cache() {
         let log = Arc::new(MemoryLog::new());
         let shard = ShardId::default();
         let owner = log.acquire(shard).await.unwrap();
@@ -520,7 +520,7 @@ mod tests {
     // cache, which, being full, was given the unused memory of other caches: a hundred MiB of
     // records that nobody needed again.
     #[tokio::test]
-    async fn what_is_read_once_is_not_kept() {
+    async fn sequential_reads_are_not_cached() {
         let log = Arc::new(MemoryLog::new());
         let shard = ShardId::default();
         let epoch = log.acquire(shard).await.unwrap().epoch;

@@ -131,7 +131,7 @@ mod tests {
 
     // "`treering ls` lists them" is no help to a model: it can only call tools.
     #[test]
-    fn a_model_is_told_what_it_can_do() {
+    fn error_hints_name_mcp_tools() {
         let told = |error: CliError| Failure::from(error).text();
         let none = told(CliError::NotFound {
             what: "there is no conversation x".into(),

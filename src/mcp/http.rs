@@ -441,7 +441,7 @@ mod tests {
     // Clients that began requests and never finished them kept all others out: the oldest must be
     // cancelled, and a finished one must leave nothing behind.
     #[tokio::test]
-    async fn the_oldest_body_gives_way() {
+    async fn oldest_request_body_is_cancelled_at_the_limit() {
         let coming = Coming::default();
         let mut bodies: Vec<_> = (0..HTTP_BODIES_MAX).map(|_| coming.one()).collect();
         let one_more = coming.one();

@@ -180,7 +180,7 @@ mod tests {
     // A message in pieces, between noise: each noise line must be answered, and nothing may be lost
     // when a read is dropped midway.
     #[tokio::test]
-    async fn noise_is_answered_and_messages_are_put_together() {
+    async fn invalid_lines_are_answered_and_messages_reassembled() {
         let (mut lines, there) = pair();
         let (from, mut to) = split(there);
         let mut from = BufReader::new(from);
@@ -220,7 +220,7 @@ mod tests {
     // An agent that closed its input but not its output is gone: the program stayed until it was
     // killed.
     #[tokio::test]
-    async fn it_is_over_when_nobody_reads() {
+    async fn receive_ends_when_the_output_is_closed() {
         let (read, _open) = duplex(64);
         let (write, closed) = duplex(64);
         drop(closed);

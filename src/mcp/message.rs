@@ -193,7 +193,7 @@ mod tests {
     // A text that JavaScript cut inside an emoji has half a surrogate pair, which is not valid
     // JSON: the request got no answer, and its agent waited for a minute.
     #[test]
-    fn half_a_picture_is_mended_and_what_is_whole_is_not() {
+    fn lone_surrogates_are_replaced() {
         for (text, expected) in [
             (r#""a \ud83d b""#, "a \u{fffd} b"),
             (r#""\ude00""#, "\u{fffd}"),
@@ -213,7 +213,7 @@ mod tests {
 
     // Every request must get an answer, with its id if that can be found.
     #[test]
-    fn what_cannot_be_read_is_answered() {
+    fn invalid_message_is_answered_with_an_error() {
         for broken in ["{", "hello", "\u{1b}[2J", "{\"a\":\"", "\"\\"] {
             let error = error(broken);
             assert_eq!(error["error"]["code"], -32_700, "{error}");
@@ -255,12 +255,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&bytes);
         }
 
         #[test]
-        fn what_is_json_is_let_alone(text in "\\PC{0,60}") {
+        fn valid_json_is_not_changed(text in "\\PC{0,60}") {
             let json = serde_json::to_vec(&text).unwrap();
             prop_assert_eq!(&*mended(&json), &*json);
             let _ = read(format!("{{\"id\":{text}").as_bytes());

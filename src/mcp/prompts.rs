@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompts_are_known_by_name_and_need_what_they_need() {
+    fn prompts_check_name_and_arguments() {
         let of = |name: &str, arguments: serde_json::Value| {
             Asked::of(name, arguments.as_object().unwrap())
         };

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_texts_are_told_from_others() {
+    fn resource_uris_are_parsed_or_refused() {
         assert_eq!(
             split("treering:tau/3-0/9").unwrap(),
             ("treering:tau/3-0/9", 0)

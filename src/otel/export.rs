@@ -438,7 +438,7 @@ mod tests {
     // A hanging collector must cost a queue and no more: ending a span never waits, and each span
     // without room is counted.
     #[tokio::test(start_paused = true)]
-    async fn what_has_no_room_is_lost_and_counted() {
+    async fn spans_over_the_queue_limit_are_dropped_and_counted() {
         let measures = Arc::new(TraceMeasures::default());
         let (sender, spans) = mpsc::channel(TRACE_QUEUE_SPANS);
         let queue = Queue {
@@ -472,7 +472,7 @@ mod tests {
     // Headers are untrusted: those that are no trace context, or too long, start a new trace and
     // are not propagated.
     #[tokio::test]
-    async fn callers_are_believed_within_bounds() {
+    async fn invalid_trace_headers_start_a_new_trace() {
         let traces = Traces::start(&TraceOptions {
             ratio: 0.0,
             ..options("http://127.0.0.1:9")
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn addresses_are_checked_at_the_start() {
+    async fn invalid_collector_address_is_refused_at_start() {
         for wrong in ["", "collector:4317", "ftp://h:1", "http://"] {
             let refused = Traces::start(&options(wrong));
             assert!(

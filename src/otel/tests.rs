@@ -290,7 +290,7 @@ impl Agent {
 // A second answer with a known id must be added unless it is the same answer: Ollama has only 999
 // ids, and spans without a question are matched by the id.
 #[test]
-fn another_answer_with_a_known_id_is_taken() {
+fn different_answer_with_a_known_id_is_added() {
     let answered = |start: i64, text: &str| {
         let said = json!([{"role": "assistant", "parts": [{"type": "text", "content": text}]}]);
         span(
@@ -372,7 +372,7 @@ proptest! {
     // Exporters send in batches, retry, and there may be several: in any order and repetition the
     // conversation must be the same, each message once.
     #[test]
-    fn any_order_and_repetition_is_the_same_conversation(
+    fn any_span_order_and_repetition_gives_one_conversation(
         spans in Just(session().spans).prop_shuffle(),
         cuts in proptest::collection::vec(1_usize..6, 1..20),
         again in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
@@ -408,7 +408,7 @@ proptest! {
 // The usual case, one request after another: each message must be appended with the first request
 // that has it, and nothing else.
 #[test]
-fn a_request_appends_what_it_adds() {
+fn each_request_appends_only_its_new_messages() {
     let mut agent = Agent::default();
     let mut store = Store::new();
     let mut sent = 0;
@@ -428,7 +428,7 @@ fn a_request_appends_what_it_adds() {
 
 // A history whose front was cut off to save tokens must not become a branch for each request.
 #[test]
-fn a_window_of_a_history_goes_on_where_it_was() {
+fn truncated_history_continues_without_a_branch() {
     let mut agent = Agent::default();
     for turn in 0..6 {
         agent.asks(&format!("Question {turn}"));
@@ -447,7 +447,7 @@ fn a_window_of_a_history_goes_on_where_it_was() {
 // An agent's own span has its question and last answer without the steps between; it must not
 // become a branch in which the model answered at once.
 #[test]
-fn what_an_agent_tells_of_its_steps_is_no_branch() {
+fn span_of_an_agent_opens_no_branch() {
     let mut agent = Agent::default();
     agent.asks("What is the weather?");
     agent.answers("I look.", 1);
@@ -471,7 +471,7 @@ fn what_an_agent_tells_of_its_steps_is_no_branch() {
 
 // The same exchange in the form of each known convention.
 #[test]
-fn conventions_say_the_same() {
+fn all_conventions_give_the_same_messages() {
     let of = |attributes: Value| chat_of(&span(1, attributes));
     let parts = of(json!({"gen_ai.operation.name": "chat",
         "gen_ai.system_instructions": "[{\"type\":\"text\",\"content\":\"Be brief.\"}]",
@@ -562,7 +562,7 @@ fn conventions_say_the_same() {
 
 // Parts other than text must be kept, whatever their form.
 #[test]
-fn parts_are_typed() {
+fn parts_other_than_text_are_kept() {
     let chat = chat_of(&span(
         1,
         json!({"gen_ai.operation.name": "chat",
@@ -592,7 +592,7 @@ fn parts_are_typed() {
 // Instrumentations capture no content by default: that is no fault, and must not look like a
 // conversation.
 #[test]
-fn spans_without_content_are_told_apart() {
+fn spans_without_content_are_distinguished() {
     let without = span(
         1,
         json!({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3}),
@@ -619,7 +619,7 @@ fn spans_without_content_are_told_apart() {
 
 // An erased message must not return with the next request, whose history contains it.
 #[test]
-fn what_was_erased_does_not_come_back() {
+fn erased_message_is_not_recorded_again() {
     let mut agent = Agent::default();
     let mut store = Store::new();
     agent.asks("My number is 42.");

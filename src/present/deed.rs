@@ -54,7 +54,7 @@ mod tests {
 
     // A Grep pattern and an SQL query were shown as shell commands.
     #[test]
-    fn only_commands_look_like_commands() {
+    fn only_shell_tools_are_shown_as_commands() {
         for (tool, expected) in [
             ("Bash", "$ x"),
             ("shell", "$ x"),

@@ -80,7 +80,7 @@ mod tests {
     // A call that matched only a filter was shown with its first argument, `replace_all: false`,
     // and not with its file.
     #[test]
-    fn a_call_is_shown_with_what_it_is_about() {
+    fn hit_of_a_call_shows_its_path() {
         let hit = |snippet: &str| pb::SearchHit {
             kind: pb::EventKind::ToolCallRequested.into(),
             tool: "Edit".into(),

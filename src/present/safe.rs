@@ -112,7 +112,7 @@ mod tests {
     // A conversation title moved the cursor and drew a fake line: in all output, only our own
     // colour codes may reach the terminal.
     #[test]
-    fn only_our_colors_are_obeyed() {
+    fn output_keeps_only_own_color_codes() {
         let hostile = "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}1m\u{202e}\u{1b}[8m\ry\nz";
         let shown = "␛[2J␛]0;x␇<U+009B>1m<U+202E>␛[8m␍y";
         for paint in [Paint(false), Paint(true)] {

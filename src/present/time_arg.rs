@@ -193,7 +193,7 @@ mod tests {
 
     // Users remember "two days ago"; a wrong interpretation would hide what they look for.
     #[test]
-    fn times_are_read_as_people_say_them() {
+    fn relative_and_absolute_times_are_parsed() {
         let now = TimestampMicros(1_000_000 * MICROS);
         let read = |text| at(text, now).map(|time| time.from.0 / MICROS);
         assert_eq!(read("2 days"), Some(1_000_000 - 2 * 86_400));
@@ -249,7 +249,7 @@ mod tests {
     // "Until the ninth" excluded the ninth, so a search for one day found nothing: a day ends at
     // its end, and an instant at itself.
     #[test]
-    fn a_day_ends_at_its_end() {
+    fn end_of_a_period_is_inclusive() {
         let now = TimestampMicros(1_000_000 * MICROS);
         let ends = |text| at(text, now).map(|time| time.to.0 + 1);
         assert_eq!(ends("1970-01-02"), Some(2 * DAY_MICROS));

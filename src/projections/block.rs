@@ -218,7 +218,7 @@ mod tests {
     proptest! {
         // Any rows come back unchanged, each by its key.
         #[test]
-        fn blocks_come_back(map: std::collections::BTreeMap<Vec<u8>, Vec<u8>>) {
+        fn blocks_round_trip(map: std::collections::BTreeMap<Vec<u8>, Vec<u8>>) {
             prop_assume!(!map.is_empty());
             let rows = rows_of(map);
             let stored = pack(&rows).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         // A change anywhere in a block is detected as damage; forged bytes are refused without
         // allocating what they claim.
         #[test]
-        fn changed_blocks_are_noticed(at: prop::sample::Index, bit in 0..8_u8, junk: Vec<u8>) {
+        fn changed_block_is_damage(at: prop::sample::Index, bit in 0..8_u8, junk: Vec<u8>) {
             let rows: Vec<Row> = (0..40_u8)
                 .map(|n| (Bytes::from(vec![n; 9]), Bytes::from(vec![n ^ 5; 60])))
                 .collect();

@@ -159,7 +159,7 @@ mod tests {
         // Entries are encoded as differences: for any branches, kinds and gaps in the log, each
         // must come back unchanged.
         #[test]
-        fn entries_come_back(
+        fn chunk_entries_round_trip(
             steps in prop::collection::vec((1_u64..1 << 40, any::<u64>(), any::<u16>()), 1..=128),
             number in 0_u64..1 << 30,
         ) {
@@ -184,7 +184,7 @@ mod tests {
 
         // Arbitrary bytes must never make the decoder panic.
         #[test]
-        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_decoded_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Chunk::entries(&bytes, ConversationKey::default(), 3);
         }
     }
@@ -192,7 +192,7 @@ mod tests {
     // A full chunk accepts no more, and an offset that does not increase is refused: both would
     // silently break the index.
     #[test]
-    fn a_full_chunk_and_a_repeated_offset_are_refused() {
+    fn full_chunk_and_repeated_offset_are_refused() {
         let mut entry = EventEntry {
             conversation: ConversationKey::default(),
             revision: Revision(1),
@@ -214,7 +214,7 @@ mod tests {
     // A steady stream of events on one branch is the common case: it must stay at a few bytes per
     // event, or the index outgrows the log.
     #[test]
-    fn an_event_takes_few_bytes() {
+    fn event_index_takes_few_bytes_per_event() {
         let mut chunk = Chunk::new();
         for n in 1..=CHUNK_EVENTS {
             assert!(chunk.push(&EventEntry {

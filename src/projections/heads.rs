@@ -185,7 +185,7 @@ mod tests {
     // of megabytes beside the server that it ran in. The memory must be bounded, and the results
     // the same.
     #[test]
-    fn many_conversations_take_little_memory() {
+    fn heads_of_many_conversations_use_bounded_memory() {
         const CONVERSATIONS: u8 = 200;
         let id = |n: u8| {
             let mut bytes = [7; ConversationKey::BYTES];

@@ -384,7 +384,7 @@ mod tests {
     // Lookups are by prefix. A lookup of a text must not find rows of a text that merely begins
     // with it.
     #[test]
-    fn no_text_is_the_beginning_of_another() {
+    fn text_key_is_no_prefix_of_a_longer_text() {
         let namespace = Namespace::default();
         let id = namespace.key(ConversationId::generate());
         for (short, long) in [("", "a"), ("a", "ab"), ("call_1", "call_12")] {
@@ -399,7 +399,7 @@ mod tests {
 
     // The rows of a namespace must not fall under another one whose name is a prefix of its name.
     #[test]
-    fn no_namespace_is_inside_another() -> Result<(), treering_domain::NameError> {
+    fn namespace_key_is_no_prefix_of_another() -> Result<(), treering_domain::NameError> {
         let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
         for tag in 0..=10 {
             let inside = Key::under(&long, tag);
@@ -411,7 +411,7 @@ mod tests {
     // The end of a prefix must be after every key that begins with it, even when the prefix ends in
     // the largest byte.
     #[test]
-    fn a_prefix_ends_after_all_of_its_keys() {
+    fn prefix_end_is_after_all_keys_with_the_prefix() {
         for prefix in [vec![1, 2], vec![1, 0xff], vec![1, 0xff, 0xff]] {
             let key = Key(prefix.clone());
             let end = key.after_prefix();
@@ -424,7 +424,7 @@ mod tests {
 
     // Times before 1970 come from sources with wrong clocks: they sort first.
     #[test]
-    fn times_sort() {
+    fn time_keys_sort_by_time() {
         let key = |time| happened(&Namespace::default(), None, TimestampMicros(time), 1).0;
         let times = [i64::MIN, -1_000_001, -1, 0, 1_000_000, i64::MAX];
         assert!(times.is_sorted_by(|a, b| key(*a) < key(*b)));
@@ -433,7 +433,7 @@ mod tests {
 
     // User input may be longer than an id, whose key continues with other bytes.
     #[test]
-    fn a_source_id_is_read_from_its_key() {
+    fn source_id_is_decoded_from_its_key() {
         let namespace = Namespace::default();
         for text in ["a", "session", &"long ".repeat(100)] {
             let key = source_id(&namespace, text, ConversationId::generate());

@@ -196,7 +196,7 @@ mod tests {
 
     // Text that cannot begin a UUID matches none; any other text matches the whole range.
     #[test]
-    fn a_beginning_is_a_stretch_of_uuids() {
+    fn id_prefix_gives_a_range_of_uuids() {
         let stretch =
             |part| uuids_beginning(part).map(|(first, last)| (first.to_string(), last.to_string()));
         let whole = "7ad31c26-9708-4bd2-bbd5-9a3c977380c2";

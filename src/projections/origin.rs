@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn views_know_the_log_that_they_are_of() {
+    fn projections_store_the_origin_of_their_log() {
         // Projections of another store answered with that store's conversations.
         let views = Views::in_memory().unwrap();
         assert_eq!(views.origin().unwrap(), None);

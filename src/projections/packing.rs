@@ -203,7 +203,7 @@ mod tests {
     // Between others, a block that got a row too many is split into two that both have room, not
     // into a full one and one of a single row.
     #[test]
-    fn what_is_split_is_split_in_halves() {
+    fn overfull_block_is_split_in_halves() {
         let rows = rows(5_000, 40);
         let (full, _) = fill(&rows, ROWS_BYTES_MAX).unwrap();
         let blocks = pack(&rows[..full.rows + 3], At::Within).unwrap();

@@ -203,7 +203,7 @@ mod tests {
     // Eight damaged bytes must not be trusted to announce a text of exabytes: that ended the
     // process. Each place of each row claims a large length in turn.
     #[test]
-    fn no_length_is_believed() {
+    fn false_lengths_are_not_trusted() {
         for (kind, row) in rows() {
             assert_eq!(probe(kind, &row), Probed::Read, "kind {kind}");
             for at in 0..row.len().saturating_sub(8) {
@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         // Any bytes are decoded or refused, with bounded memory.
         #[test]
-        fn any_bytes_are_read_or_refused(
+        fn any_bytes_are_decoded_or_refused(
             kind in 0..KINDS,
             bytes in prop::collection::vec(any::<u8>(), 0..600),
         ) {
@@ -231,7 +231,7 @@ mod tests {
 
         // Rows with some changed bytes reach more code than random bytes.
         #[test]
-        fn changed_rows_are_read_or_refused(
+        fn changed_rows_are_decoded_or_refused(
             kind in 0..KINDS,
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
@@ -246,7 +246,7 @@ mod tests {
 
     // The fuzz targets start from these seeds; they must be readable today.
     #[test]
-    fn the_fuzzers_seeds_are_read() {
+    fn fuzz_seeds_are_decoded() {
         let folder = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../../tests/fixtures/fuzz/view_row"

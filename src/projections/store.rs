@@ -375,7 +375,7 @@ mod tests {
     // readers must still see them, and nothing may be applied until the projections are reopened
     // and have caught up.
     #[test]
-    fn what_could_not_be_moved_is_still_seen() {
+    fn rows_of_a_failed_flush_stay_readable() {
         for how in [REFUSES, PANICS] {
             let fails = Arc::new(AtomicU64::new(SOUND));
             let file = Failing {
@@ -404,7 +404,7 @@ mod tests {
     // Projections with one changed byte were opened to get their evidence; a panic while they were
     // dropped, outside the code that catches panics, ended the call that opened the store.
     #[test]
-    fn a_panic_at_the_end_is_no_ones() {
+    fn panic_in_drop_is_caught() {
         let fails = Arc::new(AtomicU64::new(SOUND));
         let file = Failing {
             file: InMemoryBackend::new(),
@@ -421,7 +421,7 @@ mod tests {
     // Blocks are rewritten as they fill, and the file kept the space of the old ones for ever: 67
     // MB for 20.
     #[test]
-    fn what_is_free_is_given_back() {
+    fn compaction_returns_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("views.redb");
         let views = Views::open(&path, 1 << 20).unwrap();

@@ -392,7 +392,7 @@ mod tests {
         // Rows are in three places and move while they are read. A reader sees exactly what was
         // written when it began; so does a process that opens the file after the last flush.
         #[test]
-        fn a_table_is_a_map_as_of_a_write(steps in prop::collection::vec(step(), 1..250)) {
+        fn table_equals_a_map_as_of_a_write(steps in prop::collection::vec(step(), 1..250)) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("views.redb");
             let views = Views::open(&path, 1 << 20).unwrap();

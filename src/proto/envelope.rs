@@ -373,7 +373,7 @@ mod tests {
     // Other languages use messages for the body variants, our generated code uses bytes.
     // Both must be equal on the wire, and the field number must be that of the kind.
     #[test]
-    fn arms_are_messages_on_the_wire() {
+    fn body_variants_are_messages_on_the_wire() {
         let message = pb::MessageAppended {
             role: pb::Role::User.into(),
             author: "ada".into(),
@@ -396,7 +396,7 @@ mod tests {
     // Fields of a newer client must come back to newer clients, although this version
     // does not know them.
     #[test]
-    fn unknown_fields_survive() {
+    fn unknown_fields_round_trip() {
         let mut body = pb::BranchArchived {
             reason: "done".into(),
         }
@@ -418,7 +418,7 @@ mod tests {
 
     // An event of a newer kind must still be listed with its header.
     #[test]
-    fn newer_kinds_have_headers() {
+    fn event_of_a_newer_kind_keeps_its_header() {
         let event = stored(999, Bytes::from_static(b"?"));
         let sent = event_to_pb(&event, Some("main"), true);
         assert_eq!((sent.kind, sent.body.is_none()), (999, true));
@@ -428,7 +428,7 @@ mod tests {
 
     // Times before 1970 and at the ends of the range must not overflow.
     #[test]
-    fn times_keep_their_microsecond() {
+    fn timestamps_keep_microseconds() {
         for micros in [0, -1, 1, 999_999, -1_000_001, 253_402_300_799_999_999] {
             let time = TimestampMicros(micros);
             assert_eq!(timestamp_from_pb(&timestamp_to_pb(time)), Some(time));
@@ -445,7 +445,7 @@ mod tests {
 
     // An event without a body and an invalid id must be errors that name the field.
     #[test]
-    fn faults_name_the_field() {
+    fn invalid_envelope_names_the_field() {
         let id = ConversationId::generate();
         let empty = pb::NewEvent::default();
         assert_eq!(
@@ -468,7 +468,7 @@ mod tests {
     proptest! {
         // Sending, storing and reading must not change an event.
         #[test]
-        fn envelopes_come_back(body in event_body()) {
+        fn envelopes_round_trip(body in event_body()) {
             let mut new = NewEvent::new(ConversationId::generate(), body);
             new.branch = Some(BranchName::default());
             new.occurred_at = Some(TimestampMicros(5));

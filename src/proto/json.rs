@@ -179,7 +179,7 @@ mod tests {
     // White space, key order, duplicate keys and the spelling of numbers must survive:
     // accepted JSON comes back byte for byte.
     #[test]
-    fn json_is_kept_as_it_is() {
+    fn accepted_json_is_unchanged() {
         for text in [
             "null",
             " {\"b\":1.50,\"a\":1e2,\"b\":3}\n",
@@ -194,7 +194,7 @@ mod tests {
 
     // An error must contain the place, and must not contain the payload.
     #[test]
-    fn faults_name_the_place() {
+    fn json_fault_names_the_offset() {
         assert_eq!(check(b""), Err(JsonFault::Empty));
         assert_eq!(check(b"\"ab\xff\""), Err(JsonFault::NotUtf8 { offset: 3 }));
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
     // serde_json reads at most 127 levels: deeper text would be stored and could not
     // be read again.
     #[test]
-    fn depth_is_bounded_where_readers_stop() {
+    fn json_depth_is_limited() {
         let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
         let deepest = nested(JSON_DEPTH_MAX);
         assert!(check(&deepest).is_ok());
@@ -224,7 +224,7 @@ mod tests {
     // Two bytes of a list become 32 bytes in memory, and more in a map: a text within
     // its size limit can still be too large for a reader. Commas in strings do not count.
     #[test]
-    fn values_are_bounded_for_what_comes_in() {
+    fn incoming_json_values_are_limited() {
         let list = |values: usize| format!("[0{}]", ",0".repeat(values - 2));
         let most = list(JSON_VALUES_MAX);
         assert!(check_incoming(most.into()).is_ok());
@@ -245,7 +245,7 @@ mod tests {
         // Arbitrary bytes must return a result without a panic, with an offset inside the
         // text.
         #[test]
-        fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn any_bytes_are_checked_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Err(JsonFault::Syntax { offset } | JsonFault::NotUtf8 { offset }) = check(&bytes) {
                 prop_assert!(offset <= bytes.len());
             }

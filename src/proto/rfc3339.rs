@@ -26,7 +26,7 @@ mod tests {
 
     // Key files and receipts contain times: formatting and parsing must not change them.
     #[test]
-    fn times_are_read_back() {
+    fn times_round_trip_as_rfc3339() {
         for micros in [0, -1, 1_790_000_000_123_456, TimestampMicros::LAST.0] {
             let time = TimestampMicros(micros);
             let text = text(time).unwrap();

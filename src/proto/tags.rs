@@ -119,7 +119,7 @@ mod tests {
         // Splitting must return the same tags and body. The stored body must also decode as it
         // is: projections and the search index read it without splitting.
         #[test]
-        fn tags_and_body_come_back(tags in tags(), event in event_body()) {
+        fn tags_and_body_round_trip(tags in tags(), event in event_body()) {
             let received = body::encode(&event);
             let stored = join(&tags, &received);
             prop_assert_eq!(split(&stored), (tags, received));
@@ -129,7 +129,7 @@ mod tests {
         // A client may send a body that begins like tags. It must come back unchanged, and must
         // not be taken for tags.
         #[test]
-        fn what_looks_like_tags_is_not_taken_for_them(
+        fn body_that_looks_like_tags_is_unchanged(
             tags in tags(), inner in tags(), bytes in prop::collection::vec(any::<u8>(), 0..40),
         ) {
             let received = join(&inner, &Bytes::from(bytes));
@@ -139,7 +139,7 @@ mod tests {
 
         // Damaged bytes must not cause a panic.
         #[test]
-        fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn any_bytes_are_split_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = split(&Bytes::from(bytes));
         }
     }

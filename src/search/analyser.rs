@@ -570,7 +570,7 @@ mod tests {
 
     // Agents must find text by the parts that they expect, so the cuts are fixed here.
     #[test]
-    fn texts_become_terms() {
+    fn text_is_split_into_terms() {
         let cases = [
             ("The QUICK fox", "the@0 quick@1 fox@2"),
             ("connections", "connections@0 ~connect@0"),
@@ -631,7 +631,7 @@ mod tests {
         // Highlights cut texts at these places: they must be character boundaries, in order of
         // position, and free of the separator.
         #[test]
-        fn any_text_is_analysed(text in "\\PC{0,200}|[a-zA-Z0-9_東京é'\u{1F} /.:-]{0,200}") {
+        fn terms_of_any_text_have_valid_ranges(text in "\\PC{0,200}|[a-zA-Z0-9_東京é'\u{1F} /.:-]{0,200}") {
             let analysis = Analyser::default().analyse(&text);
             let mut position = 0;
             for term in analysis.iter() {

@@ -145,7 +145,7 @@ mod tests {
 
     // Commands, paths and edits of calls are found as they were meant, not as JSON escapes them.
     #[test]
-    fn arguments_are_read_as_texts() {
+    fn arguments_become_unescaped_text() {
         let cases = [
             (
                 r#"{"command":"go test ./...\n -run X","timeout":5}"#,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_says_what_it_is_about() {
+    fn call_target_has_paths_and_command() {
         let target = call_target(
             r#"{"file_path":"/a/b.rs","edits":[{"path":"c.rs"},{"path":"c.rs"}],"pattern":"x"}"#,
         );

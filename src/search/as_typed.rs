@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_found_as_it_was_typed() {
+    fn name_matches_only_as_typed() {
         assert!(has_as_typed("a Foo::Bar b", "foo::bar"));
         assert!(has_as_typed("get_feature_flags", "feature_flags"));
         assert!(has_as_typed("foo::bar", "foo::bar"));

@@ -62,7 +62,7 @@ fn within(bytes: usize, text: &str) -> SearchQuery {
 // Four searches once took a server from 44 MB to 2.3 GB. Memory that grows with the store must be
 // bounded, and a search over the limit must say what there is too much of and what to do.
 #[test]
-fn searches_hold_what_they_may() {
+fn search_memory_is_limited() {
     let index = index();
     let refused = |error: IndexSearchError, advice: &str| {
         let is_refused = matches!(error, IndexSearchError::TooMuchMemory { .. });
@@ -106,7 +106,7 @@ fn searches_hold_what_they_may() {
 // A search must end when its caller has gone, not visit all matches first while it holds its slot
 // and its memory.
 #[test]
-fn searches_that_nobody_waits_for_end() {
+fn cancelled_search_stops() {
     let index = index();
     let asked = query("needle");
     let stop = Stop::new(&std::sync::Arc::default());
@@ -137,7 +137,7 @@ fn searches_that_nobody_waits_for_end() {
 // A filter with many conversations must not look up each one in each segment: many are merged with
 // the segment's list, few are looked up, and both find the same.
 #[test]
-fn conversations_have_their_numbers_in_a_segment() {
+fn conversation_filter_finds_its_numbers_in_a_segment() {
     let index = index();
     let published = index.published();
     let reader = &published.searcher.segment_readers()[0];
@@ -166,7 +166,7 @@ fn conversations_have_their_numbers_in_a_segment() {
 
 // 100,000 copies of a text must not all be in memory for each of its hits.
 #[test]
-fn copies_are_counted_and_the_nearest_kept() {
+fn duplicates_are_counted_and_only_the_nearest_kept() {
     let index = SearchIndex::in_memory().unwrap();
     let events: Vec<_> = (1..=50)
         .map(|number| SearchableEvent {

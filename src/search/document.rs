@@ -254,7 +254,7 @@ mod tests {
     // Byte ranges of hits refer to this text: if it changed, every stored reference would point
     // elsewhere.
     #[test]
-    fn text_of_each_kind_is_fixed() {
+    fn searchable_text_of_each_kind_is_fixed() {
         let mut failed = ToolResultRecorded::failure("c", "no such file");
         failed.parts = vec![ContentPart::Text("partial".into())];
         let mut structured = ToolResultRecorded::text("c", "");
@@ -319,7 +319,7 @@ mod tests {
 
     // A model's reasoning must not be shown as its answer.
     #[test]
-    fn reasoning_is_told_from_what_was_said() {
+    fn passages_in_reasoning_are_marked() {
         let reasoning = |text: &str| {
             ContentPart::Reasoning(Reasoning {
                 text: text.into(),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_error_message_is_not_added_again() {
+    fn repeated_error_message_is_indexed_once() {
         let mut failed = ToolResultRecorded::failure("c", "boom");
         failed.parts = vec![ContentPart::Text("it went boom".into())];
         let body = EventBody::ToolResultRecorded(failed);
@@ -359,13 +359,13 @@ mod tests {
     // A byte in no passage could never be found; one in two would be found twice.
     proptest! {
         #[test]
-        fn passages_cover_any_text(lines in prop::collection::vec("\\PC{0,400}", 0..60)) {
+        fn passages_cover_the_whole_text(lines in prop::collection::vec("\\PC{0,400}", 0..60)) {
             check(&lines.join("\n"));
         }
     }
 
     #[test]
-    fn long_lines_and_empty_texts_are_cut() {
+    fn passages_cover_long_lines_and_empty_texts() {
         check("");
         check(&"x".repeat(100_000));
         check(&"é🌲".repeat(20_000));

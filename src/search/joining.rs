@@ -139,7 +139,7 @@ mod tests {
 
     // Merging everything each time would rewrite a large index for every few new events.
     #[test]
-    fn what_is_large_is_left_alone() {
+    fn merge_leaves_large_segments() {
         let cases: [(&[u64], &[u64]); 8] = [
             (&[], &[]),
             (&[70], &[]),

@@ -189,7 +189,7 @@ fn measure(
 // For names of several parts from real results, texts with the whole name must rank before all
 // texts with its parts, even if repeated.
 #[test]
-fn whole_names_come_before_their_parts() {
+fn whole_names_rank_before_their_parts() {
     let Some(data) = data() else { return };
     let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
     let events: Vec<_> = (1..)
@@ -239,7 +239,7 @@ fn whole_names_come_before_their_parts() {
 
 // What an agent searches for a week later: pasted lines, names, paths, plain words.
 #[test]
-fn what_agents_ask_for_comes_first() {
+fn known_item_ranking_is_above_its_floor() {
     let Some(data) = data() else { return };
     let all = texts(&data.join("trajectories"));
     let of = |kinds: &[EventKind]| -> Vec<SearchableEvent> {

@@ -239,7 +239,7 @@ mod tests {
     // One bit for each event: a pattern of several words once used 32 bytes for each event with one
     // of the words, in a set for each word, more than the store's own caches.
     #[test]
-    fn events_are_a_bit_each() {
+    fn event_set_uses_one_bit_per_event() {
         let memory = SearchMemory::of(1_000);
         let mut both = set(&memory, &[1, 64, 65, 700]);
         assert!(!both.insert(64).unwrap());
@@ -254,7 +254,7 @@ mod tests {
 
     // One search's memory is bounded, whatever uses it, and is freed afterwards.
     #[test]
-    fn what_a_search_holds_is_bounded() {
+    fn search_memory_is_limited_and_freed() {
         let memory = SearchMemory::of(1_000);
         let mut first = memory.holding(TooMany::Chosen);
         first.more(900).unwrap();

@@ -145,7 +145,7 @@ mod tests {
     // A non-name must not push down texts that say the same in other words, and a name among signs
     // is still a name.
     #[test]
-    fn names_are_told_from_words() {
+    fn names_in_a_query_are_recognised() {
         let shown = |word: &str| {
             let analysis = Analyser::default().analyse(word);
             let names = names_in(word, &analysis).into_iter().map(|name| {

@@ -170,7 +170,7 @@ mod tests {
 
     // A matching text that is excluded here is lost silently.
     #[test]
-    fn what_words_must_have_is_known() {
+    fn required_words_of_a_regex_are_found() {
         let cases = [
             ("parse_config", "(parse & config)"),
             ("parseConfig\\(", "(parse & config)"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_match_is_found() {
+    fn regex_matches_are_found_by_line() {
         let pattern = Pattern::new(r"^b\d*").unwrap();
         assert_eq!(pattern.first_match("a\nb12\nb3"), Some(2..5));
         assert_eq!(pattern.matches("b\nb3").collect::<Vec<_>>(), [0..1, 2..4]);

@@ -350,7 +350,7 @@ fn alike(short: &[Hit], long: &[Hit]) -> bool {
 // Skipping blocks of postings must not change what is found: compare with scoring every match, with
 // words of real results and every filter.
 #[test]
-fn the_shortest_way_finds_what_the_longest_finds() {
+fn block_skipping_equals_exhaustive_scoring() {
     let Some(data) = data() else { return };
     let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
     let events = labelled(&texts);

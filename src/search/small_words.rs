@@ -51,7 +51,7 @@ mod tests {
     // A missed stop word decides a question that it says nothing about; a word taken for one is not
     // searched for.
     #[test]
-    fn small_words_are_told_from_those_that_mean_something() {
+    fn stop_words_are_recognised() {
         assert!(SMALL_WORDS.is_sorted());
         for small in [
             "the", "Where", "did", "we", "what's", "we'll", "don't", "I", "I'm", "(is", "how?",

@@ -552,7 +552,7 @@ mod tests {
 
     // A pasted line must be found: its `-v` or `NOT` must not exclude it.
     #[test]
-    fn pasted_lines_are_words_and_queries_are_queries() {
+    fn pasted_lines_are_not_parsed_as_queries() {
         for pasted in [
             "go test ./... -run TestExplain -v",
             "go test -v -run Overlap ./cmd/entire/cli/strategy/",
@@ -617,7 +617,7 @@ mod tests {
 
     // People and models paste anything: how each text is parsed is fixed here.
     #[test]
-    fn queries_are_read() {
+    fn queries_are_parsed() {
         let cases = [
             ("disk full", "disk full"),
             ("\"no space left\" disk", "\"no space left\" disk"),
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_hold() {
+    fn query_limits_are_enforced() {
         assert!(matches!(
             parse(&"x".repeat(8_193)),
             Err(QueryError::TooLong { bytes: 8_193, .. })
@@ -730,7 +730,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC{0,120}|[ab\"()+*東 -]{0,80}|(AND |OR |NOT |a |\\(|\\)|\"){0,40}") {
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,120}|[ab\"()+*東 -]{0,80}|(AND |OR |NOT |a |\\(|\\)|\"){0,40}") {
             fn check(text: &str, node: &Node) -> bool {
                 match node {
                     Node::Word(range) | Node::Phrase(range) | Node::Prefix(range) => {

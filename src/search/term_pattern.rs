@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_have_a_bound() {
+    fn globs_are_limited_in_bytes() {
         let long = vec!["*".repeat(256); GLOBS_BYTES_MAX / 256];
         assert!(check_globs(&long).is_ok());
         let longer = [long, vec!["*".to_owned()]].concat();

@@ -96,7 +96,7 @@ fn corpus() -> SearchIndex {
 
 // What agents type must find what tools printed, in every spelling.
 #[test]
-fn queries_find_what_they_should() {
+fn queries_find_the_expected_results() {
     let index = corpus();
     let cases: &[(&str, &[u64])] = &[
         // Identifiers, in any spelling; strict when required.
@@ -154,7 +154,7 @@ fn queries_find_what_they_should() {
 
 // An identifier alone ranks its own and related spellings before loose parts.
 #[test]
-fn an_identifier_ranks_before_its_parts() {
+fn identifier_ranks_before_its_parts() {
     let index = corpus();
     let hits = found(&index, &query("parseConfig"));
     assert_eq!(hits.len(), 3);
@@ -169,7 +169,7 @@ fn tagged(position: u64, change: impl FnOnce(&mut SearchableEvent)) -> Searchabl
 
 // Each filter alone; a filter must never widen the result.
 #[test]
-fn filters_narrow() {
+fn filters_only_narrow_the_results() {
     let index = index_of(&[
         tagged(1, |_| {}),
         tagged(2, |event| event.tool = "grep".to_owned()),
@@ -268,7 +268,7 @@ fn filters_narrow() {
 
 // A result is found by the file that its call named.
 #[test]
-fn paths_are_globs() {
+fn path_filters_match_globs() {
     let of = |position, path: &str| {
         tagged(position, |event| {
             event.paths = vec![path.to_owned(), "other".to_owned()]
@@ -314,7 +314,7 @@ fn paths_are_globs() {
 
 // "Two days ago" means when an event happened, not when it was imported.
 #[test]
-fn what_happened_then_is_found() {
+fn time_filter_uses_the_time_of_the_event() {
     let index = index_of(&[tagged(1, |_| {}), tagged(2, |_| {}), tagged(3, |_| {})]);
     let filters = SearchFilters {
         happened_from: Some(TimestampMicros(2)),
@@ -331,7 +331,7 @@ fn what_happened_then_is_found() {
 // A pasted line must rank before texts with its words in other places, a name before its parts, a
 // short text before long ones, and a result before text about it.
 #[test]
-fn what_stands_as_typed_comes_first() {
+fn text_as_typed_ranks_first() {
     let filler = "the context of a session was done while waiting for results ".repeat(20);
     let said = |position, text: &str| {
         tagged(position, |event| {
@@ -369,7 +369,7 @@ fn what_stands_as_typed_comes_first() {
 
 // A pasted command with options must not exclude its own target.
 #[test]
-fn a_pasted_command_finds_itself() {
+fn pasted_command_finds_itself() {
     let index = index_of(&[
         result(1, "go test ./... -run TestExplain -v"),
         result(2, "a NOT b AND c"),
@@ -395,7 +395,7 @@ fn a_pasted_command_finds_itself() {
 
 // Text that the index excludes is never read: candidates must include every match.
 #[test]
-fn candidates_of_a_pattern_have_all_that_matches() {
+fn regex_candidates_include_every_match() {
     let texts = [
         "error[E0502]: cannot borrow",
         "reparseConfigs and parse_configuration",
@@ -457,7 +457,7 @@ fn candidates_of_a_pattern_have_all_that_matches() {
 // A source with more than 10,000 conversations must be searchable: the number of values does not
 // count the conversations of one name.
 #[test]
-fn a_filter_takes_all_conversations_of_a_source() {
+fn source_filter_accepts_many_conversations() {
     let events: Vec<_> = (1..=600_u64)
         .map(|at| {
             tagged(at, |event| {
@@ -480,7 +480,7 @@ fn a_filter_takes_all_conversations_of_a_source() {
 }
 
 #[test]
-fn conversations_are_counted() {
+fn hits_are_counted_by_conversation() {
     let index = index_of(&[
         tagged(1, |_| {}),
         tagged(2, |event| event.conversation = conversation(2)),
@@ -493,7 +493,7 @@ fn conversations_are_counted() {
 
 // After an import, which writes with more threads, an index continues as before.
 #[test]
-fn a_hurried_index_has_everything() {
+fn index_with_more_threads_is_complete() {
     let dir = tempfile::tempdir().unwrap();
     let options = SearchOptions {
         hurried_threads: 2,
@@ -518,7 +518,7 @@ fn a_hurried_index_has_everything() {
 // Merging segments changes speed and size only: hits, counts and erased passages stay the same,
 // events added meanwhile are invisible until committed, and the index opens again.
 #[test]
-fn joined_segments_are_searched_alike() {
+fn merged_segments_give_the_same_results() {
     let dir = tempfile::tempdir().unwrap();
     let index = Arc::new(SearchIndex::open(dir.path(), SearchOptions::default()).unwrap());
     for at in 1..=48 {
@@ -566,7 +566,7 @@ fn joined_segments_are_searched_alike() {
 // closing once gave up when another merge held a segment, and more than the index's own size stayed
 // on disk.
 #[test]
-fn an_index_that_is_closed_keeps_one_segment_and_its_files() {
+fn closed_index_has_one_segment_and_its_files() {
     let dir = tempfile::tempdir().unwrap();
     let options = SearchOptions {
         hurried_threads: 2,
@@ -594,11 +594,11 @@ fn an_index_that_is_closed_keeps_one_segment_and_its_files() {
     assert_eq!(places, [1, 3, 7, 19, 21]);
 }
 
-// `TREERING_INDEX=FOLDER cargo test --lib bytes_of_an_index -- --ignored --nocapture`, on a copy of
+// `TREERING_INDEX=FOLDER cargo test --lib print_index_bytes -- --ignored --nocapture`, on a copy of
 // an index: prints its bytes by kind of file, before and after merging.
 #[test]
 #[ignore = "a measurement of an index"]
-fn bytes_of_an_index() {
+fn print_index_bytes() {
     let Some(dir) = std::env::var_os("TREERING_INDEX").map(PathBuf::from) else {
         return;
     };
@@ -620,7 +620,7 @@ fn bytes_of_an_index() {
 
 // Tenants: hits, counts and ranking must not depend on another namespace's text.
 #[test]
-fn namespaces_do_not_touch() {
+fn results_do_not_depend_on_other_namespaces() {
     let mut own = vec![result(1, "alpha beta"), result(2, "alpha gamma gamma")];
     let alone = index_of(&own);
     for position in 3..60 {
@@ -648,7 +648,7 @@ fn namespaces_do_not_touch() {
 // A branch's history is its ancestors' events up to each fork: an event after the fork, or of a
 // sister branch, must not be found. 1,000 forks deep.
 #[test]
-fn lineage_of_a_thousand_forks() {
+fn search_follows_the_lineage_of_1000_forks() {
     let mut events = Vec::new();
     let mut lineage = Vec::new();
     for depth in 0..1_000_u64 {
@@ -680,7 +680,7 @@ fn lineage_of_a_thousand_forks() {
 // A long result is one hit, with the bytes and line of its best passage; its other passages must
 // not take places on the page.
 #[test]
-fn passages_name_bytes_and_line() {
+fn hit_has_bytes_and_line_of_its_best_passage() {
     let filler = "lorem ipsum dolor sit amet\n".repeat(400);
     let text = format!(
         "{filler}the needle\n{filler}{filler}another needle\n{filler}needle needle\n{filler}needle last"
@@ -699,7 +699,7 @@ fn passages_name_bytes_and_line() {
 // Counting every match of a common word took a third of a search. It stops early, says so, and
 // continues when all are requested.
 #[test]
-fn counting_ends_early_unless_all_is_asked_for() {
+fn total_is_a_lower_bound_unless_all_is_requested() {
     let events: Vec<_> = (1..=COUNTED_MAX + 5).map(|at| result(at, "disk")).collect();
     let index = index_of(&events);
     let counted = |query: &SearchQuery| {
@@ -719,7 +719,7 @@ fn counting_ends_early_unless_all_is_asked_for() {
 
 // Pages follow each other without gap or repetition.
 #[test]
-fn pages_join_up() {
+fn pages_follow_without_gap_or_repetition() {
     let events: Vec<_> = (1..=50)
         .map(|position| result(position, "same words"))
         .collect();
@@ -739,7 +739,7 @@ fn pages_join_up() {
 }
 
 #[test]
-fn what_cannot_be_searched_says_so() {
+fn invalid_queries_are_refused_with_a_reason() {
     let index = corpus();
     let ask = |query: SearchQuery| index.search(&query).unwrap_err().to_string();
     assert!(ask(query("")).contains("no word"));
@@ -775,7 +775,7 @@ fn open(dir: &Path) -> Result<SearchIndex, IndexError> {
 // A crash loses exactly what was not committed. Adding events again from the mark, and some before
 // it, adds each once.
 #[test]
-fn reopening_goes_on_from_the_mark() {
+fn reopened_index_continues_from_the_mark() {
     let dir = tempfile::tempdir().unwrap();
     let events: Vec<_> = (1..=30)
         .map(|position| result(position, "needle"))
@@ -807,7 +807,7 @@ fn reopening_goes_on_from_the_mark() {
 
 // Events without text must move the mark, or waiting readers would hang.
 #[test]
-fn the_mark_moves_without_documents() {
+fn mark_moves_without_documents() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(dir.path()).unwrap();
     index.add(&[], Position::local(7)).unwrap();
@@ -818,7 +818,7 @@ fn the_mark_moves_without_documents() {
 }
 
 #[test]
-fn commits_come_due() {
+fn commit_is_due_after_the_interval() {
     let options = SearchOptions {
         commit_interval: std::time::Duration::from_millis(20),
         ..SearchOptions::default()
@@ -836,7 +836,7 @@ fn commits_come_due() {
 }
 
 #[test]
-fn recovery_forgets_what_was_not_committed() {
+fn recovery_discards_uncommitted_events() {
     let index = index_of(&[result(1, "needle")]);
     index
         .add(&[result(2, "needle")], Position::local(2))
@@ -854,7 +854,7 @@ fn recovery_forgets_what_was_not_committed() {
 
 // Erased events are invisible at once, and out of the files after a purge.
 #[test]
-fn erased_events_are_gone() {
+fn erased_events_are_hidden_and_purged() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(dir.path()).unwrap();
     let mut other = result(4, "zebracode needle");
@@ -891,7 +891,7 @@ fn erased_events_are_gone() {
 // A child process started while an index closes holds a copy of its lock for a moment. Reopening
 // must wait for it rather than report that another process uses the index.
 #[test]
-fn a_lock_that_goes_at_once_is_waited_for() {
+fn open_waits_for_a_closing_index() {
     let dir = tempfile::tempdir().unwrap();
     let open = || SearchIndex::open(dir.path(), SearchOptions::default());
     let first = open().unwrap();
@@ -904,7 +904,7 @@ fn a_lock_that_goes_at_once_is_waited_for() {
 }
 
 #[test]
-fn a_second_handle_is_refused() {
+fn second_handle_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path()).unwrap();
     assert!(matches!(open(dir.path()), Err(IndexError::Locked { .. })));
@@ -928,7 +928,7 @@ fn needs_rebuild(result: &Result<SearchIndex, IndexError>) -> bool {
 // Any flipped byte, missing or cut file leads to a request to rebuild or to the right hits; never
 // to a panic, other hits or a wrong mark.
 #[test]
-fn damage_is_noticed() {
+fn damaged_files_need_a_rebuild_or_give_the_same_hits() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path());
     let files: Vec<_> = std::fs::read_dir(dir.path())
@@ -971,7 +971,7 @@ fn damage_is_noticed() {
 
 // A folder with other files must not be taken for an empty index.
 #[test]
-fn a_foreign_folder_is_refused() {
+fn foreign_folder_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     assert!(needs_rebuild(&open(dir.path())));
@@ -979,7 +979,7 @@ fn a_foreign_folder_is_refused() {
 
 // Many small commits, as a live engine makes them, while others search.
 #[test]
-fn searching_goes_on_while_writing() {
+fn search_works_during_commits() {
     let index = index_of(&[result(1, "needle")]);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -1018,7 +1018,7 @@ fn snippet(passage: &str, text: &str, max_bytes: usize) -> (Snippet, Vec<String>
 
 // Highlights mark what matched, in the spelling of the text.
 #[test]
-fn snippets_mark_what_matched() {
+fn snippets_highlight_the_matches() {
     let cases: &[(&str, &str, &[&str])] = &[
         (
             "the Connection was connected",
@@ -1109,7 +1109,7 @@ proptest::proptest! {
     // Skipping words that cannot match must not change a snippet: words, identifiers, possessives,
     // stems and anything else.
     #[test]
-    fn leaving_words_out_changes_no_snippet(
+    fn skipped_words_do_not_change_a_snippet(
         passage in "(the |needle|needles |Bob's |foo_bar |fooBar |x9 |bb |dying |skies |東京|é|[a-z0-9]{1,6} |\\PC){0,80}",
         query_text in "(needle |dies |sky |foo bar |\"bob foo\" |b\\* |東 |fooBar |the ){1,4}",
     ) {
@@ -1121,7 +1121,7 @@ proptest::proptest! {
 
     // A snippet of any passage is a piece of it, with highlights inside.
     #[test]
-    fn any_passage_gives_a_snippet(passage in "([a-cé東🌲 \n]|needle){0,200}", max_bytes in 0_usize..300) {
+    fn any_snippet_is_a_part_of_its_passage(passage in "([a-cé東🌲 \n]|needle){0,200}", max_bytes in 0_usize..300) {
         let index = SearchIndex::in_memory().unwrap();
         let mut snippeter = Snippeter::for_query(&index, &query("needle a東 \"b c\" é*")).unwrap();
         let snippet = snippeter.snippet(&passage, max_bytes);
@@ -1134,7 +1134,7 @@ proptest::proptest! {
 
     // Any typed text gives results or an error.
     #[test]
-    fn any_query_is_answered(text in "\\PC{0,60}|[abc\"()+*東 -]{0,40}|(AND |OR |NOT |needle |\\(|\\)|\"|-){0,20}") {
+    fn any_query_gives_hits_or_a_query_error(text in "\\PC{0,60}|[abc\"()+*東 -]{0,40}|(AND |OR |NOT |needle |\\(|\\)|\"|-){0,20}") {
         thread_local! {
             static INDEX: SearchIndex = corpus();
         }
@@ -1147,7 +1147,7 @@ proptest::proptest! {
 
 // An excluded phrase, and documents before its first match in the index.
 #[test]
-fn an_excluded_phrase_excludes_only_itself() {
+fn excluded_phrase_excludes_only_its_matches() {
     let mut events: Vec<_> = (1..=300)
         .map(|p| result(p, "full disk of b and a"))
         .collect();

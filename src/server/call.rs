@@ -195,7 +195,7 @@ mod tests {
 
     // A misread deadline ends calls too early or never; anything else must not be taken for one.
     #[test]
-    fn timeouts_are_read_as_grpc_writes_them() {
+    fn grpc_timeouts_are_parsed() {
         for (text, expected) in [
             ("1H", Some(Duration::from_secs(3_600))),
             ("2M", Some(Duration::from_secs(120))),
@@ -217,7 +217,7 @@ mod tests {
     // A misread namespace shows one tenant another's data: anything but exactly one valid name is
     // refused.
     #[test]
-    fn namespaces_are_read_or_refused() {
+    fn namespace_header_is_parsed_or_refused() {
         let call = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

@@ -143,7 +143,7 @@ mod tests {
 
     // A wildcard that covers the current names is a renewal; one of another domain is not.
     #[test]
-    fn names_that_one_host_can_have_meet() {
+    fn certificate_names_match_with_wildcards() {
         for (one, other, wanted) in [
             ("db.example", "db.example", true),
             ("*.example", "db.example", true),

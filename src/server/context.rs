@@ -374,7 +374,7 @@ mod tests {
 
     // A build that is slow, or waits for its turn, must not be reported as waiting for a position.
     #[tokio::test]
-    async fn a_late_build_says_what_was_late() {
+    async fn late_build_reports_its_cause() {
         let moment = Duration::from_millis(1);
         let (reached, never) = (ready(Ok::<_, ContextError>(())), pending());
         let late = built_within(moment, reached, never).await;

@@ -278,7 +278,7 @@ mod tests {
     /// The provider table and the protocol must use the same numbers, or a request for one becomes
     /// another's.
     #[test]
-    fn providers_have_their_numbers_on_the_wire() {
+    fn provider_numbers_equal_the_protocol() {
         for told in Provider::ALL {
             let on_wire = pb::Provider::try_from(told.number()).unwrap();
             let name = told.as_str().replace('-', "_").to_uppercase();

@@ -6,7 +6,7 @@ use treering_domain::{ConversationId, Namespace, limits::BRANCH_NAME_BYTES_MAX};
 // A field taken for another value reads or writes the wrong thing: each bad value must be refused
 // with the field's name.
 #[test]
-fn bad_fields_are_named() {
+fn invalid_fields_are_refused_by_name() {
     let long = "x".repeat(SHORT_TEXT_BYTES_MAX + 1);
     let key = "k".repeat(IDEMPOTENCY_KEY_BYTES_MAX + 1);
     let name = "b".repeat(BRANCH_NAME_BYTES_MAX + 1);
@@ -45,7 +45,7 @@ fn bad_fields_are_named() {
 
 // Valid values must be accepted, and empty ones mean their default.
 #[test]
-fn good_fields_are_taken() {
+fn valid_fields_are_accepted() {
     assert_eq!(branch("b", ""), Ok(None));
     assert_eq!(branch("b", "main"), Ok(Some(BranchName::default())));
     assert_eq!(revision(0), None);
@@ -75,7 +75,7 @@ fn good_fields_are_taken() {
 // "No check" and "must not exist" are one mistake apart from overwriting and from refusing
 // everything.
 #[test]
-fn expectations_are_read_exactly() {
+fn expected_revisions_are_parsed() {
     use pb::expected_revision::{Any, Expected, NoStream};
     let read = |e| expected(Some(pb::ExpectedRevision { expected: e }));
     assert_eq!(expected(None), ExpectedRevision::Any);
@@ -96,7 +96,7 @@ fn query_of(source: Source, request: pb::ReadRequest) -> Result<ReadQuery, Malfo
 
 // `from` is the first event returned: reading backward, it is the upper bound.
 #[test]
-fn reads_are_bounded_at_the_right_end() {
+fn read_range_follows_the_direction() {
     let source = || Source::Conversation(ConversationId::default());
     let request = pb::ReadRequest {
         from_revision: 10,
@@ -136,7 +136,7 @@ fn reads_are_bounded_at_the_right_end() {
 
 // A subscription that starts at the wrong place loses events or repeats them.
 #[test]
-fn subscriptions_start_where_they_say() {
+fn subscription_start_is_parsed() {
     use pb::subscribe_request::Source as S;
     let log = || Some(S::Log(pb::LogSource {}));
     let one = || Some(S::Conversation(pb::ConversationSource::default()));

@@ -377,7 +377,7 @@ mod tests {
     // A call counted not at all or as another one misleads whoever looks for a problem; an invented
     // path must not become a method name.
     #[test]
-    fn each_call_is_counted_as_it_ended() {
+    fn each_call_is_counted_by_its_outcome() {
         let measures = Arc::new(ServerMeasures::new(None).unwrap());
         for code in [Code::Ok, Code::Ok, Code::ResourceExhausted] {
             let mut call = measures.call(APPEND, &HeaderMap::new());
@@ -401,7 +401,7 @@ mod tests {
     // A subscription lasts for days, and a person decides tomorrow: neither is slow, and under load
     // the log must not get a line for each slow call.
     #[test]
-    fn what_lasts_is_not_slow_and_not_every_slow_call_is_told() {
+    fn waiting_calls_are_not_slow_and_slow_logs_are_limited() {
         let measures = Arc::new(ServerMeasures::new(Some(Duration::ZERO)).unwrap());
         drop(measures.call("/treering.v1.Tools/WaitForDecision", &HeaderMap::new()));
         assert_eq!(measures.slow_calls(), 0);
@@ -421,7 +421,7 @@ mod tests {
 
     // A mistyped name in `WAITING` would report waits for people as slow forever.
     #[test]
-    fn those_that_wait_are_served() {
+    fn waiting_methods_exist() {
         let measures = ServerMeasures::new(None).unwrap();
         for name in WAITING {
             assert!(measures.methods[&format!("/{name}")].waits);

@@ -55,7 +55,7 @@ mod tests {
     // A reader of single events must not double the log: a read in parts is recorded once a minute,
     // for each key and conversation.
     #[tokio::test(start_paused = true)]
-    async fn a_read_in_parts_is_noted_once() {
+    async fn read_in_parts_is_recorded_once() {
         let key = || KeyId::generate().unwrap();
         let (noted, one, other) = (NotedReads::default(), key(), key());
         let namespace = Namespace::default();

@@ -144,7 +144,7 @@ mod tests {
     // A message over the client's limit ends a read for good: many events must be split, a large
     // one sent alone, and the order kept.
     #[tokio::test]
-    async fn messages_are_bounded_and_in_order() {
+    async fn messages_are_limited_and_in_order() {
         let large = READ_MESSAGE_BYTES * 3;
         let half = READ_MESSAGE_BYTES / 2 - HEADER_BYTES;
         let batches = vec![
@@ -159,7 +159,7 @@ mod tests {
 
     // A damaged event must not hide the undamaged ones before it.
     #[tokio::test]
-    async fn a_fault_comes_after_what_was_read() {
+    async fn fault_follows_the_events_before_it() {
         let fault = ReadError::storage("gone");
         let batches = vec![Ok(vec![event(1, 1)]), Err(fault), Ok(vec![event(2, 1)])];
         assert_eq!(shape(batches).await, vec![vec![1], vec![]]);

@@ -21,7 +21,7 @@ fn part(text: &str, request: &pb::GetResultRequest) -> Option<String> {
 // A line range one off shows the wrong code to an agent. Lines count from 1, both ends are
 // included, and the last line may lack a newline.
 #[test]
-fn lines_are_counted_from_one() {
+fn line_ranges_start_at_one() {
     let text = "one\ntwo\n\nfour";
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(part(text, &lines(1, 1)), some("one\n"));
@@ -82,7 +82,7 @@ type Requests = Vec<Result<pb::RecordResultRequest, Status>>;
 // Invalid text must be refused before anything is appended, and an endless stream must not fill the
 // memory.
 #[tokio::test]
-async fn bad_streams_are_refused() {
+async fn invalid_result_streams_are_refused() {
     let nothing = || Ok(pb::RecordResultRequest { item: None });
     let cases: Vec<(&str, Requests)> = vec![
         ("start", vec![]),
@@ -110,7 +110,7 @@ async fn bad_streams_are_refused() {
 
 // A result without its parts must be refused with the field's name.
 #[test]
-fn a_result_must_be_there_and_whole() {
+fn incomplete_result_is_refused() {
     let id = ConversationId::generate();
     let empty = pb::RecordResultStart::default();
     let fault = command(Namespace::default(), id, empty, String::new()).unwrap_err();
@@ -126,7 +126,7 @@ fn a_result_must_be_there_and_whole() {
 proptest! {
     // Chunks may split a character: cut anywhere, the text must be whole again.
     #[test]
-    fn texts_come_together(text in "\\PC{0,80}", size in 1_usize..5) {
+    fn text_chunks_are_joined(text in "\\PC{0,80}", size in 1_usize..5) {
         let mut requests = vec![start()];
         requests.extend(text.as_bytes().chunks(size).map(chunk));
         let assembled = assemble(stream::iter(requests), 1_000);

@@ -64,7 +64,7 @@ mod tests {
 
     // A late signal of an earlier phase must not bring a stopping server back.
     #[tokio::test]
-    async fn phases_only_go_forward() {
+    async fn shutdown_phases_only_go_forward() {
         let (stopper, signal) = Stopper::new();
         assert_eq!(signal.phase(), Phase::Serving);
         stopper.advance(Phase::Cut);
@@ -75,7 +75,7 @@ mod tests {
 
     // Nobody must wait forever for a server that is gone.
     #[tokio::test]
-    async fn a_dropped_stopper_ends_every_wait() {
+    async fn dropped_stopper_ends_every_wait() {
         let (stopper, signal) = Stopper::new();
         drop(stopper);
         signal.reached(Phase::Cut).await;

@@ -90,7 +90,7 @@ mod tests {
     // Proxies close silent connections: a quiet subscription must send heartbeats, and must not
     // claim a position that it has not sent.
     #[tokio::test]
-    async fn silence_is_broken_by_heartbeats() {
+    async fn quiet_subscription_sends_heartbeats() {
         let caught_up = Subscribed::CaughtUp(Position::local(7));
         let behind = Subscribed::FellBehind(Position::local(99));
         let source = stream::iter([Ok(caught_up), Ok(behind)]).chain(stream::pending());
@@ -113,7 +113,7 @@ mod tests {
 
     // A client's choice must not make the server busy, or silent forever.
     #[test]
-    fn heartbeats_are_bounded() {
+    fn heartbeat_interval_is_clamped() {
         assert_eq!(heartbeat(0), HEARTBEAT_DEFAULT);
         assert_eq!(heartbeat(1).as_secs(), 1);
         assert_eq!(heartbeat(u32::MAX), HEARTBEAT_MAX);

@@ -295,7 +295,7 @@ mod tests {
     // A renewal with an expired certificate, one of next year or another host's must not replace a
     // valid one, which would end the service for every client.
     #[test]
-    fn a_certificate_that_clients_refuse_replaces_no_good_one() {
+    fn invalid_certificate_does_not_replace_a_valid_one() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         put(&files, &["db.example", "127.0.0.1"], [2020, 2090]);
@@ -326,7 +326,7 @@ mod tests {
     // A server must not start with an expired certificate: whoever starts it learns it, rather than
     // each client.
     #[test]
-    fn an_expired_certificate_is_told_at_the_start() {
+    fn start_fails_with_an_expired_certificate() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         for (years, why) in [([2020, 2021], "renew it"), ([2088, 2090], "clock")] {

@@ -188,7 +188,7 @@ mod tests {
 
     /// A key in a log is compromised.
     #[test]
-    fn keys_are_not_printed() {
+    fn debug_output_hides_the_endpoint_key() {
         let mut endpoint = EndpointConfig::new("http://localhost", "m");
         endpoint.key = Secret::new(" sk-1234 \n");
         assert_eq!(endpoint.key.as_ref().unwrap().reveal(), "sk-1234");
@@ -198,7 +198,7 @@ mod tests {
 
     /// An endpoint that is down for a day must be tried every few minutes.
     #[test]
-    fn waits_grow_to_a_bound() {
+    fn back_off_grows_to_a_maximum() {
         let back_off = BackOff::default();
         for (failures, seconds) in [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (4_000, 300)] {
             let wait = back_off.after(failures).as_secs_f64() / f64::from(seconds);

@@ -231,7 +231,7 @@ mod tests {
 
     /// Servers differ in what they send; an answer without text is not an answer.
     #[test]
-    fn answers() {
+    fn endpoint_answers_are_parsed_or_refused() {
         let of = |message: &str| text_of(&format!(r#"{{"choices":[{{"message":{message}}}]}}"#));
         assert_eq!(
             of(r#"{"content":" All \u0007well.\n"}"#),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_needs_no_proxy() {
+    fn loopback_endpoint_bypasses_the_proxy() {
         for (url, expected) in [
             ("http://127.0.0.1:8080/v1", true),
             ("http://localhost/v1", true),

@@ -65,7 +65,7 @@ mod tests {
     /// A half-written mark, or one of another version, must count as none; then work is only looked
     /// for from the end of the log.
     #[test]
-    fn marks_are_replaced_as_a_whole() {
+    fn mark_file_is_replaced_atomically() {
         let dir = tempfile::tempdir().unwrap();
         let mark = MarkFile::of(&dir.path().join("marks"), &Namespace::default()).unwrap();
         assert_eq!(mark.read(), None);

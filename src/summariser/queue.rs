@@ -137,7 +137,7 @@ mod tests {
 
     /// A failing branch must neither block the others nor let the mark pass its events.
     #[test]
-    fn the_others_go_on() {
+    fn failing_branch_does_not_block_others() {
         let mut queue = Queue::default();
         for (branch, offset) in [(1, 10), (2, 20), (1, 30)] {
             queue.note(place(branch), offset, Duration::ZERO);
@@ -155,7 +155,7 @@ mod tests {
 
     /// When an endpoint is down, no branch may use it.
     #[test]
-    fn rests() {
+    fn resting_queue_has_nothing_due() {
         let mut queue = Queue::default();
         queue.note(place(1), 1, Duration::ZERO);
         queue.rest(Duration::from_secs(60));

@@ -71,7 +71,7 @@ async fn next(watch: &mut BoxStream<'static, Result<ContextChange, ReadError>>) 
 // A provider that dies between two keys would leave half a workspace: keys are
 // set and removed together, and kept as they were written.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_are_set_and_removed_together() {
+async fn context_keys_are_set_and_removed_atomically() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (_, scope) = conversation(&engine).await;
     let mut both = set(&scope, "open_file", r#"{ "path": "a.rs", "line": 1.50 }"#);
@@ -103,7 +103,7 @@ async fn keys_are_set_and_removed_together() {
 // Local-first memory has an event bus: whoever shows the context must see every
 // change in order, none twice, and none of another line of the conversation.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_sees_every_change_of_its_own_branch() {
+async fn watch_sees_every_change_of_its_branch() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (id, main) = conversation(&engine).await;
     engine.set_context(set(&main, "file", "1")).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_watch_sees_every_change_of_its_own_branch() {
 // Changes that come while the keys are read, and while the reader sleeps, must
 // be there once each: a lost update is a wrong prompt.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_watch_misses_nothing() {
+async fn slow_watch_misses_no_change() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (_, scope) = conversation(&engine).await;
     const CHANGES: u64 = 400;
@@ -188,7 +188,7 @@ async fn a_slow_watch_misses_nothing() {
 // Two processes learn something for the first time at once: one of them makes
 // the place, both keep their key, and nobody's conversation changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn long_term_context_comes_to_be_once() {
+async fn long_term_context_is_created_once() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (_, scope) = conversation(&engine).await;
     assert!(values(&engine, &ContextScope::LongTerm).await.is_empty());
@@ -222,7 +222,7 @@ async fn long_term_context_comes_to_be_once() {
 // A provider repeats what it is not sure of. The first long-term key makes the
 // conversation too, and its repetition must still be the same request.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_key_sets_nothing_again() {
+async fn repeated_idempotency_key_sets_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let keyed = |key: &str, json: &str| SetContext {

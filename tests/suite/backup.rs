@@ -91,7 +91,7 @@ fn trajectories() -> Option<PathBuf> {
 // was restored must be the export of what was backed up, byte for byte, and every hash the
 // one that it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn real_trajectories_come_back_from_a_backup() {
+async fn backup_of_real_trajectories_restores_every_byte() {
     let Some(file) = trajectories() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (data, to, again) = (
@@ -143,7 +143,7 @@ async fn real_trajectories_come_back_from_a_backup() {
 // through the server, point in time and all; and who is told about a backup is told so when
 // something is erased.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_is_served_is_backed_up() {
+async fn served_folder_is_backed_up_through_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let (data, to) = (dir.path().join("store"), dir.path().join("to"));
     let server = Server::start(&data).await;
@@ -217,7 +217,7 @@ async fn a_folder_that_is_served_is_backed_up() {
 // At three in the morning the disk of the backups is full, or the bucket has lost an
 // object: what is told must name it, and the generation before must be as it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_is_told_by_name() {
+async fn backup_failures_are_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (data, to) = (dir.path().join("store"), dir.path().join("to"));
     let append = [
@@ -353,7 +353,7 @@ fn rounds() -> u64 {
 // What the newest generation says must be there, all of it, whole batches, as it was
 // acknowledged; and following must go on from there when all is started again.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_killed_the_newest_generation_is_whole() {
+async fn killed_backup_leaves_the_newest_generation_complete() {
     let dir = tempfile::tempdir().unwrap();
     let (data, to) = (dir.path().join("store"), dir.path().join("to"));
     let mut random = Random(0x5eed);
@@ -446,7 +446,7 @@ async fn batches_in(length: Duration, backup: Option<&Path>) -> usize {
 // both see the same machine.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
-async fn what_following_costs() {
+async fn measure_cost_of_following() {
     let dir = tempfile::tempdir().unwrap();
     let length = Duration::from_secs(6);
     let (mut without, mut with) = (0, 0);

@@ -127,7 +127,7 @@ fn compacted(summary: &str, cut: u64, tokens: u64, trigger: CompactionTrigger) -
 /// A plan is what a person or a model acts on: it must say where it cuts, what
 /// that saves, and change nothing.
 #[tokio::test]
-async fn a_plan_tells_what_it_would_do() {
+async fn plan_reports_its_cut_and_changes_nothing() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 5).await;
     let before = engine.head();
@@ -171,7 +171,7 @@ async fn a_plan_tells_what_it_would_do() {
 // A plan and a request are made of the same window. Were a block left out of one,
 // a compaction would be due by the one and not by the other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_counts_what_the_request_holds() {
+async fn plan_counts_the_tokens_of_the_request() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = ConversationId::generate();
@@ -209,7 +209,7 @@ async fn a_plan_counts_what_the_request_holds() {
 /// noted and used is gone. Everything else is as it was, and the originals can be
 /// read, found and reached from the summary, restarts included.
 #[tokio::test(flavor = "multi_thread")]
-async fn working_memory_goes_and_nothing_else_does() {
+async fn compaction_clears_only_working_memory() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = ConversationId::generate();
@@ -308,7 +308,7 @@ async fn working_memory_goes_and_nothing_else_does() {
 /// A retried compaction must neither compact twice nor fail because the window
 /// is another one by now; the same key for something else is a mistake.
 #[tokio::test]
-async fn the_same_key_gives_the_same_answer() {
+async fn repeated_idempotency_key_returns_the_first_compaction() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 5).await;
     let keyed = CompactCommand {
@@ -348,7 +348,7 @@ async fn the_same_key_gives_the_same_answer() {
 /// a branch that has gone on: with the head given it is refused, and nothing that
 /// was said meanwhile is out of sight.
 #[tokio::test]
-async fn news_are_not_overwritten() {
+async fn compaction_with_a_stale_head_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 5).await;
     let plan = engine
@@ -384,7 +384,7 @@ async fn news_are_not_overwritten() {
 
 /// Inside a turn there is nothing to cut, whatever the caller says.
 #[tokio::test]
-async fn a_cut_inside_a_turn_is_refused() {
+async fn cut_inside_a_turn_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 2).await;
     for cut in [2, 3, 4, 5, 7] {
@@ -401,7 +401,7 @@ async fn a_cut_inside_a_turn_is_refused() {
 /// A summary that names a tool sends the model after something that was cleared;
 /// one without tokens or text is a mistake of its author. All are legal.
 #[tokio::test]
-async fn warnings_of_an_appended_compaction() {
+async fn appended_compaction_gives_warnings() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     for (body, expected) in [
         (
@@ -451,7 +451,7 @@ async fn warnings_of_an_appended_compaction() {
 
 /// In one batch with what it is about, a compaction is looked through as well.
 #[tokio::test]
-async fn warnings_within_a_batch() {
+async fn compaction_in_a_batch_gives_warnings() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     let mut events = vec![created(id, "{}")];
@@ -467,7 +467,7 @@ async fn warnings_within_a_batch() {
 /// Several compactions in a row: each stands for what came after the one before,
 /// so that nothing is told twice and nothing is lost.
 #[tokio::test]
-async fn each_compaction_expands_to_its_own_events() {
+async fn compaction_expands_to_its_own_events() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 4).await;
     let none = engine.expand(&BranchAddress::active(ns(), id), None).await;
@@ -546,7 +546,7 @@ async fn each_compaction_expands_to_its_own_events() {
 /// A source compacts in the middle of a turn, twice: each summary stands for all that came
 /// before it since the last, and not for what its cut says.
 #[tokio::test]
-async fn an_imported_compaction_expands_to_all_before_it() {
+async fn imported_compaction_expands_to_all_events_before_it() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     let mut events = vec![created(id, "{}")];
@@ -571,7 +571,7 @@ async fn an_imported_compaction_expands_to_all_before_it() {
 /// What stands for a call in the window: the summary that was recorded last, or
 /// the engine's own; nothing for a call that has no result.
 #[tokio::test]
-async fn snapshots_of_finished_calls() {
+async fn finished_calls_have_result_digests() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = with_turns(&engine, 3).await;
     let snapshot = |summary: &str| {
@@ -634,7 +634,7 @@ const LOOKED_AT: usize = 40;
 /// plan, at any head and any number of turns kept, must be one that an append
 /// takes, and stand for exactly what it says.
 #[tokio::test(flavor = "multi_thread")]
-async fn real_trajectories_can_be_compacted_anywhere() {
+async fn real_trajectories_accept_every_planned_compaction() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
         println!("skipped: TREERING_TEST_DATA names no folder");
         return;

@@ -47,7 +47,7 @@ async fn connect(server: &Server) -> Channel {
 // what was not must be there whole or not at all; revisions have no gaps; views
 // and index are what a rebuild makes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_outlives_the_process() {
+async fn acknowledged_events_survive_kill() {
     let dir = tempfile::tempdir().unwrap();
     let seed = from_environment("TREERING_CRASH_SEED", std::process::id().into());
     println!("TREERING_CRASH_SEED={seed}");

@@ -229,7 +229,7 @@ impl Sample {
 // The log is the truth: a changed byte of it can only be reported. Whatever is
 // still answered must be what was written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_byte_of_the_log_is_never_wrong_data() {
+async fn changed_log_byte_never_gives_wrong_data() {
     let sample = sample().await;
     let mut random = Random(1);
     let (mut refused, mut reported, mut harmless) = (0, 0, 0);
@@ -271,7 +271,7 @@ async fn a_changed_byte_of_the_log_is_never_wrong_data() {
 // Views and index are made from the log: whatever happens to them, the store opens
 // and answers as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_byte_of_views_or_index_changes_nothing() {
+async fn changed_byte_of_projections_or_index_changes_no_answer() {
     let sample = sample().await;
     let mut random = Random(2);
     let index = sample.files_in("index");
@@ -316,7 +316,7 @@ fn short(seen: &Seen) -> String {
 // Whoever deletes what can be rebuilt, or has only a copy of the log, must find
 // everything again.
 #[tokio::test(flavor = "multi_thread")]
-async fn deleting_views_and_index_loses_nothing() {
+async fn deleted_projections_and_index_are_rebuilt() {
     let sample = sample().await;
     for gone in [
         &["views.redb"][..],
@@ -352,7 +352,7 @@ async fn deleting_views_and_index_loses_nothing() {
 // The index is gone and the log cannot be read to its end: a search that asks for
 // everything must be told, not wait for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_does_not_wait_for_what_cannot_be_indexed() {
+async fn search_does_not_wait_for_unreadable_events() {
     let sample = sample().await;
     let mut random = Random(5);
     let path = sample.files_in("log").remove(0);

@@ -111,8 +111,8 @@ async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
 // is left. Appends must say so, reads and searches go on, and once there is room
 // the same engine must take appends again and be sound.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_refuses_appends_and_nothing_else() {
-    let Some(disk) = small_disk("suite::disk::a_full_disk_refuses_appends_and_nothing_else") else {
+async fn full_disk_refuses_only_appends() {
+    let Some(disk) = small_disk("suite::disk::full_disk_refuses_only_appends") else {
         return;
     };
     // What is deleted later to make room.
@@ -161,8 +161,8 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
 // A store is opened on a disk that has no room left: reads must work, and appends
 // say what is wrong until there is room.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_opens_on_a_full_disk() {
-    let Some(disk) = small_disk("suite::disk::a_store_opens_on_a_full_disk") else {
+async fn store_opens_on_a_full_disk() {
+    let Some(disk) = small_disk("suite::disk::store_opens_on_a_full_disk") else {
         return;
     };
     let data = disk.path().join("data");
@@ -233,8 +233,8 @@ async fn erase_needle(engine: &Engine) -> Result<(), EraseError> {
 // Somebody erased on a disk that was nearly full. It was recorded and could not be carried out,
 // and then the store did not open at all: whoever makes room by erasing had no reads either.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_erasing_that_has_no_room_leaves_a_store_to_read() {
-    let Some(disk) = small_disk("suite::disk::an_erasing_that_has_no_room_leaves_a_store_to_read")
+async fn erasure_on_a_full_disk_leaves_the_store_readable() {
+    let Some(disk) = small_disk("suite::disk::erasure_on_a_full_disk_leaves_the_store_readable")
     else {
         return;
     };
@@ -292,9 +292,9 @@ async fn an_erasing_that_has_no_room_leaves_a_store_to_read() {
 
 // Over gRPC a full disk is RESOURCE_EXHAUSTED, with a reason for programs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_over_grpc() {
+async fn full_disk_is_resource_exhausted_over_grpc() {
     use super::grpc::harness::{TestServer, batch, message, reason};
-    let Some(disk) = small_disk("suite::disk::a_full_disk_over_grpc") else {
+    let Some(disk) = small_disk("suite::disk::full_disk_is_resource_exhausted_over_grpc") else {
         return;
     };
     let ballast = disk.path().join("ballast");
@@ -321,8 +321,8 @@ async fn a_full_disk_over_grpc() {
 // name the cause; a read-only store is no damage. (A disk with open files cannot
 // be made read-only, so there is no such case while the store is open.)
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_only_disk_is_named() {
-    let Some(disk) = small_disk("suite::disk::a_read_only_disk_is_named") else {
+async fn read_only_disk_is_named_in_the_error() {
+    let Some(disk) = small_disk("suite::disk::read_only_disk_is_named_in_the_error") else {
         return;
     };
     let data = disk.path().join("data");
@@ -338,7 +338,7 @@ async fn a_read_only_disk_is_named() {
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
     // Whoever only looks needs no right to write.
     let data_arg = data.to_str().unwrap();
-    for command in super::looking::READING {
+    for command in super::read_only::READING {
         let arguments = [command, &["--data", data_arg]].concat();
         let output = child::run(&arguments).await;
         let said = String::from_utf8_lossy(&output.stderr);

@@ -68,7 +68,7 @@ async fn verify(engine: &Engine) -> (VerifyOutcome, Vec<Fault>) {
 /// A store must be the same store after it was closed and opened again: events,
 /// forks, search and views.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_survives_reopening() {
+async fn store_survives_reopening() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = ConversationId::generate();
@@ -202,7 +202,7 @@ fn fork_at(id: ConversationId, branch: &str, at: u64, name: &str) -> ForkCommand
 /// deep trees useless: a fork of a fork, a thousand deep, must read right, as of
 /// its middle too, and after a rebuild.
 #[tokio::test(flavor = "multi_thread")]
-async fn forks_of_forks_a_thousand_deep() {
+async fn forks_1000_levels_deep_are_read() {
     const DEPTH: u64 = 1_000;
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
@@ -269,7 +269,7 @@ async fn forks_of_forks_a_thousand_deep() {
 /// A fork into a new conversation must share the history by reference, and go
 /// its own way without touching the parent, even when that one is sealed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fork_into_a_new_conversation_shares_history() {
+async fn fork_into_a_new_conversation_shares_history() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (id, other) = (ConversationId::generate(), ConversationId::generate());
     append(
@@ -427,7 +427,7 @@ async fn approvals_survive_a_restart() {
 /// A client that does not know whether its append arrived sends it again: the
 /// key must answer with the first result, for ever, and never hide other content.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idempotency_key_answers_for_ever() {
+async fn idempotency_key_without_expiry_is_permanent() {
     let dir = tempfile::tempdir().unwrap();
     let id = ConversationId::generate();
     let keyed = |text: &str| AppendCommand {
@@ -475,7 +475,7 @@ async fn an_idempotency_key_answers_for_ever() {
 /// A reader that is slower than the writers must lose nothing, be told when it
 /// has caught up, and see what comes after.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_subscriber_loses_nothing() {
+async fn slow_subscriber_loses_no_event() {
     const EVENTS: u64 = 300;
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
@@ -542,7 +542,7 @@ async fn a_rewind_returns_no_more_than_its_limit() {
 
 /// Nothing of one namespace can be seen, counted or found from another.
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_are_kept_apart() {
+async fn namespaces_are_isolated() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     append(

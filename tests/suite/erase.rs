@@ -107,7 +107,7 @@ async fn on_needle(shell: &Shell, line: &[&str]) -> Ended {
 // Somebody erases what cannot be brought back: they must be told what goes, and a script
 // that nobody can ask must say that it means it.
 #[tokio::test(flavor = "multi_thread")]
-async fn erasing_tells_and_asks() {
+async fn erase_lists_the_events_and_asks_for_consent() {
     let shell = Shell::filled().await;
     let say = ["append", "7ad31c26", "message", "user"];
     shell
@@ -212,7 +212,7 @@ async fn planted(dir: &Path) {
 // what goes, the next opening erases it, whatever was done before; until then all is as it
 // was.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_erasing_outlives_the_process() {
+async fn erasure_survives_kill() {
     let seed = u64::from(std::process::id());
     println!("seed {seed}");
     let mut random = Random(seed);
@@ -284,7 +284,7 @@ fn interrupt(store: &str) {
 // An erasing that was killed left a store of which `repair` said that it is whole, and everything
 // that reads that its permissions should be checked. Each says what it met, and how it ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupted_erasing_is_told() {
+async fn interrupted_erasure_is_reported() {
     let shell = Shell::filled().await;
     let store = shell.path("store");
     let done = shell.run(&["erase", "7ad31c26#4", "--yes"]).await;
@@ -331,7 +331,7 @@ fn write_session(path: &str, messages: &[&str]) {
 // The next import of a session that goes on brought all back that was erased of it, and the title
 // that the first one gave had it all the time.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_brings_nothing_back() {
+async fn import_does_not_restore_erased_content() {
     let shell = Shell::new();
     let source = shell.path("session.jsonl");
     let first = format!("The key of the boat house is {NEEDLE}");
@@ -361,7 +361,7 @@ async fn an_import_brings_nothing_back() {
 // A file of several lines, or one that an editor began with a mark, found nothing and said
 // nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_file_of_a_literal_is_read_as_it_is_meant() {
+async fn literal_file_skips_byte_order_mark_and_warns_of_lines() {
     let shell = Shell::filled().await;
     let say = ["append", "7ad31c26", "message", "user"];
     shell
@@ -384,7 +384,7 @@ async fn the_file_of_a_literal_is_read_as_it_is_meant() {
 
 // A store of pseudonyms that was restored went on in plain text: no backup has the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_store_has_its_pseudonyms() {
+async fn restored_store_needs_its_pseudonym_key() {
     let shell = Shell::new();
     let store = shell.path("store");
     let options = OpenOptions {

@@ -94,7 +94,7 @@ fn check_all(inputs: &[(String, Vec<u8>)], mut check: impl FnMut(&[u8])) {
 
 // Bytes of a damaged or hostile frame must be read or refused.
 #[test]
-fn any_frame_is_read_or_refused() {
+fn any_frame_is_decoded_or_refused() {
     let mut inputs = files(&["fuzz", "frame"]);
     let golden = files(&["golden", "v0.1"]);
     let frame = &golden
@@ -109,20 +109,20 @@ fn any_frame_is_read_or_refused() {
 
 // The same of a block of a sealed segment.
 #[test]
-fn any_block_is_read_or_refused() {
+fn any_block_is_decoded_or_refused() {
     check_all(&files(&["fuzz", "block"]), checks::block);
 }
 
 // Bytes of a damaged row of the views must be read or refused.
 #[test]
-fn any_view_row_is_read_or_refused() {
+fn any_view_row_is_decoded_or_refused() {
     check_all(&files(&["fuzz", "view_row"]), checks::view_row);
 }
 
 // Bytes of any body must be read or refused, and what was read must survive being
 // written.
 #[test]
-fn any_body_is_read_or_refused() {
+fn any_body_is_decoded_or_refused() {
     let mut inputs = files(&["fuzz", "body"]);
     for (name, bytes) in files(&["golden", "v0.1"]) {
         let kind = name.strip_suffix(".bin").and_then(EventKind::from_name);

@@ -325,7 +325,7 @@ fn records() -> Vec<Record> {
 // Data outlives programs: what an older version wrote must be read as exactly the
 // values that were written, by every later one. A kind without a file is not held.
 #[test]
-fn every_kind_of_event_is_read_as_it_was_written() {
+fn golden_event_of_every_kind_is_decoded() {
     let bodies = bodies();
     let kinds: Vec<_> = bodies.iter().map(EventBody::kind).collect();
     assert_eq!(kinds, EventKind::ALL, "one example of every kind");
@@ -338,7 +338,7 @@ fn every_kind_of_event_is_read_as_it_was_written() {
 
 // The same for the log's unit of storage, with header, compression and hashes.
 #[test]
-fn a_frame_is_read_as_it_was_written() {
+fn golden_frame_is_decoded() {
     let bytes = std::fs::read(file(FRAME)).unwrap();
     let frame = EncodedFrame {
         first_offset: FRAME_OFFSET,
@@ -360,7 +360,7 @@ fn a_frame_is_read_as_it_was_written() {
 // Writes the files of what is new. One that is there is never written again.
 #[test]
 #[ignore = "writes the files that the other tests read"]
-fn write_the_files_of_this_version() {
+fn write_golden_files() {
     std::fs::create_dir_all(file("")).unwrap();
     for example in bodies() {
         write_new(&format!("{}.bin", example.kind()), &body::encode(&example));

@@ -13,8 +13,8 @@ use tokio::{
 
 use super::{
     child::{self, PATIENCE, Server},
-    looking::copying::copy_folder,
     metrics::Watched,
+    read_only::copying::copy_folder,
     terminal::{Ended, Shell, USAGE},
 };
 
@@ -50,7 +50,7 @@ fn told(ended: &Ended, code: i32, words: &str) {
 // A head is of use only if an honest store passes for ever: whatever is appended, and whatever is
 // erased with a receipt, before the head or behind it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_holds_while_the_store_goes_on() {
+async fn signed_head_holds_after_appends_and_erasures() {
     let shell = Shell::filled().await;
     let head = signed(&shell, "head.json").await;
     let text: Value = serde_json::from_str(&fs::read_to_string(&head).unwrap()).unwrap();
@@ -87,7 +87,7 @@ async fn a_head_holds_while_the_store_goes_on() {
 // An older copy of the whole folder is as sound as it was, keys and all: `verify` says so. Who has
 // kept a head knows better, also when the copy has gone on since.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_older_copy_of_the_folder_is_noticed() {
+async fn older_copy_of_the_folder_fails_the_head_check() {
     let shell = Shell::filled().await;
     let early = signed(&shell, "early.json").await;
     copy_folder(
@@ -119,7 +119,7 @@ async fn an_older_copy_of_the_folder_is_noticed() {
 // Whoever has the folder can make checksums and hash chains anew: the store is sound, has the same
 // ids and as many events, and one says something else.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_history_of_the_same_length_is_noticed() {
+async fn changed_history_of_equal_length_fails_the_head_check() {
     let shell = Shell::filled().await;
     // Both have the same key.
     signed(&shell, "first.json").await;
@@ -141,7 +141,7 @@ async fn another_history_of_the_same_length_is_noticed() {
 // Somebody has put back an older copy of the log alone, or its end is lost, and that was accepted:
 // the store is sound again, and what comes then is in the places of what was lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_end_is_noticed() {
+async fn lost_end_of_the_log_fails_the_head_check() {
     let shell = Shell::filled().await;
     let (log, old) = (shell.path("store/log"), shell.path("old"));
     copy_folder(Path::new(&log), Path::new(&old));
@@ -161,7 +161,7 @@ async fn a_lost_end_is_noticed() {
 // What cannot be read any more is not as it was signed, also when somebody has accepted that; and
 // no head is signed of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_part_is_noticed() {
+async fn lost_segment_fails_the_head_check() {
     let shell = Shell::filled().await;
     let head = signed(&shell, "head.json").await;
     for entry in fs::read_dir(shell.path("store/log")).unwrap() {
@@ -188,7 +188,7 @@ async fn a_lost_part_is_noticed() {
 
 // A head proves something only if it is the one that was kept, of this store, by who is trusted.
 #[tokio::test(flavor = "multi_thread")]
-async fn other_heads_are_refused() {
+async fn changed_or_foreign_heads_are_refused() {
     let shell = Shell::filled().await;
     let head = signed(&shell, "head.json").await;
     let text = fs::read_to_string(&head).unwrap();
@@ -256,7 +256,7 @@ async fn other_heads_are_refused() {
 // After a disaster somebody has a backup and a head: the restored store has another id and the
 // history that was signed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_store_is_what_was_signed() {
+async fn restored_store_passes_the_head_check() {
     let shell = Shell::filled().await;
     let key = shell.path("head.key");
     let public = shell.ok(&["heads", "--make-key", &key]).await;
@@ -276,7 +276,7 @@ async fn a_restored_store_is_what_was_signed() {
 // A server has the folder for weeks: heads are made and checked through it, by who may see all
 // of the store, and with a key that the server never sees.
 #[tokio::test(flavor = "multi_thread")]
-async fn heads_are_made_through_a_server() {
+async fn heads_are_signed_and_checked_through_a_server() {
     let shell = Shell::filled().await;
     let server = Server::start(Path::new(&shell.path("store"))).await;
     let on = async |line: &[&str]| {
@@ -332,7 +332,7 @@ fn newest(dir: &Path) -> Option<(u64, String)> {
 // A head that somebody must remember to make is not made: a server makes them as the log goes on,
 // the last one when it ends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_puts_heads_into_a_folder() {
+async fn server_writes_heads_into_a_folder() {
     let shell = Shell::filled().await;
     let (store, heads) = (shell.path("store"), shell.path("heads"));
     let inside = format!("{store}/heads");
@@ -402,7 +402,7 @@ async fn answer(stream: &mut TcpStream, status: &str) -> String {
 // Whoever takes heads is sometimes away. The server goes on, says so, and brings the head when
 // they are back; and its log does not give away the address's secret.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_that_is_down_gets_its_heads_later() {
+async fn failed_webhook_gets_its_heads_later() {
     let shell = Shell::filled().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook?key=s3cret", listener.local_addr().unwrap());

@@ -54,7 +54,7 @@ fn impossible() -> Vec<(&'static str, EventBody)> {
 // A body that cannot be read back would be damage to every later reader, and the
 // store would not open again: it must be refused, and change nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_back_is_refused() {
+async fn undecodable_body_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let engine = store::open(dir.path()).await;
     let id = store::conversation(&engine).await;
@@ -82,7 +82,7 @@ async fn what_cannot_be_read_back_is_refused() {
 
 // Names and keys that are empty, endless or full of control characters.
 #[tokio::test(flavor = "multi_thread")]
-async fn bounds_hold_in_process() {
+async fn limits_hold_in_process() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::new(dir.path());
     options.limits.body_bytes_max = 10_000;
@@ -127,7 +127,7 @@ async fn bounds_hold_in_process() {
 // Queries that no person types: whatever they are, they must be answered or
 // refused, never panic or hang.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_query_is_answered_or_refused() {
+async fn hostile_queries_are_answered_or_refused() {
     let dir = tempfile::tempdir().unwrap();
     let engine = store::open(dir.path()).await;
     store::conversation(&engine).await;
@@ -179,7 +179,7 @@ async fn any_query_is_answered_or_refused() {
 // Bytes that an embedder hands over as a body are what is stored: those of another kind,
 // none at all, or with a hash that is not theirs must not be taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn encoded_bytes_are_those_of_the_body() {
+async fn received_bytes_must_match_kind_and_hash() {
     let dir = tempfile::tempdir().unwrap();
     let engine = store::open(dir.path()).await;
     let id = store::conversation(&engine).await;

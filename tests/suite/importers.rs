@@ -79,7 +79,7 @@ fn json_of(text: &str) -> Value {
 // A folder holds what it holds: each file is imported as what it is, the others are named,
 // and again nothing comes twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_of_all_formats_is_imported() {
+async fn folder_with_all_formats_is_imported() {
     let shell = Shell::new();
     let folder = shell.path("in");
     mixed(folder.as_ref());
@@ -136,7 +136,7 @@ fn link(to: &Path, file: PathBuf) {
 // the folder, and says what it leaves out.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_reads_what_is_in_a_folder_and_nothing_else() {
+async fn import_reads_only_regular_files_inside_the_folder() {
     let shell = Shell::new();
     let folder = PathBuf::from(shell.path("in"));
     let outside = PathBuf::from(shell.path("outside"));
@@ -209,7 +209,7 @@ async fn an_import_reads_what_is_in_a_folder_and_nothing_else() {
 // Somebody who names a pipe means it: `treering import <(...)`. It is read once.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_that_is_named_is_read() {
+async fn named_pipe_is_imported() {
     let shell = Shell::new();
     let file = PathBuf::from(shell.path("named.jsonl"));
     pipe(file.clone());
@@ -249,7 +249,7 @@ async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended
 
 // Without a PATH everything that the tools here keep is imported, or what one of them keeps.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_folders_of_the_tools_are_found() {
+async fn import_without_a_path_finds_the_tool_folders() {
     let shell = Shell::new();
     let home = PathBuf::from(shell.path("home"));
     fs::create_dir(&home).unwrap();
@@ -346,7 +346,7 @@ fn signal(process: &Child, name: &str) {
 // one who watches: a line in two parts, a kill in the middle, a file that is truncated or
 // replaced, and files that come later.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_follows_files_and_survives_being_killed() {
+async fn watch_follows_files_and_survives_kill() {
     let shell = Shell::new();
     let server = Server::start(shell.path("store").as_ref()).await;
     let folder = shell.path("in");
@@ -413,7 +413,7 @@ async fn a_watch_follows_files_and_survives_being_killed() {
 
 // Standard input ends; it cannot be watched.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_is_not_watched() {
+async fn watch_of_standard_input_is_refused() {
     let shell = Shell::new();
     let ended = shell.run(&["import", "--watch", "-"]).await;
     assert_eq!(ended.code, Some(USAGE), "{}", ended.err);

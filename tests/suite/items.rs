@@ -8,7 +8,7 @@ use super::terminal::{NOT_FOUND, Shell, USAGE};
 // words; what is not there has the exit code of what is not there, and what is no JSON changes
 // nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn items_from_a_shell() {
+async fn item_commands_put_get_and_search() {
     let shell = Shell::new();
     let value = r#"{"answers": "short", "level": 3}"#;
     let put = shell
@@ -58,7 +58,7 @@ async fn items_from_a_shell() {
 // Each step of a program appends its whole state from a shell, and says what it is like. What
 // is read, exported and verified is whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn states_from_a_shell() {
+async fn growing_custom_states_round_trip_through_the_cli() {
     let shell = Shell::filled().await;
     let mut state = Vec::new();
     for step in 0..5 {

@@ -97,7 +97,7 @@ fn paths(knowledge: &Knowledge) -> Vec<&str> {
 // what folding everything again gives; with results large enough to be stored as
 // blobs, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn tool_context_management_files_and_variables_by_pattern() {
+async fn extended_knowledge_equals_a_full_fold_at_every_step() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = ConversationId::generate();
@@ -137,7 +137,7 @@ async fn tool_context_management_files_and_variables_by_pattern() {
 // A fork knows what was shown before it left, and from then on what it saw itself;
 // in a new conversation too.
 #[tokio::test(flavor = "multi_thread")]
-async fn forks_know_their_own_history() {
+async fn knowledge_of_a_fork_follows_its_own_history() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     append(&engine, &ns(), id, None, session()).await;
@@ -181,7 +181,7 @@ async fn forks_know_their_own_history() {
 
 // One tenant's or one conversation's files must never be suggested in another.
 #[tokio::test(flavor = "multi_thread")]
-async fn tool_context_management_isolation_by_conversation() {
+async fn knowledge_is_isolated_by_conversation_and_namespace() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (mine, yours) = (ConversationId::generate(), ConversationId::generate());
     let other = Namespace::new("other").unwrap();
@@ -226,7 +226,7 @@ async fn tool_context_management_isolation_by_conversation() {
 // A store whose cache holds next to nothing, asked about many branches at once
 // while they grow: answers may cost more, and must stay right.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_cache_and_many_readers() {
+async fn knowledge_is_right_with_a_small_cache_and_many_readers() {
     let limits = Limits {
         memory_bytes: limits::MEMORY_OF_FILES_BYTES + (64 << 10),
         ..Limits::default()
@@ -277,7 +277,7 @@ async fn a_small_cache_and_many_readers() {
 // The whole conversation between an agent and its store about what is known: the
 // queries, suggestions, prerequisites and guidance of the wire, each as promised.
 #[tokio::test(flavor = "multi_thread")]
-async fn tool_context_management_over_the_wire() {
+async fn knowledge_queries_work_over_grpc() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let policy = r#"{"prerequisites": {"plot": ["list_files", "inspect_*"]}}"#;
@@ -473,7 +473,7 @@ async fn invalid_stored_policies_have_one_reason() {
 
 // A policy that nobody can read must not pass for one that says nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unusable_policy_is_told() {
+async fn invalid_knowledge_policy_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = ConversationId::generate();
     let bodies = vec![with_policy(r#"{"rulez": {}}"#)];
@@ -503,7 +503,7 @@ const CODING: &str = r#"{"rules": {
 // Real results are longer and odder than invented ones. Every bound must hold on
 // all of them, and the rules must find something in each kind of session.
 #[tokio::test(flavor = "multi_thread")]
-async fn real_trajectories_give_bounded_knowledge() {
+async fn knowledge_of_real_trajectories_is_bounded() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
         println!("skipped: TREERING_TEST_DATA names no folder");
         return;

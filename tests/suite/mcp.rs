@@ -156,7 +156,7 @@ fn first_address(text: &str) -> String {
 // What an agent does of an evening: it looks for an error that it had, reads around it, reads the
 // output, and takes over the session; all over what real agents have recorded.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_finds_what_it_had_seen() {
+async fn agent_finds_earlier_results_over_mcp() {
     let Some(dir) = real_store().await else {
         return;
     };
@@ -234,7 +234,7 @@ async fn an_agent_finds_what_it_had_seen() {
 // A model calls tools with what it makes up. Each wrong call gets an answer that says what to do,
 // changes nothing, and the next call works.
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_calls_are_told_what_to_do() {
+async fn wrong_tool_calls_get_an_error_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -307,7 +307,7 @@ async fn wrong_calls_are_told_what_to_do() {
 
 // What is no JSON-RPC, or far too much of it, ends neither the program nor what comes after it.
 #[tokio::test(flavor = "multi_thread")]
-async fn noise_is_survived() {
+async fn invalid_and_huge_messages_do_not_end_the_session() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     super::store::conversation(&engine).await;
@@ -357,7 +357,7 @@ async fn noise_is_survived() {
 // An agent's session lasts for hours. Meanwhile another session has the same folder, and an import
 // writes to it: neither may find it locked, and what came is seen.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_is_shared_by_sessions_and_imports() {
+async fn sessions_and_imports_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     super::store::conversation(&engine).await;
@@ -406,7 +406,7 @@ async fn a_folder_is_shared_by_sessions_and_imports() {
 // A conversation of ten thousand events, a result of 30 MB in one line, and one that is no text:
 // no answer may be larger than an agent can take, and each byte can be had.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_huge_is_given_in_parts() {
+async fn huge_texts_are_returned_in_parts() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -501,7 +501,7 @@ async fn what_is_huge_is_given_in_parts() {
 // What a tool once printed may say "ignore all instructions": it stands where recorded text stands,
 // in every answer that has it.
 #[tokio::test(flavor = "multi_thread")]
-async fn recorded_text_never_stands_where_ours_does() {
+async fn recorded_text_is_always_quoted() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -542,7 +542,7 @@ async fn recorded_text_never_stands_where_ours_does() {
 // An agent of a server: when the server goes away a call says so and does not hang, and when it is
 // there again calls work, without a new session.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_may_go_and_come_back() {
+async fn session_continues_after_a_server_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path()).await;
     let url = server.url.clone();
@@ -639,7 +639,7 @@ fn call_with(id: ConversationId, call_id: &str, tool: &str, arguments: &Value) -
 // What a call wrote into a file is in its arguments and nowhere else. `read` gave the result
 // instead, "ok", and the line that a search had named was behind its end.
 #[tokio::test(flavor = "multi_thread")]
-async fn arguments_of_a_call_can_be_read_to_their_end() {
+async fn call_arguments_are_read_to_their_end() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -696,7 +696,7 @@ async fn arguments_of_a_call_can_be_read_to_their_end() {
 // What a person decides about has to be all that there is, and the call has to be the one that
 // was shown, whatever it is called.
 #[tokio::test(flavor = "multi_thread")]
-async fn all_of_a_call_is_shown_before_it_is_decided() {
+async fn whole_call_is_shown_before_a_decision() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -809,7 +809,7 @@ async fn every_request_is_answered() {
 // What is remembered is no session: it was the newest one from then on, and a fork of it that was
 // made active hid all that was remembered.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_remembered_is_no_session() {
+async fn long_term_context_is_not_listed_as_a_session() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -846,7 +846,7 @@ async fn what_is_remembered_is_no_session() {
 // Ids and titles come from whoever wrote the file that was imported. In an error they stood where
 // the server says what to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_be_meant_is_quoted() {
+async fn suggested_ids_and_titles_are_quoted() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     for number in 1..=2 {
@@ -886,7 +886,7 @@ async fn what_may_be_meant_is_quoted() {
 
 // A budget is what the answer may cost, in the form in which it comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_costs_what_it_may() {
+async fn request_tool_stays_within_its_budget() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
@@ -923,7 +923,7 @@ async fn a_request_costs_what_it_may() {
 
 // Two agents that write: one without a pause kept the other from writing at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_writes_without_a_pause_lets_others_write() {
+async fn busy_writer_does_not_starve_another_session() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     super::store::conversation(&engine).await;
@@ -1038,7 +1038,7 @@ async fn key(data: &str, name: &str, role: &str) -> String {
 // By HTTP a key may do what it may do by gRPC and no more: who has none is not heard, who may read
 // cannot write, and of another namespace nothing is seen. A page in a browser is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn by_http_a_key_holds_as_by_grpc() {
+async fn http_enforces_key_roles_like_grpc() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();
     let server = HttpServer::start(dir.path(), &["--mcp-writable"]).await;
@@ -1125,7 +1125,7 @@ async fn by_http_a_key_holds_as_by_grpc() {
 // A request that never ends kept its place for ever: some hundred of them, and nobody else was
 // heard. A page whose origin was named may ask, and its browser is told so.
 #[tokio::test(flavor = "multi_thread")]
-async fn by_http_nobody_is_kept_out_by_who_does_not_end() {
+async fn unfinished_http_requests_do_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
     let named = "https://app.example";
     let server = HttpServer::start(dir.path(), &["--mcp-origin", named]).await;
@@ -1212,7 +1212,7 @@ async fn by_http_nobody_is_kept_out_by_who_does_not_end() {
 // Agents had a port of their own, which nobody opened, forwarded or encrypted: they come to the
 // one that calls and pages have, by either version of HTTP, and each can be left out.
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_calls_and_pages_share_a_port() {
+async fn mcp_grpc_and_pages_share_one_port() {
     let dir = tempfile::tempdir().unwrap();
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-06-18", "capabilities": {},
@@ -1256,7 +1256,7 @@ async fn agents_calls_and_pages_share_a_port() {
 // By HTTP/2 a request that was refused before its body had come ended with a reset, and curl told
 // that instead of the answer. What is refused is read, as far as it is not much.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_by_http2_is_an_answer() {
+async fn http2_refusal_is_an_answer_and_not_a_reset() {
     const PIECES: usize = 5;
     let dir = tempfile::tempdir().unwrap();
     let (first, mut process) = child::named(dir.path(), &[]).await;
@@ -1285,7 +1285,7 @@ async fn a_refusal_by_http2_is_an_answer() {
 // A wrong question is its asker's matter. Each was a warning in the server's log, with the words of
 // whoever asked, as often as they liked.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_wrongly_is_not_logged() {
+async fn client_errors_are_not_logged() {
     let dir = tempfile::tempdir().unwrap();
     let server = super::metrics::Watched::start(dir.path(), &[], &[]).await;
     let endpoint = tonic::transport::Endpoint::new(server.url.clone()).unwrap();
@@ -1305,7 +1305,7 @@ async fn what_is_asked_wrongly_is_not_logged() {
 // Once more with fewer options, and the agent had another store, or could write no longer, and
 // nobody had said so.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_configured_is_not_dropped_in_silence() {
+async fn repeated_init_keeps_configured_options() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().display().to_string();
     let init = async |more: &[&str]| {
@@ -1365,7 +1365,7 @@ async fn what_is_configured_is_not_dropped_in_silence() {
 // The hook of a session that ends: what it said is in the store, again and again without a copy,
 // and nothing that goes wrong makes the agent go on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hook_imports_the_session_that_it_names() {
+async fn hook_imports_the_named_session() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("store").display().to_string();
     let transcript = dir
@@ -1428,7 +1428,7 @@ async fn a_hook_imports_the_session_that_it_names() {
 // much was recorded: the search and one look at the result fit in a few thousand tokens, however
 // long the result is. (`--nocapture` prints the figures that docs/MCP.md has.)
 #[tokio::test(flavor = "multi_thread")]
-async fn finding_something_again_costs_little() {
+async fn finding_a_result_again_costs_few_tokens() {
     let Some(folder) = trajectories() else { return };
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();

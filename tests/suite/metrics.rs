@@ -185,7 +185,7 @@ const THERE: [&str; 32] = [
 // A metric that never moves is an alert that never comes. After real work each family is there,
 // those of work have moved, and those of trouble have not.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_metric_is_there_and_moves() {
+async fn every_metric_is_exported_and_changes() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = ["--summariser-url", "http://127.0.0.1:9/v1"];
     let model = ["--summariser-model", "none", "--slow", "1ms"];
@@ -289,7 +289,7 @@ async fn every_metric_is_there_and_moves() {
 // A balancer that asks by HTTP must hear the same as one that asks by gRPC: a disk that is
 // nearly full takes the server out of it, and does not kill it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_below_its_floor_is_not_ready_and_lives() {
+async fn disk_below_its_floor_is_live_but_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let server = Watched::start(dir.path(), &["--disk-floor", "900000GiB"], &[]).await;
     assert_eq!(server.get("/live").await, (200, "live\n".to_owned()));
@@ -311,7 +311,7 @@ async fn a_disk_below_its_floor_is_not_ready_and_lives() {
 // One file for an installation, and the line for the exception: a mistyped key must stop the
 // start, with the file, the line and what may be meant.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_sets_what_is_not_typed() {
+async fn config_file_sets_options_without_flags() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("treering.toml");
     let store = dir.path().join("store");

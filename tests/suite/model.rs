@@ -42,7 +42,7 @@ async fn open(dir: &Path) -> Engine {
 // histories and states, now and as of any revision, also after it was closed and
 // opened and after its views were made anew.
 #[test]
-fn the_engine_does_what_the_model_does() {
+fn engine_equals_the_model() {
     let cases = std::env::var("TREERING_MODEL_CASES");
     let cases: Option<u32> = cases.ok().and_then(|cases| cases.parse().ok());
     let mut runner = TestRunner::new(Config {

@@ -208,7 +208,7 @@ async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
 // stolen. Two tenants that use the same ids are told what each is told when it is alone,
 // live, after rebuilds and restarts, in a backup, and when the other one erases all of its own.
 #[tokio::test]
-async fn a_namespace_is_as_if_it_were_alone() {
+async fn answers_do_not_depend_on_other_namespaces() {
     let dir = tempfile::tempdir().unwrap();
     let both = namespaces();
     let mut alone = Vec::new();

@@ -152,7 +152,7 @@ async fn no_row_is_wider_than_the_terminal() {
 // A hit of a source with long ids had no revision on a narrow terminal, so that there was
 // nothing to go on with.
 #[tokio::test(flavor = "multi_thread")]
-async fn addresses_are_whole_on_a_narrow_terminal() {
+async fn event_addresses_are_whole_on_a_narrow_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let data = filled(&dir).await;
     let (went_well, shown) = Terminal::open()
@@ -203,7 +203,7 @@ async fn long_output_is_paged_on_a_terminal_only() {
 // it at eight. There they are those of the machine's clock, each with the offset of its own day;
 // what a program or a file gets is UTC as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn times_on_a_terminal_are_those_of_the_machine() {
+async fn times_on_a_terminal_use_the_local_time_zone() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (data, file) = (path("store"), path("lines.jsonl"));

@@ -29,7 +29,7 @@ fn conversation(n: usize) -> String {
 // not retry for minutes, nor leave half a conversation; and once there is room the same import
 // brings the rest, each conversation once.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_ends_at_the_quota_and_goes_on() {
+async fn import_stops_at_the_quota_and_can_continue() {
     let shell = Shell::new();
     let (store, lines) = (shell.path("store"), shell.path("lines.jsonl"));
     fs::write(&lines, (0..40).map(conversation).collect::<String>()).unwrap();
@@ -74,7 +74,7 @@ async fn an_import_ends_at_the_quota_and_goes_on() {
 
 // A quota that cannot be meant must end the start, and say why: taken for none it fills the disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_that_cannot_be_meant_is_told() {
+async fn invalid_quota_ends_the_start() {
     let shell = Shell::new();
     let store = shell.path("store");
     for (quotas, word) in [

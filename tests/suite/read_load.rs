@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo test --test main read_load -- --ignored --nocapture
-//! TREERING_SOAK_SECONDS=600 cargo test --test main read_load::memory -- --ignored --nocapture
+//! TREERING_SOAK_SECONDS=600 cargo test --test main read_load::measure_memory -- --ignored --nocapture
 //! ```
 
 use std::{
@@ -69,7 +69,7 @@ fn build(id: ConversationId) -> BuildQuery {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures for a minute"]
-async fn others_are_served_meanwhile() {
+async fn measure_latency_under_heavy_reads() {
     let events = env::var("TREERING_LOAD_EVENTS").ok();
     let events = events
         .and_then(|events| events.parse().ok())
@@ -149,7 +149,7 @@ async fn round(engine: &Engine, number: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures for minutes"]
-async fn memory_over_time() {
+async fn measure_memory_over_time() {
     let seconds = env::var("TREERING_SOAK_SECONDS").ok();
     let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(60_u64);
     let dir = tempfile::tempdir().unwrap();

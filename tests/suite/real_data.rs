@@ -58,7 +58,7 @@ fn lines(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
 /// sound store before and after it was reopened, every passage where it is said
 /// to be, and forks that read like what they were forked from.
 #[tokio::test(flavor = "multi_thread")]
-async fn real_trajectories_come_back_and_are_found() {
+async fn real_trajectories_round_trip_and_are_found() {
     let Some(files) = files() else { return };
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();

@@ -87,7 +87,7 @@ async fn head(engine: &Engine, id: ConversationId) -> (Revision, bool) {
 // child with its own prompt and model works alone; its parent gets one summary,
 // and the call that asked gets its result, even when the parent went on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
+async fn sub_context_returns_its_summary_to_the_call() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = parent(&engine).await;
@@ -165,7 +165,7 @@ async fn a_task_is_spawned_by_a_call_and_returns_its_summary() {
 // What was spawned must not answer twice, nor to someone else; a repetition with
 // the same key is the same answer, after a restart too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_context_returns_once() {
+async fn sub_context_returns_once() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = parent(&engine).await;
@@ -231,7 +231,7 @@ async fn a_sub_context_returns_once() {
 // The user stops the call while its sub-context works: there is nothing to
 // answer any more, but what was found is not lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_call_gets_no_result() {
+async fn return_for_a_cancelled_call_is_recorded_with_a_warning() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = parent(&engine).await;
     let child = engine.spawn(research(id)).await.unwrap().child;
@@ -255,7 +255,7 @@ async fn a_cancelled_call_gets_no_result() {
 // A call that is not there, or an agent that asks itself for ever: refused, with
 // nothing left behind on either side.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_spawned_leaves_no_trace() {
+async fn refused_spawn_leaves_no_trace() {
     let limits = Limits {
         sub_context_depth_max: 2,
         ..Limits::default()
@@ -287,7 +287,7 @@ async fn what_cannot_be_spawned_leaves_no_trace() {
 // Many workers spawn and return under one parent while people talk there: each
 // return is taken, none twice, whatever else is appended.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_sub_contexts_of_a_busy_parent() {
+async fn concurrent_sub_contexts_all_return_once() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let id = parent(&engine).await;
     let talk = tokio::spawn({

@@ -77,7 +77,7 @@ const LINES: &str = concat!(
 // `ls --data /etc` wrote a store into /etc, and `verify` of a mistyped folder said
 // "sound". What reads makes nothing, says so, and says what to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_makes_nothing() {
+async fn read_commands_create_nothing_and_suggest_a_command() {
     let shell = Shell::new();
     let readme = shell.path("README.md");
     fs::write(&readme, "# Not a conversation\n").unwrap();
@@ -128,7 +128,7 @@ async fn reading_makes_nothing() {
 // Nobody types 36 characters: every command takes the beginning of an id, `@last`, words
 // of a title, and what commands print; and near names are told.
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_are_named_as_people_do() {
+async fn conversations_are_found_by_short_names() {
     let shell = Shell::filled().await;
     let whole = shell
         .ok(&["log", "7ad31c26-9708-4bd2-bbd5-9a3c977380c2"])
@@ -219,7 +219,7 @@ async fn conversations_are_named_as_people_do() {
 // A hit on another branch than the active one led to "revision 7 is not in the history":
 // a revision names its branch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_names_its_branch() {
+async fn revision_selects_its_branch() {
     let shell = Shell::filled().await;
     let shown = shell.ok(&["branch", "ls", "7ad31c26"]).await;
     assert!(
@@ -263,7 +263,7 @@ async fn a_revision_names_its_branch() {
 
 // What was wrong with these lines was said in words that help nobody, or not at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_say_what_to_do() {
+async fn cli_errors_suggest_what_to_do() {
     let shell = Shell::filled().await;
     let folder = format!("@{}", shell.path("store"));
     for (line, code, said) in [
@@ -359,7 +359,7 @@ async fn branches_are_renamed_activated_and_archived() {
 // What a conversation is called and labelled could be changed by programs only. What is said is
 // in the list at once, and what cannot be meant is refused whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_are_labelled() {
+async fn label_command_sets_title_and_labels() {
     let shell = Shell::filled().await;
     let label = ["label", "7ad31c26", "team=blue", "stage=review", "--title"];
     let metadata = ["The lamp", "--metadata", r#"owner={"name": "ada"}"#];
@@ -400,7 +400,7 @@ async fn conversations_are_labelled() {
 // A branch goes on elsewhere: as a page for people, or as a session of Claude Code that
 // ends with the fork.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_is_exported() {
+async fn branch_is_exported_as_page_or_session() {
     let shell = Shell::filled().await;
     let export = ["export", "7ad31c26", "--format"];
     let markdown = shell.ok(&[&export[..], &["markdown"]].concat()).await;
@@ -423,7 +423,7 @@ async fn a_branch_is_exported() {
 // An import of January was "just now": when something happened is what people look for,
 // and when it was recorded is told as well.
 #[tokio::test(flavor = "multi_thread")]
-async fn times_are_those_of_what_happened() {
+async fn times_shown_are_those_of_the_events() {
     let shell = Shell::new();
     let file = shell.path("old.jsonl");
     let line = r#"{"id":"old","source":"test","messages":[
@@ -452,7 +452,7 @@ async fn times_are_those_of_what_happened() {
 // An import without times was "just now", as if it had happened then: what is known is when
 // it was recorded, and that is what is said.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_without_times_says_so() {
+async fn import_without_times_shows_recording_times() {
     let shell = Shell::new();
     let file = shell.path("old.jsonl");
     let line = r#"{"id":"old","source":"test","messages":[
@@ -480,7 +480,7 @@ async fn an_import_without_times_says_so() {
 // What was imported last was first in the list, whenever it was; and lines that a source
 // keeps without a time made all of its sessions "just now".
 #[tokio::test(flavor = "multi_thread")]
-async fn the_list_begins_with_what_happened_last() {
+async fn list_is_ordered_by_time_of_the_events() {
     let shell = Shell::new();
     for day in ["03", "07", "05"] {
         let file = shell.path(&format!("{day}.jsonl"));
@@ -526,7 +526,7 @@ const SESSIONS: &str = concat!(
 // From one's own sessions to a fork that goes on in Claude Code, in six commands with no
 // long id in them: as the README has it, word for word, and with the answers it shows.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_session_in_the_readme_is_true() {
+async fn readme_session_runs_as_shown() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = fs::read_to_string(readme).unwrap();
     let (_, session) = readme.split_once("with `TREERING_DATA` set:").unwrap();
@@ -625,7 +625,7 @@ async fn conversations_and_branches_are_completed() {
 // The demo's folder is made where the user stands, which is often a repository: git must
 // not offer it.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_keeps_out_of_repositories() {
+async fn demo_folder_is_ignored_by_git() {
     let dir = tempfile::tempdir().unwrap();
     let demo = tokio::process::Command::new(env!("CARGO_BIN_EXE_treering"))
         .current_dir(dir.path())

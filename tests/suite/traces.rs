@@ -115,7 +115,7 @@ async fn admin(url: &str) -> pb::admin_client::AdminClient<Channel> {
 // A slow answer is looked for in the caller's trace: the call is there below the caller's
 // span, with what it waited for below it, its code, and not a word of what was said.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_a_span_of_its_caller_s_trace() {
+async fn call_is_a_span_in_the_trace_of_its_caller() {
     let dir = tempfile::tempdir().unwrap();
     let (collector, endpoint) = Collector::start(false).await;
     let variables = [
@@ -229,7 +229,7 @@ async fn a_call_is_a_span_of_its_caller_s_trace() {
 
 // The tenant is in a span only if somebody asked for it, and only one that was let in.
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_are_told_if_that_is_asked_for() {
+async fn spans_have_the_namespace_only_if_enabled() {
     let dir = tempfile::tempdir().unwrap();
     let (collector, endpoint) = Collector::start(false).await;
     let asked = [
@@ -264,7 +264,7 @@ async fn namespaces_are_told_if_that_is_asked_for() {
 // A collector that takes calls and never answers, or that is not there: no call waits for it,
 // what is lost is counted and told once, and the server ends when it is told to.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_hangs_is_nobody_s_trouble() {
+async fn hanging_collector_delays_no_call() {
     let (_hanging, hangs) = Collector::start(true).await;
     for endpoint in [hangs.as_str(), "http://127.0.0.1:9"] {
         let dir = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ async fn a_collector_that_hangs_is_nobody_s_trouble() {
 // An address that is none stops the start, with what to give; a switch for all programs of a
 // machine is honoured.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_is_none_is_refused() {
+async fn invalid_collector_address_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().to_str().unwrap();
     for (more, told) in [

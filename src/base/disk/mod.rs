@@ -246,7 +246,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_made_is_its_owner_s_alone() {
+    fn new_files_and_folders_are_private_to_the_owner() {
         // Transcripts contain source code, mails and secrets; on a shared machine, the default
         // modes let everybody read them.
         use std::os::unix::fs::PermissionsExt;
@@ -263,7 +263,7 @@ mod tests {
     // A key or token that everybody on the machine could read was accepted silently.
     #[cfg(unix)]
     #[test]
-    fn a_secret_that_others_can_read_is_refused() {
+    fn secret_file_readable_by_others_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
@@ -289,7 +289,7 @@ mod tests {
     // can read: for the service, but not for root, that is as safe as a file of its own.
     #[cfg(unix)]
     #[test]
-    fn a_group_reads_a_secret_of_root() {
+    fn group_may_read_a_secret_owned_by_root() {
         let (root, service, other) = (0, 1_000, 1_001);
         for (mode, owner, user, exposed) in [
             (0o640, root, service, false),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_no_name_is_here() {
+    fn empty_parent_path_is_the_current_folder() {
         // `--data store` has an empty parent, which cannot be opened for a sync.
         assert_eq!(above(Path::new("store")), Path::new("."));
         assert_eq!(above(Path::new("/store")), Path::new("/"));

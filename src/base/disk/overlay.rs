@@ -196,7 +196,7 @@ mod tests {
         // Read-only opening depends on this: a read returns what a real file would after the same
         // writes, and the underlying file keeps every byte.
         #[test]
-        fn it_reads_as_a_file_and_leaves_the_one_below(
+        fn overlay_reads_its_writes_and_keeps_the_file_unchanged(
             below in prop::collection::vec(any::<u8>(), 0..12_000),
             steps in prop::collection::vec(step(), 0..8),
         ) {

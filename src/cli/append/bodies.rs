@@ -433,7 +433,7 @@ mod tests {
     // Three positional words are easily swapped, and an append cannot be undone. A call of the tool
     // "call_1" is refused; a call with a plain id is not.
     #[test]
-    fn swapped_words_of_a_call_are_refused() {
+    fn swapped_arguments_of_a_call_are_refused() {
         let call = |call_id: &str, tool: &str| Call {
             call_id: call_id.into(),
             tool: tool.into(),
@@ -455,7 +455,7 @@ mod tests {
     // A schema is stored as it is written, and a mistyped field must not leave a tool without its
     // schema.
     #[test]
-    fn tools_are_read_or_refused() {
+    fn tool_definitions_are_parsed_or_refused() {
         let tools = |json: &str| {
             let definitions = json.into();
             Tools { definitions }.body()

@@ -387,7 +387,7 @@ mod tests {
 
     /// The tour searches for a word that must occur in the results, even if the folder is empty.
     #[test]
-    fn the_word_comes_from_what_was_seen() {
+    fn search_word_is_taken_from_the_results() {
         let seen = |text: &str| Seen {
             files: Vec::new(),
             text: text.into(),
@@ -399,7 +399,7 @@ mod tests {
 
     /// The agent must not read a binary file, even if it is the largest.
     #[test]
-    fn the_largest_text_is_read() {
+    fn demo_reads_the_largest_text_file() {
         let file = |path: &str, bytes| FoundFile {
             path: path.into(),
             bytes,

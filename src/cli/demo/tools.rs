@@ -296,7 +296,7 @@ mod tests {
     /// The demo runs in the user's current folder: generated and hidden files are skipped, and
     /// binary files must not reach the log.
     #[test]
-    fn only_plain_text_files_are_looked_at() {
+    fn demo_tools_skip_hidden_generated_and_binary_files() {
         let dir = folder();
         let (files, cut) = walk(&at(&dir));
         let paths: Vec<_> = files.iter().map(|file| file.path.as_str()).collect();
@@ -311,7 +311,7 @@ mod tests {
 
     /// A path from a model must not lead out of the folder.
     #[test]
-    fn reading_stays_inside() {
+    fn read_file_refuses_paths_outside_the_folder() {
         let dir = folder();
         for path in ["../x", "/etc/hostname", "src/../../x"] {
             let error = Task::ReadFile(path.into()).run(&at(&dir)).unwrap_err();
@@ -322,7 +322,7 @@ mod tests {
 
     /// The demo works in an empty folder.
     #[test]
-    fn an_empty_folder_is_fine() {
+    fn demo_tools_accept_an_empty_folder() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Task::ListFiles.run(&at(&dir)).unwrap().contains("empty"));
         assert!(

@@ -240,7 +240,7 @@ mod tests {
     // A tool result may be an HTML page with scripts, or have code fences. It must be shown as text
     // and never become part of the page.
     #[test]
-    fn contents_stay_contents() {
+    fn exported_content_is_escaped() {
         let hostile = "<script>alert(1)</script>\n```\n# not a heading\n```";
         let html = PageFormat::Html.event(&result(hostile), false);
         assert!(
@@ -256,7 +256,7 @@ mod tests {
     // Messages of a model are Markdown, and one repeated a page with scripts. Such messages are
     // quoted, and titles and notes have no markup.
     #[test]
-    fn prose_brings_no_scripts() {
+    fn markdown_with_scripts_or_script_links_is_quoted() {
         let said = |text: &str| EventWords {
             tone: Tone::Assistant,
             title: "assistant".into(),
@@ -295,7 +295,7 @@ mod tests {
 
     // A result of a thousand lines must not hide the messages.
     #[test]
-    fn long_results_are_folded() {
+    fn html_export_collapses_long_results() {
         let html = PageFormat::Html.event(&result(&"line\n".repeat(30)), false);
         assert!(html.contains("<details><summary>30 lines"), "{html}");
         assert!(

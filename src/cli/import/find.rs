@@ -270,7 +270,7 @@ mod tests {
     // Parts of a session in files named by hashes were read in the order of the hashes, so each
     // became a branch.
     #[test]
-    fn sessions_come_as_they_began() {
+    fn files_are_sorted_by_start_of_session() {
         let dir = tempfile::tempdir().unwrap();
         let line = |second: u8| {
             format!(
@@ -293,7 +293,7 @@ mod tests {
     // A folder is imported as it is: sessions in nested folders, compressed files, and files of
     // sub-agents only with their session.
     #[test]
-    fn folders_are_walked() {
+    fn import_finds_files_in_subfolders() {
         let dir = tempfile::tempdir().unwrap();
         let project = dir.path().join("projects/-home-x");
         let agents = project.join("s1/subagents");

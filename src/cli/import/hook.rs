@@ -99,7 +99,7 @@ mod tests {
     // A hook that exits with 2 keeps the agent from stopping, and gives it our message as an
     // instruction.
     #[test]
-    fn the_transcript_is_found_or_it_is_no_usage_error() {
+    fn hook_failure_is_not_a_usage_error() {
         let dir = tempfile::tempdir().unwrap();
         let transcript = dir.path().join("5d0c.jsonl");
         let given = format!(

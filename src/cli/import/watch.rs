@@ -246,7 +246,7 @@ mod tests {
     // A watch must not read every file on each pass. It must not miss a file that was replaced, or
     // one that is read together with another.
     #[test]
-    fn only_what_changed_is_looked_at_again() {
+    fn watch_returns_only_changed_files() {
         let folder = tempfile::tempdir().unwrap();
         let paths = [folder.path().to_owned()];
         let write = |name: &str, text: &str| {

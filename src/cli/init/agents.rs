@@ -143,7 +143,7 @@ mod tests {
 
     // The configuration must be valid for the agent, and have no key that others could read.
     #[test]
-    fn by_http_the_key_stays_in_the_environment() {
+    fn http_config_refers_to_the_key_by_environment() {
         let url = "https://agents.example/mcp";
         for agent in [
             Agent::ClaudeCode,

@@ -339,7 +339,7 @@ mod tests {
     // These files have years of settings with comments. Each byte that is not ours must stay at its
     // place.
     #[test]
-    fn all_else_of_a_file_stays_as_it_is() {
+    fn edit_keeps_unrelated_text_and_comments() {
         let old = "{\n    // zeta first\n    \"zeta\": 1.0,\n    \"mcpServers\": {\n        \
                    \"other\": { \"command\": \"x\" }, // keep\n    },\n    \"alpha\": [ 1,2 ]\n}\n";
         let new = member().applied(old).unwrap();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_is_plain_json() {
+    fn edit_of_an_empty_file_writes_json() {
         for empty in ["", "\n", "{}"] {
             let new = member().applied(empty).unwrap();
             let read: Value = serde_json::from_str(&new).unwrap();
@@ -376,7 +376,7 @@ mod tests {
 
     // Each run added another hook that imported the same session.
     #[test]
-    fn a_hook_is_there_once() {
+    fn repeated_edit_adds_one_hook() {
         let old =
             r#"{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}]}}"#;
         let first = hook("treering", &[]).applied(old).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     // The next run removed the environment and timeout that a user had added to a server. Existing
     // options must be found and kept.
     #[test]
-    fn what_was_added_to_a_server_stays() {
+    fn edit_keeps_other_fields_of_the_server_entry() {
         let old = r#"{"mcpServers": {"treering": {"command": "/opt/treering",
             "args": ["mcp", "--data", "/a"], "env": {"A": "b"}, "timeout": 5}}}"#;
         assert_eq!(
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn edit_refuses_invalid_configuration() {
         for wrong in [
             "[]",
             "{\"mcpServers\": []}",
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_added_and_changed_in_place() {
+    fn toml_tables_are_added_and_changed_in_place() {
         let old = "model = \"o3\" # mine\n\n[mcp_servers.other]\ncommand = \"x\"\n\n[tui]\ntheme = \"dark\"\n";
         let new = table("treering").applied(old).unwrap();
         for line in old.lines() {

@@ -348,7 +348,7 @@ mod tests {
 
     // The configuration must be complete after any failure, and unchanged if it cannot be parsed.
     #[test]
-    fn a_file_changes_whole_or_not_at_all() {
+    fn configuration_file_is_replaced_atomically() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mcp.json");
         let kept = dir.path().join("mcp.json.before-treering");

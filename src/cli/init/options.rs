@@ -113,7 +113,7 @@ mod tests {
     // A run with fewer options made the agent read another store, or removed its write access,
     // without a message.
     #[test]
-    fn what_is_not_named_stays() {
+    fn merge_keeps_options_that_are_not_given() {
         for (there, given, all, kept) in [
             (
                 "mcp --data /a --writable",
@@ -146,7 +146,7 @@ mod tests {
     // A folder with a space or a quote in its name must stay one word, and must be read back
     // unchanged.
     #[test]
-    fn words_of_a_hook_stay_words() {
+    fn shell_quoting_round_trips() {
         assert_eq!(quoted("--data"), "--data");
         assert_eq!(quoted("/home/a b"), "'/home/a b'");
         assert_eq!(quoted("it's; rm"), r"'it'\''s; rm'");

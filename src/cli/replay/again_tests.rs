@@ -178,7 +178,7 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
 /// call ids, with other spellings of the arguments, and denied if it was denied. New calls are
 /// reported, not invented.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_runs_again_without_its_tools() {
+async fn replay_serves_recorded_results_to_an_agent() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(
         OpenOptions::new(dir.path()),
@@ -229,7 +229,7 @@ async fn an_agent_runs_again_without_its_tools() {
 /// the open call is answered, a call that needs approval waits, a miss stays open, and the
 /// comparison works across conversations.
 #[tokio::test(flavor = "multi_thread")]
-async fn open_calls_of_a_forked_conversation_are_answered() {
+async fn replay_answers_calls_open_at_the_fork() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(
         OpenOptions::new(dir.path()),

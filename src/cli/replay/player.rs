@@ -148,7 +148,7 @@ mod tests {
     // The same call made three times must get the first, second and third recorded result, whatever
     // the spelling of its arguments. A cancelled call uses none.
     #[test]
-    fn the_nth_call_asks_for_the_nth_result() {
+    fn repeated_call_gets_the_nth_recorded_result() {
         let no = pb::ApprovalRequirement::NotRequired;
         let mut player = Player::default();
         let mut asked = |event| {
@@ -173,7 +173,7 @@ mod tests {
     // A call that needs approval must not be answered before it is approved, and never if it is
     // denied.
     #[test]
-    fn a_pending_call_waits_for_its_approval() {
+    fn player_waits_for_the_approval_of_a_call() {
         let mut player = Player::default();
         let decide = |call_id: &str, decision: pb::Decision| {
             let decided = pb::ApprovalDecided {

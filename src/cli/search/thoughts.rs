@@ -73,7 +73,7 @@ mod tests {
 
     // Context around a hit showed reasoning as if it were part of the answer.
     #[test]
-    fn thoughts_have_a_heading_of_their_own() {
+    fn reasoning_and_answer_get_separate_headings() {
         let thought = |text: &str| {
             ContentPart::Reasoning(Reasoning {
                 text: text.into(),

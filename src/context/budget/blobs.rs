@@ -149,7 +149,7 @@ mod tests {
 
     // A search result had 30 kB of encrypted text and 2 kB of titles and URLs.
     #[test]
-    fn encoded_data_is_found_wherever_it_stands() {
+    fn encoded_data_is_replaced_anywhere_in_a_text() {
         let blob = encoded(4_000);
         for (before, after) in [
             ("", ""),
@@ -175,7 +175,7 @@ mod tests {
 
     // The output of `cat message.b64` is the encoded data itself, so it stays while there is room.
     #[test]
-    fn what_was_asked_for_is_not_beside() {
+    fn result_of_one_encoded_value_is_kept_while_it_fits() {
         let blob = encoded(900);
         let one = format!(r#"{{"stdout": "{blob}", "code": 0}}"#);
         let two = format!(r#" [{{"data": "{blob}"}}, {{"data": "{blob}"}}]"#);
@@ -187,7 +187,7 @@ mod tests {
     // `gunzip -c` of an archive printed 10,240 bytes, of which 10,127 were NUL: 5,154 of 5,801
     // tokens.
     #[test]
-    fn what_is_filled_up_goes() {
+    fn runs_of_nul_bytes_are_replaced() {
         let text = format!("a.txt{}hello\0\0{}", "\0".repeat(500), "\0".repeat(3));
         assert!(are_beside(&text));
         assert_eq!(without(&text, 0), "a.txt[… 500 bytes …]hello\0\0\0\0\0");
@@ -195,7 +195,7 @@ mod tests {
 
     // Long paths, names, URLs, separators and short hashes are not encoded data.
     #[test]
-    fn text_is_no_encoded_data() {
+    fn plain_text_is_not_taken_for_encoded_data() {
         let signed = format!("(https://host.example/a/b?sig={}&x=1)", encoded(600));
         for text in [
             "/home/dev/projects/2024-11-02-some-long-slug/".repeat(20),

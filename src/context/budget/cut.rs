@@ -349,7 +349,7 @@ mod tests {
     // The mark counted the enhancer's frame around a summary as lines of the summary, so a reader
     // who asked for the omitted lines missed the first one.
     #[test]
-    fn a_summary_is_counted_as_it_was_recorded() {
+    fn note_counts_the_lines_of_the_recorded_summary() {
         let summary: String = (1..=200)
             .map(|line| format!("summary, line {line}\n"))
             .collect();

@@ -153,7 +153,7 @@ mod tests {
     // model read the wrong lines of the file. If the first line is unknown, the mark has no file
     // lines.
     #[test]
-    fn a_part_of_a_file_begins_where_the_call_says() {
+    fn first_file_line_is_read_from_the_call() {
         let shell = |command: &str| begins("bash", &json!({"command": command}), "a\nb");
         for (command, line) in [
             ("sed -n '1604,1900p' src/main.ts", Some(1604)),

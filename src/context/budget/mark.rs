@@ -156,7 +156,7 @@ mod tests {
 
     // Omitted lines can be read again by their numbers, but the mark did not name them.
     #[test]
-    fn a_cut_says_which_lines_are_left_out() {
+    fn cut_mark_names_the_omitted_lines() {
         let mark = CutMark::of(RESULT, Some("#7".to_owned()));
         let text: String = (1..=100)
             .map(|line| format!("this is line {line}\n"))
@@ -182,7 +182,7 @@ mod tests {
     // A cut in the output of `git status` left half lines on both sides, 40 bytes from the ends of
     // their lines.
     #[test]
-    fn a_short_cut_stands_at_the_ends_of_lines() {
+    fn short_cut_keeps_whole_lines() {
         let mark = CutMark::of(RESULT, None);
         let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
         let told = mark.cut(&text, 270);
@@ -195,7 +195,7 @@ mod tests {
     // Test output must be cut by its failures, or the failed line is lost in the middle. A message
     // is not cut that way.
     #[test]
-    fn a_run_of_tests_is_cut_as_one() {
+    fn test_output_is_cut_around_its_failures() {
         let passed = |from: usize| -> String {
             let line = |at| format!("ok  \texample.org/cli/part{at}\t(cached)\n");
             (from..from + 12).map(line).collect()

@@ -602,7 +602,7 @@ mod tests {
     // then said `#922 to #1446` although #888 was dropped too, and `#889 to #1386` although #922
     // stayed.
     #[test]
-    fn ranges_hold_nothing_that_stays() {
+    fn note_ranges_exclude_kept_events() {
         let at = |conversation: u128, revision| EventRef {
             conversation: ConversationId(uuid::Uuid::from_u128(conversation)),
             revision: Revision(revision),
@@ -624,7 +624,7 @@ mod tests {
 
     // Five of the six lines of a note were reads of the same file.
     #[test]
-    fn calls_that_come_again_are_one_line() {
+    fn repeated_calls_take_one_line_of_the_note() {
         let calls: Vec<Call> = ["a", "b", "a", "a"]
             .iter()
             .map(|path| called(path))
@@ -645,7 +645,7 @@ mod tests {
 
     // `#151 Bash (17 times)` stood for 17 different commands.
     #[test]
-    fn calls_that_differ_are_not_told_as_one() {
+    fn note_counts_different_calls_in_a_collapsed_line() {
         let long = "x".repeat(CALL_CHARS);
         let commands = ["1", "2", "2", "3"].map(|end| called(&format!("{long} {end}")));
         let last_first: Vec<&Call> = commands.iter().rev().collect();

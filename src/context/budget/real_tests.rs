@@ -79,7 +79,7 @@ fn request(items: &[Item]) -> String {
 // 35 of 43 comments with which the user denied a call were missing from requests of 8,000 tokens.
 #[test]
 #[ignore = "minutes of measurement"]
-fn what_the_user_said_stays() {
+fn real_requests_keep_what_the_user_said() {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
         return;

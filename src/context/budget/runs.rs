@@ -182,7 +182,7 @@ mod tests {
     // The only line that named the failed package was cut from the middle, and eight lines of `ok …
     // (cached)` stayed.
     #[test]
-    fn what_failed_outlasts_what_passed() {
+    fn failures_are_kept_before_passes() {
         let (told, gone) = cut(&go_run(12), 500).unwrap();
         for line in [
             "undefined: newHooksCmd",
@@ -205,7 +205,7 @@ mod tests {
     // One of 400 tests failed in the middle, and its message was neither in the head nor in the
     // tail.
     #[test]
-    fn what_failed_in_the_middle_stays() {
+    fn failure_in_the_middle_is_kept() {
         let passed = |from: usize, to: usize| -> String {
             let line = |at| format!("tests/test_a.py::test_{at} PASSED   [ {}%]\n", at / 4);
             (from..to).map(line).collect()
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_has_head_and_tail() {
+    fn plain_log_is_not_cut_as_a_test_run() {
         assert_eq!(cut(&"a line of a log\n".repeat(100), 300), None);
         assert_eq!(cut("", 300), None);
     }
@@ -253,7 +253,7 @@ mod tests {
     proptest! {
         // For any output: the cut is within its limit, and every line is from the text or a mark.
         #[test]
-        fn any_run_is_cut_by_lines(
+        fn any_test_run_is_cut_at_lines_within_its_limit(
             lines in prop::collection::vec(
                 prop_oneof![
                     Just("ok  \tpart\t(cached)".to_owned()),

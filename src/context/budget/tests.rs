@@ -109,7 +109,7 @@ fn results(draft: &Draft) -> Vec<String> {
 
 // Nothing is cut without a budget, or within one.
 #[test]
-fn what_fits_stays_whole() {
+fn request_within_the_budget_is_unchanged() {
     for budget in [0, 1_000_000] {
         let (draft, fitted) = fitted(&turns(5, 100), &policy(budget));
         assert!(draft.items.iter().all(|item| item.fate == Fate::Kept));
@@ -121,7 +121,7 @@ fn what_fits_stays_whole() {
 // Results can be read again by reference, so they are cut before a step is dropped: oldest first,
 // and keeping their ends, where errors are.
 #[test]
-fn results_give_way_before_steps_oldest_first() {
+fn results_are_cut_before_steps_and_oldest_first() {
     let story = turns(10, 500).user("and now?");
     let (draft, fitted) = fitted(&story, &policy(4_500));
     assert!(fitted.tokens <= 4_500 && fitted.tokens_before > 5_000);
@@ -137,7 +137,7 @@ fn results_give_way_before_steps_oldest_first() {
 // A turn of 54 steps was dropped as a whole, and 33 of 8,000 tokens were sent. The oldest steps
 // must go one by one; the task and the newest results stay.
 #[test]
-fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
+fn long_open_turn_keeps_its_task_and_newest_steps() {
     let (draft, fitted) = fitted(&open_turn(54, 1_000), &policy(8_000));
     assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
     let kept = draft.items.iter().filter(|item| item.fate != Fate::Dropped);
@@ -156,7 +156,7 @@ fn a_long_open_turn_keeps_its_task_and_its_newest_steps() {
 // One result was many times the budget: the only step was dropped, or the request was over the
 // budget. It must be cut to the room that there is, and keep its last lines.
 #[test]
-fn one_huge_result_is_cut_to_the_budget() {
+fn huge_result_is_cut_to_the_budget() {
     let text = format!("first line\n{}\nlast line", "word ".repeat(50_000));
     let story = Story::new().user("go").assistant("").call("a");
     let (draft, fitted) = fitted(&story.result("a", &text), &policy(4_000));
@@ -168,7 +168,7 @@ fn one_huge_result_is_cut_to_the_budget() {
 
 // An error message that the text already has was repeated when the text was cut.
 #[test]
-fn an_error_is_told_once() {
+fn error_message_is_not_repeated_after_a_cut() {
     let error = format!("cannot do it: {}", "because ".repeat(3_000));
     let story =
         Story::new()
@@ -197,7 +197,7 @@ fn an_error_is_told_once() {
 
 // The user's last message stays however old it is. Later steps may be dropped.
 #[test]
-fn the_last_question_stays_behind_a_long_turn() {
+fn last_question_is_kept_before_a_long_turn() {
     let mut story = turns(20, 50).user("and now the other one");
     for step in 0..60 {
         let id = format!("s{step}");
@@ -235,7 +235,7 @@ fn texts_of(value: &serde_json::Value) -> u64 {
 // The count of a short request included reasoning that the provider does not take: 4,018 tokens. It
 // also included unsupported images, and errors that the text already had.
 #[test]
-fn what_is_not_sent_is_not_counted() {
+fn content_that_is_not_sent_is_not_counted() {
     let mut answer = MessageAppended::text(Role::Assistant, "ok");
     let thought = Reasoning {
         text: "hm ".repeat(4_000),
@@ -307,7 +307,7 @@ fn what_is_not_sent_is_not_counted() {
 // Answers with only reasoning, which is not sent, ended the search for older items: 7,514 of 64,000
 // tokens were used.
 #[test]
-fn what_is_not_sent_takes_no_place() {
+fn content_that_is_not_sent_leaves_the_budget_to_steps() {
     let mut thought = MessageAppended::text(Role::Assistant, "");
     thought.parts = vec![ContentPart::Reasoning(Reasoning {
         text: "hm ".repeat(100),
@@ -338,7 +338,7 @@ fn what_is_not_sent_takes_no_place() {
 // A late result is told as a message. It was treated as a message of the user, stayed whole, and
 // the request was over the budget.
 #[test]
-fn a_late_result_may_be_cut() {
+fn late_result_can_be_cut() {
     let story = Story::new().user("go").assistant("").call("a");
     let story = story.assistant("never mind").user("and now?");
     let story = story.result("a", &"word ".repeat(9_000));
@@ -377,7 +377,7 @@ fn found(pages: usize) -> String {
 // A late result kept 19,695 tokens of encrypted text, and the results before it got 160 bytes each,
 // without a title or URL.
 #[test]
-fn encoded_data_goes_first() {
+fn encoded_data_is_dropped_first() {
     let mut story = Story::new().user("what is new?").assistant("").call("late");
     for id in ["a", "b"] {
         story = story.assistant("").call(id).result(id, &found(10));
@@ -411,7 +411,7 @@ fn encoded_data_goes_first() {
 // The user asked for a plan. The two answers with the plan were dropped whole, and a file read for
 // them kept 1,975 tokens. The next message, "put more stuff into that", made no sense.
 #[test]
-fn long_answers_are_cut_and_not_dropped() {
+fn long_answers_are_cut_instead_of_dropped() {
     let plan = |name: &str| {
         format!(
             "{name} begins.\n{}{name} ends.",
@@ -468,7 +468,7 @@ fn long_answers_are_cut_and_not_dropped() {
 
 // The same file was read nine times and took its room nine times.
 #[test]
-fn what_comes_again_is_told_once() {
+fn repeated_results_are_sent_once() {
     let file = |name: &str| format!("// {name}\n{}", "let x = 1;\n".repeat(300));
     let mut story = Story::new().user("mend it");
     for round in 0..9 {
@@ -547,7 +547,7 @@ fn long_arguments_of_old_calls_are_cut() {
 
 // Of 96 steps and 43 messages, the note quoted no request, and a fifth of the budget was free.
 #[test]
-fn notes_quote_what_was_asked_and_answered() {
+fn notes_quote_dropped_questions_and_answers() {
     let mut story = Story::new().user("begin");
     for turn in 0..30 {
         let id = format!("c{turn}");
@@ -603,7 +603,7 @@ pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
 // A skill's text of 2,581 tokens was kept as the last message of the user, and the task of 38
 // tokens was dropped for it.
 #[test]
-fn what_a_harness_marks_is_not_the_users() {
+fn harness_messages_give_way_before_user_messages() {
     let mut story = Story::new()
         .then(marked(&"be careful ".repeat(40)))
         .user("mend the parser")
@@ -629,7 +629,7 @@ fn what_a_harness_marks_is_not_the_users() {
 // A model read lines 1604 to 1900 of a file. The mark said that lines 13 to 286 are left out, and
 // the model read those lines of the file.
 #[test]
-fn a_cut_of_a_part_says_the_lines_of_its_file() {
+fn cut_of_a_file_range_names_the_lines_of_the_file() {
     let text: String = (1604..1900)
         .map(|line| format!("this is line {line}\n"))
         .collect();
@@ -654,7 +654,7 @@ fn a_cut_of_a_part_says_the_lines_of_its_file() {
 // The output of `!find .` counted as the last message of the user, which is never cut: 27,613
 // tokens, so no request could be built within 8,000. The message before it is the last one.
 #[test]
-fn a_command_at_the_prompt_gives_way_like_a_result() {
+fn output_of_a_user_command_is_cut_like_a_result() {
     let output = "./src/main.rs\n".repeat(4_000);
     let tagged = format!("<bash-input>find .</bash-input>\n<bash-stdout>{output}</bash-stdout>");
     // As pi records it. A command hidden from the model is not told at all.
@@ -679,7 +679,7 @@ fn a_command_at_the_prompt_gives_way_like_a_result() {
 
 // The last message of the user was `3`, and the answer with the three choices had been dropped.
 #[test]
-fn what_the_last_word_answers_stays() {
+fn message_answered_by_the_last_user_message_is_kept() {
     let mut story = Story::new().user("make it faster");
     for step in 0..40 {
         let id = format!("s{step}");
@@ -715,7 +715,7 @@ fn what_the_last_word_answers_stays() {
 
 // A last message of 27,000 tokens displaced the summary, although 3,000 tokens were left.
 #[test]
-fn a_large_last_message_leaves_the_summary_its_place() {
+fn large_last_message_does_not_displace_the_summary() {
     let summary = format!("Goal: one session for all modes. {}", "done ".repeat(300));
     let mut story = turns(4, 300).then(compacted(13, &summary)).user("go on");
     for step in 0..20 {
@@ -758,7 +758,7 @@ fn a_large_last_message_leaves_the_summary_its_place() {
 // A session that began with `/clear` kept that as its task, and one that was interrupted kept the
 // notice as the last message.
 #[test]
-fn the_task_stays_and_no_notice() {
+fn task_is_kept_and_command_notices_are_not_tasks() {
     let clear = "<command-name>/clear</command-name>\n<command-args></command-args>";
     let mut story = Story::new().user(clear).user("mend the parser");
     for step in 0..60 {
@@ -782,7 +782,7 @@ fn the_task_stays_and_no_notice() {
 
 // The tail of a file that was read was a harness reminder, cut in its middle.
 #[test]
-fn a_cut_ends_with_what_the_tool_said() {
+fn cut_result_ends_with_tool_output() {
     let lines = "a line of the file\n".repeat(500);
     let text = format!(
         "{lines}the end\n\n<system-reminder>\n{}\n</system-reminder>\n",
@@ -807,7 +807,7 @@ fn a_cut_ends_with_what_the_tool_said() {
 
 // The note listed the dropped calls but not the user's messages between them.
 #[test]
-fn what_was_asked_for_outlasts_what_was_done() {
+fn note_keeps_user_requests_before_calls() {
     let mut story = Story::new().user("begin");
     for step in 0..90 {
         let id = format!("s{step}");
@@ -841,7 +841,7 @@ fn what_was_asked_for_outlasts_what_was_done() {
 // At the budget, a conversation must not lose its cached prefix at every request: the cut must stay
 // where it is for many requests.
 #[test]
-fn the_cut_moves_seldom() {
+fn cut_stays_in_place_over_many_requests() {
     for (words, budget) in [(60, 2_000), (100, 8_000)] {
         let story = open_turn(300, words);
         let fronts: Vec<_> = (10..300)
@@ -865,7 +865,7 @@ fn the_cut_moves_seldom() {
 // The active context differs in each request. Its size must not move the layout, or no request hits
 // the cache.
 #[test]
-fn what_changes_beside_the_conversation_moves_nothing() {
+fn active_context_does_not_move_the_cut() {
     let fronts: Vec<_> = (0..20)
         .map(|size| {
             let value = format!(r#"{{"a": "{}"}}"#, "x ".repeat(size));
@@ -888,7 +888,7 @@ fn what_changes_beside_the_conversation_moves_nothing() {
 
 // If the items that always stay exceed the budget, the request says so, and by how much.
 #[test]
-fn too_much_is_said() {
+fn request_over_the_budget_gives_a_warning() {
     let story = turns(3, 100).user(&"word ".repeat(500));
     let (draft, fitted) = fitted(&story, &policy(100));
     assert!(fitted.over_budget);
@@ -901,7 +901,7 @@ fn too_much_is_said() {
 // A request of 73 tokens was refused for a budget of 100, because room was reserved for the
 // explanation of references and it had none.
 #[test]
-fn room_that_nothing_takes_is_given_back() {
+fn unused_token_reserve_is_given_back() {
     let story = turns(3, 100).user(&"word ".repeat(500));
     let (mut draft, fitted) = fitted(&story, &policy(100));
     let excess = fitted.tokens - 100;
@@ -916,7 +916,7 @@ fn room_that_nothing_takes_is_given_back() {
 
 // Existing policies use an older name of `steps`.
 #[test]
-fn the_old_name_of_steps_is_known() {
+fn drop_order_accepts_turns_for_steps() {
     let policy = ContextPolicy::merged("", r#"{"drop_order": ["turns", "steps"]}"#).unwrap();
     assert_eq!(policy.drop_order, [Drop::Steps, Drop::Steps]);
 }
@@ -964,7 +964,7 @@ proptest! {
     // For any history and budget: the request is within the budget or says that it is not, no step
     // is split, the numbers add up, and each provider accepts it.
     #[test]
-    fn any_history_fits_or_says_so(
+    fn any_history_fits_the_budget_or_is_reported(
         nexts in nexts(true),
         budget in prop_oneof![Just(0_u64), 1..3_000_u64],
         drop_order in orders(),
@@ -1007,7 +1007,7 @@ proptest! {
 
     // For any messages and results: a sufficient budget is used, and each gap has a note.
     #[test]
-    fn a_budget_is_used(
+    fn any_history_uses_most_of_the_budget(
         sizes in prop::collection::vec(0..3_000_usize, 1..60),
         asked in prop::collection::vec(any::<bool>(), 60),
         budget in 1_000..20_000_u64,

@@ -30,7 +30,7 @@ fn note_of(story: &Story, tokens: u64) -> String {
 // 790 of 898 characters of a note were a skill's text, quoted as the user's, before the user's
 // first actual message.
 #[test]
-fn a_note_quotes_the_user_and_no_harness() {
+fn note_quotes_the_user_and_skips_harness_text() {
     let story = Story::new()
         .then(marked("Base directory for this skill: /x"))
         .user("<bash-stdout>From github.com</bash-stdout>")
@@ -43,7 +43,7 @@ fn a_note_quotes_the_user_and_no_harness() {
 
 // A note said "The last of it:" although it listed everything.
 #[test]
-fn a_note_says_whether_it_tells_all() {
+fn note_says_whether_it_is_complete() {
     let mut story = Story::new().user("mend the parser").assistant("");
     story = story.call("a").result("a", "x");
     let note = note_of(&story, 400);
@@ -60,7 +60,7 @@ fn a_note_says_whether_it_tells_all() {
 // The user typed `/github-pr-review`, but the request kept an earlier message as the task: the
 // command and its text both counted as notices.
 #[test]
-fn a_command_that_is_a_prompt_is_a_request() {
+fn prompt_command_counts_as_a_user_request() {
     let command = "<command-message>github-pr-review</command-message>\n\
                    <command-name>/github-pr-review</command-name>";
     let mut story = Story::new().user("we have conflicts").assistant("Solved.");
@@ -81,7 +81,7 @@ fn a_command_that_is_a_prompt_is_a_request() {
 // After a summary, the request kept a message that was settled 460 events before, as if it were the
 // task. Only the first message after the summary counts.
 #[test]
-fn a_summary_is_the_task_of_what_it_stands_for() {
+fn requests_before_an_imported_summary_are_not_the_task() {
     let EventBody::Compacted(summary) = compacted(3, "It was mended.") else {
         unreachable!("what it makes");
     };
@@ -113,7 +113,7 @@ fn a_summary_is_the_task_of_what_it_stands_for() {
 // 35 of 43 comments with which the user denied a call were missing from requests of 8,000 tokens
 // and their notes. So were answers to the model's questions. These are decisions.
 #[test]
-fn a_note_tells_what_the_user_said_to_calls() {
+fn note_quotes_refusals_and_answers_of_the_user() {
     let refused = "The user doesn't want to proceed with this tool use. The tool use was \
                    rejected. To tell you how to proceed, the user said:\nrebase from main first";
     let answered = "User has answered your questions: \"Which method?\"=\"Pre-built\". You can now \
@@ -135,7 +135,7 @@ fn a_note_tells_what_the_user_said_to_calls() {
 // A request of 8,000 tokens had 2,000 left and quoted eight lines of the user, cut at 160
 // characters.
 #[test]
-fn a_note_quotes_the_user_whole_where_there_is_room() {
+fn note_quotes_the_user_in_full_if_the_budget_allows() {
     let long = format!("look at it again {}and say why", "so ".repeat(100));
     let mut story = Story::new();
     for number in 0..40 {
@@ -152,7 +152,7 @@ fn a_note_quotes_the_user_whole_where_there_is_room() {
 
 // `…ev/workspace/cli/docs/plan.md` cannot be opened, and `mise run lint` does not say how it ended.
 #[test]
-fn a_note_tells_paths_to_open_and_how_calls_ended() {
+fn note_gives_full_paths_and_call_outcomes() {
     let mut story = Story::new().user("mend the parser");
     for step in 0..6 {
         let id = format!("s{step}");
@@ -183,7 +183,7 @@ fn a_note_tells_paths_to_open_and_how_calls_ended() {
 
 // The note counted ten calls that created and changed tasks, but did not say which tasks were open.
 #[test]
-fn a_budget_tells_what_is_still_to_do() {
+fn budget_note_lists_open_tasks() {
     let todos = |lint: &str| {
         format!(
             r#"{{"todos":[{{"content":"format","status":"completed"}},{{"content":"lint it","status":"{lint}"}}]}}"#
@@ -208,7 +208,7 @@ fn a_budget_tells_what_is_still_to_do() {
 // An interrupted command stayed as the task, and the actual task, which came when the command was
 // repeated, was dropped.
 #[test]
-fn a_command_that_was_broken_off_is_no_task() {
+fn aborted_command_is_not_the_task() {
     let command = |arguments: &str| {
         format!(
             "<command-message>debug</command-message>\n<command-name>/debug</command-name>{arguments}"
@@ -237,7 +237,7 @@ fn a_command_that_was_broken_off_is_no_task() {
 // A 51 KB listing that the user ran at the prompt took half of every request, and the user's own
 // messages were cut for it.
 #[test]
-fn what_a_command_of_the_user_printed_takes_no_half() {
+fn output_of_a_user_command_takes_at_most_an_eighth() {
     let mut story = Story::new().user("mend the parser");
     for step in 0..40 {
         let id = format!("s{step}");
@@ -266,7 +266,7 @@ fn what_a_command_of_the_user_printed_takes_no_half() {
 // and older steps stayed. A necessary result of 190 bytes was dropped with the command before it,
 // which the model had repeated.
 #[test]
-fn the_newest_step_outlasts_older_ones() {
+fn newest_step_is_shortened_before_it_is_dropped() {
     let mut story = Story::new().user("mend the parser");
     for step in 0..12 {
         let id = format!("s{step}");

@@ -118,7 +118,7 @@ mod tests {
 
     // Each test runner reports success and failure in its own words.
     #[test]
-    fn lines_are_told_whoever_ran() {
+    fn lines_of_each_test_runner_are_classified() {
         let (failed, passed, plain) = (RunLine::Failed, RunLine::Passed, RunLine::Plain);
         for (line, expected) in [
             ("ok  \tentire.io/cli/cmd/entire/cli/agent\t(cached)", passed),
@@ -168,7 +168,7 @@ mod tests {
 
     // A file that mentions tests is not test output.
     #[test]
-    fn code_and_prose_are_no_run() {
+    fn code_and_prose_are_not_test_runs() {
         let code: String = (1..60)
             .map(|at| format!("{at:>6}→    assert_eq!(of({at}), Expected::Ok);\n"))
             .collect();

@@ -32,7 +32,7 @@ fn cargo_run() -> String {
 
 // A failed test run says at its end what the next step needs. A digest of its beginning hid that.
 #[test]
-fn a_run_of_tests_keeps_what_failed_and_how_it_ended() {
+fn digest_of_tests_keeps_failures_and_outcome() {
     let told = of(&cargo_run(), 600);
     for needed in [
         "exit code 101",
@@ -48,7 +48,7 @@ fn a_run_of_tests_keeps_what_failed_and_how_it_ended() {
 
 // The kind is recognised by the lines, whichever tool printed them.
 #[test]
-fn kinds_are_told_by_their_lines() {
+fn output_kind_is_detected_from_lines() {
     let diff = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2\n--- a/src/a.rs\n+++ b/src/a.rs\n\
                 @@ -1,2 +1,2 @@\n-old\n+new\n same\n";
     for (text, expected) in [
@@ -77,7 +77,7 @@ fn kinds_are_told_by_their_lines() {
 
 // Counts by file or directory say more than the first lines.
 #[test]
-fn places_are_counted() {
+fn digest_counts_matches_and_changes_by_file() {
     let matches = numbered(40, |n| {
         format!("src/file_{}.rs:{n}: let needle = {n};", n % 3)
     });
@@ -102,7 +102,7 @@ fn places_are_counted() {
 
 // JSON escaped in JSON was longer than the result. Short members must stay readable.
 #[test]
-fn json_is_told_by_its_members() {
+fn digest_of_json_lists_its_members() {
     let rows: Vec<_> = (0..41)
         .map(|n| serde_json::json!({"id": n, "name": "x"}))
         .collect();
@@ -121,7 +121,7 @@ fn json_is_told_by_its_members() {
 // `array of 5 arrays` and `5 more keys` stood for flight numbers, balances and whether a trip was
 // insured.
 #[test]
-fn what_is_nested_in_json_is_told_by_its_leaves() {
+fn digest_of_nested_json_shows_leaf_values() {
     let text = serde_json::json!({
         "flights": [{"number": "HAT083", "date": "2024-05-21"}, {"number": "HAT194", "date": "2024-05-22"}],
         "passengers": [{"first": "Sofia", "born": "1986-03-02"}],
@@ -154,7 +154,7 @@ fn what_is_nested_in_json_is_told_by_its_leaves() {
 // The digest of a 345-line review had eight random lines, without verdict or findings, and lines
 // that the harness appended were counted as part of it.
 #[test]
-fn a_report_is_told_by_its_verdict_and_findings() {
+fn digest_of_a_report_keeps_verdict_and_findings() {
     let filler = "It is looked at here in some more detail than that.\n".repeat(40);
     let text = format!(
         "# Review\n{filler}## Summary\n{filler}**Verdict: REQUEST CHANGES**\n{filler}\
@@ -179,7 +179,7 @@ fn a_report_is_told_by_its_verdict_and_findings() {
 
 // Gaps are marked, and lines keep their order.
 #[test]
-fn gaps_show_and_order_stays() {
+fn digest_marks_gaps_and_keeps_line_order() {
     let text = numbered(100, |n| match n {
         50 => "error: the middle broke".to_owned(),
         n => format!("step {n} went well enough to be of no interest at all"),
@@ -195,7 +195,7 @@ fn gaps_show_and_order_stays() {
 
 // Reminders of the harness and empty numbered lines took the room of the file's text.
 #[test]
-fn only_the_result_is_quoted() {
+fn digest_skips_harness_text_and_empty_lines() {
     let code = numbered(80, |n| match n {
         n if n % 2 == 0 => format!("    {n}→"),
         n => format!("    {n}→let x_{n} = {n};"),
@@ -209,7 +209,7 @@ fn only_the_result_is_quoted() {
 // YAML lost its indentation, and lines from different blocks were joined without a gap. An editor
 // that searches for these lines does not find them.
 #[test]
-fn lines_stand_as_they_are() {
+fn digest_keeps_indentation_and_whole_lines() {
     let yaml = "     1→version: 2\n     2→\n     3→builds:\n     4→  - main: ./cmd/entire\n\
                      5→    binary: entire\n     6→    env:\n     7→      - CGO_ENABLED=0\n";
     let more = numbered(60, |n| format!("{:>6}→  key_{n}:  of no interest", n + 7));
@@ -246,7 +246,7 @@ fn lines_stand_as_they_are() {
 
 // The middle of a megabyte is not read, and the gap is marked.
 #[test]
-fn long_output_is_looked_at_from_both_ends() {
+fn digest_of_long_output_reads_both_ends() {
     let middle = "nothing to see here\n".repeat(60_000);
     let text = format!("first line\n{middle}error: at the very end\nExit code: 2\n");
     let told = of(&text, 400);
@@ -259,7 +259,7 @@ proptest! {
     /// For any output: the digest is within its limit, not empty, deterministic, and has no control
     /// characters except newlines.
     #[test]
-    fn bounded_and_never_empty(
+    fn any_digest_is_bounded_and_not_empty(
         text in prop_oneof![any::<String>(), r"(error: x\n|a/b.rs:3: y\n|\| a \| b \|\n|[ -~]{0,40}\n){0,40}"],
         error in any::<String>(),
         success in any::<bool>(),

@@ -36,7 +36,7 @@ fn window(line: &[u8]) -> WindowInput {
 // With JSON escaped in JSON and a long reference, 48 % of the digests were longer than the result.
 #[test]
 #[ignore = "a minute of measurement"]
-fn what_snapshots_save() {
+fn measure_token_savings_of_result_digests() {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
         return;

@@ -74,7 +74,7 @@ fn prompt(content: &str) -> PromptSet {
 // Prompt caches and models rely on the order: instructions, conversation, and changing sections
 // last.
 #[test]
-fn everything_is_in_its_place() {
+fn sections_of_a_request_are_in_order() {
     let story = Story::new()
         .then(say(Role::System, "opened"))
         .then(EventBody::SystemPromptSet(prompt("be brief")))
@@ -123,7 +123,7 @@ fn everything_is_in_its_place() {
 
 // A disabled enhancer does nothing and reports it. An unknown name or parameter gives a warning.
 #[test]
-fn steps_can_be_switched_off_and_set() {
+fn enhancers_can_be_disabled_and_configured() {
     let story = Story::new()
         .user("go")
         .then(set("a", "1"))
@@ -156,7 +156,7 @@ fn steps_can_be_switched_off_and_set() {
 
 // Knowledge costs tokens in every request, so it is off by default.
 #[test]
-fn knowledge_is_off_until_it_is_asked_for() {
+fn knowledge_is_off_by_default() {
     let mut window = Story::new().user("go").input();
     window.knowledge = Some("cwd: /src".to_owned());
     let (draft, _) = run(&window, &ContextPolicy::default(), &[]);
@@ -172,7 +172,7 @@ fn knowledge_is_off_until_it_is_asked_for() {
 // A summary replaces the compacted events and has their reference. Kept turns follow, and earlier
 // working memory is gone.
 #[test]
-fn a_compaction_begins_anew() {
+fn compaction_replaces_earlier_events_with_its_summary() {
     let story = Story::new()
         .then(say(Role::System, "be brief"))
         .then(EventBody::ToolsDefined {
@@ -213,7 +213,7 @@ fn a_compaction_begins_anew() {
 
 // An imported compaction has its summary in the message after it.
 #[test]
-fn an_imported_summary_is_a_message() {
+fn imported_summary_in_the_next_message_is_sent_once() {
     let story = Story::new()
         .user("old")
         .assistant("done")
@@ -228,7 +228,7 @@ fn an_imported_summary_is_a_message() {
 // A session was compacted in the middle of a turn, and steps from before were sent beside the
 // summary that covers them. The task stays.
 #[test]
-fn an_imported_summary_stands_for_the_steps_before_it() {
+fn imported_summary_replaces_the_steps_before_it() {
     let story = Story::new()
         .user("old")
         .assistant("done")
@@ -273,7 +273,7 @@ fn an_imported_summary_stands_for_the_steps_before_it() {
 // A session that continues in its own file begins with the summary of another session. The
 // reference "#1 to #1" then named events that have nothing of it.
 #[test]
-fn a_summary_of_what_is_not_here_names_no_place() {
+fn summary_of_another_session_has_no_reference() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
         unreachable!("what it makes");
     };
@@ -290,7 +290,7 @@ fn a_summary_of_what_is_not_here_names_no_place() {
 // Eight of 49 summaries were recorded during a call that never got a result, and all steps before
 // were sent beside them. If the result still comes, it is told as a late one.
 #[test]
-fn an_imported_summary_stands_for_a_call_that_was_under_way() {
+fn imported_summary_replaces_an_open_call() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
         unreachable!("what it makes");
     };
@@ -322,7 +322,7 @@ fn an_imported_summary_stands_for_a_call_that_was_under_way() {
 // Guidance is given once for each tool, at the place of its discovery, so that the prefix stays
 // stable.
 #[test]
-fn guidance_is_told_once_in_its_place() {
+fn guidance_is_sent_once_per_tool_in_place() {
     let given = |tool: &str, text: &str| EventBody::GuidanceGiven {
         guidance: vec![Guidance {
             tool: tool.to_owned(),
@@ -376,7 +376,7 @@ fn snapshots(draft: &Draft) -> Vec<Option<&Snapshot>> {
 // The policy decides when results are replaced: at the end of their turn, some turns later, or
 // never. Results of the open turn stay.
 #[test]
-fn results_give_way_by_policy() {
+fn policy_decides_when_results_are_shortened() {
     let mut story = Story::new();
     for id in ["a", "b", "c"] {
         story = story
@@ -402,7 +402,7 @@ fn results_give_way_by_policy() {
 
 // A recorded digest takes precedence over the generated one.
 #[test]
-fn recorded_snapshots_are_preferred() {
+fn recorded_result_digest_is_preferred() {
     let story = Story::new()
         .user("go")
         .assistant("")
@@ -463,7 +463,7 @@ impl Enhancer for Shout {
 
 // An embedder's enhancer runs last, and its items are counted. A policy can disable it by name.
 #[test]
-fn a_programs_own_step_runs_after_the_others() {
+fn custom_enhancer_runs_last() {
     let window = Story::new().user("go").input();
     let own: [Arc<dyn Enhancer>; 1] = [Arc::new(Shout)];
     let (draft, reports) = run(&window, &ContextPolicy::default(), &own);
@@ -485,7 +485,7 @@ fn a_programs_own_step_runs_after_the_others() {
 
 // The documented list of enhancers must match the pipeline.
 #[test]
-fn the_list_is_the_pipeline() {
+fn listed_enhancers_are_the_pipeline() {
     let (_, reports) = run(&Story::new().input(), &ContextPolicy::default(), &[]);
     let listed: Vec<_> = built_in().iter().map(|known| known.name).collect();
     let ran: Vec<_> = reports.iter().map(|report| report.name.as_str()).collect();
@@ -505,7 +505,7 @@ fn the_list_is_the_pipeline() {
 // 139 of 142 real sessions record calls but no definitions. With a body without `tools`, the model
 // cannot call any, and some endpoints refuse it.
 #[test]
-fn called_tools_are_defined_where_nothing_defines_any() {
+fn undefined_tools_are_defined_from_calls() {
     let mut story = Story::new().user("go").assistant("");
     for (id, tool, arguments) in [
         ("a", "Read", r#"{"file_path": "/a", "limit": 3}"#),
@@ -577,7 +577,7 @@ fn called_tools_are_defined_where_nothing_defines_any() {
 // Tools are at the front of a request. A new key in a call, or a changed order under a budget,
 // invalidated the cached prefix: 11 of 100 cached tokens were lost.
 #[test]
-fn tools_made_from_calls_change_seldom() {
+fn tools_defined_from_calls_change_seldom() {
     let small = ContextPolicy {
         budget_tokens: 400,
         ..ContextPolicy::default()
@@ -609,7 +609,7 @@ fn tools_made_from_calls_change_seldom() {
 // The definition of `Read` had only `file_path`, and eighteen messages later it was called with a
 // limit. A parameter that was null in one call was declared a string.
 #[test]
-fn tools_made_from_calls_take_what_was_passed() {
+fn tools_defined_from_calls_accept_the_passed_arguments() {
     let call = |id: &str, tool: &str, arguments: &str| {
         EventBody::ToolCallRequested(ToolCallRequested {
             call_id: id.to_owned(),
@@ -663,7 +663,7 @@ fn tools_made_from_calls_take_what_was_passed() {
 // If tools are defined, a definition that was withdrawn must not come back because the tool was
 // called once.
 #[test]
-fn defined_tools_are_not_made_again() {
+fn explicit_tool_definitions_are_not_completed_from_calls() {
     let story = Story::new()
         .then(EventBody::ToolsDefined { tools: Vec::new() })
         .user("go")
@@ -675,7 +675,7 @@ fn defined_tools_are_not_made_again() {
 
 // A result of one byte became 56 tokens. A digest must save at least a quarter.
 #[test]
-fn short_means_shorter() {
+fn result_digest_is_used_only_if_it_is_shorter() {
     let long = "a line that says something of no great weight\n".repeat(60);
     let middle = "x = 1; y = 2; z = x + y; print(z)\n".repeat(6);
     let mut story = Story::new().user("go").assistant("");

@@ -194,7 +194,7 @@ mod tests {
 
     // Guidance must change with what is known, from discovering to interpreting.
     #[test]
-    fn guidance_evolves() {
+    fn guidance_follows_the_gathered_knowledge() {
         let offered = ["search", "list_files", "inspect_file"].map(str::to_owned);
         let steps = [
             ("list_files", "{}", r#"["a.nc", "b.nc", "c.nc", "d.nc"]"#),
@@ -223,7 +223,7 @@ mod tests {
 
     // A prerequisite is missing until it has succeeded. A failed call does not count.
     #[test]
-    fn prerequisites_are_missing_until_they_succeed() {
+    fn prerequisite_is_missing_until_it_succeeds() {
         let policy = r#"{"prerequisites": {"plot_*": ["list_*", "inspect_file"]}}"#;
         let calls = [
             ("list_data", "{}", "[]"),
@@ -246,7 +246,7 @@ mod tests {
     // The summary goes into every prompt: it names the newest items, says how many it omits, and
     // stays within its limit.
     #[test]
-    fn the_summary_is_short_and_says_what_is_left_out() {
+    fn summary_is_bounded_and_counts_omitted_files() {
         let many: Vec<String> = (0..500).map(|n| format!("data/{n}.nc")).collect();
         let many = serde_json::to_string(&many).unwrap();
         let calls = [

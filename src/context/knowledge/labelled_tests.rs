@@ -177,7 +177,7 @@ fn level(calls: &[Labelled]) -> Level {
 // agent tools. The limits are the levels reached, minus a label or two that are debatable. Run with
 // `--nocapture` to see errors.
 #[test]
-fn the_defaults_find_the_files_of_real_calls() {
+fn default_rules_find_the_files_of_labelled_calls() {
     let Some(calls) = labelled(LABELS) else {
         return;
     };

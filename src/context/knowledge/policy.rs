@@ -399,7 +399,7 @@ mod tests {
     // Most conversations use the defaults. They must match the documented names, also behind a
     // server's name.
     #[test]
-    fn defaults_match_the_usual_names() {
+    fn default_rules_match_common_tool_names() {
         let policy = KnowledgePolicy::default();
         for (tool, expected) in [
             ("list_files", Some(Gives::Files)),
@@ -422,7 +422,7 @@ mod tests {
     // A policy changes one rule, removes another and adds a third; the others stay. A misspelt
     // field is an error.
     #[test]
-    fn a_conversations_policy_is_merged_over_the_defaults() {
+    fn conversation_policy_is_merged_over_the_defaults() {
         let text = r#"{"rules": {"files": {"tools": {"prefixes": ["Glob"]}}, "variables": null,
             "edited": {"tools": {"names": ["Edit"]}, "from": "arguments", "arguments": ["file_path"]}},
             "prerequisites": {"read_*": ["list_files"], "read_csv": ["inspect_*", "list_files"]}}"#;

@@ -569,7 +569,7 @@ mod tests {
     // Tools list files in a dozen forms. Each must give the files, and no words, folders or links
     // around them.
     #[test]
-    fn files_are_read_from_every_usual_form() {
+    fn files_are_parsed_from_every_common_format() {
         for (text, expected) in [
             (r#"["a.nc", "b/c.nc"]"#, &["a.nc", "b/c.nc"][..]),
             (
@@ -632,7 +632,7 @@ mod tests {
     // Variables come as maps, lists of names and lists of objects, with or without the file. An
     // error result gives none.
     #[test]
-    fn variables_are_read_from_every_usual_form() {
+    fn variables_are_parsed_from_every_common_format() {
         let keys = KnowledgePolicy::default().file_arguments;
         for (text, expected, file) in [
             (
@@ -707,7 +707,7 @@ mod tests {
 
     // The directory after `cd` is known only if no shell expansion is needed.
     #[test]
-    fn directories_are_followed() {
+    fn shell_cd_sets_the_working_directory() {
         for (command, expected) in [
             ("cd /a/b && ls", Some("/a/b")),
             ("cd 'my dir'; ls", Some("my dir")),

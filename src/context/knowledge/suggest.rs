@@ -395,7 +395,7 @@ mod tests {
     // For each way to leave a file or a variable open: it is filled with the most recently used
     // one, and nothing else changes.
     #[test]
-    fn empty_arguments_are_filled() {
+    fn empty_arguments_are_filled_from_knowledge() {
         let schema =
             tool(r#"{"properties": {"filename": {"type": "string"}, "variable": {}, "top": {}}}"#);
         for (arguments, definition, expected) in [
@@ -435,7 +435,7 @@ mod tests {
 
     // A suggestion says where it comes from and has alternatives, best first.
     #[test]
-    fn suggestions_say_why_and_what_else() {
+    fn suggestion_has_reason_and_alternatives() {
         let suggested = known()
             .suggest_arguments(r#"{"file": null, "column": null}"#, None)
             .unwrap();
@@ -452,7 +452,7 @@ mod tests {
 
     // A partial path is completed only if one file matches; a whole one does not change.
     #[test]
-    fn partial_paths_are_completed_without_doubt() {
+    fn partial_path_is_completed_only_if_unambiguous() {
         for (given, completed) in [
             ("a.nc", Some("data/a.nc")),
             ("./a.nc", Some("data/a.nc")),
@@ -473,7 +473,7 @@ mod tests {
 
     // The schema is kept: a list gets a list, and a choice only offered values.
     #[test]
-    fn the_schema_is_kept() {
+    fn suggestions_follow_the_tool_schema() {
         let schema = tool(
             r#"{"properties": {"file": {"type": "array"}, "variable": {"enum": ["temp", "x"]}}}"#,
         );

@@ -72,7 +72,7 @@ fn paths(knowledge: &Knowledge) -> Vec<&str> {
 // Failed and cancelled calls, and calls without a rule, give nothing. Each file has the first event
 // that named it.
 #[test]
-fn only_results_that_worked_give_knowledge() {
+fn only_successful_results_give_knowledge() {
     let knowledge = told(&[
         (
             "list_files",
@@ -107,7 +107,7 @@ fn only_results_that_worked_give_knowledge() {
 // Variables belong to the file that the call or its result names. The newest detail of each counts;
 // other variables stay.
 #[test]
-fn variables_gather_by_file() {
+fn variables_are_grouped_by_file() {
     let knowledge = told(&[
         (
             "inspect_file",
@@ -137,7 +137,7 @@ fn variables_gather_by_file() {
 // Tools of coding agents follow no naming rule. A policy must be able to read them: arguments, grep
 // output, and `cd` in a shell command.
 #[test]
-fn a_policy_reaches_other_tools() {
+fn policy_rules_apply_to_other_tools() {
     let policy = r#"{"rules": {
         "glob": {"tools": {"names": ["Glob"]}},
         "grep": {"tools": {"names": ["Grep"]}, "text": "before_colon"},
@@ -170,7 +170,7 @@ fn a_policy_reaches_other_tools() {
 // A tool that lists endlessly must not fill the memory: the first items are kept, the others are
 // counted.
 #[test]
-fn bounds_hold_and_count() {
+fn items_over_the_limit_are_counted() {
     let policy = Arc::new(KnowledgePolicy::default());
     let list: Vec<String> = (0..50).map(|n| format!("{n}.txt")).collect();
     let list = serde_json::to_string(&list).unwrap();
@@ -238,7 +238,7 @@ proptest! {
     // The engine extends its knowledge; a restart folds from the start. Both must be equal,
     // wherever the fold was interrupted, also between a call and its result.
     #[test]
-    fn extending_is_folding_again(
+    fn extended_knowledge_equals_a_full_fold(
         calls in proptest::collection::vec(any_call(), 0..12), cut in 0_usize..25,
     ) {
         let events = events(&borrowed(&calls));
@@ -254,7 +254,7 @@ proptest! {
     // Calls of one batch return in any order. The knowledge and the success counts must not depend
     // on it.
     #[test]
-    fn results_may_come_in_any_order(
+    fn knowledge_does_not_depend_on_result_order(
         calls in proptest::collection::vec(any_call(), 0..8).prop_shuffle(), seed in any::<u64>(),
     ) {
         let known = |calls: &[(String, String, String)]| {
@@ -281,7 +281,7 @@ proptest! {
     // For any results: nothing exceeds its limit, no text breaks a line of a prompt, and all texts
     // are bounded.
     #[test]
-    fn nothing_passes_its_bound(
+    fn knowledge_of_any_calls_is_bounded(
         calls in proptest::collection::vec(any_call(), 0..20), items_max in 0_usize..6,
     ) {
         let policy = Arc::new(KnowledgePolicy::default());

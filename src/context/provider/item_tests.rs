@@ -65,7 +65,7 @@ fn id_of(items: &[(String, Option<String>)], kind: &str) -> Option<String> {
 /// Items were sent with other ids than OpenAI had assigned, or none, so its cache and traces did
 /// not recognise them.
 #[test]
-fn items_keep_the_ids_that_openai_gave() {
+fn openai_items_keep_their_ids() {
     let blocks = || vec![thought("rs_1", "x"), text("I look."), called("a", "fc_7")];
     let items = ids(vec![answer(by("gpt-5"), blocks()), user("go on")]);
     let id = |text: &str| Some(text.to_owned());
@@ -96,7 +96,7 @@ fn items_keep_the_ids_that_openai_gave() {
 /// OpenAI refuses a known item without the reasoning before it (`was provided without its required
 /// 'reasoning' item`). If the reasoning is not sent, the id is not sent either.
 #[test]
-fn ids_stay_behind_with_their_reasoning() {
+fn ids_are_left_out_without_their_reasoning() {
     let items = |blocks: Vec<Block>| ids(vec![answer(by("gpt-5"), blocks)]);
     for blocks in [
         // The reasoning is not encrypted.
@@ -127,7 +127,7 @@ fn ids_stay_behind_with_their_reasoning() {
 /// Anthropic's message ids look like OpenAI's, and gateways assign such ids to calls of any model.
 /// OpenAI gets only its own ids, and other providers get none.
 #[test]
-fn ids_go_to_their_maker_only() {
+fn item_ids_are_sent_only_to_their_provider() {
     let blocks = || vec![text("I look."), called("a", "fc_7")];
     let items = ids(vec![answer(by("claude-sonnet-4-5"), blocks())]);
     assert_ne!(id_of(&items, "message").unwrap(), "msg_0a1b");
@@ -151,7 +151,7 @@ fn ids_go_to_their_maker_only() {
 /// asks for it. A model without reasoning refuses that option. A deployment can have any name, so
 /// the parameter `reasoning` in the requests decides.
 #[test]
-fn encrypted_reasoning_is_asked_for() {
+fn request_includes_encrypted_reasoning_for_reasoning_models() {
     let include = |model: &str, parameter: Option<(&str, &str)>| {
         let mut draft = draft(Provider::OpenAiResponses, vec![user("go")]);
         draft.config.model_id = model.into();
@@ -187,7 +187,7 @@ fn encrypted_reasoning_is_asked_for() {
 /// A model wrote arguments that are not JSON. The request failed, or omitted them. OpenAI's formats
 /// take the text unchanged; the others get an object that marks the arguments as invalid.
 #[test]
-fn arguments_that_are_no_json_are_told() {
+fn invalid_json_arguments_are_sent_as_text_or_wrapped() {
     for text in ["{\"a\": 1", "ls -la", "", "[[[["] {
         let contents = || vec![step(vec![call("a", "read", text, said("no"))])];
         let body = |provider| body_of(&draft(provider, contents()));

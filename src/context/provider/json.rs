@@ -151,7 +151,7 @@ mod tests {
     /// Some providers accept only an object, and models write anything. All arguments must become
     /// an object without loss.
     #[test]
-    fn arguments_become_objects() {
+    fn any_arguments_become_a_json_object() {
         let cases = [
             (r#"{"b":1, "a":1.50}"#, r#"{"b":1, "a":1.50}"#),
             ("", "{}"),
@@ -170,7 +170,7 @@ mod tests {
     /// An escaped unpaired surrogate makes strict parsers refuse the whole body. It must be
     /// replaced, and nothing else may change.
     #[test]
-    fn halves_of_surrogate_pairs_are_replaced() {
+    fn lone_surrogates_are_replaced() {
         let cases = [
             (r#"{"a":"\ud83d\ude00"}"#, r#"{"a":"\ud83d\ude00"}"#),
             (r#"{"a":"\ud83d"}"#, r#"{"a":"\ufffd"}"#),

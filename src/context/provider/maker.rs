@@ -199,7 +199,7 @@ mod tests {
     /// Releases of one model share reasoning, but different models do not. The family drops dates
     /// and stages, and keeps generations and sizes.
     #[test]
-    fn families() {
+    fn model_family_drops_dates_and_stages() {
         let cases = [
             ("claude-sonnet-4-5-20250929", "claude-sonnet-4-5"),
             ("anthropic/claude-sonnet-4", "claude-sonnet-4"),
@@ -221,7 +221,7 @@ mod tests {
 
     /// Another provider or model refuses a signature, so only an exact match may pass.
     #[test]
-    fn reasoning_goes_back_to_its_own_family_only() {
+    fn reasoning_is_sent_only_to_its_own_model_family() {
         let signed = |provider: &str, model: &str| Reasoning {
             signature: "sig".into(),
             provider: provider.into(),

@@ -283,7 +283,7 @@ mod tests {
     /// Recordings often have wrong types or none: the type is recognised by the bytes, and `data:`
     /// URLs count as inline.
     #[test]
-    fn types_and_sources_are_found() {
+    fn media_type_and_source_are_detected() {
         let png = b"\x89PNG\r\n\x1a\nrest".as_slice();
         let cases = [
             (media("", MediaSource::Data(png.into())), "image/png"),
@@ -308,7 +308,7 @@ mod tests {
 
     /// Media that cannot be sent give a reason and are not sent broken.
     #[test]
-    fn broken_media_say_why() {
+    fn broken_media_are_refused_with_a_reason() {
         let bad = [
             MediaSource::Absent,
             MediaSource::Data(Vec::new().into()),

@@ -172,7 +172,7 @@ mod tests {
     /// Ids come from any provider or framework. Unaccepted ids are mapped, always in the same way,
     /// and never to the id of another call.
     #[test]
-    fn ids_are_legal_unique_and_stable() {
+    fn mapped_call_ids_are_legal_unique_and_stable() {
         let odd = [
             "",
             "a b",
@@ -195,7 +195,7 @@ mod tests {
 
     /// A call names its tool as the tools section does: one name, one mapping.
     #[test]
-    fn a_tool_has_one_name() {
+    fn tool_name_is_mapped_to_one_legal_name() {
         let mut names = ToolNames::new(Charset::GEMINI);
         let first = names.name("mcp/read file").into_owned();
         assert!(Charset::GEMINI.is_legal(&first), "{first}");
@@ -207,7 +207,7 @@ mod tests {
 
     /// A name that looks like a mapped one must not collide with it.
     #[test]
-    fn a_mapped_name_is_not_given_twice() {
+    fn real_name_never_equals_a_mapped_name() {
         let mut names = ToolNames::new(Charset::WORD);
         let mapped = names.name("a b").into_owned();
         assert_ne!(names.name(&mapped.clone()), mapped);

@@ -219,7 +219,7 @@ mod tests {
         // If a unit is cut at the wrong place, a cached prefix looks changed, or a changed one
         // equal.
         #[test]
-        fn any_value_is_noted_where_it_lies(value in values(), depth_max in 0_usize..6) {
+        fn outline_records_the_range_of_any_value(value in values(), depth_max in 0_usize..6) {
             let mut all = Vec::new();
             expected(&value, 1, depth_max, &mut all);
             prop_assert_eq!(noted(&value, depth_max), all);

@@ -229,7 +229,7 @@ mod tests {
     /// A conversation can be sent to any provider. Each gets the parameters it knows under its own
     /// names, and the caller gets warnings about the others.
     #[test]
-    fn parameters_take_each_providers_names() {
+    fn parameters_are_renamed_for_each_provider() {
         let parameters = [
             ("temperature", "0.70"),
             ("max_tokens", "100"),
@@ -268,7 +268,7 @@ mod tests {
 
     /// A value that the provider would refuse must not fail the request.
     #[test]
-    fn bad_values_are_left_out() {
+    fn invalid_parameter_values_are_left_out() {
         let bad = [
             ("temperature", "\"hot\""),
             ("temperature", "1.5"),

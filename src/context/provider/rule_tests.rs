@@ -44,7 +44,7 @@ fn without(mut value: Value, key: &str, start: &str) -> Value {
 /// `[results…, user message]` after a batch: Anthropic requires all in one message, results first.
 /// The others require the results directly after the calls.
 #[test]
-fn a_parallel_batch_and_a_user_message() {
+fn results_come_before_the_next_user_message() {
     let contents = || {
         vec![
             user("go"),
@@ -117,7 +117,7 @@ fn a_parallel_batch_and_a_user_message() {
 /// A history may begin with the assistant and have empty messages. Anthropic and Gemini require the
 /// user first, and no provider accepts empty messages.
 #[test]
-fn a_leading_assistant_and_empty_messages() {
+fn leading_assistant_and_empty_messages_are_adapted() {
     let contents = || {
         vec![
             step(vec![text("hi")]),
@@ -154,7 +154,7 @@ fn a_leading_assistant_and_empty_messages() {
 /// Other providers refuse reasoning, and its own refuses it without the item that it led to. It
 /// must be sent exactly, or not at all.
 #[test]
-fn reasoning_goes_back_whole_or_not_at_all() {
+fn reasoning_is_sent_whole_or_left_out() {
     let blocks = || {
         vec![
             reasoning("one", "c2ln"),
@@ -221,7 +221,7 @@ fn reasoning_goes_back_whole_or_not_at_all() {
 /// Of several signed reasoning items before one item, only the last is directly before it, unless
 /// they are pieces of one item.
 #[test]
-fn responses_reasoning_of_one_id_is_one_item() {
+fn openai_reasoning_with_one_id_is_one_item() {
     let thought = |id: &str, text: &str| {
         part(ContentPart::Reasoning(treering_domain::Reasoning {
             text: text.into(),
@@ -254,7 +254,7 @@ fn responses_reasoning_of_one_id_is_one_item() {
 /// providers need Google's placeholder on the first call of each content, and real signatures must
 /// stay at their place.
 #[test]
-fn gemini_3_calls_are_signed() {
+fn gemini_3_calls_have_signatures() {
     let contents = vec![
         user("go"),
         step(vec![
@@ -289,7 +289,7 @@ fn gemini_3_calls_are_signed() {
 /// A system message in the middle of a conversation: OpenAI has a role for it, the others get it as
 /// a marked user message.
 #[test]
-fn system_messages_in_the_middle() {
+fn late_system_messages_get_a_role_or_a_marker() {
     let contents = || {
         vec![
             Content::Instruction("be kind".into()),
@@ -335,7 +335,7 @@ fn system_messages_in_the_middle() {
 /// A refusal has its own field at OpenAI and is text elsewhere. A structured result stays
 /// structured if results are objects.
 #[test]
-fn refusals_and_structured_results() {
+fn refusals_and_structured_results_are_adapted() {
     let structured = crate::draft::Outcome::Result(crate::draft::ResultOutcome {
         event: at(3),
         success: true,
@@ -369,7 +369,7 @@ fn refusals_and_structured_results() {
 /// tools, of the system prompt, and of the stable parts of this request and the last one, never on
 /// content that changes.
 #[test]
-fn anthropic_breakpoints_end_what_is_stable() {
+fn anthropic_breakpoints_end_stable_parts() {
     let mut draft = rich(Provider::Anthropic);
     let marks = |draft: &Draft| -> Vec<String> {
         let body: Value =
@@ -413,7 +413,7 @@ fn anthropic_breakpoints_end_what_is_stable() {
 
 /// An embedder can use the typed body, and send it.
 #[test]
-fn typed_bodies_can_be_used_directly() {
+fn typed_body_serialises_to_the_rendered_body() {
     let draft = rich(Provider::Anthropic);
     let policy = ContextPolicy::default();
     let adapted = anthropic::Anthropic.adapt(&draft, &policy).unwrap();
@@ -426,7 +426,7 @@ fn typed_bodies_can_be_used_directly() {
 /// With `thinking` enabled, the open tool loop must begin with thinking. A history of another
 /// provider has none, and must not make the request fail.
 #[test]
-fn thinking_is_switched_off_where_history_has_none() {
+fn thinking_is_disabled_without_reasoning_in_the_open_turn() {
     let body = |maker: Provider, most: Option<&str>| {
         let blocks = vec![reasoning("so", "c2ln"), call("a", "read", "{}", said("1"))];
         let mut draft = draft(
@@ -459,7 +459,7 @@ fn thinking_is_switched_off_where_history_has_none() {
 /// one, which every provider refuses. The first gives a warning; in the second the field is
 /// omitted.
 #[test]
-fn the_model_is_one_that_the_provider_may_have() {
+fn missing_or_foreign_model_gives_a_warning() {
     let request = |provider: Provider, model: &str| {
         let mut draft = draft(provider, vec![user("go")]);
         draft.config.model_id = model.into();
@@ -510,7 +510,7 @@ fn the_model_is_one_that_the_provider_may_have() {
 /// A tool choice has the name in the conversation. It must be mapped to the provider's name, in
 /// each provider's format.
 #[test]
-fn tool_choices_take_each_providers_shape() {
+fn tool_choice_is_adapted_to_each_provider() {
     let body = |provider: Provider| {
         let mut draft = draft(provider, vec![user("go")]);
         draft.tools = vec![tool("fs/read", "{}")];

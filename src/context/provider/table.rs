@@ -171,7 +171,7 @@ mod tests {
     /// Names are used on command lines and in policies. Each name must parse back, and the error
     /// for an unknown one must list the known ones.
     #[test]
-    fn names_are_read_as_they_are_told() {
+    fn provider_names_round_trip_and_unknown_ones_are_refused() {
         for provider in Provider::ALL {
             assert_eq!(provider.as_str().parse(), Ok(provider));
             assert_eq!(Provider::of_number(provider.number()), Some(provider));

@@ -35,31 +35,31 @@ proptest! {
     /// A history can have anything that the engine accepts. The request must always be valid for
     /// OpenAI Chat, and deterministic.
     #[test]
-    fn any_draft_is_legal_openai_chat(draft in any_draft(Provider::OpenAiChat)) {
+    fn any_draft_gives_a_legal_openai_chat_body(draft in any_draft(Provider::OpenAiChat)) {
         is_legal(&draft)?;
     }
 
     /// The same for OpenAI Responses.
     #[test]
-    fn any_draft_is_legal_openai_responses(draft in any_draft(Provider::OpenAiResponses)) {
+    fn any_draft_gives_a_legal_openai_responses_body(draft in any_draft(Provider::OpenAiResponses)) {
         is_legal(&draft)?;
     }
 
     /// The same for Anthropic.
     #[test]
-    fn any_draft_is_legal_anthropic(draft in any_draft(Provider::Anthropic)) {
+    fn any_draft_gives_a_legal_anthropic_body(draft in any_draft(Provider::Anthropic)) {
         is_legal(&draft)?;
     }
 
     /// The same for Gemini.
     #[test]
-    fn any_draft_is_legal_gemini(draft in any_draft(Provider::Gemini)) {
+    fn any_draft_gives_a_legal_gemini_body(draft in any_draft(Provider::Gemini)) {
         is_legal(&draft)?;
     }
 
     /// The same for the neutral form.
     #[test]
-    fn any_draft_is_legal_neutral(draft in any_draft(Provider::Neutral)) {
+    fn any_draft_gives_a_legal_neutral_body(draft in any_draft(Provider::Neutral)) {
         is_legal(&draft)?;
     }
 
@@ -67,7 +67,7 @@ proptest! {
     /// of earlier items. One exception: in Gemini's last content, if it is the model's, the model's
     /// next text is merged.
     #[test]
-    fn more_items_leave_earlier_units(
+    fn appended_items_do_not_change_earlier_units(
         draft in proptest::sample::select(Provider::ALL.to_vec()).prop_flat_map(any_draft),
         cut in 0_usize..12,
     ) {
@@ -97,7 +97,7 @@ proptest! {
 
 /// Users and providers read the bodies, so a change of a format must be reviewed.
 #[test]
-fn a_rich_conversation_in_all_shapes() {
+fn bodies_of_all_providers_match_the_snapshots() {
     for provider in Provider::ALL {
         let rendered = render(&rich(provider), &policy()).unwrap();
         let body: serde_json::Value = serde_json::from_slice(&rendered.body).unwrap();
@@ -113,7 +113,7 @@ fn a_rich_conversation_in_all_shapes() {
 
 /// If the policy refuses unsupported media, the request must fail with the medium's name.
 #[test]
-fn media_can_be_refused() {
+fn policy_can_refuse_unsupported_media() {
     let audio = treering_domain::ContentPart::Audio(treering_domain::Media {
         media_type: "audio/wav".into(),
         source: treering_domain::MediaSource::Data(bytes::Bytes::from_static(b"RIFF")),
@@ -147,7 +147,7 @@ fn media_can_be_refused() {
 /// Strict tools lost the flag, so the model could ignore the schema. OpenAI's formats have it; the
 /// others must not get it.
 #[test]
-fn strict_tools_stay_strict() {
+fn strict_tools_are_marked_strict_for_openai() {
     for (provider, strict, expected) in [
         (Provider::OpenAiChat, Some(true), Some("\"strict\":true")),
         (Provider::OpenAiChat, None, None),

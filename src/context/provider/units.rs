@@ -146,7 +146,7 @@ mod tests {
     /// A breakpoint moves from request to request while the text before it stays. The hash must
     /// ignore it, but not the same text in recorded values.
     #[test]
-    fn hashes_leave_breakpoints_out() {
+    fn unit_hashes_ignore_cache_breakpoints() {
         let mark = BREAKPOINT;
         let cases = [
             (format!(r#"[{{"name":"a"{mark}}}]"#), r#"[{"name":"a"}]"#),

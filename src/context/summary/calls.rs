@@ -453,7 +453,7 @@ mod tests {
 
     // The description of `Grep` had the place, but not the pattern.
     #[test]
-    fn a_search_is_told_with_what_it_looked_for() {
+    fn search_call_is_described_by_its_pattern() {
         let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
         assert_eq!(told(both), "fn parse in /repo/src");
         assert_eq!(told(r#"{"file_path":"a.rs","pattern":"x"}"#), "x in a.rs");
@@ -463,7 +463,7 @@ mod tests {
 
     // `search_direct_flight MCO` had neither destination nor date, although there was room.
     #[test]
-    fn a_call_without_a_telling_name_is_told_with_all_that_is_short() {
+    fn call_is_described_by_all_short_arguments() {
         let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
         assert_eq!(told(flight), "MCO BOS 2024-05-21 2");
         let long = format!(r#"{{"to":"ada","text":"{}"}}"#, "so ".repeat(50));
@@ -477,7 +477,7 @@ mod tests {
 
     // `…ev/workspace/tmp/cli/docs/plans/a.md` names a file that cannot be opened.
     #[test]
-    fn paths_are_whole_or_from_a_directory_that_is_told() {
+    fn paths_are_full_or_relative_to_a_given_directory() {
         let deep = format!(
             "/Users/dev{}/strategy/manual_commit_test.go",
             "/work".repeat(20)
@@ -496,7 +496,7 @@ mod tests {
 
     // For an agent that works without files, the calls with effects are what matters.
     #[test]
-    fn tools_that_do_something() {
+    fn tools_with_side_effects_are_detected() {
         for tool in [
             "update_reservation_flights",
             "book_reservation",
@@ -527,7 +527,7 @@ mod tests {
 
     // A note said that tests ran, but not how they ended.
     #[test]
-    fn how_a_call_ended() {
+    fn outcome_of_a_call_is_its_last_meaningful_line() {
         assert_eq!(ended("running\n0 issues.\n\n", 40), "… 0 issues.");
         assert_eq!(ended("0 issues.\n", 40), "0 issues.");
         assert_eq!(
@@ -546,7 +546,7 @@ mod tests {
     // A review requested changes for two critical findings, but the note said that lint and tests
     // pass. A script that was read "ended" with `fi`, and a status with one of two files.
     #[test]
-    fn what_ended_a_text_is_not_all_of_it() {
+    fn outcome_prefers_a_verdict_over_the_last_line() {
         let review = "# Review\n\n**Verdict: REQUEST CHANGES**\n\n2 critical findings.\n\n\
                       - Lint and all unit tests pass clean.\n";
         assert_eq!(ended(review, 80), "Verdict: REQUEST CHANGES");
@@ -568,7 +568,7 @@ mod tests {
 
     // The 60 characters for a command only told where it ran.
     #[test]
-    fn a_command_is_told_and_not_where_it_runs() {
+    fn command_is_described_without_its_cd() {
         let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";
         let command = format!(r#"{{"command":"cd {deep} && npm run check"}}"#);
         assert_eq!(told(&command), "npm run check");
@@ -577,7 +577,7 @@ mod tests {
 
     // `refused update_issue ## Problem …` did not say which issue.
     #[test]
-    fn what_a_call_is_about_comes_first() {
+    fn id_or_path_comes_first_in_a_call_description() {
         let issue = r###"{"description":"## Problem\nIt is so","id":"ENT-241"}"###;
         assert_eq!(told(issue), "ENT-241 ## Problem It is so");
         let titled = r#"{"issue_id":7,"title":"Mend it","description":"So"}"#;

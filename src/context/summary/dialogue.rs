@@ -267,7 +267,7 @@ mod tests {
     /// A successor needs what was asked, the outcome, failures, open tasks, and names of files and
     /// ids.
     #[test]
-    fn what_came_of_turns() {
+    fn dialogue_summary_lists_requests_answers_and_failures() {
         let text = summary(
             &[
                 Spoken::User("Change the title of content/home.md, please"),
@@ -294,7 +294,7 @@ mod tests {
     /// The first request has the task, and the last ones the current state. What is left out is in
     /// between.
     #[test]
-    fn the_middle_goes_first() {
+    fn dialogue_summary_drops_middle_turns_first() {
         let mut spoken = Vec::new();
         let asked: Vec<String> = (1..=60).map(|n| format!("request {n}")).collect();
         for asked in &asked {
@@ -310,14 +310,14 @@ mod tests {
 
     /// Without messages, the summary is still a text that can be recorded.
     #[test]
-    fn nothing_to_tell() {
+    fn summary_of_an_empty_dialogue_is_not_empty() {
         assert_eq!(summary(&[], 500), "Nothing was said.");
     }
 
     proptest! {
         /// For any dialogue: bounded, deterministic, and without hidden characters.
         #[test]
-        fn bounded_and_plain(
+        fn any_dialogue_summary_is_bounded_and_visible(
             said in proptest::collection::vec(
                 prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
                 0..12,

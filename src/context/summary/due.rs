@@ -165,7 +165,7 @@ mod tests {
     /// Digests are due for large results of finished turns, once for each call, even if ids are
     /// reused.
     #[test]
-    fn results_worth_a_snapshot() {
+    fn large_results_of_finished_turns_are_due() {
         let mut spoken = [TURN, TURN].concat();
         spoken.extend(&TURN[..3]);
         let mut window = window_input(&spoken);
@@ -189,7 +189,7 @@ mod tests {
     /// A summary is due every `every_turns` turns, from the end of the last one. After a long
     /// outage there is one, not ten.
     #[test]
-    fn turns_worth_a_summary() {
+    fn dialogue_summary_is_due_after_enough_turns() {
         let mut window = window_input(&[TURN; 7].concat());
         assert_eq!(dialogue_due(&window, 8), None);
         assert_eq!(dialogue_due(&window, 0), None);

@@ -191,7 +191,7 @@ mod tests {
 
     /// A successor needs files and ids, not numbers, dates, URLs or abbreviations.
     #[test]
-    fn files_and_ids() {
+    fn facts_list_files_and_ids() {
         let mut facts = Facts::new(20);
         facts.note(
             "Changed src/main.rs and `Cargo.toml` (see /etc/hosts, ./run), e.g. for #1204, point #5; \
@@ -219,7 +219,7 @@ mod tests {
     // `0-9a-fA-F` and `N-1` were listed as recurring ids, but `OBUT9V`, an argument of seven calls,
     // was not.
     #[test]
-    fn what_is_an_id() {
+    fn ids_are_recognised() {
         for id in [
             "OBUT9V",
             "KA7I60",
@@ -249,14 +249,14 @@ mod tests {
 
     /// A long history names more than a summary can list. The last ones are the most relevant.
     #[test]
-    fn the_last_stay() {
+    fn facts_keep_the_newest_files() {
         let mut facts = Facts::new(2);
         facts.note("a/1.rs a/2.rs a/3.rs");
         assert_eq!(facts.files, ["a/2.rs", "a/3.rs"]);
     }
 
     #[test]
-    fn tasks_that_are_open() {
+    fn open_tasks_are_found_in_checklists() {
         let text = "Plan:\n- [x] read\n- [ ] write tests\n  TODO: docs\n[ ]\n";
         assert_eq!(open_tasks(text), ["write tests", "docs"]);
     }

@@ -211,7 +211,7 @@ mod tests {
     /// A warning for every everyday word would be ignored, and a check that misses `get_page` is
     /// useless.
     #[test]
-    fn names_are_told_from_words() {
+    fn tool_names_are_distinguished_from_words() {
         for (text, expected) in [
             ("The home page was read, then written.", vec![]),
             (
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_out() {
+    fn tool_names_are_replaced() {
         let text = "called `read`, then get_page on src/page.rs";
         let without = without_tool_names(text, &tools());
         assert_eq!(without, "called `…`, then [tool] on src/page.rs");
@@ -246,7 +246,7 @@ mod tests {
         /// After the replacement no name is left, and the text is not longer: it may already be at
         /// its limit.
         #[test]
-        fn nothing_is_named_afterwards(
+        fn no_tool_name_is_left_after_replacement(
             pieces in proptest::collection::vec(
                 prop_oneof![
                     proptest::sample::select(TOOLS.to_vec()),

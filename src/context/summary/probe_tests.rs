@@ -176,7 +176,7 @@ fn extracts_answer_questions_about_real_sessions() {
 /// beginning of its id.
 #[test]
 #[ignore = "prints what a person reads"]
-fn extracts_of_chosen_sessions() {
+fn print_extracts_of_chosen_sessions() {
     let data = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from);
     let chosen = std::env::var("TREERING_PRINT_EXTRACTS");
     let (Some(data), Ok(chosen)) = (data, chosen) else {

@@ -242,7 +242,7 @@ mod tests {
 
     /// A description of JSON as a person would give it.
     #[test]
-    fn shapes_in_words() {
+    fn json_shape_is_described_in_words() {
         let many: Vec<_> = (0..41)
             .map(|n| serde_json::json!({"id": n, "name": "x"}))
             .collect();
@@ -279,7 +279,7 @@ mod tests {
 
     /// Text that only begins like JSON is text.
     #[test]
-    fn what_is_no_json() {
+    fn text_that_is_not_json_has_no_shape() {
         for text in ["{\"a\":", "[1] and more", "plain", "", "12"] {
             assert_eq!(Shape::of(text), None, "{text}");
         }
@@ -287,7 +287,7 @@ mod tests {
 
     /// Tools report errors in a member, which matters more than the keys.
     #[test]
-    fn errors_in_json() {
+    fn error_members_of_json_are_found() {
         for (json, expected) in [
             (r#"{"id":1,"error":"no such page"}"#, Some("no such page")),
             (r#"{"error":{"code":404,"message":"gone"}}"#, Some("gone")),

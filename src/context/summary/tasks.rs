@@ -169,7 +169,7 @@ mod tests {
     // A request counted ten calls that created and changed tasks, but named neither the tasks nor
     // the finished ones.
     #[test]
-    fn what_is_open_whatever_way_it_is_kept() {
+    fn open_tasks_are_tracked_from_every_task_tool() {
         let mut tasks = TaskList::default();
         let made = |n: u8| format!("Task #{n} created successfully: x");
         assert!(tasks.note(

@@ -191,7 +191,7 @@ mod tests {
     // Six of seven calls ended with "Shell cwd was reset to", and test runs with their command, so
     // nothing told whether tests passed.
     #[test]
-    fn what_stands_beside_output_says_nothing() {
+    fn shell_notices_are_not_meaningful_lines() {
         for line in [
             "---",
             "Shell cwd was reset to /home/dev/w",
@@ -208,7 +208,7 @@ mod tests {
 
     /// Terminal output, and text that hides or reverses: a quotation must be what is visible.
     #[test]
-    fn what_is_hidden_goes() {
+    fn one_line_removes_control_and_hidden_characters() {
         for (text, expected) in [
             ("\u{1b}[31mred\u{1b}[0m  and\tgreen", "red and green"),
             ("a\0b\u{7}c\u{202e}d\u{200b}e", "abcde"),
@@ -224,7 +224,7 @@ mod tests {
 
     // `the ta… (2 characters) …sk`: a word was cut, and the mark was longer than what it replaced.
     #[test]
-    fn words_are_not_cut() {
+    fn clip_cuts_between_words() {
         assert_eq!(clip("mend the parser again", 14), "mend the…");
         assert_eq!(clip("abcdefghijklmnop", 5), "abcd…");
         let text = "some words of a text ".repeat(30);
@@ -240,14 +240,14 @@ mod tests {
 
     /// Rules and blank lines are skipped; the lines after them are quoted.
     #[test]
-    fn lines_that_say_something() {
+    fn head_skips_rules_and_blank_lines() {
         assert_eq!(head("\n=====\n{\nTitle\n---\nbody\n", 80), "Title / body");
         assert_eq!(head("Title\nbody", 7), "Title…");
         assert_eq!(head("", 7), "");
     }
 
     #[test]
-    fn numbers_are_grouped() {
+    fn thousands_are_separated_by_commas() {
         assert_eq!(thousands(0), "0");
         assert_eq!(thousands(999), "999");
         assert_eq!(thousands(1_234_567), "1,234,567");
@@ -257,7 +257,7 @@ mod tests {
     proptest! {
         /// For any text: bounded, one line, nothing hidden.
         #[test]
-        fn quotes_are_bounded_and_plain(text in any::<String>(), max in 0_usize..60) {
+        fn any_quote_is_bounded_and_visible(text in any::<String>(), max in 0_usize..60) {
             for quote in [head(&text, max), clip(&one_line(&text), max)] {
                 prop_assert!(quote.chars().count() <= max);
                 let is_joiner = |c: char| matches!(c, '\u{200c}' | '\u{200d}');

@@ -266,7 +266,7 @@ mod tests {
     // A model that counts a fifth more and has 900 tokens of framing. If both are not separated,
     // budgets are off by the framing at every size.
     #[test]
-    fn factor_and_offset_are_told_apart() {
+    fn fit_separates_factor_and_offset() {
         let recorded = points(&[
             (1_000.0, 2_100.0),
             (2_000.0, 3_300.0),
@@ -280,7 +280,7 @@ mod tests {
 
     // An exact encoding needs no factor, even if the history has gaps.
     #[test]
-    fn exact_encodings_keep_their_counts() {
+    fn exact_encoding_has_factor_one() {
         let found = fit(&points(&[(100.0, 700.0), (200.0, 900.0)]), true);
         assert!((found.factor - 1.0).abs() < 1e-9);
         assert_eq!(found.offset, 650);
@@ -289,7 +289,7 @@ mod tests {
     // A history that is not what was sent (for example, compacted elsewhere) gives slopes that no
     // tokenizer has. They must not inflate counts.
     #[test]
-    fn factors_stay_in_range() {
+    fn factor_is_clamped() {
         for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
             let recorded = points(&[
                 (3_000.0, 9_000.0),
@@ -313,7 +313,7 @@ mod tests {
     // while the count grew, and budgets of 16,000 gave 115 kB. Later usage grows as before, from
     // another offset.
     #[test]
-    fn where_usage_falls_another_series_begins() {
+    fn drop_of_usage_starts_a_new_series() {
         let mut recorded = grows(1_000..30_000, 40_000.0);
         recorded.extend(grows(31_000..40_000, 15_000.0));
         let found = fit(&points(&recorded), false);
@@ -324,7 +324,7 @@ mod tests {
 
     // The harness added a file of 30,000 tokens, which says nothing about the tokenizer.
     #[test]
-    fn what_comes_besides_is_no_factor() {
+    fn jump_of_usage_does_not_change_the_factor() {
         let mut recorded = grows(1_000..10_000, 20_000.0);
         recorded.extend(grows(10_000..20_000, 50_000.0));
         let found = fit(&points(&recorded), false);
@@ -335,7 +335,7 @@ mod tests {
     // The factor changed with each new usage, and with it what fits the budget: 17 of 24 requests
     // of a growing session lost their prefix. It is kept while it is not off by much.
     #[test]
-    fn a_factor_is_held() {
+    fn factor_changes_only_on_large_deviation() {
         let mut recorded = grows(1_000..20_000, 40_000.0);
         let mut factors = Vec::new();
         for step in 0..60 {
@@ -358,7 +358,7 @@ mod tests {
     // Only part of this long history was sent, because it was compacted elsewhere. Its usage says
     // nothing about the counts here.
     #[test]
-    fn usage_of_another_history_is_not_believed() {
+    fn usage_of_another_history_is_ignored() {
         let recorded = points(&[
             (200_000.0, 40_000.0),
             (210_000.0, 53_000.0),
@@ -370,7 +370,7 @@ mod tests {
     // One usage cannot separate a factor from an unrecorded system prompt: counts stay, and the
     // difference is reported as the offset.
     #[test]
-    fn few_points_give_an_offset_only() {
+    fn two_points_give_only_an_offset() {
         let found = fit(&points(&[(1_000.0, 21_000.0), (1_010.0, 21_020.0)]), false);
         assert!((found.factor - 1.0).abs() < 1e-9);
         assert_eq!((found.offset, found.points), (20_005, 2));
@@ -378,7 +378,7 @@ mod tests {
 
     // Each vendor reports cached tokens in its own way.
     #[test]
-    fn what_a_cache_served_is_in_or_beside() {
+    fn cached_tokens_are_added_for_claude_and_not_for_gpt() {
         let usage = Usage {
             input_tokens: 10,
             cache_read_input_tokens: 5,
@@ -431,7 +431,7 @@ mod tests {
     // that model was applied to other models when it had no model name, and to requests without a
     // model.
     #[test]
-    fn usage_speaks_for_its_own_family_only() {
+    fn calibration_uses_usage_of_the_same_model_family() {
         let story = reported_by("claude-opus-4-5-20251101");
         let own = calibrated(&story, "claude-opus-4-5");
         assert!((own.factor - 1.5).abs() < 0.06, "{own:?}");

@@ -76,7 +76,7 @@ mod tests {
     // Counts that differ from OpenAI's cut requests too early, or exceed the provider's limit.
     proptest! {
         #[test]
-        fn texts_are_tokens_as_the_library_has_them(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {
+        fn encoding_equals_the_bpe_openai_library(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {
             for (ours, theirs) in [
                 (Encoding::O200kBase, bpe_openai::o200k_base()),
                 (Encoding::Cl100kBase, bpe_openai::cl100k_base()),

@@ -46,7 +46,7 @@ fn outcome(call: &Call) -> String {
 // Results of parallel calls come in any order. Each must go to its own call, and the step must stay
 // one item.
 #[test]
-fn results_out_of_order_find_their_calls() {
+fn results_out_of_order_join_their_calls() {
     let story = Story::new()
         .user("go")
         .assistant("both")
@@ -62,7 +62,7 @@ fn results_out_of_order_find_their_calls() {
 // A user message while a tool runs must not come between call and result: every provider refuses
 // that.
 #[test]
-fn a_user_between_call_and_result_comes_after_the_step() {
+fn user_message_during_a_call_follows_the_step() {
     let story = Story::new()
         .user("go")
         .assistant("")
@@ -85,7 +85,7 @@ fn a_user_between_call_and_result_comes_after_the_step() {
 // A crash leaves a call without a result, and the conversation continues. The call must have an
 // outcome, and the sent prefix must not change if the result comes later.
 #[test]
-fn a_late_result_is_a_note_and_changes_nothing() {
+fn late_result_is_a_note_and_keeps_earlier_items() {
     let story = Story::new()
         .user("go")
         .assistant("")
@@ -106,7 +106,7 @@ fn a_late_result_is_a_note_and_changes_nothing() {
 
 // Part of a parallel batch has results. The other calls need an outcome, too.
 #[test]
-fn a_batch_answered_in_part_is_complete() {
+fn unanswered_calls_of_a_batch_get_an_outcome() {
     let story = Story::new().user("go").assistant("").call("a").call("b");
     let story = story.result("b", "two").user("stop").assistant("well");
     assert_eq!(
@@ -117,7 +117,7 @@ fn a_batch_answered_in_part_is_complete() {
 
 // The model must read a denial with person and reason, also if the call was cancelled after it.
 #[test]
-fn denials_say_who_and_why() {
+fn denied_call_names_who_and_why() {
     let denied = Story::new()
         .user("go")
         .assistant("")
@@ -133,7 +133,7 @@ fn denials_say_who_and_why() {
 
 // Each state of an open call has its own text.
 #[test]
-fn open_calls_say_what_they_wait_for() {
+fn open_call_says_what_it_waits_for() {
     let pending = Story::new().user("go").assistant("").then(call("a", true));
     let approved = pending.clone().then(decided("a", Decision::Approved, ""));
     let expired = pending.clone().then(decided("a", Decision::Expired, ""));
@@ -163,7 +163,7 @@ fn open_calls_say_what_they_wait_for() {
 // Real sessions reuse call ids. The request must tell the calls apart, and the first must keep its
 // id, because it was sent.
 #[test]
-fn ids_that_come_again_get_their_revision() {
+fn repeated_call_id_gets_a_revision_suffix() {
     let story = Story::new()
         .user("go")
         .assistant("")
@@ -179,7 +179,7 @@ fn ids_that_come_again_get_their_revision() {
 // Imported histories have results without a recorded call, with a wrong id or none. They must not
 // be lost, nor look like the result of a call.
 #[test]
-fn results_without_a_call_are_notes() {
+fn result_without_a_call_is_a_note() {
     let answer = |call_id: &str| {
         let mut message = MessageAppended::text(Role::Tool, "found");
         message.tool_call_id = call_id.to_owned();
@@ -207,7 +207,7 @@ fn piece(id: &str, text: &str) -> MessageAppended {
 // One provider message arrives as several events. They must become one step, because its reasoning
 // belongs to its calls. Another message must not join it.
 #[test]
-fn events_of_one_message_are_one_step() {
+fn events_with_one_message_id_are_one_step() {
     let part = |id: &str, text: &str| EventBody::MessageAppended(piece(id, text));
     let story = Story::new().user("go").then(part("m1", "think"));
     let story = story.then(part("m1", "more")).call("a").call("b");
@@ -234,7 +234,7 @@ fn events_of_one_message_are_one_step() {
 // answer came before the result that it used. A message with content must not join a step with an
 // outcome: a result, a cancellation or a denial.
 #[test]
-fn an_id_does_not_reach_back_over_an_outcome() {
+fn message_id_does_not_join_across_an_outcome() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
     let asked = Story::new().user("go").then(part("I look.")).call("a");
     let story = asked.clone().result("a", "one").then(part("One."));
@@ -266,7 +266,7 @@ fn an_id_does_not_reach_back_over_an_outcome() {
 // The user interrupts an open call, and the next answer has the same id. It was placed before the
 // user's message.
 #[test]
-fn an_id_does_not_reach_back_over_a_user() {
+fn message_id_does_not_join_across_a_user_message() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
     let story = Story::new().user("go").then(part("I look.")).call("a");
     let story = story.user("stop").then(part("I stop."));
@@ -278,7 +278,7 @@ fn an_id_does_not_reach_back_over_a_user() {
 // with the answer's id. The calls of one answer must be one step, until its finish reason is
 // recorded.
 #[test]
-fn a_message_that_says_nothing_goes_on_until_its_answer_ended() {
+fn calls_join_their_answer_until_it_has_a_finish_reason() {
     let part = |finish: &str| {
         let mut message = piece("m1", "");
         message.parts.clear();
@@ -300,7 +300,7 @@ fn a_message_that_says_nothing_goes_on_until_its_answer_ended() {
 // Two consecutive calls without a message in between: the second joined the first answer, which had
 // been sent, and the cached prefix was lost.
 #[test]
-fn a_call_after_results_begins_an_answer() {
+fn call_after_results_starts_a_new_step() {
     let story = Story::new().user("go").call("a").result("a", "one");
     let story = story.call("b").result("b", "two").call("c").call("d");
     let story = story.result("d", "four").call("e");
@@ -322,7 +322,7 @@ fn a_call_after_results_begins_an_answer() {
 
 // A batch whose calls are run one by one names its message, so it is one answer.
 #[test]
-fn a_call_that_names_its_message_joins_it() {
+fn call_joins_the_message_it_names() {
     let of = |call_id: &str, revision: u64| {
         let EventBody::ToolCallRequested(mut requested) = call(call_id, false) else {
             unreachable!("it makes a call")
@@ -359,7 +359,7 @@ fn thought(model: &str) -> MessageAppended {
 // Reasoning in its own message was dropped unless the next message had the same id. Providers give
 // them different ids. It belongs to the next item.
 #[test]
-fn reasoning_of_its_own_belongs_to_what_comes_next() {
+fn reasoning_message_joins_the_next_message() {
     let mut first = thought("");
     first.message_id = "rs_1".to_owned();
     let mut second = MessageAppended::text(Role::Assistant, "so");
@@ -388,7 +388,7 @@ fn reasoning_of_its_own_belongs_to_what_comes_next() {
 
 // Reasoning without a model was dropped although the conversation has one.
 #[test]
-fn reasoning_is_of_the_conversations_model() {
+fn reasoning_without_a_model_gets_the_conversation_model() {
     let config = |model: &str| {
         EventBody::ConfigChanged(Config {
             model_id: model.to_owned(),
@@ -415,7 +415,7 @@ fn reasoning_is_of_the_conversations_model() {
 // The maker of a step decides whether its reasoning is sent. Each source records it in another
 // field.
 #[test]
-fn makers_are_found_in_raw_usage_or_reasoning() {
+fn model_of_a_step_is_read_from_usage_or_reasoning() {
     let mut message = MessageAppended::text(Role::Assistant, "x");
     message.usage = Some(Usage {
         model: "claude-opus-4".to_owned(),
@@ -438,7 +438,7 @@ fn makers_are_found_in_raw_usage_or_reasoning() {
 // The preamble is sent as instructions and must not be repeated as messages. Later system messages
 // stay at their place.
 #[test]
-fn the_preamble_is_not_repeated() {
+fn leading_system_messages_are_not_sent_twice() {
     let story = Story::new().then(say(Role::System, "be brief")).user("go");
     let story = story
         .assistant("ok")
@@ -452,7 +452,7 @@ fn the_preamble_is_not_repeated() {
 // A sub-context's summary reaches its parent once: as the call's result, or as a message if no call
 // asked for it.
 #[test]
-fn a_sub_context_returns_once() {
+fn sub_context_summary_is_sent_once() {
     let returned = |call_id: &str| {
         EventBody::SubContextReturned(SubContextReturned {
             conversation: conversation(),
@@ -473,7 +473,7 @@ fn a_sub_context_returns_once() {
 // The budget drops finished turns and digests wait for them, so an open turn must never look
 // finished.
 #[test]
-fn the_open_turn_is_told_apart() {
+fn open_turn_has_its_own_section() {
     let sections = |story: &Story| {
         let items = fold(&story.input());
         items
@@ -563,7 +563,7 @@ proptest! {
     // An extended fold must equal a fold from the start, for late results, closed calls,
     // compactions and everything else.
     #[test]
-    fn folding_on_is_folding_anew(nexts in nexts(true), from in 0_usize..20, step in 1_usize..6) {
+    fn extended_window_equals_a_full_fold(nexts in nexts(true), from in 0_usize..20, step in 1_usize..6) {
         grown(&told(&nexts), from, step)?;
     }
 }
@@ -571,7 +571,7 @@ proptest! {
 // A sub-context returns for an abandoned call, and then the call's result comes, too. The text in
 // between must stay at its place.
 #[test]
-fn a_return_before_a_late_result_stays() {
+fn late_result_keeps_an_earlier_sub_context_return() {
     let story = told(&[
         Next::Call(59, false),
         Next::Assistant(0, 0),
@@ -590,7 +590,7 @@ proptest! {
     // Prompt caches hold the prefix of a request. Only a compaction may change it, in any order of
     // events.
     #[test]
-    fn what_was_sent_stays(nexts in nexts(false)) {
+    fn new_events_keep_the_sent_prefix(nexts in nexts(false)) {
         let story = told(&nexts);
         let windows: Vec<_> = (1..=story.len()).map(|count| fold(&story.input_at(count))).collect();
         for (number, before) in windows.iter().enumerate() {
@@ -605,7 +605,7 @@ proptest! {
     // A duplicate or missing call makes every provider refuse the request, and a lost message
     // changes the conversation.
     #[test]
-    fn everything_is_in_exactly_once(nexts in nexts(true)) {
+    fn every_event_is_in_the_window_once(nexts in nexts(true)) {
         let story = told(&nexts);
         let input = story.input();
         let items = fold(&input);
@@ -627,7 +627,7 @@ proptest! {
 
     // Turns have the numbers that the branch counts.
     #[test]
-    fn turns_are_the_branchs(nexts in nexts(false)) {
+    fn turn_numbers_equal_those_of_the_branch(nexts in nexts(false)) {
         let story = told(&nexts);
         let input = story.input();
         let turns = fold(&input).iter().map(|item| item.turn).max().unwrap_or_default();
@@ -637,7 +637,7 @@ proptest! {
 
     // A call is open if the branch says so, or if it was answered by hand.
     #[test]
-    fn open_calls_are_the_branchs(nexts in nexts(true)) {
+    fn open_calls_equal_those_of_the_branch(nexts in nexts(true)) {
         let story = told(&nexts);
         let input = story.input();
         let items = fold(&input);

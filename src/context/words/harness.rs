@@ -124,7 +124,7 @@ mod tests {
 
     // A session that began with `/clear` kept that as its task, and dropped the task.
     #[test]
-    fn bare_commands_ask_nothing() {
+    fn bare_commands_and_notices_are_not_user_text() {
         for silent in [
             "",
             "<command-name>/clear</command-name>\n  <command-message>clear</command-message>\n  \
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_said_without_tags() {
+    fn command_tags_are_removed() {
         let command = "<command-message>review is running</command-message>\n\
                        <command-name>/review</command-name>\n<command-args>167 </command-args>";
         assert_eq!(as_said(command), "/review 167");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn reminders_behind_a_result_are_no_part_of_it() {
+    fn trailing_reminders_are_removed_from_results() {
         let reminder = "\n\n<system-reminder>\nMind it.\n</system-reminder>\n";
         let cost = "\n<usage>tokens: 1\nms: 2</usage>";
         let text = format!("one\ntwo{cost}{reminder}{reminder}");

@@ -105,7 +105,7 @@ mod tests {
 
     // `wow`, `yo` and `ok` took the place of the user's requests.
     #[test]
-    fn praise_is_no_request() {
+    fn praise_and_assent_are_not_requests() {
         for little in [
             "wow, it works",
             "wow",

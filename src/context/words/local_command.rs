@@ -93,7 +93,7 @@ mod tests {
     // never cut, so no request of 8,000 tokens could be built. Text that the user writes or pastes
     // stays the user's.
     #[test]
-    fn commands_at_the_prompt_are_told_as_such() {
+    fn shell_commands_of_the_user_are_recognised() {
         let told = |record: &Value| read(&record.to_string()).map(|command| command.text);
         let mut record = json!({"command": "ls", "output": "a.rs\n", "exitCode": 0,
             "cancelled": false, "truncated": false, "timestamp": 1});

@@ -97,7 +97,7 @@ mod tests {
     // A skill's text that a harness added counted as the last message of the user, and the task was
     // dropped. Only a mark of the message itself counts, not one in its content.
     #[test]
-    fn marked_messages_are_the_harnesses() {
+    fn marked_messages_are_attributed_to_the_harness() {
         use RawEncoding::{JsonPatch, Whole};
         for (encoding, form) in [
             (JsonPatch, r#"[{"op":"add","path":"/x/meta","value":true}]"#),

@@ -109,7 +109,7 @@ mod tests {
     // An answer of the user to a question is a decision, and was recorded as a result. A request of
     // 16,000 tokens and the extract of that session had the question, but not the answer.
     #[test]
-    fn answers_to_questions_are_the_users_words() {
+    fn answers_to_questions_are_parsed() {
         let text = "User has answered your questions: \"Embedded or inline?\"=\"Inline \
                     (Recommended)\", \"Which \"repos\", old or new?\"=\"Only new\". You can now \
                     continue with the user's answers in mind.";
@@ -130,7 +130,7 @@ mod tests {
     // `refused: I want the formula to be called x` said the opposite: the user refused a plan, and
     // wanted that.
     #[test]
-    fn a_refusal_says_what_was_refused_and_why() {
+    fn refusal_is_parsed_with_its_reason() {
         let refused = "The user doesn't want to proceed with this tool use. The tool use was \
                        rejected (eg. if it was a file edit, the new_string was NOT written).";
         let said = format!("{refused} To tell you how to proceed, the user said:\nuse the other");

@@ -118,7 +118,7 @@ proptest! {
     // most once on each branch, and folding event by event gives the same state. A refused batch
     // changes nothing.
     #[test]
-    fn random_batches_keep_the_rules(batches in batches()) {
+    fn random_batches_keep_the_domain_rules(batches in batches()) {
         let mut world = World::new();
         let mut lives = Lives::new();
         for events in batches {
@@ -157,7 +157,7 @@ proptest! {
     // After erasing the content of any events, the branches must have the same events, calls,
     // turns, forks and heads, whatever the texts were.
     #[test]
-    fn stubs_fold_to_the_same_structure(
+    fn erased_stubs_fold_to_the_same_structure(
         batches in batches(),
         erased in prop::collection::vec(any::<bool>(), 1..40),
     ) {

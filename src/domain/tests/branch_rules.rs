@@ -20,7 +20,7 @@ fn rename(to: &str) -> EventBody {
 
 // A misspelt branch name must not fall back to the active branch.
 #[test]
-fn branch_not_found() {
+fn unknown_branch_is_refused() {
     let mut world = World::new();
     let not_found = Rule::BranchNotFound {
         conversation: id(1),
@@ -35,7 +35,7 @@ fn branch_not_found() {
 
 // An archived branch stays as it is; to continue, fork it.
 #[test]
-fn branch_archived() {
+fn archived_branch_refuses_events() {
     let mut world = World::new();
     world.take(vec![fork("draft", 0, 1)]);
     let on_draft = |body| event(body).on_branch(name("draft"));
@@ -53,7 +53,7 @@ fn branch_archived() {
 // Appends without a branch go to the active one. If it could be archived, all of them would
 // fail.
 #[test]
-fn archives_active_branch() {
+fn active_branch_cannot_be_archived() {
     let mut world = World::new();
     world.take(vec![fork("draft", 0, 1)]);
     let rule = Rule::ArchivesActiveBranch {
@@ -72,7 +72,7 @@ fn archives_active_branch() {
 // Branches are found by name. Two with one name would make one unreachable, whether the
 // name was taken in the store or in the same batch.
 #[test]
-fn branch_name_taken() {
+fn taken_branch_name_is_refused() {
     let mut world = World::new();
     let taken = |taken| Rule::BranchNameTaken { name: name(taken) };
     assert_eq!(
@@ -114,7 +114,7 @@ fn branches_swap_names_in_one_batch() {
 // A fork from a revision that the parent never had would inherit another branch's events,
 // or none.
 #[test]
-fn fork_point_missing() {
+fn fork_from_a_missing_revision_is_refused() {
     let mut world = World::new();
     world.take(vec![user(), fork("draft", 0, 2)]);
     world.take(vec![user(), assistant()]);
@@ -145,7 +145,7 @@ fn fork_point_missing() {
 // Every count has a limit, or one client could fill the memory for all. The limit itself is
 // legal.
 #[test]
-fn limit_reached() {
+fn counts_over_their_limit_are_refused() {
     let check = |world: &mut World, limit: &str, inside: EventBody, over: EventBody| {
         world.take(vec![event(inside)]);
         match first(world.refusal(vec![event(over)])) {
@@ -188,7 +188,7 @@ fn limit_reached() {
 
 // A branch's context keys and discovered tools are limited; setting a key again adds none.
 #[test]
-fn limit_of_items_reached() {
+fn context_keys_and_tools_over_the_limit_are_refused() {
     let texts = |names: &[&str]| {
         names
             .iter()

@@ -24,7 +24,7 @@ fn with_call(needs_approval: bool) -> World {
 // Results, decisions, starts and cancellations name a call. If it is not open on this branch,
 // it has ended already or belongs to another branch.
 #[test]
-fn call_not_open() {
+fn event_of_a_call_that_is_not_open_is_refused() {
     let every = || {
         [
             success("call"),
@@ -58,7 +58,7 @@ fn call_not_open() {
 
 // A fork in the middle of a call inherits it; each branch ends the call separately.
 #[test]
-fn an_inherited_call_ends_once_on_each_branch() {
+fn inherited_call_ends_once_on_each_branch() {
     let mut world = with_call(false);
     world.take(vec![fork("draft", 0, 2), success("call")]);
     world.take(vec![failure("call").on_branch(name("draft"))]);
@@ -71,7 +71,7 @@ fn an_inherited_call_ends_once_on_each_branch() {
 // Providers do reuse call ids. That is legal once the first call has ended; before, a result
 // could belong to either call.
 #[test]
-fn call_already_open() {
+fn open_call_id_cannot_be_reused() {
     let mut world = with_call(false);
     let open = Rule::CallAlreadyOpen {
         call_id: "call".to_owned(),
@@ -83,7 +83,7 @@ fn call_already_open() {
 
 // A decision is final: a second one must not change it, whatever the first was.
 #[test]
-fn call_already_decided() {
+fn second_decision_is_refused() {
     let decided = [
         (Decision::Approved, ApprovalStatus::Approved),
         (Decision::Denied, ApprovalStatus::Denied),
@@ -104,7 +104,7 @@ fn call_already_decided() {
 
 // A decision about a call that needs none is the sender's mistake and must be refused.
 #[test]
-fn approval_not_required() {
+fn decision_without_required_approval_is_refused() {
     let mut world = with_call(false);
     let rule = Rule::ApprovalNotRequired {
         call_id: "call".to_owned(),
@@ -116,7 +116,7 @@ fn approval_not_required() {
 // Two executors take the same call. The second must learn that it is already running before
 // it, say, writes a file twice.
 #[test]
-fn call_already_started() {
+fn second_start_of_a_call_is_refused() {
     let mut world = with_call(false);
     world.take(vec![start("call")]);
     let rule = Rule::CallAlreadyStarted {
@@ -128,7 +128,7 @@ fn call_already_started() {
 
 // A call that is pending, denied or expired must not run; it can only fail or be cancelled.
 #[test]
-fn call_not_approved() {
+fn unapproved_call_cannot_run() {
     let states = [
         (None, ApprovalStatus::Pending),
         (Some(Decision::Denied), ApprovalStatus::Denied),
@@ -156,7 +156,7 @@ fn call_not_approved() {
 // Someone approves `rm a`, but the pending call says `rm b`. An approval covers exactly the
 // arguments that were seen.
 #[test]
-fn arguments_changed() {
+fn decision_on_changed_arguments_is_refused() {
     let mut world = with_call(true);
     let seen = ContentHash([2; 32]);
     for how in [Decision::Approved, Decision::Denied] {

@@ -14,7 +14,7 @@ fn imported(cut: u64) -> NewEvent {
 
 // A cut inside a turn would separate a call from its result, or a question from its answer.
 #[test]
-fn not_a_turn_boundary() {
+fn cut_inside_a_turn_is_refused() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), user(), assistant()]);
     world.take(vec![request("call", false), success("call"), assistant()]);
@@ -37,7 +37,7 @@ fn not_a_turn_boundary() {
 // Real sessions have calls that are never answered. If one of them blocked every later cut,
 // the conversation would grow until no model accepts it.
 #[test]
-fn an_abandoned_call_does_not_forbid_cuts() {
+fn abandoned_call_does_not_block_a_cut() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), request("lost", false)]);
     let waiting = first(world.refusal(vec![compact(4)]));
@@ -58,7 +58,7 @@ fn an_abandoned_call_does_not_forbid_cuts() {
 // The message at the stored head ends its turn, unless the same batch continues with a call.
 // A later compaction in that batch must not cut between the two, just as in two batches.
 #[test]
-fn a_cut_before_a_call_of_the_same_batch() {
+fn cut_before_a_call_of_the_same_batch_is_refused() {
     let mut world = World::new();
     world.take(vec![user(), assistant()]);
     let batch = vec![request("call", false), success("call"), compact(3)];
@@ -74,7 +74,7 @@ fn a_cut_before_a_call_of_the_same_batch() {
 
 // A second summary of an already compacted range would bring old text back into the window.
 #[test]
-fn cut_before_last_cut() {
+fn cut_before_the_last_cut_is_refused() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
     for cut in [3, 5] {
@@ -90,7 +90,7 @@ fn cut_before_last_cut() {
 // A fork into a new conversation counts its revisions from 1 again, so its parent's last cut
 // does not apply to it.
 #[test]
-fn a_cut_counts_in_its_own_conversation() {
+fn last_cut_of_the_parent_does_not_apply_to_a_fork() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), user(), assistant(), compact(5)]);
     world.take(vec![create_from(2, 1, 6, true)]);
@@ -104,7 +104,7 @@ fn a_cut_counts_in_its_own_conversation() {
 // Its summary replaces everything before it wherever the cut is, so it must be accepted. A cut
 // inside a turn is still refused, and a cut never moves back.
 #[test]
-fn an_imported_compaction_may_cut_where_the_last_one_did() {
+fn imported_compaction_may_repeat_the_last_cut() {
     let mut world = World::new();
     world.take(vec![user(), assistant(), request("a", false), success("a")]);
     let inside = first(world.refusal(vec![imported(3)]));

@@ -12,7 +12,7 @@ use crate::{
 
 // A client that sends an empty batch has a bug and must get an error, not an empty success.
 #[test]
-fn empty_batch() {
+fn empty_batch_is_refused() {
     let mut world = World::new();
     let rejection = world.refusal(vec![]);
     assert_eq!(rejection.rule, Rule::EmptyBatch);
@@ -22,7 +22,7 @@ fn empty_batch() {
 
 // A typo in an id must not create a conversation without a first event.
 #[test]
-fn conversation_not_found() {
+fn append_to_a_missing_conversation_is_refused() {
     let mut world = World::new();
     let stray = NewEvent::new(id(2), user().body);
     let not_found = Rule::ConversationNotFound {
@@ -36,7 +36,7 @@ fn conversation_not_found() {
 
 // An exact expectation of a missing conversation fails, before any event is checked.
 #[test]
-fn an_expected_conversation_is_missing() {
+fn exact_expectation_of_a_missing_conversation_fails() {
     let mut world = World::new();
     let mut command = AppendCommand::new(Namespace::default(), vec![create(2)]);
     command.expectations = expecting(None, ExpectedRevision::Exact(Revision(1))).expectations;
@@ -56,7 +56,7 @@ fn an_expected_conversation_is_missing() {
 // Two clients create the same conversation, or one batch does so twice. The second must not
 // write into the first.
 #[test]
-fn conversation_exists() {
+fn second_creation_of_a_conversation_is_refused() {
     let mut world = World::new();
     let exists = |n, head| Rule::ConversationExists {
         conversation: id(n),
@@ -73,7 +73,7 @@ fn conversation_exists() {
 // `NoStream` is about the conversation and `Any` is no check at all: an unknown branch name
 // must not change either.
 #[test]
-fn expectations_that_do_not_depend_on_a_branch() {
+fn no_stream_and_any_ignore_the_branch_name() {
     let mut world = World::new();
     let rejection = world.refusal_of(&expecting(Some("draft"), ExpectedRevision::NoStream));
     let exists = Rule::ConversationExists {
@@ -88,7 +88,7 @@ fn expectations_that_do_not_depend_on_a_branch() {
 // Two agents read the same head and both append. The second must be told the current head,
 // or their messages interleave unnoticed.
 #[test]
-fn revision_mismatch() {
+fn stale_expected_revision_is_refused() {
     let mut world = World::new();
     world.take(vec![user()]);
     let rejection = world.refusal_of(&expecting(None, ExpectedRevision::Exact(Revision(1))));
@@ -105,7 +105,7 @@ fn revision_mismatch() {
 // A sealed conversation is evidence. Nothing may follow, not even in the batch that seals it,
 // but it may be forked into a new one.
 #[test]
-fn sealed() {
+fn sealed_conversation_refuses_events() {
     let mut world = World::new();
     let seal = || {
         event(EventBody::ConversationSealed {
@@ -130,7 +130,7 @@ fn sealed() {
 
 // A tree of conversations lives in one shard, so a batch must not span two trees.
 #[test]
-fn different_trees() {
+fn batch_over_two_trees_is_refused() {
     let mut world = World::new();
     world.take(vec![create(2)]);
     let both = vec![user(), NewEvent::new(id(2), user().body)];
@@ -147,7 +147,7 @@ fn different_trees() {
 // Only the engine's own erasure removes content, including the bytes. A client's event that
 // claims an erasure would falsify the history.
 #[test]
-fn engine_only() {
+fn client_cannot_append_content_erased() {
     let mut world = World::new();
     let erased = event(EventBody::ContentErased {
         revisions: vec![Revision(1)],
@@ -170,7 +170,7 @@ fn engine_only() {
 
 // A conversation that is its own parent would make every walk to the root endless.
 #[test]
-fn own_parent() {
+fn conversation_cannot_be_its_own_parent() {
     let mut world = World::new();
     let own = Rule::OwnParent {
         conversation: id(2),
@@ -182,7 +182,7 @@ fn own_parent() {
 // Sharing history requires a parent. Without one the new conversation would look complete but
 // lack its past.
 #[test]
-fn parent_incomplete() {
+fn shared_history_requires_a_parent() {
     let mut world = World::new();
     let mut shares = create(2);
     if let EventBody::ConversationCreated(created) = &mut shares.body {
@@ -196,7 +196,7 @@ fn parent_incomplete() {
 // Annotations, snapshots and summaries refer to events. A dangling reference would never be
 // shown, without any sign of why.
 #[test]
-fn revision_missing() {
+fn reference_to_a_missing_revision_is_refused() {
     let mut world = World::new();
     let annotate = |target| {
         event(EventBody::AnnotationAdded(AnnotationAdded {
@@ -243,7 +243,7 @@ fn revision_missing() {
 // A call belongs to the message that requested it. A wrong revision would pair them wrongly in
 // a later request.
 #[test]
-fn message_missing() {
+fn call_of_a_missing_message_is_refused() {
     let mut world = World::new();
     let asked = |revision| super::world::request_from("call", false, Some(revision));
     let missing = |revision| Rule::MessageMissing {
@@ -258,7 +258,7 @@ fn message_missing() {
 // Idempotency keys are checked before `decide`, so this rule has no state here; clients see its
 // name and text.
 #[test]
-fn idempotency_conflict() {
+fn idempotency_key_does_not_affect_domain_rules() {
     let rule = Rule::IdempotencyConflict;
     assert_eq!(rule.name(), "IDEMPOTENCY_CONFLICT");
     let mut world = World::new();
@@ -273,7 +273,7 @@ fn idempotency_conflict() {
 // Clients distinguish rules by name: each has its own, in capitals, and a text that says what
 // happened.
 #[test]
-fn every_rule_has_a_name_and_a_text_of_its_own() {
+fn every_rule_has_a_unique_name_and_text() {
     let conversation = id(1);
     let branch = name("main");
     let call_id = "call".to_owned();
@@ -398,7 +398,7 @@ fn every_rule_has_a_name_and_a_text_of_its_own() {
 // An import appends a whole conversation in one batch: rules must see the batch's own earlier
 // events, not only stored ones.
 #[test]
-fn a_batch_sees_its_own_events() {
+fn rules_see_earlier_events_of_the_batch() {
     let mut world = World::new();
     let placed = world.take(vec![
         user(),

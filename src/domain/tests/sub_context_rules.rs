@@ -22,7 +22,7 @@ fn returned(child: u128) -> NewEvent {
 // A summary of work that this branch never requested, or the same one twice, would appear in
 // its window as its own.
 #[test]
-fn a_sub_context_returns_once_to_where_it_was_spawned() {
+fn sub_context_returns_once_and_only_to_its_branch() {
     let mut world = World::new();
     let stranger = Rule::SubContextNotRunning {
         branch: name("main"),
@@ -46,7 +46,7 @@ fn a_sub_context_returns_once_to_where_it_was_spawned() {
 // The sub-context answers its call: the call must be open and allowed to run, and two
 // sub-contexts cannot both answer it.
 #[test]
-fn a_call_has_one_sub_context_and_is_open() {
+fn call_takes_one_sub_context_while_open() {
     let mut world = World::new();
     let refused = world.refusal(vec![spawn(2, "a")]);
     assert!(matches!(first(refused), Rule::CallNotOpen { .. }));
@@ -68,7 +68,7 @@ fn a_call_has_one_sub_context_and_is_open() {
 
 // A chain of agents that ask agents must be bounded; forks do not add to its depth.
 #[test]
-fn sub_contexts_are_not_too_deep() {
+fn sub_context_depth_is_limited() {
     let mut world = World::new();
     world.limits.sub_context_depth_max = 2;
     world.take(vec![create_from(2, 1, 1, false)]);

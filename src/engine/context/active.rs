@@ -546,7 +546,7 @@ mod tests {
     // A request as of last week must contain what was known last week, whatever was learned,
     // removed, or tried on a fork of the long-term context since.
     #[tokio::test]
-    async fn long_term_context_is_as_it_was() {
+    async fn long_term_context_is_read_as_of_a_position() {
         let engine = Engine::in_memory(Limits::default()).await.unwrap();
         let namespace = Namespace::default();
         assert!(known(&engine, None).await.is_empty());

@@ -226,7 +226,7 @@ mod tests {
     // Memory kept growing under a mixed load: remembered requests were bounded by number, but a
     // request of a large window takes megabytes.
     #[test]
-    fn requests_are_remembered_within_a_bound_of_bytes() {
+    fn request_cache_is_bounded_in_bytes() {
         let limits = Limits {
             remembered_requests_max: 100,
             ..Limits::default()

@@ -231,7 +231,7 @@ mod tests {
     // An import's title stayed, with the secret in it. But a title "Hi" must not be erased with
     // every text that contains these letters.
     #[test]
-    fn a_title_is_known_by_what_it_was_made_from() {
+    fn title_made_from_a_text_is_detected() {
         let prompt =
             "# The key of the boat:\n\n the key   is hunter2 in the\tharbour office\nand so on";
         for made in [

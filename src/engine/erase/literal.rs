@@ -117,7 +117,7 @@ mod tests {
     // and every JSON writer escapes differently: a search for some spellings would leave the
     // others.
     #[test]
-    fn a_text_is_found_however_json_has_it() {
+    fn literal_is_found_in_any_json_escaping() {
         let secret = "pass \"wörd\" <a&b>/🌲\\\n";
         let literal = Literal::new(secret.as_bytes());
         let json = |text: &str| serde_json::json!({ "a": text }).to_string();
@@ -152,7 +152,7 @@ mod tests {
 
     // Bytes that only look like an escape must be kept literally and not end the search.
     #[test]
-    fn what_is_no_escape_stays() {
+    fn invalid_escapes_are_literal_bytes() {
         let literal = Literal::new(b"C:\\users\\new");
         assert!(literal.is_in(br"at C:\users\new"));
         assert!(literal.is_in(br#"{"at":"C:\\users\\new"}"#));

@@ -139,7 +139,7 @@ mod tests {
 
     // Erasing a day too early, or with an unintended label, cannot be undone.
     #[test]
-    fn only_what_is_old_and_meant_is_over() {
+    fn only_old_conversations_with_the_labels_are_due() {
         let created = ConversationCreated {
             labels: BTreeMap::from([("team".to_owned(), "red".to_owned())]),
             ..ConversationCreated::default()

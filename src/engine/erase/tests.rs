@@ -432,7 +432,7 @@ async fn hits(engine: &Engine, needle: &str) -> usize {
 // compression dictionary. It must be in no file, and its events must still exist in place, with
 // their hashes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_erased_is_in_no_file() {
+async fn erased_content_is_in_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let before = events(&engine).await;
@@ -482,7 +482,7 @@ async fn what_is_erased_is_in_no_file() {
 
 // The needles must be found before the erasure, or the test above proves nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn needles_are_found_where_they_were_planted() {
+async fn planted_needles_are_found_before_erasing() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let large = blobs(&engine).await;
@@ -518,7 +518,7 @@ async fn interrupted(engine: &Engine) {
 // The power failed after the erasure was recorded, and before anything was removed. The next
 // opening must finish it before anybody reads.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_recorded_is_erased_at_the_next_opening() {
+async fn interrupted_erasure_finishes_at_the_next_open() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let large = blobs(&engine).await;
@@ -556,7 +556,7 @@ async fn what_was_recorded_is_erased_at_the_next_opening() {
 // could read anything. The store must be readable without the erased content, and the erasure
 // finished later.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_finished_is_hidden() {
+async fn unfinished_erasure_hides_the_content() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let large = blobs(&engine).await;
@@ -590,7 +590,7 @@ async fn what_cannot_be_finished_is_hidden() {
 
 // A salvage of a damaged store must not bring back erased content.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_salvaged_is_erased_too() {
+async fn salvage_does_not_copy_erased_content() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let engine = filled(dir.path()).await;
     let large = blobs(&engine).await;
@@ -624,7 +624,7 @@ fn told(items: &[EraseItem]) -> Vec<String> {
 // Derived events repeat erased content in other words, and an approval decision has a hash that
 // reveals the call's arguments.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_follows_goes_along() {
+async fn erasing_includes_derived_events() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let target = |revisions| EraseTarget::Revisions {
@@ -672,7 +672,7 @@ async fn what_follows_goes_along() {
 // Two conversations had the same large body. Erased from one, it must stay in the other; erased
 // from both, it must be gone; and a later append of it must not refer to the old place.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shared_body_goes_with_the_last_that_has_it() {
+async fn shared_body_is_removed_with_its_last_event() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let body = planted()[6].clone();
@@ -718,7 +718,7 @@ async fn a_shared_body_goes_with_the_last_that_has_it() {
 
 // A receipt must agree with the log: where the erasure is recorded, and the hash of the stubs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receipt_says_what_the_log_says() {
+async fn receipt_equals_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let target = EraseTarget::Revisions {
@@ -770,7 +770,7 @@ proptest! {
     // Everything that accepts a body accepts a stub: one that cannot be decoded would be damage,
     // and one with text would be found.
     #[test]
-    fn a_stub_is_a_body_of_its_kind_without_a_text(any in treering_arbitrary::event_body(), branch: u64) {
+    fn stub_decodes_and_has_no_text(any in treering_arbitrary::event_body(), branch: u64) {
         let stub = body::encode(&any.stub(BranchId(branch)));
         let decoded = body::decode(any.kind(), &stub).unwrap();
         prop_assert_eq!(searchable_text(&decoded), None);
@@ -781,7 +781,7 @@ proptest! {
 
 // Retention must not erase what is still in use, nor erase the same events again every day.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_goes_and_what_is_built_on_stays() {
+async fn retention_erases_due_and_keeps_used_conversations() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let created = |label: &str, parent: Option<ParentRef>| {
@@ -891,7 +891,7 @@ async fn gone_with(dir: &Path, engine: Engine, target: EraseTarget) -> (Vec<Stri
 // text stayed visible as the title in every list. Labels must be kept, because retention policies
 // select conversations by them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_title_goes_with_what_it_was_made_from() {
+async fn erasing_a_prompt_erases_titles_made_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let first = ConversationCreated {
@@ -954,7 +954,7 @@ fn call(call_id: &str, arguments: &str) -> EventBody {
 // A sub-context's result is copied into the result of the call that requested it: erased in the
 // child, it was still in the parent.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_sub_context_returned_goes_with_it() {
+async fn erasing_a_sub_context_erases_its_result_in_the_parent() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let bodies = vec![
@@ -989,7 +989,7 @@ async fn what_a_sub_context_returned_goes_with_it() {
 // An import has the parent first, including the result, and the child's purpose is the beginning of
 // the child's first message.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_imported_sub_context_returned_goes_with_it() {
+async fn erasing_an_imported_sub_context_erases_its_result() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let answered = |call_id: &str, child: u128, purpose: &str, answer: &str| {
@@ -1042,7 +1042,7 @@ async fn what_an_imported_sub_context_returned_goes_with_it() {
 // A summary in a fork covers what the fork inherits, but its range has only the fork's revisions:
 // erased inherited text was still quoted there. A summary of a later part must stay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
+async fn erasing_inherited_events_erases_summaries_in_forks() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let bodies = vec![
@@ -1089,7 +1089,7 @@ async fn a_summary_in_a_fork_goes_with_what_it_inherits() {
 // A sub-context was due before its parent: the policy would also have erased events in the parent,
 // which was not due, and therefore erased nothing, day after day.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_context_that_is_due_goes_alone() {
+async fn retention_erases_a_due_sub_context_without_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let bodies = vec![EventBody::ConversationCreated(created("Boats"))];
@@ -1118,7 +1118,7 @@ async fn a_sub_context_that_is_due_goes_alone() {
 
 // A second erasure was refused while another one ran, and had to be retried. It must queue instead.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_erasing_waits_for_its_turn() {
+async fn concurrent_erasures_are_queued() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let (first, second) = tokio::join!(
@@ -1137,7 +1137,7 @@ async fn a_second_erasing_waits_for_its_turn() {
 // A deep verification read half of the store before an erasure and half after it, and reported
 // damage. Its result must be about one state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_verification_beside_an_erasing_finds_nothing_wrong() {
+async fn verification_during_an_erasure_finds_no_fault() {
     let dir = tempfile::tempdir().unwrap();
     let engine = filled(dir.path()).await;
     let eraser = engine.clone();

@@ -126,7 +126,7 @@ mod tests {
     // Conditions must compare as frameworks expect. Each line: field, comparison, operand, and
     // whether it matches.
     #[test]
-    fn conditions_compare_as_frameworks_do() {
+    fn conditions_compare_values() {
         use Comparison::*;
         let value = json!({
             "n": 3, "f": 3.5, "t": "b", "yes": true, "none": null,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_match_at_their_ends() {
+    fn path_prefix_and_suffix_match_with_wildcards() {
         let path = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
         for (wanted, fits_at) in [
             ("a", [true, false]),

@@ -151,7 +151,7 @@ mod tests {
         // Two items must never share an event key, and a path's prefix must not match other paths
         // by accident: "a/b" as one label is not under "a".
         #[test]
-        fn names_come_back(path in prop::collection::vec(label(), 1..4), key in label()) {
+        fn item_names_round_trip(path in prop::collection::vec(label(), 1..4), key in label()) {
             let name = ItemName { path: path.clone(), key };
             let event_key = name.event_key().unwrap();
             prop_assert_eq!(ItemName::of_event_key(&event_key), Some(name));
@@ -161,7 +161,7 @@ mod tests {
         }
 
         #[test]
-        fn what_begins_so_is_under_it(
+        fn event_key_prefix_matches_items_under_a_path(
             path in prop::collection::vec(label(), 1..4),
             other in prop::collection::vec(label(), 1..4),
             key in label(),
@@ -174,7 +174,7 @@ mod tests {
 
     // Test each limit and one past it, and event keys that are not items'.
     #[test]
-    fn bounds_of_names() {
+    fn item_names_over_their_limits_are_refused() {
         let name = |labels: usize, key: &str| ItemName {
             path: vec!["a".to_owned(); labels],
             key: key.to_owned(),

@@ -134,7 +134,7 @@ proptest! {
     // Items are put and deleted, under paths that are prefixes of others and with keys that look
     // like paths. Gets, searches under every path, filters and path lists must agree with a map.
     #[test]
-    fn items_are_a_map(steps in prop::collection::vec(step(), 1..40)) {
+    fn items_equal_a_map_model(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
@@ -250,7 +250,7 @@ async fn check(engine: &Engine, model: &BTreeMap<ItemName, u8>) {
 // A batch is one step: its reads see the state before it, the last of several changes to an item
 // counts, the times are those of the first and last put, and deleting a missing item does nothing.
 #[tokio::test]
-async fn a_batch_is_one_step() {
+async fn item_batch_is_atomic() {
     let engine = memory().await;
     let item = || name("users/ada", "likes");
     let answers = run(
@@ -305,7 +305,7 @@ async fn a_batch_is_one_step() {
 // A lost answer must not lose later puts: a retry with the same key changes nothing, even if
 // someone else has put something meanwhile.
 #[tokio::test]
-async fn a_repeated_batch_changes_nothing_again() {
+async fn repeated_item_batch_changes_nothing() {
     let engine = memory().await;
     let asked = |value: i32| ItemBatch {
         idempotency_key: Some("once".to_owned()),
@@ -320,7 +320,7 @@ async fn a_repeated_batch_changes_nothing_again() {
 
 // Sixteen programs concurrently put the first items under one label: all must be stored.
 #[tokio::test(flavor = "multi_thread")]
-async fn first_items_may_come_at_once() {
+async fn concurrent_first_puts_are_all_stored() {
     let engine = memory().await;
     let puts = (0..16).map(|n| {
         let engine = engine.clone();
@@ -343,7 +343,7 @@ async fn first_items_may_come_at_once() {
 // An expired item must disappear from every answer. An item refreshed in time must live on,
 // otherwise unchanged.
 #[tokio::test]
-async fn items_live_as_long_as_they_are_read() {
+async fn expired_items_disappear_and_refreshed_items_stay() {
     const TTL_MS: u64 = 3_600_000;
     let engine = memory().await;
     let item = || name("a", "k");
@@ -406,7 +406,7 @@ async fn items_live_as_long_as_they_are_read() {
 // Word searches must match an item's current value only: not an older value, not a deleted item,
 // and not a value that is excluded from search.
 #[tokio::test(flavor = "multi_thread")]
-async fn words_are_found_in_what_items_say_now() {
+async fn search_matches_current_item_values_only() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let at = |key: &str| name("notes/ada", key);
@@ -477,7 +477,7 @@ async fn words_are_found_in_what_items_say_now() {
 // An erased item must be gone, and its older value must not come back. Other tenants must see none
 // of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn erased_items_are_gone() {
+async fn erased_items_do_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     run(&engine, vec![put(name("a", "k"), &json!("older"))]).await;
@@ -515,7 +515,7 @@ async fn erased_items_are_gone() {
 
 // Invalid input must change nothing, and the error must name the operation.
 #[tokio::test]
-async fn what_makes_no_sense_changes_nothing() {
+async fn invalid_item_operations_change_nothing() {
     let engine = memory().await;
     let good = || put(name("a", "k"), &json!(1));
     for bad in [
@@ -556,7 +556,7 @@ async fn what_makes_no_sense_changes_nothing() {
 
 // Answers are bounded: omitted values are marked, and the first value is always included.
 #[tokio::test]
-async fn values_that_have_no_room_are_told() {
+async fn values_over_the_limit_are_omitted_and_marked() {
     let engine = memory().await;
     let long = json!("x".repeat(1_000));
     run(

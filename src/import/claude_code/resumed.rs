@@ -658,7 +658,7 @@ mod tests {
     // A fork is often in the middle of calls, and a history may come from another provider with
     // repeated call ids. Anything that the API refuses would make the session impossible to resume.
     #[test]
-    fn what_the_api_refuses_is_mended() {
+    fn resumed_session_repairs_what_the_api_refuses() {
         let lines = lines(vec![
             said(Role::System, "be brief"),
             said(Role::User, "list"),
@@ -693,7 +693,7 @@ mod tests {
     // session then said that no result was recorded, and the model relied on it. A recorded result
     // must be next to its call, even if it came after the next answer.
     #[test]
-    fn a_result_stands_at_its_call_though_somebody_spoke_before_it_came() {
+    fn late_result_is_written_next_to_its_call() {
         let lines = lines(vec![
             said(Role::User, "discover"),
             said(Role::Assistant, "I look."),
@@ -737,7 +737,7 @@ mod tests {
     // back as separate calls without id, model and usage: a different conversation, with wrong
     // cost.
     #[test]
-    fn an_answer_in_pieces_stays_one_step() {
+    fn answer_in_pieces_is_written_as_one_step() {
         let settings = Config {
             model_id: "claude-opus-4-6".into(),
             ..Config::default()
@@ -804,7 +804,7 @@ mod tests {
     // the result that it was made from. An id must never join content, or calls after the end of an
     // answer, to something before a result or before a user's message.
     #[test]
-    fn an_id_does_not_reach_back_over_a_result_or_a_user() {
+    fn message_id_does_not_join_across_a_result_or_a_user() {
         let piece = |text: &str, finish: &str| {
             EventBody::MessageAppended(MessageAppended {
                 message_id: "chatcmpl-7".into(),
@@ -861,7 +861,7 @@ mod tests {
     // Some providers have no message ids: each answer must get its own, and the calls of a batch
     // must stay in one line.
     #[test]
-    fn answers_without_an_id_get_one() {
+    fn answers_without_an_id_get_a_new_id() {
         let lines = lines(vec![
             said(Role::User, "look"),
             said(Role::Assistant, "I look."),
@@ -886,7 +886,7 @@ mod tests {
     // The model was only in the conversation's settings: the session was written without one, and
     // so was its next request.
     #[test]
-    fn answers_name_their_model() {
+    fn answers_get_the_model_of_the_configuration() {
         let settings = Config {
             model_id: "claude-opus-4-6".into(),
             ..Config::default()
@@ -907,7 +907,7 @@ mod tests {
     // An answer must always have a model: the one that Claude Code itself writes where no model
     // answered.
     #[test]
-    fn answers_of_an_unnamed_model_are_synthetic() {
+    fn answers_without_a_model_are_marked_synthetic() {
         let blank = Config {
             model_id: " ".into(),
             ..Config::default()
@@ -928,7 +928,7 @@ mod tests {
     // Each line must follow the previous one, in one session, or Claude Code shows only a part; and
     // we must be able to read what we write.
     #[test]
-    fn lines_are_one_session() {
+    fn written_lines_form_one_parent_chain() {
         let lines = lines(vec![
             said(Role::User, "list"),
             said(Role::Assistant, "one"),
@@ -963,7 +963,7 @@ mod tests {
     // After a compaction, only the summary and the kept turns are sent: they must follow the
     // boundary, in order.
     #[test]
-    fn a_compaction_stands_before_what_was_kept() {
+    fn compaction_is_written_before_the_kept_turns() {
         let lines = lines(vec![
             said(Role::User, "old"),
             said(Role::Assistant, "old answer"),
@@ -1001,7 +1001,7 @@ mod tests {
     // A source compacted in the middle of a turn: its model saw nothing from before the summary, so
     // nothing from before may follow it in the resumed file.
     #[test]
-    fn an_imported_compaction_stands_where_it_was() {
+    fn imported_compaction_is_written_at_its_place() {
         let lines = lines(vec![
             said(Role::User, "mend it"),
             said(Role::Assistant, "I look."),

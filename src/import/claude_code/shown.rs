@@ -99,7 +99,7 @@ mod tests {
     // What a user typed while the model worked, and attached files, are in no message line: without
     // them, the model's answer has no question. Notices of the tool about itself are not messages.
     #[test]
-    fn attachments_are_what_the_model_saw() {
+    fn attachments_become_messages_and_notices_do_not() {
         let attached = |attachment: Value| json!({"type": "attachment", "attachment": attachment});
         let typed = attached(json!({"type": "queued_command", "prompt": "stop at 3"}));
         assert_eq!(shown(&typed).as_deref(), Some("stop at 3"));

@@ -115,7 +115,7 @@ fn names(conversation: &ImportedConversation) -> Vec<&'static str> {
 // rewound prompt, sub-agents, a compaction, an interruption and a truncated line. All of it must be
 // imported, and there must be no branches but those of the user.
 #[test]
-fn a_session_becomes_conversations() {
+fn session_becomes_conversations() {
     let session = fixture();
     let imported = there_and_back(&session);
     assert_eq!(imported.len(), 3);
@@ -222,7 +222,7 @@ fn sub_agents_become_sub_contexts() {
 
 // A session is imported repeatedly while it grows: stored events must not change, line by line.
 #[test]
-fn a_growing_session_only_appends() {
+fn growing_session_only_appends() {
     let whole = fixture();
     let all = import_session(&whole).unwrap();
     for count in 3..whole.lines.len() {
@@ -279,7 +279,7 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
 // What the user typed while calls ran was a sibling of their results, on its own branch: the model
 // answered it, but the history did not contain it.
 #[test]
-fn what_is_said_while_calls_run_is_no_branch() {
+fn message_during_calls_opens_no_branch() {
     let result = |uuid: &str, parent: &str, id: &str| {
         json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
             "message": {"role": "user", "content": [
@@ -323,7 +323,7 @@ fn what_is_said_while_calls_run_is_no_branch() {
 // one answer, and a retried answer was put at the end of the branch that it left. A retry must open
 // a branch.
 #[test]
-fn an_id_that_comes_again_is_of_another_answer() {
+fn retry_with_a_repeated_id_opens_a_branch() {
     let result = |uuid: &str, parent: &str| {
         json!({"type": "user", "uuid": uuid, "parentUuid": parent, "sessionId": "s",
             "message": {"role": "user", "content": [
@@ -409,7 +409,7 @@ fn compacted_keeping(head: &str, steps: usize, field: &str) -> (u64, u32) {
 // Newer versions keep the last messages beside a summary, under different names. A cut must be
 // between turns: if only the end of a long turn was kept, the summary replaces all of it.
 #[test]
-fn what_a_compaction_preserved_stays() {
+fn compaction_keeps_the_preserved_turns() {
     for field in ["preservedSegment", "preservedMessages"] {
         assert_eq!(compacted_keeping("c", 1, field), (3, 1), "{field}");
         assert_eq!(compacted_keeping("d1", 4, field), (3, 1), "{field}");
@@ -446,7 +446,7 @@ fn models(events: &[NewEvent]) -> Vec<&str> {
 // had no model. The user may change the model, and a session may be imported before any answer. A
 // later setting must not be reverted.
 #[test]
-fn a_session_has_the_model_of_its_answers() {
+fn session_gets_the_model_of_its_answers() {
     let lines = [
         user("s", "a", None, "hi"),
         answered("b", "a", "<synthetic>"),
@@ -484,7 +484,7 @@ fn a_session_has_the_model_of_its_answers() {
 // 548 of 552 real files were named full.jsonl and refused as other versions of the first; standard
 // input collided with itself. The lines must identify the session of a file.
 #[test]
-fn a_session_is_told_by_its_lines() {
+fn session_id_is_read_from_its_lines() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["a", "b"] {
         std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -505,7 +505,7 @@ fn a_session_is_told_by_its_lines() {
 // A session that is being written ends in the middle of a line. That line was stored as an
 // unreadable line, and the session was refused from then on.
 #[test]
-fn a_line_that_is_being_written_is_left() {
+fn unfinished_last_line_is_left_for_the_next_import() {
     let folder = tempfile::tempdir().unwrap();
     let lines = [
         user("s", "a", None, "one"),
@@ -533,7 +533,7 @@ fn a_line_that_is_being_written_is_left() {
 
 // A writer that was killed between two lines leaves both on one line: they must be two.
 #[test]
-fn two_objects_on_a_line_are_two_lines() {
+fn two_objects_on_one_line_are_two_lines() {
     let lines = [
         user("s", "a", None, "one"),
         user("s", "b", Some("a"), "two"),
@@ -551,7 +551,7 @@ fn two_objects_on_a_line_are_two_lines() {
 // A line whose parent is not in the file opened a branch at the very beginning, without the
 // history. It must follow the previous line, whatever is in between.
 #[test]
-fn absent_parents_are_the_line_before() {
+fn line_with_a_missing_parent_follows_the_previous_line() {
     let hook = r#"{"type":"progress","uuid":"h","parentUuid":"gone","data":{}}"#.to_owned();
     let lines = [
         user("s", "a", None, "one"),
@@ -570,7 +570,7 @@ fn absent_parents_are_the_line_before() {
 // follows one of another file. It was put at the very beginning, on a branch. It must continue
 // after that line, whatever is kept beside it, and a repeated import must add nothing.
 #[test]
-fn a_later_part_goes_on_where_it_says() {
+fn second_file_of_a_session_continues_at_its_parent() {
     let snapshot = |n: u8| format!(r#"{{"type":"file-history-snapshot","messageId":"{n}"}}"#);
     let one = [
         user("s", "a", None, "one"),
@@ -602,7 +602,7 @@ fn a_later_part_goes_on_where_it_says() {
 
 // A title that was given after the first prompt must be used.
 #[test]
-fn titles_may_come_late() {
+fn latest_title_is_used() {
     let titled = |lines: &[String]| {
         let imported = import_session(&session_of(lines)).unwrap().remove(0);
         match &imported.events[0].body {
@@ -624,7 +624,7 @@ fn titles_may_come_late() {
 // A prompt that was rewound and repeated continues where it was given last: the active branch was
 // the abandoned one.
 #[test]
-fn the_branch_that_was_continued_last_is_active() {
+fn last_continued_branch_is_active() {
     let lines = [
         user("s", "a", None, "one"),
         assistant("b", "a", json!([{"type": "text", "text": "two"}])),
@@ -641,7 +641,7 @@ fn the_branch_that_was_continued_last_is_active() {
 // continued branch had no time when the last line had none. Nor did events appended to a session
 // whose beginning was stored already.
 #[test]
-fn what_an_import_adds_has_the_time_of_what_is_there() {
+fn events_added_by_an_import_have_times() {
     let timed = |line: String, time: &str| {
         let mut line: Value = serde_json::from_str(&line).unwrap();
         line["timestamp"] = time.into();
@@ -674,7 +674,7 @@ fn what_an_import_adds_has_the_time_of_what_is_there() {
 // A session that was written for resuming must be read back with the same steps, calls, results,
 // ids, models and usage.
 #[test]
-fn a_session_that_was_written_to_go_on_is_the_same_again() {
+fn resumed_session_reads_back_equal() {
     let mut sessions = vec![fixture()];
     let call = |id: &str| json!([{"type": "tool_use", "id": id, "name": "ls", "input": {}}]);
     let piece = |uuid: &str, parent: &str, content: Value| {
@@ -785,7 +785,7 @@ fn steps_of(history: &[StoredEvent]) -> Vec<String> {
 // A compaction has its summary: it must not also be a message of the window, nor must the boundary
 // before it, and an unanswered prompt must take nothing away.
 #[test]
-fn a_compaction_has_its_summary() {
+fn summary_is_in_the_compaction_and_not_a_message() {
     let boundary = json!({"type": "system", "subtype": "compact_boundary", "uuid": "x",
         "parentUuid": null, "logicalParentUuid": "b", "content": "Conversation compacted",
         "compactMetadata": {"trigger": "auto", "preTokens": 9}});
@@ -819,7 +819,7 @@ fn a_compaction_has_its_summary() {
 // The tool compacts when its window is full, not at the end of a turn: directly after a result,
 // even twice in a turn. Such summaries were kept as messages of the user.
 #[test]
-fn a_session_is_compacted_in_the_middle_of_a_turn() {
+fn compaction_inside_a_turn_is_imported() {
     let boundary = |uuid: &str, after: &str| {
         json!({"type": "system", "subtype": "compact_boundary", "uuid": uuid,
             "parentUuid": null, "logicalParentUuid": after, "content": "Conversation compacted",
@@ -883,7 +883,7 @@ fn progress(uuid: &str, parent: &str, said: Value) -> String {
 // 2,908 calls of sub-agents and their results were in progress lines and could not be found: they
 // must be a sub-context of the call that started them, from the first line on.
 #[test]
-fn progress_of_a_sub_agent_is_a_sub_context() {
+fn progress_lines_become_a_sub_context() {
     let tool = |id: &str, name: &str| json!([{"type": "tool_use", "id": id, "name": name, "input": {"prompt": "look"}}]);
     let result =
         |id: &str, text: &str| json!([{"type": "tool_result", "tool_use_id": id, "content": text}]);
@@ -949,7 +949,7 @@ fn progress_of_a_sub_agent_is_a_sub_context() {
 // What the tool shows only to people must not be a message: an error of the provider was sent back
 // to the model as its own words.
 #[test]
-fn what_is_shown_only_is_no_message() {
+fn display_only_lines_are_not_messages() {
     let mut error: Value = serde_json::from_str(&assistant(
         "b",
         "a",
@@ -969,7 +969,7 @@ fn what_is_shown_only_is_no_message() {
 
 // Text must not be stored both in the events and beside them.
 #[test]
-fn text_is_stored_once() {
+fn text_of_a_session_is_stored_once() {
     for (_, events) in there_and_back(&fixture()) {
         for event in events {
             let body = String::from_utf8_lossy(&event.body);
@@ -992,7 +992,7 @@ fn text_is_stored_once() {
 
 // Unexpected lines must be kept and never stop the import.
 #[test]
-fn odd_lines_are_kept() {
+fn unexpected_lines_are_kept() {
     let lines = [
         "null",
         "[]",
@@ -1079,7 +1079,7 @@ fn sessions_are_found_by_folder() {
 
 // Real sessions, if a folder of them is named: each line must be restored, within the rules.
 #[test]
-fn real_sessions_come_back() {
+fn real_sessions_round_trip() {
     let Some(folder) = std::env::var_os("TREERING_TEST_SESSIONS") else {
         println!("skipped: TREERING_TEST_SESSIONS does not name a folder of sessions");
         return;
@@ -1173,7 +1173,7 @@ fn odd_line() -> impl Strategy<Value = Value> {
 // All of a session is in memory: a small compressed file that expands beyond the limit must be an
 // error that names the file.
 #[test]
-fn a_session_has_an_end() {
+fn oversized_session_is_refused_with_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.jsonl");
     let line = format!("{{\"type\":\"{}\"}}\n", "x".repeat(1_000));
@@ -1198,7 +1198,7 @@ fn a_session_has_an_end() {
 // Parsed, a line of many values takes many times its size: it must be kept as an unreadable line
 // and be restored.
 #[test]
-fn a_line_with_too_many_values_is_kept_unread() {
+fn line_with_too_many_values_is_not_parsed() {
     let wide = format!("{{\"type\":\"user\",\"x\":[0{}]}}", ",0".repeat(5 << 20));
     assert!(!SessionLine::read(&Bytes::from(wide))[0].is_readable());
 }
@@ -1208,7 +1208,7 @@ proptest! {
 
     // Whatever the order of lines, the rules must hold and every line be kept.
     #[test]
-    fn odd_sessions_come_back(lines in prop::collection::vec(odd_line(), 0..16)) {
+    fn random_sessions_round_trip(lines in prop::collection::vec(odd_line(), 0..16)) {
         let lines = lines.iter().map(|line| Bytes::from(line.to_string()));
         let session = Session { id: "s".into(), lines: lines.collect(), ..Session::default() };
         there_and_back(&session);
@@ -1265,7 +1265,7 @@ fn assert_can_go_on(lines: &[String]) -> usize {
 // Real conversations of all sources, written as sessions for resuming: each call must have its
 // result next to it, nothing may be lost, and reading and writing again must give the same.
 #[test]
-fn real_conversations_can_go_on_elsewhere() {
+fn real_conversations_are_written_as_resumable_sessions() {
     /// Conversations per file.
     const LOOKED_AT: usize = 40;
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
@@ -1301,7 +1301,7 @@ fn real_conversations_can_go_on_elsewhere() {
 // A session that was imported with only half of its first line became a conversation that never got
 // a title or times.
 #[test]
-fn a_session_begins_with_what_it_says() {
+fn session_begins_with_its_first_complete_message() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir
         .path()
@@ -1344,7 +1344,7 @@ fn a_session_begins_with_what_it_says() {
 // A conversation that was imported before it had a title never got one, also for other tools: their
 // first line has a time, but no title.
 #[test]
-fn a_title_that_comes_late_is_taken_once() {
+fn late_title_is_applied_once() {
     let snapshot = json!({"type": "file-history-snapshot", "messageId": "m", "snapshot": {}});
     let line = json!({
         "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",

@@ -116,7 +116,7 @@ fn codex(lines: &[Value]) -> ToolSession {
 // A rollout must be typed, with its rollback as a branch, and every line must be restored,
 // including what only the provider can read.
 #[test]
-fn a_rollout_becomes_typed_events() {
+fn rollout_becomes_typed_events() {
     let (imported, _) = there_and_back(&codex(&lines()));
     let EventBody::ConversationCreated(created) = &imported.events[0].body else {
         panic!("{:?}", imported.events[0]);
@@ -208,13 +208,13 @@ fn a_rollout_becomes_typed_events() {
 
 // A rollout may be imported at any moment while it is written.
 #[test]
-fn a_rollout_that_grows_only_appends() {
+fn growing_rollout_only_appends() {
     grows(&codex(&lines()));
 }
 
 // Before there were envelopes, the first line described the session and the others were items.
 #[test]
-fn rollouts_without_envelopes_are_read() {
+fn rollouts_without_envelopes_are_imported() {
     let lines = [
         json!({"id": "5973b6c0", "timestamp": "2025-05-07T17:24:21.000Z",
             "instructions": "Be brief.", "git": {"branch": "main"}}),
@@ -245,7 +245,7 @@ fn rollouts_without_envelopes_are_read() {
 
 // Whoever wrote the file, the import must neither fail nor lose a line.
 #[test]
-fn odd_lines_are_kept_and_told() {
+fn unexpected_lines_are_kept_and_reported() {
     let mut lines = lines();
     lines.truncate(10);
     lines.extend([
@@ -304,7 +304,7 @@ fn odd_lines_are_kept_and_told() {
 
 // The lines must identify the session; if they do not, the file name does.
 #[test]
-fn the_name_of_a_file_tells_its_session() {
+fn file_name_gives_the_session_id() {
     let mut session = codex(&[says("user", "hi")]);
     let id = "0199c7a2-5a3b-7c11-9f0e-2f6d1a2b3c4d";
     session.name = format!("rollout-2026-03-01T10-00-00-{id}");
@@ -313,6 +313,6 @@ fn the_name_of_a_file_tells_its_session() {
 
 // Lines may come in any order.
 #[test]
-fn any_lines_grow() {
+fn any_line_order_only_appends() {
     any_grows(Format::Codex, &lines());
 }

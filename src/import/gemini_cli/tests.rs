@@ -80,7 +80,7 @@ fn output(id: &str) -> String {
 // A message is rewritten whenever it gets more content: each piece must become one event, once; and
 // rewound messages must stay on an abandoned branch.
 #[test]
-fn a_session_becomes_typed_events() {
+fn session_becomes_typed_events() {
     let (imported, _) = imported(&of(&lines()));
     let EventBody::ConversationCreated(created) = &imported.events[0].body else {
         panic!("{:?}", imported.events[0]);
@@ -133,7 +133,7 @@ fn a_session_becomes_typed_events() {
 
 // Each record must be restored once, with all of its fields.
 #[test]
-fn nothing_of_a_message_is_lost() {
+fn every_field_of_a_message_is_restored() {
     let (imported, events) = imported(&of(&lines()));
     let back = crate::records(&events, &imported.source).unwrap();
     let back: Vec<Value> = back
@@ -151,14 +151,14 @@ fn nothing_of_a_message_is_lost() {
 }
 
 #[test]
-fn a_session_that_grows_only_appends() {
+fn growing_session_only_appends() {
     grows(&of(&lines()));
 }
 
 // The older form is one document that is rewritten each time: it must become the same events, and
 // one that has grown the same and more.
 #[test]
-fn a_document_becomes_the_same_events() {
+fn document_and_lines_become_the_same_events() {
     let messages = [
         user("m1", "Why is it wrong?"),
         with_calls(gemini("m2", "I read."), &[call("c1", "success")]),
@@ -211,7 +211,7 @@ fn a_document_becomes_the_same_events() {
 // Messages that the tool drops for a summary are compacted; those that it only shortens are kept
 // beside.
 #[test]
-fn a_checkpoint_with_a_summary_is_a_compaction() {
+fn checkpoint_with_a_summary_is_a_compaction() {
     let mut lines = lines();
     let masked = json!({"id": "m3", "timestamp": AT, "type": "gemini", "content": "[masked]"});
     lines.truncate(9);
@@ -240,7 +240,7 @@ fn a_checkpoint_with_a_summary_is_a_compaction() {
 
 // Whoever wrote the file, the import must neither fail nor lose a line.
 #[test]
-fn odd_lines_are_kept_and_told() {
+fn unexpected_lines_are_kept_and_reported() {
     let mut lines = lines();
     lines.extend([
         json!({"$rewindTo": "nowhere"}),
@@ -268,7 +268,7 @@ fn odd_lines_are_kept_and_told() {
 
 // Lines may come in any order.
 #[test]
-fn any_lines_grow() {
+fn any_line_order_only_appends() {
     any_grows(Format::GeminiCli, &lines());
 }
 
@@ -296,7 +296,7 @@ fn active_after(sessions: &[ToolSession]) -> Vec<String> {
 // became the active branch, so one message replaced seven. A file that has nothing in common with
 // the stored session, and less of it, must not become active, whichever is imported first.
 #[test]
-fn a_stub_of_a_resumed_session_does_not_take_its_place() {
+fn short_unrelated_file_does_not_become_active() {
     let later = |id: &str, text: &str| {
         let mut said = user(id, text);
         said["timestamp"] = "2026-03-02T10:00:00.000Z".into();
@@ -321,7 +321,7 @@ fn a_stub_of_a_resumed_session_does_not_take_its_place() {
 
 // A session that started anew becomes active once it has at least as many messages.
 #[test]
-fn a_session_that_began_anew_takes_the_place_when_it_has_more() {
+fn restarted_session_becomes_active_if_not_shorter() {
     let short = of(&[header(), user("m1", "one")]);
     let long = of(&[header(), user("n1", "other"), user("n2", "more")]);
     assert_eq!(active_after(&[short, long]), ["other", "more"]);

@@ -38,7 +38,7 @@ fn compacted(imported: &ImportedConversation) -> Vec<(u64, u32)> {
 // import the model saw none of them. pi counts entries of its file, of which the first are not
 // messages.
 #[test]
-fn what_a_source_kept_stays() {
+fn turns_kept_by_pi_are_kept_beside_the_summary() {
     let asks = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "ls", "arguments": "{}"}}]});
     let answers = json!({"role": "tool", "tool_call_id": "a", "name": "ls", "content": "x"});
@@ -83,7 +83,7 @@ fn what_a_source_kept_stays() {
 // The title of a session was a command that the user ran at the prompt, and the model of the
 // session was unknown.
 #[test]
-fn a_session_has_a_model_and_a_title() {
+fn pi_session_gets_its_model_and_title() {
     let record = json!({"command": "ls", "output": "a.rs", "exitCode": 0, "cancelled": false,
         "truncated": false, "timestamp": 1});
     let imported = session(&json!([

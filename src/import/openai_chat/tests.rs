@@ -47,7 +47,7 @@ fn kinds(imported: &ImportedConversation) -> Vec<(&str, EventKind)> {
 
 // A plain conversation must need nothing beside its typed events, so that text is stored once.
 #[test]
-fn a_plain_conversation_needs_no_raw_form() {
+fn plain_conversation_stores_no_raw_form() {
     let line = conversation(json!([
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "list the files"},
@@ -84,7 +84,7 @@ fn a_plain_conversation_needs_no_raw_form() {
 // Results without a call, reused ids and unanswered calls are real: all must be imported within the
 // rules, reported, and restored.
 #[test]
-fn odd_calls_are_noted() {
+fn unusual_calls_are_imported_and_noted() {
     let line = conversation(json!([
         {"role": "tool", "tool_call_id": "zzz", "name": "ls", "content": "orphan"},
         {"role": "assistant", "content": "", "tool_calls": [call("a")]},
@@ -114,7 +114,7 @@ fn odd_calls_are_noted() {
 // Unanswered calls accumulate: an import must stay below the limit on open calls, or the engine
 // would refuse the whole conversation.
 #[test]
-fn open_calls_stay_bounded() {
+fn open_calls_stay_below_the_limit() {
     let calls: Vec<_> = (0..1_500).map(|n| call(&format!("c{n}"))).collect();
     let line = conversation(json!([{"role": "assistant", "content": null, "tool_calls": calls}]));
     let imported = import(&line);
@@ -132,7 +132,7 @@ fn open_calls_stay_bounded() {
 // A tree of messages must become branches that each contain what their author saw: a call that was
 // open at the fork is open on both.
 #[test]
-fn a_tree_becomes_branches() {
+fn message_tree_becomes_branches() {
     let line = conversation(json!([
         {"role": "user", "content": "q", "x": {"parent": null}},
         {"role": "assistant", "content": null, "tool_calls": [call("a")], "x": {"parent": 0}},
@@ -189,7 +189,7 @@ fn boundary_and_summary() -> (Value, Value) {
 // is the following message, which is then no message of the window. The text between them is for
 // people, and used to leave a bare message in every request.
 #[test]
-fn compactions_cut_at_turns() {
+fn compactions_cut_at_turn_boundaries() {
     let (boundary, summary) = boundary_and_summary();
     let (imported, _) = there_and_back(
         &conversation(json!([
@@ -221,7 +221,7 @@ fn compactions_cut_at_turns() {
 // again in the same turn, with or without open calls. Six of 49 summaries were kept as messages,
 // beside all the history that they replace.
 #[test]
-fn a_compaction_needs_no_finished_turn() {
+fn compaction_before_a_finished_turn_is_imported() {
     let (boundary, summary) = boundary_and_summary();
     let work = |id: &str| {
         let asks = json!({"role": "assistant", "content": null, "tool_calls": [call(id)]});
@@ -252,7 +252,7 @@ fn a_compaction_needs_no_finished_turn() {
 // 31 of 142 sessions were titled "Implement the following plan:", seven had the text of a skill.
 // The title must be what follows an announcement, and for a command what the user typed.
 #[test]
-fn titles_say_what_it_is_about() {
+fn title_skips_announcements_and_skill_texts() {
     for (text, title) in [
         ("Fix it\nnow", Some("Fix it")),
         (
@@ -293,7 +293,7 @@ fn titles_say_what_it_is_about() {
 // Tools in a line must be defined before its first message, be restored, and not make the
 // conversation a different one.
 #[test]
-fn tools_are_defined() {
+fn tools_of_a_line_are_defined_and_restored() {
     let mut line = conversation(json!([{"role": "user", "content": "q"}]));
     let without = import(&line);
     line["tools"] = json!([{"type": "function", "function": {"name": "ls"}}]);
@@ -307,7 +307,7 @@ fn tools_are_defined() {
 // An unanswered call suppressed all later compactions, so the request grew without limit. The
 // engine does not need calls to be answered.
 #[test]
-fn an_open_call_is_no_obstacle_to_compaction() {
+fn open_call_does_not_block_compactions() {
     let summary =
         |text: &str| json!({"role": "user", "content": text, "x": {"compact_summary": true}});
     let (imported, _) = there_and_back(
@@ -332,7 +332,7 @@ fn an_open_call_is_no_obstacle_to_compaction() {
 // Content of other shapes must be typed where possible and restored exactly, without storing its
 // text twice.
 #[test]
-fn other_shapes_of_content_come_back() {
+fn other_content_shapes_round_trip() {
     let text = "a long text that is looked for below";
     let line = conversation(json!([
         {"role": "user", "content": [{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}]},
@@ -382,7 +382,7 @@ fn other_shapes_of_content_come_back() {
 // A number that 64 bits cannot hold must be restored digit by digit, and so must all fields of a
 // line.
 #[test]
-fn numbers_and_fields_keep_their_text() {
+fn numbers_and_fields_are_restored_exactly() {
     let line = r#"{"id":7,"x":12345678901234567890123,"source":"","messages":[{"role":"user","content":"a","n":0.1000000000000000055511151231257827}]}"#;
     let imported = import_line(line.as_bytes()).unwrap();
     assert_eq!(oddities(&imported), [(0, "number too precise")]);
@@ -401,7 +401,7 @@ fn numbers_and_fields_keep_their_text() {
 // Plain chat lines have no id and were refused. Equal lines must be the same conversation, or a
 // repeated import would double it; different lines must be different ones.
 #[test]
-fn a_line_without_an_id_gets_one() {
+fn line_without_an_id_gets_one_from_its_content() {
     let line = |text: &str| {
         let line = format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
         import_line(line.as_bytes()).unwrap()
@@ -414,7 +414,7 @@ fn a_line_without_an_id_gets_one() {
 
 // A line that is not a conversation must be an error that says why and never quotes the line.
 #[test]
-fn hostile_lines_are_errors() {
+fn hostile_lines_are_refused_without_quoting_them() {
     let deep = format!(
         "{{\"id\":\"a\",\"messages\":{}{}}}",
         "[".repeat(5000),
@@ -468,7 +468,7 @@ fn hostile_lines_are_errors() {
 // Importing again must add nothing; a longer version must add its end; and changes in the source
 // must go to their own branch, except titles, which are not content.
 #[test]
-fn repeated_imports_are_planned() {
+fn repeated_import_plans_only_new_events() {
     let short = import(&conversation(json!([{"role": "user", "content": "a"}])));
     let long = import(&conversation(json!([
         {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])));
@@ -611,7 +611,7 @@ proptest! {
 
     // However odd a conversation is, it must be imported within the rules and restored exactly.
     #[test]
-    fn odd_conversations_come_back(
+    fn random_conversations_round_trip(
         messages in prop::collection::vec(odd_message(), 0..12),
         meta in odd_value(),
     ) {
@@ -622,7 +622,7 @@ proptest! {
 
     // Arbitrary bytes, and conversations with one changed byte, must yield a result or an error.
     #[test]
-    fn any_line_is_answered(
+    fn any_bytes_give_a_result_or_an_error(
         bytes in prop::collection::vec(any::<u8>(), 0..60),
         messages in prop::collection::vec(odd_message(), 0..3),
         at in any::<prop::sample::Index>(),
@@ -642,7 +642,7 @@ proptest! {
 // Real trajectories, with all their oddities: every line must be restored exactly, within the
 // rules, and not be stored twice.
 #[test]
-fn real_trajectories_come_back() {
+fn real_trajectories_round_trip() {
     let Some(folder) = std::env::var_os("TREERING_TEST_DATA") else {
         println!("skipped: TREERING_TEST_DATA does not name the data folder");
         return;
@@ -699,7 +699,7 @@ fn real_trajectories_come_back() {
 // A line within the size limit may hold millions of values, whose tree takes many times the memory;
 // repeated fields took quadratic time.
 #[test]
-fn lines_of_many_values_are_bounded() {
+fn lines_with_too_many_values_are_refused() {
     let wide = format!(
         "{{\"id\":\"a\",\"messages\":[],\"x\":[0{}]}}",
         ",0".repeat(5 << 20)

@@ -61,7 +61,7 @@ mod tests {
     // A conversation that came with tools was sent on without any, so the model could not call them
     // again.
     #[test]
-    fn both_shapes_are_read() {
+    fn tool_definitions_are_parsed_in_both_shapes() {
         let list = r#"[{"type":"function","function":{"name":"a","description":"d",
             "parameters":{"type": "object"}}}, {"name":"b","input_schema":{"x":1.0}},
             {"type":"function"}, 5, {"name":""}]"#;

@@ -188,7 +188,7 @@ mod tests {
     // followed; and a null parent in the middle (its message was cut off) used to fork at the
     // beginning, so that the model lost all history before it.
     #[test]
-    fn trees_become_branches() {
+    fn first_child_continues_and_others_fork() {
         use Place::*;
         let none = json!("none");
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
 
     // A compaction starts a new root in the source, but the conversation continues.
     #[test]
-    fn a_compaction_continues() {
+    fn compaction_continues_its_branch() {
         let boundary = json!({"role": "system", "x": {"parent": null, "compact_boundary": {}}});
         let first = json!({"role": "user", "x": {"parent": null}});
         let tree = places([first, boundary].iter());
@@ -257,7 +257,7 @@ mod tests {
     // and the model answered, was missing. A repeated result is another branch, and so is anything
     // that has children or may yet have some.
     #[test]
-    fn what_belongs_to_a_batch_is_no_branch() {
+    fn messages_between_calls_and_results_open_no_branch() {
         let skill = json!({"role": "user", "x": {"parent": null, "meta": true}});
         let launched = [
             asks(None, &["a"]),
@@ -290,7 +290,7 @@ mod tests {
     // compaction is a child of what preceded the command: everything that the user said next went
     // to a branch without the summary, and its request contained all that had been compacted.
     #[test]
-    fn what_a_command_printed_is_no_branch() {
+    fn output_of_a_user_command_opens_no_branch() {
         let user = |parent: Value, content: &str| json!({"role": "user", "content": content, "x": {"parent": parent}});
         let mut messages = vec![
             user(json!(null), "go on"),
@@ -325,7 +325,7 @@ mod tests {
 
     // Of 63 branches of 142 sessions, 41 were notices about commands that the user ran.
     #[test]
-    fn notices_are_beside() {
+    fn notices_of_user_commands_are_not_branches() {
         let notice = json!({"role": "user", "x": {"parent": 0, "meta": true}});
         let mut messages = vec![json!({"role": "assistant"}), says("user", 0, "")];
         messages.extend([notice, says("assistant", 1, "")]);
@@ -338,7 +338,7 @@ mod tests {
     // A session may be imported at any moment while it grows. When a later message changed the
     // place of an earlier one, that one was stored twice, on a false branch.
     #[test]
-    fn a_message_stays_where_it_was_whatever_comes_later() {
+    fn later_messages_do_not_move_earlier_ones() {
         let Some(folder) = std::env::var_os("TREERING_TEST_DATA") else {
             println!("skipped: TREERING_TEST_DATA does not name the data folder");
             return;

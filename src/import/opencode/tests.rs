@@ -118,7 +118,7 @@ fn output(call: &str) -> String {
 
 // An answer of many steps must become separate steps, each with its calls and results.
 #[test]
-fn an_export_becomes_typed_events() {
+fn export_becomes_typed_events() {
     let (imported, _) = imported(&of_export(&export(&messages())));
     let EventBody::ConversationCreated(created) = &imported.events[0].body else {
         panic!("{:?}", imported.events[0]);
@@ -165,7 +165,7 @@ fn an_export_becomes_typed_events() {
 
 // Everything in a message must be restored: each part is in a record, with all of its fields.
 #[test]
-fn nothing_of_a_message_is_lost() {
+fn every_field_of_a_message_is_restored() {
     let (imported, events) = imported(&of_export(&export(&messages())));
     let back = crate::records(&events, &imported.source).unwrap();
     let back: Vec<Value> = back
@@ -185,7 +185,7 @@ fn nothing_of_a_message_is_lost() {
 // The tool overwrites its messages: what it adds to an earlier one later (a title, that its output
 // was dropped) must change nothing, and an unfinished answer must be left until it has ended.
 #[test]
-fn a_session_that_grows_only_appends() {
+fn growing_session_only_appends() {
     let all = messages();
     let whole = of_export(&export(&all));
     grows(&whole);
@@ -293,7 +293,7 @@ fn of_database(file: &Path) -> Vec<ToolSession> {
 // A session must be the same in all three forms: one that was imported from an older folder must
 // not be a different one after the tool has moved it into its database.
 #[test]
-fn every_form_of_a_session_is_the_same() {
+fn export_folder_and_database_give_the_same_session() {
     let folder = tempfile::tempdir().unwrap();
     let (expected, _) = imported(&of_export(&export(&messages())));
     let storage = folder.path().join("storage");
@@ -333,7 +333,7 @@ fn every_form_of_a_session_is_the_same() {
 
 // In the first versions, a message contained its parts, and results were messages.
 #[test]
-fn the_first_schema_is_read() {
+fn database_of_the_first_schema_is_imported() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("opencode.db");
     let writer = Connection::open(&database).unwrap();
@@ -376,7 +376,7 @@ fn the_first_schema_is_read() {
 
 // A foreign or damaged database must be reported as such.
 #[test]
-fn other_databases_are_refused() {
+fn foreign_and_damaged_databases_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("other.db");
     let connection = Connection::open(&other).unwrap();
@@ -439,7 +439,7 @@ fn generated_columns_are_not_read() {
 // The resources for a database are limited before anything is read: its values, its memory, and the
 // total size of its rows.
 #[test]
-fn a_database_has_bounds() {
+fn database_values_and_memory_are_limited() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("opencode.db");
     made(&file, "");
@@ -463,7 +463,7 @@ fn a_database_has_bounds() {
 // SQLite opens files next to a database: a pipe there blocked the import forever.
 #[cfg(unix)]
 #[test]
-fn what_lies_beside_a_database_must_be_a_file() {
+fn pipe_next_to_a_database_is_refused() {
     for end in ["-journal", "-wal", "-shm"] {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("opencode.db");
@@ -479,7 +479,7 @@ fn what_lies_beside_a_database_must_be_a_file() {
 
 // Whoever wrote the file, the import must neither fail nor lose a message.
 #[test]
-fn odd_messages_are_kept_and_told() {
+fn unexpected_messages_are_kept_and_reported() {
     let mut all = messages();
     all.push(json!({"info": {"role": "critic"}, "parts": []}));
     all.push(json!({"info": {"id": "msg_8", "role": "user", "time": {"created": "soon"}}}));
@@ -504,6 +504,6 @@ fn odd_messages_are_kept_and_told() {
 
 // Messages may come in any order.
 #[test]
-fn any_messages_grow() {
+fn any_message_order_only_appends() {
     any_grows(Format::OpenCode, &messages());
 }

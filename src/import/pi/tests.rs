@@ -114,7 +114,7 @@ fn pi(lines: &[Value]) -> ToolSession {
 // A session of pi is a tree of entries of many kinds: each must get its type, branches must be
 // those of the tree, and every line must be restored.
 #[test]
-fn a_session_is_a_tree_of_typed_events() {
+fn session_becomes_a_tree_of_typed_events() {
     let (imported, _) = there_and_back(&pi(&lines()));
     assert_eq!(imported.source_id, "s1");
     let EventBody::ConversationCreated(created) = &imported.events[0].body else {
@@ -170,14 +170,14 @@ fn a_session_is_a_tree_of_typed_events() {
 // A session may be imported at any moment while it grows: nothing may change, and nothing be
 // imported twice.
 #[test]
-fn a_session_that_grows_only_appends() {
+fn growing_session_only_appends() {
     grows(&pi(&lines()));
 }
 
 // The first version had no ids: its entries follow each other, and its compactions name what they
 // kept by index.
 #[test]
-fn entries_without_ids_follow_each_other() {
+fn entries_without_ids_form_one_chain() {
     let says = |role: &str, text: &str| {
         json!({"type": "message", "timestamp": "2025-11-20T23:33:01.550Z", "message": {
             "role": role, "content": [{"type": "text", "text": text}]}})
@@ -209,7 +209,7 @@ fn entries_without_ids_follow_each_other() {
 // Whoever wrote the file, the import must neither fail nor lose a line: duplicate ids, a missing
 // parent, a result without its call, a line that is not JSON, invalid times, and two roots.
 #[test]
-fn odd_lines_are_kept_and_told() {
+fn unexpected_lines_are_kept_and_reported() {
     let mut lines = lines();
     lines.insert(6, user("e3", Some("e5"), "the id of another"));
     lines.push(user("x1", Some("nowhere"), "lost"));
@@ -260,7 +260,7 @@ fn odd_lines_are_kept_and_told() {
 // compacted. The cut used to be at the change of the model, where a repeated import did not find
 // it, and made a branch with a second compaction.
 #[test]
-fn a_cut_before_another_model_is_found_again() {
+fn cut_before_a_model_change_is_found_by_a_repeated_import() {
     let lines = lines();
     let picked: Vec<Value> = [7, 4, 10].map(|at: usize| lines[at].clone()).to_vec();
     grows(&pi(&picked));
@@ -268,6 +268,6 @@ fn a_cut_before_another_model_is_found_again() {
 
 // Lines may come in any order.
 #[test]
-fn any_lines_grow() {
+fn any_line_order_only_appends() {
     any_grows(Format::Pi, &lines());
 }

@@ -59,7 +59,7 @@ mod tests {
     // A batch is validated as a whole, so a fork from its own events could not be resolved; and no
     // batch may exceed the engine's limits.
     #[test]
-    fn batches_are_cut_where_they_must_be() {
+    fn batches_split_before_forks_and_at_limits() {
         let events = vec![said("a"), said("b"), said("c"), forked(), said("d")];
         let sizes = |events_max, bytes_max| {
             let batches = batches(events.clone(), events_max, bytes_max);

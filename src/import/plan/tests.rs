@@ -42,7 +42,7 @@ const GROWN: [(&str, Option<usize>); 4] =
 
 // Importing again must add new events and nothing else, whatever is stored already.
 #[test]
-fn what_grew_is_continued() {
+fn repeated_import_appends_only_new_events() {
     let whole = conversation(&GROWN);
     for known in 1..=GROWN.len() {
         let part = conversation(&GROWN[..known]);
@@ -61,7 +61,7 @@ fn what_grew_is_continued() {
 // A conversation with a changed past was refused forever. It must continue on a branch that forks
 // where both differ; importing it again must add nothing; and it must be able to grow.
 #[test]
-fn a_changed_past_is_a_branch() {
+fn changed_history_goes_to_a_branch() {
     let first = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
     let changed = [
         ("1", None),
@@ -86,7 +86,7 @@ fn a_changed_past_is_a_branch() {
 
 // The same text twice is two messages, and the same text on another branch is another history.
 #[test]
-fn equal_messages_are_told_apart() {
+fn equal_messages_are_matched_by_place() {
     let twice = conversation(&[("1", None), ("same", Some(0)), ("same", Some(0))]);
     let events = stored(&twice);
     assert_eq!(plan(&events, &twice).events, []);
@@ -103,7 +103,7 @@ fn equal_messages_are_told_apart() {
 // Additions of others to an imported conversation must be left alone: a note does not prevent
 // matching, and an appended message stays where it is.
 #[test]
-fn what_others_added_stays() {
+fn events_added_by_others_are_kept() {
     let first = conversation(&[("1", None), ("2", Some(0))]);
     let grown = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
     let with = |body: EventBody| {
@@ -123,7 +123,7 @@ fn what_others_added_stays() {
 // position must be recognized, new events must follow it, and other changes of the source must
 // become a branch as before.
 #[test]
-fn what_was_erased_does_not_return() {
+fn erased_events_are_not_imported_again() {
     let first = conversation(&[("1", None), ("secret", Some(0)), ("3", Some(1))]);
     let grown = conversation(&[
         ("1", None),
@@ -150,7 +150,7 @@ fn what_was_erased_does_not_return() {
 // The mark of an import and custom events of others look alike once they are erased: neither may
 // separate the continuation of the source from its history.
 #[test]
-fn what_is_beside_and_was_erased_cuts_nothing_off() {
+fn erased_marks_and_custom_events_do_not_split_the_history() {
     let first = conversation(&[("1", None), ("2", Some(0))]);
     let grown = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
     let mut marked = first.clone();
@@ -181,7 +181,7 @@ fn what_is_beside_and_was_erased_cuts_nothing_off() {
 // Arguments that are not JSON were imported as a JSON string and are now kept unchanged. A session
 // imported earlier no longer matched, and its end was appended a second time on a branch.
 #[test]
-fn odd_arguments_of_earlier_imports_are_known() {
+fn arguments_of_earlier_imports_are_recognised() {
     let call = |id: &str, arguments: &str| {
         serde_json::json!({"id": id, "type": "function",
             "function": {"name": "f", "arguments": arguments}})

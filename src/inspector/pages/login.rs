@@ -164,7 +164,7 @@ mod tests {
 
     // A link to the login page that redirected to another site would help phishers.
     #[test]
-    fn nobody_is_led_elsewhere() {
+    fn login_redirects_only_to_own_paths() {
         for (to, ours) in [
             ("/", true),
             ("/c/x?at=3", true),

@@ -321,7 +321,7 @@ mod tests {
     // A highlight must not break the escaping of recorded markup, and text must not be lost with
     // invalid ranges.
     #[test]
-    fn marks_stand_in_escaped_text() {
+    fn highlights_are_inserted_into_escaped_text() {
         let range = |start, end| pb::Highlight { start, end };
         let out = highlighted("<b>é panic</b>", &[range(3, 5), range(6, 11)]).0;
         assert_eq!(out, "&lt;b&gt;<mark>é</mark> <mark>panic</mark>&lt;/b&gt;");

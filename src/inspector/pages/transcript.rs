@@ -344,7 +344,7 @@ mod tests {
 
     // The list of questions contained output of the harness's own commands.
     #[test]
-    fn questions_are_of_people() {
+    fn harness_messages_are_not_listed_as_questions() {
         for noise in [
             "<local-command-stdout>(no content)</local-command-stdout>",
             "\n<command-name>/exit</command-name>",

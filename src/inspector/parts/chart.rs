@@ -89,7 +89,7 @@ mod tests {
 
     // A curve of no value or of one must be drawn too: a new server has no more.
     #[test]
-    fn anything_can_be_drawn() {
+    fn charts_without_values_are_drawn() {
         for values in [&[][..], &[0.0], &[0.0, 0.0], &[1.0, 5.0, 2.0]] {
             let drawn = curve(values, "appends").into_string();
             assert!(

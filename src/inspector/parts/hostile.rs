@@ -129,7 +129,7 @@ mod tests {
     // A result was a page with a script; a name reversed the letters after it; a NUL ended the page
     // for a parser. All of it must be output as text.
     #[test]
-    fn hostile_text_stays_text() {
+    fn hostile_text_is_escaped() {
         let text = "<script>alert('x')</script>&amp;\u{202e}txt.exe\0\u{1b}[2J\r\nend\u{200b}\"";
         let out = escaped(text).0;
         for wrong in ["<script", "\u{202e}", "\0", "\u{1b}", "\r", "\u{200b}", "'"] {
@@ -143,7 +143,7 @@ mod tests {
     // A page of characters that become signs, or of quotes, was ten times as large as one of words:
     // texts must be cut by the size of their markup.
     #[test]
-    fn markup_fits() {
+    fn text_is_cut_by_the_size_of_its_markup() {
         for text in ["\0\u{202e}", "\"'&<>", "é\u{e0041}日", "plain \r\n\t"] {
             let text = text.repeat(500);
             for max in [0, 1, 7, 100, 3_000] {
@@ -159,7 +159,7 @@ mod tests {
     // The value of a form must be returned unchanged, so it contained characters that text shows as
     // signs: whoever viewed a page with `curl` had their terminal controlled by it.
     #[test]
-    fn values_come_back_and_drive_no_terminal() {
+    fn form_values_are_encoded_without_control_characters() {
         let page = html! { input value="a\u{1b}[2J\r\n\u{202e}\u{9b}m\0é"; }.into_string();
         let page = referenced(page);
         assert_eq!(
@@ -171,7 +171,7 @@ mod tests {
 
     // Words of any language must not be changed.
     #[test]
-    fn plain_text_is_left_alone() {
+    fn plain_text_is_not_changed() {
         for text in ["שלום 日本 äöü 🙂", "a\tb\nc", ""] {
             assert_eq!(escaped(text).0, text);
         }

@@ -86,7 +86,7 @@ mod tests {
 
     // A call had an argument twice, and the person who approved it saw only the second.
     #[test]
-    fn nothing_of_it_is_hidden() {
+    fn formatted_json_shows_duplicate_keys() {
         let out = pretty(r#"{"run":"rm","run":"ls","n":1.10e2}"#).into_string();
         assert!(
             out.contains("rm") && out.contains("ls") && out.contains("1.10e2"),
@@ -97,7 +97,7 @@ mod tests {
 
     // Colouring must not lose any text, whatever it is.
     #[test]
-    fn colours_lose_nothing() {
+    fn coloured_json_keeps_all_text() {
         for text in [
             r#"{"a\"b": [1, -2.5e3, true, null, "<b>ä</b>"]}"#,
             "\"open",

@@ -323,7 +323,7 @@ mod tests {
 
     // Every answer with a tool call had a warning, because its harness writes `toolUse`.
     #[test]
-    fn a_usual_end_is_no_warning() {
+    fn usual_finish_reason_gives_no_warning() {
         for usual in ["", "stop", "end_turn", "toolUse", "TOOL_CALLS", "tool_use"] {
             assert!(is_usual(usual), "{usual}");
         }
@@ -335,7 +335,7 @@ mod tests {
     // A page with ten thousand long answers was too large for any browser: all texts together must
     // have a limit, and even the last must show something.
     #[test]
-    fn a_page_has_room_for_so_much() {
+    fn texts_of_a_page_are_limited() {
         let text = "line of it\n".repeat(1_000);
         let mut room = Room(100_000);
         let mut all = 0;

@@ -363,7 +363,7 @@ mod tests {
 
     // Every failure in the list was shown as `Exit code 1`, without the error.
     #[test]
-    fn a_failure_says_why() {
+    fn failed_call_shows_its_error_line() {
         for (text, line) in [
             (
                 "Exit code 1\n\nsrc/a.rs\nerror[E0308]: no\nerror: more",
@@ -379,7 +379,7 @@ mod tests {
 
     // What a call does must be visible without unfolding it, whatever the names of its arguments.
     #[test]
-    fn a_call_says_what_it_does() {
+    fn call_summary_shows_command_or_path() {
         for (tool, arguments, deed) in [
             (
                 "Bash",

@@ -305,7 +305,7 @@ mod tests {
     // Calls of one answer must be side by side and those of the next below them, whatever the order
     // of results; a repeated id is another call.
     #[test]
-    fn calls_of_an_answer_stand_together() {
+    fn calls_of_one_answer_are_grouped() {
         let told = shape(vec![
             call(1, "a", 0),
             call(2, "b", 0),
@@ -327,13 +327,13 @@ mod tests {
 
     // A result whose call is before the window must be shown, and not as an open call.
     #[test]
-    fn a_result_without_its_call_is_shown() {
+    fn result_without_its_call_is_shown() {
         let told = shape(vec![result(9, "x", true)]);
         assert_eq!(told, [vec![("x".to_owned(), Stands::Succeeded)]]);
     }
 
     #[test]
-    fn denied_and_waiting_calls_are_told_apart() {
+    fn denied_and_pending_calls_have_different_states() {
         let asked = pb::ToolCallRequested {
             call_id: "a".into(),
             approval: pb::ApprovalRequirement::Pending.into(),

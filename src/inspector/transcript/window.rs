@@ -307,7 +307,7 @@ mod tests {
 
     // A link to an inherited place lost the conversation of its event.
     #[test]
-    fn places_are_read_as_they_are_written() {
+    fn transcript_positions_are_parsed() {
         let place = |query: &str| Place::of(&PageQuery::of(query));
         let spot = |revision, of: &str| Spot {
             revision,

@@ -149,7 +149,7 @@ mod tests {
     // For a segment of images and archives, half of the time to rewrite it was spent on training a
     // useless dictionary.
     #[test]
-    fn nothing_is_trained_on_noise() {
+    fn dictionary_is_not_trained_on_noise() {
         let mut samples = Samples::default();
         for _ in 0..4_000 {
             samples.push(&samples::noise(1_024));

@@ -72,7 +72,7 @@ pub(super) fn plain(block: &EncodedFrame) -> EncodedFrame {
 // Damaged bytes must not be trusted to announce something long. Each place claims a large length in
 // turn.
 #[test]
-fn no_length_is_believed() {
+fn false_lengths_are_not_trusted() {
     for block in [small(), plain(&small())] {
         assert!(probe(&block, block.bytes.to_vec()));
         for at in 0..block.bytes.len() - 8 {
@@ -98,7 +98,7 @@ fn no_length_is_believed() {
 
 // One long text in a table could be referenced by every record.
 #[test]
-fn a_text_is_not_handed_out_for_ever() {
+fn repeated_long_text_is_refused() {
     let mut records = crate::testkit::samples::records(1_000, 0);
     for record in &mut records {
         record.header.actor = "x".repeat(10_000);
@@ -116,7 +116,7 @@ fn a_text_is_not_handed_out_for_ever() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         // The bytes alone, and after a valid block header.
         let block = small();
         let behind = [&block.bytes[..HEADER_BYTES], &bytes].concat();
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_blocks_are_read_or_refused(
+    fn changed_blocks_are_decoded_or_refused(
         unpacked in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {

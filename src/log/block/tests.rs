@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn records_come_back_as_they_were(
+    fn records_round_trip(
         records in prop::collection::vec(a_record(), 1..120),
         first in 1_u64..1 << 60,
         hashes in any::<[u8; 32]>(),
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn chained_conversations_keep_no_hashes() {
+fn hashes_of_chained_events_are_not_stored() {
     // The 64 bytes of hashes for each record were a quarter of the log. Of consecutive events only
     // 8 are stored, and all hashes come back.
     let records = conversations_from(42, 1_000, 300);
@@ -163,7 +163,7 @@ impl Unpacked {
 }
 
 #[test]
-fn a_record_that_was_changed_with_its_checksum_is_unsound() {
+fn changed_record_with_a_valid_checksum_is_unsound() {
     // The checksum can be forged to match; the check of each record then fails.
     let records = conversations(60, 40);
     let block = pack(1, &records, None).remove(0);
@@ -195,7 +195,7 @@ pub(super) fn with_right_sum(block: &EncodedFrame, mut bytes: Vec<u8>) -> Encode
 }
 
 #[test]
-fn a_flipped_bit_is_found() {
+fn flipped_bit_is_damage() {
     // Flipping any bit of a block gives an error with its place, never other records.
     let block = pack(7, &conversations(12, 60), None).remove(0);
     for at in 0..block.bytes.len() {
@@ -214,7 +214,7 @@ fn a_flipped_bit_is_found() {
 }
 
 #[test]
-fn a_newer_version_is_refused_as_such() {
+fn newer_version_is_reported_as_newer() {
     let block = pack(7, &conversations(2, 10), None).remove(0);
     let mut bytes = block.bytes.to_vec();
     bytes[3] = FORMAT_VERSION + 1;
@@ -233,7 +233,7 @@ fn a_newer_version_is_refused_as_such() {
 }
 
 #[test]
-fn a_block_needs_its_own_dictionary() {
+fn block_with_another_dictionary_is_damage() {
     // A different dictionary gives other bytes or an error; neither may be returned as records.
     let ours = dictionary();
     let mut samples = Samples::default();
@@ -256,7 +256,7 @@ fn a_block_needs_its_own_dictionary() {
 }
 
 #[test]
-fn blocks_keep_to_their_bounds() {
+fn blocks_stay_within_their_limits() {
     // Bodies at the limit of frames, very many empty ones, and texts of the maximum length.
     let large: Vec<_> = [0, 1, 65_535, 65_536, 65_537, 250_000, 10]
         .map(samples::noisy_record)
@@ -285,7 +285,7 @@ fn blocks_keep_to_their_bounds() {
 const GOLDEN: &str = include_str!("golden_v2.hex");
 
 #[test]
-fn the_format_does_not_change() {
+fn block_format_equals_the_golden_bytes() {
     // A written segment must stay readable for ever. The block is too small to be compressed,
     // because another zstd version may compress the same bytes differently.
     let block = pack(42, &[documented()], None).remove(0);
@@ -303,7 +303,7 @@ fn the_format_does_not_change() {
 
 // The fuzz target starts from these seeds; they must be readable today.
 #[test]
-fn the_fuzzers_seeds_are_read() {
+fn fuzz_seeds_are_decoded() {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/fixtures/fuzz/block"

@@ -72,7 +72,7 @@ proptest! {
     // Headers are encoded by hand; a single different byte would break every chain hash of every
     // store.
     #[test]
-    fn a_header_has_the_bytes_that_bincode_gives_it(record in a_record()) {
+    fn header_encoding_equals_bincode(record in a_record()) {
         let fixed = bincode::config::standard().with_fixed_int_encoding();
         let wanted = bincode::encode_to_vec(Fields::of(&record), fixed).unwrap();
         let found = with_header_bytes(&record, <[u8]>::to_vec).unwrap();
@@ -81,7 +81,7 @@ proptest! {
 
     // Decoding must return exactly what was encoded, and reject a truncated or longer header.
     #[test]
-    fn a_header_that_ends_early_is_refused(record in a_record(), cut in any::<prop::sample::Index>()) {
+    fn header_round_trips_and_truncation_is_refused(record in a_record(), cut in any::<prop::sample::Index>()) {
         let bytes = with_header_bytes(&record, <[u8]>::to_vec).unwrap();
         let (header, body_bytes, key) = RecordReader::default().header(&bytes).unwrap();
         prop_assert_eq!(&header, &record.header);
@@ -99,7 +99,7 @@ proptest! {
 // A frame can hold records of several namespaces: the cached last namespace must not be used for a
 // different name.
 #[test]
-fn each_record_has_its_own_namespace() {
+fn cached_namespace_is_used_only_for_its_name() {
     let names = ["a", "b", "b", "a"].map(|name| Namespace::new(name).unwrap());
     let mut reader = RecordReader::default();
     for name in &names {

@@ -67,7 +67,7 @@ fn pack_plain(records: &[Record]) -> EncodedFrame {
 // Eight damaged bytes in a header must not be trusted to announce a long text. Each place claims a
 // large length in turn.
 #[test]
-fn no_length_is_believed() {
+fn false_lengths_are_not_trusted() {
     for frame in frames() {
         assert!(probe(&frame.bytes, frame.count));
         for at in 0..frame.bytes.len() - 8 {
@@ -85,7 +85,7 @@ fn no_length_is_believed() {
 
 // A frame that claims as many records as could fit, all empty.
 #[test]
-fn no_count_is_believed() {
+fn false_record_counts_are_refused() {
     let raw = vec![0; RAW_BYTES_MAX];
     for count in [1, RAW_BYTES_MAX / codec::RECORD_BYTES_MIN, 1 << 20] {
         let frame = seal_frame(42, count, &raw, &Payload::Raw, &FrameSalts::default());
@@ -95,7 +95,7 @@ fn no_count_is_believed() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_or_refused(
+    fn any_bytes_are_decoded_or_refused(
         start in 0..2_usize,
         bytes in prop::collection::vec(any::<u8>(), 0..400),
     ) {
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_frames_are_read_or_refused(
+    fn changed_frames_are_decoded_or_refused(
         which in 0..2_usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {

@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn records_come_back_as_they_were(
+    fn records_round_trip(
         records in prop::collection::vec(a_record(), 1..120),
         first in 1_u64..1 << 60,
     ) {
@@ -111,14 +111,14 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_error_or_a_frame(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_an_error(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         // Hostile bytes never cause a panic.
         let frame = EncodedFrame { first_offset: 1, count: 1, bytes: bytes.into(), dictionary: None };
         prop_assert!(decode(&frame).is_err());
     }
 
     #[test]
-    fn hostile_bytes_with_a_right_crc_are_an_error(
+    fn hostile_bytes_with_a_valid_crc_are_an_error(
         payload in prop::collection::vec(any::<u8>(), 0..400),
         count in 1_u32..,
         codec in 0_u8..4,
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_cut_or_changed_under_a_right_crc_never_panics(
+    fn changed_record_with_a_valid_crc_never_panics(
         record in a_record(),
         at in any::<prop::sample::Index>(),
         to in any::<u8>(),
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn the_chain_holds_every_field(record in a_record(), previous in any::<[u8; 32]>()) {
+    fn chain_hash_covers_every_field(record in a_record(), previous in any::<[u8; 32]>()) {
         // No header or body can change, and no record can move, without breaking the chain.
         let previous = ContentHash(previous);
         prop_assume!(record.salt.is_some());
@@ -209,7 +209,7 @@ fn with_bytes(frame: &EncodedFrame, bytes: Vec<u8>) -> EncodedFrame {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_an_error() {
+fn every_flipped_bit_and_truncation_is_an_error() {
     // A disk that changes or loses a byte anywhere in a frame must be detected, compressed or not.
     for records in [samples::records(3, 200), vec![samples::noisy_record(700)]] {
         let frame = encode_group(7, &records).unwrap().remove(0);
@@ -233,7 +233,7 @@ fn every_flipped_bit_and_every_cut_is_an_error() {
 }
 
 #[test]
-fn frames_are_filled_well_whatever_they_hold() {
+fn frames_are_filled_close_to_their_limit() {
     // A frame far below the limit wastes the page it is stored in; one above costs two.
     for (records, fill) in [
         ((0..500).map(|_| samples::noisy_record(1024)).collect(), 85),
@@ -262,7 +262,7 @@ fn frames_are_filled_well_whatever_they_hold() {
 }
 
 #[test]
-fn the_salts_of_a_group_come_back() {
+fn salts_of_a_group_round_trip() {
     // Salts of one tree need one node per frame; salts of several trees need several nodes, in as
     // many frames as necessary: no record may get the salt of another tree.
     for noisy in [false, true] {
@@ -299,7 +299,7 @@ fn the_salts_of_a_group_come_back() {
 }
 
 #[test]
-fn a_large_record_has_a_frame_of_its_own() {
+fn large_record_gets_its_own_frame() {
     // A large record must not push its neighbours over the limit.
     let records = [
         samples::noisy_record(100),
@@ -313,7 +313,7 @@ fn a_large_record_has_a_frame_of_its_own() {
 }
 
 #[test]
-fn what_the_format_cannot_hold_is_refused_when_it_is_written() {
+fn oversized_header_is_refused_on_write() {
     // An oversized header must be rejected when writing; when reading it would be too late.
     let mut header = samples::header(1);
     header.actor = "x".repeat(100_000);
@@ -331,7 +331,7 @@ fn what_the_format_cannot_hold_is_refused_when_it_is_written() {
 }
 
 #[test]
-fn a_newer_version_is_told_apart_from_damage() {
+fn newer_version_is_not_reported_as_damage() {
     // A newer format must not be reported as damage: the user needs a newer program then, not a
     // backup.
     let frame = encode_group(1, &samples::records(1, 10)).unwrap().remove(0);
@@ -390,7 +390,7 @@ pub(crate) fn hex_lines(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_format_does_not_change() {
+fn frame_format_equals_the_golden_bytes() {
     // A written log must stay readable for ever. These bytes were written by version 2; if this
     // fails, a released format was changed. Not compressed, because another zstd version may
     // compress the same bytes differently.

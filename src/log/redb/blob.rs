@@ -256,7 +256,7 @@ mod tests {
     // were inflated to 64 MiB before the hash was checked. A body may be inflated only to the
     // length in its record, and not at all when the two disagree.
     #[test]
-    fn the_record_says_how_long_a_body_is() {
+    fn body_length_is_taken_from_the_record() {
         let body = vec![7; 64 << 20];
         let stored = encode(&body).unwrap();
         assert!(stored.len() < 64 << 10, "it packs well");
@@ -279,7 +279,7 @@ mod tests {
     // A patch stores its depth, so that every read ends. When the depth or the data to unpack
     // exceeds a limit, the body is stored whole.
     #[test]
-    fn chains_are_bounded() {
+    fn patch_chains_are_limited() {
         let patch = BodyPatch {
             base_home: 5,
             bytes: Bytes::from_static(b"a patch"),

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_holder_is_told_who_the_first_is() {
+    fn second_lock_is_refused_with_the_holder() {
         // Two processes on one folder would destroy it; the second must be refused, with the
         // information that it needs to reach the first.
         let folder = tempfile::tempdir().unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_and_make_nothing() {
+    fn readers_share_the_lock_and_create_no_file() {
         // `treering ls` may run beside `treering ls`, but not beside a writer. A reader of a folder
         // without a lock file must not create one.
         let folder = tempfile::tempdir().unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_lock_file_is_put_back() {
+    fn deleted_lock_file_is_restored() {
         // When the lock file of a running server was deleted as stale, the next process could lock
         // the folder, and nothing told who else used it.
         let folder = tempfile::tempdir().unwrap();
@@ -364,7 +364,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_lock_file_that_others_reach_is_not_private() {
+    fn lock_file_accessible_to_others_is_not_private() {
         // A secret in a file that others can read is no secret, and one in a file that others can
         // write proves nothing.
         use std::os::unix::fs::PermissionsExt;
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_goes_with_its_holder_and_not_with_its_copies() {
+    fn lock_is_released_by_its_holder_despite_copies() {
         // A child process holds a copy of every open file until it executes its own program:
         // reopening the folder just then failed because it was still locked, by this very process.
         let folder = tempfile::tempdir().unwrap();
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_named() {
+    fn read_only_folder_is_named_in_the_error() {
         // The system's "permission denied" alone does not say what to do.
         for kind in [
             io::ErrorKind::PermissionDenied,

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn any_changed_byte_is_noticed() {
+    fn changed_or_truncated_manifest_is_refused() {
         // Trusting a changed manifest would make the log forget segments, or use those of another
         // store.
         let bytes = sample().encode();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_cannot_be_is_refused_although_its_checksum_fits() {
+    fn inconsistent_manifest_is_refused() {
         // A gap between segments would answer reads with the wrong records.
         let changes: [fn(&mut Manifest); 6] = [
             |m| m.segments.clear(),

@@ -79,7 +79,7 @@ mod tests {
     // The cache is bounded, keeps the most recently used bodies, and does not accept a body that
     // was read before an erasure.
     #[test]
-    fn the_last_ones_are_kept_until_all_is_forgotten() {
+    fn cache_keeps_recent_bodies_until_cleared() {
         let recent = RecentBodies::default();
         let body = || Bytes::from(vec![7; BYTES_MAX / 4]);
         for home in 1..=4 {

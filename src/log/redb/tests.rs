@@ -66,7 +66,7 @@ fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<LogRepair, Log
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_in_redb_conforms() {
+async fn redb_log_passes_the_conformance_suite() {
     // The suite defines the port; all backends must pass it. Once with one segment, once with many.
     for options in [RedbLogOptions::default(), small()] {
         let folder = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn the_log_in_redb_conforms() {
 }
 
 #[tokio::test]
-async fn a_log_of_many_segments_opens_again_as_it_was() {
+async fn log_of_many_segments_reopens_unchanged() {
     // In whichever segment a record is, and whether the log was closed or only dropped, nothing
     // changes, and appends continue.
     let folder = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ async fn a_log_of_many_segments_opens_again_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_second_log_on_a_folder_is_refused() {
+async fn second_log_on_one_folder_is_refused() {
     // Two processes that append to one folder would destroy it.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), small(), OpenMode::Create).unwrap();
@@ -125,7 +125,7 @@ async fn a_second_log_on_a_folder_is_refused() {
 }
 
 #[tokio::test]
-async fn a_lone_append_pays_one_sync() {
+async fn single_append_syncs_once() {
     // The sync is most of an append's cost: a second one would double it.
     let disk = SimulatedDisk::new(1);
     let log =

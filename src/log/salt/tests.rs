@@ -29,7 +29,7 @@ fn slowly(node: &SaltNode, offset: u64) -> [u8; SALT_BYTES] {
 
 proptest! {
     #[test]
-    fn a_cover_gives_the_salts_that_stay_and_no_other(
+    fn cover_derives_only_the_kept_salts(
         first in 1_u64..200_000,
         count in 1_usize..300,
         renewed in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_gives_the_salts_that_it_took(
+    fn frame_salts_round_trip(
         first in 1_u64..200_000,
         kinds in prop::collection::vec(0_u8..12, 1..200),
     ) {
@@ -111,7 +111,7 @@ proptest! {
 // Storing a salt for each record would add a fifth to the log. A block of a hundred records stores
 // a few nodes, wherever it begins.
 #[test]
-fn a_block_keeps_few_nodes() {
+fn block_stores_few_salt_nodes() {
     let mut source = SaltSource::default();
     for first in [1, 65_500, 123_457] {
         let salts: Vec<_> = (first..first + 100).map(|at| source.at(at)).collect();
@@ -128,7 +128,7 @@ fn a_block_keeps_few_nodes() {
 // A store keeps a hash of an erased body: with the salt any guess can be verified, without it every
 // guess fits equally well.
 #[test]
-fn a_hash_is_another_one_with_another_salt() {
+fn hash_depends_on_the_salt() {
     let body = ContentHash(blake3::hash(b"the code is 0123456789").into());
     let (salt, other) = (Salt::random(), Salt::random());
     assert_eq!(salt.body_hash(body), salt.clone().hash(body).hash);
@@ -144,7 +144,7 @@ fn a_hash_is_another_one_with_another_salt() {
 // Salts must be derived in the same way for ever: what one version wrote must be readable by the
 // next.
 #[test]
-fn the_tree_does_not_change() {
+fn salt_derivation_does_not_change() {
     let node = SaltNode::new(5, TREE_HEIGHT, *b"0123456789abcdef").unwrap();
     let hex = |bytes: [u8; SALT_BYTES]| ContentHash([bytes, [0; 16]].concat().try_into().unwrap());
     let salt = Salt::below(&Arc::new(node), 5);

@@ -135,7 +135,7 @@ async fn ask(writer: &GroupWriter<Counter>, ask: Ask) -> Answer {
 // A lone append used to wait for two threads to be woken one after the other, although the writer's
 // thread had nothing else to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_append_with_nothing_behind_it_is_published_by_the_writer() {
+async fn single_append_is_published_by_the_writer_thread() {
     let (log, shown) = (Arc::new(Fallible::default()), Shown::default());
     let writer = start(&log, &shown, WriterLimits::default()).await;
     ask(&writer, Ask::Add(1)).await;
@@ -144,7 +144,7 @@ async fn an_append_with_nothing_behind_it_is_published_by_the_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_form_under_concurrency_and_answers_follow_publishing() {
+async fn concurrent_appends_are_grouped_and_answered_after_publish() {
     // 2,000 concurrent appends over a slow disk: far fewer commits than appends, every answer after
     // its group was published, no count twice.
     let log = Arc::new(Fallible::default());
@@ -178,7 +178,7 @@ async fn groups_form_under_concurrency_and_answers_follow_publishing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_is_answered_after_what_it_was_decided_on() {
+async fn rejection_is_answered_after_earlier_events_are_published() {
     // A rejection refers to events that were staged before it; its receiver must be able to read
     // them.
     let log = Arc::new(Fallible::default());
@@ -199,7 +199,7 @@ async fn a_rejection_is_answered_after_what_it_was_decided_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aborted_group_never_happened() {
+async fn aborted_group_has_no_effect() {
     // A full disk fails the whole group, rejections included; the next group starts from the state
     // before it.
     let log = Arc::new(Fallible::default());
@@ -214,7 +214,7 @@ async fn an_aborted_group_never_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_outcome_is_found_out() {
+async fn in_doubt_group_is_resolved() {
     // The log's answer got lost: the group is acknowledged if it was appended, failed if it was
     // not, and appends continue.
     let log = Arc::new(Fallible::default());
@@ -229,7 +229,7 @@ async fn an_unknown_outcome_is_found_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_owner_stops_the_writer() {
+async fn fenced_writer_refuses_appends() {
     // A fenced writer must refuse everything: another owner decides the order now.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
@@ -242,7 +242,7 @@ async fn another_owner_stops_the_writer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_queue_refuses_with_a_hint() {
+async fn full_queue_refuses_with_a_retry_delay() {
     // Callers that are faster than the disk must be told, not buffered.
     let log = Arc::new(Fallible::default());
     log.append_micros.store(50_000, Ordering::SeqCst);
@@ -270,7 +270,7 @@ async fn a_full_queue_refuses_with_a_hint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_finishes_what_was_accepted() {
+async fn shutdown_answers_accepted_requests() {
     // Every accepted request is answered, even during a shutdown; later requests learn that the
     // writer is gone.
     let log = Arc::new(Fallible::default());
@@ -292,7 +292,7 @@ async fn a_shutdown_finishes_what_was_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_published_stops_appends() {
+async fn failed_publish_stops_appends() {
     // The group is durable and is acknowledged; continuing would let readers miss events.
     let log = Arc::new(Fallible::default());
     let shown = Shown {

@@ -209,7 +209,7 @@ mod tests {
     // A thread that hangs in the disk blocks every append, and only the health check can still
     // report it. A thread that waits for work is healthy.
     #[test]
-    fn a_thread_that_does_not_move_is_not_live() {
+    fn stuck_thread_is_not_live() {
         let vitals = Vitals::new();
         let at_once = Duration::ZERO;
         assert_eq!(vitals.health_with(at_once).live, Ok(()));
@@ -228,7 +228,7 @@ mod tests {
     // The projections have no disk space and the publisher keeps retrying: it is live, but every
     // append waits for it.
     #[test]
-    fn a_thread_that_moves_and_does_not_get_on_is_not_ready() {
+    fn retrying_thread_is_live_but_not_ready() {
         let vitals = Vitals::new();
         vitals.publisher.begin();
         assert_eq!(vitals.health().ready, Ok(()));
@@ -251,7 +251,7 @@ mod tests {
     // A disk that was full for one append must not keep the store unready for ever: nobody would try
     // again.
     #[test]
-    fn a_failure_is_doubted_after_a_while_and_a_stop_is_not() {
+    fn failure_expires_and_a_stop_does_not() {
         let vitals = Vitals::new();
         let failed = |at| Appends::Failed {
             at,

@@ -191,7 +191,7 @@ mod tests {
     // The long-term context was listed as the newest session after every `remember`, and "continue
     // the last session" meant it.
     #[test]
-    fn what_is_remembered_is_no_session() {
+    fn long_term_context_is_not_listed() {
         let mut summary = pb::ConversationSummary::default();
         assert!(Filter::default().lets_through(&summary));
         let label = treering_engine::LONG_TERM_LABEL.to_owned();

@@ -396,7 +396,7 @@ mod tests {
     // An agent that may approve calls approves its own: these tools must not exist unless enabled,
     // and neither may those that write.
     #[test]
-    fn what_is_not_allowed_is_not_there() {
+    fn disallowed_tools_are_not_offered() {
         let looking = names(Allowed::default());
         for name in ["remember", "fork", "pending", "decide"] {
             assert!(!looking.iter().any(|tool| tool == name), "{name}");
@@ -418,7 +418,7 @@ mod tests {
     // Clients ask the user before a tool that is not read-only, and just run the others: a tool
     // that appends must never be marked read-only.
     #[test]
-    fn hints_say_which_tools_change_something() {
+    fn tools_that_append_are_not_marked_read_only() {
         for tool in offered(ALL) {
             let hints = tool.annotations.unwrap();
             let changes = used(&tool.name, ALL) == Some(Use::Appends);
@@ -436,7 +436,7 @@ mod tests {
 
     // The list of tools is in every context of every session: its size must be limited.
     #[test]
-    fn the_list_of_tools_is_small() {
+    fn tool_list_is_limited_in_tokens() {
         let tools = serde_json::to_string(&offered(Allowed::default())).unwrap();
         let tokens = treering_context::tokens::Counter::for_model("").count(&tools);
         assert!(tokens < 2_200, "{tokens}: {tools}");
@@ -448,7 +448,7 @@ mod tests {
 
     // Ignoring a mistyped argument would answer another question.
     #[test]
-    fn arguments_that_are_not_known_are_refused() {
+    fn unknown_arguments_are_refused() {
         let arguments = json!({"query": "x", "limt": 3});
         let Value::Object(arguments) = arguments else {
             unreachable!()
@@ -463,7 +463,7 @@ mod tests {
 
     // No answer may fill a context, whatever a tool has found.
     #[test]
-    fn answers_are_bounded() {
+    fn tool_answers_are_limited_in_bytes() {
         let long = ToolAnswer::text("ä".repeat(ANSWER_BYTES_MAX)).result();
         let text = long.content[0].as_text().unwrap().text.clone();
         assert!(text.len() < ANSWER_BYTES_MAX + 100 && text.contains("[cut: "));

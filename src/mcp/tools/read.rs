@@ -426,7 +426,7 @@ mod tests {
     // The arguments of a call could not be read at all: the answer was its result, and a line
     // number from a search was after its end.
     #[test]
-    fn arguments_of_a_call_are_read_by_lines_and_bytes() {
+    fn call_arguments_are_read_by_lines_and_bytes() {
         let call = Call {
             tool: "Edit".into(),
             arguments: r#"{"path":"a.rs","new":"one\ntwo\nthree"}"#.into(),
@@ -454,7 +454,7 @@ mod tests {
 
     // Continuing where an answer says must return every byte once.
     #[test]
-    fn what_is_left_begins_where_the_part_ends() {
+    fn next_part_begins_where_the_part_ends() {
         let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).ending_with_line();
         assert_eq!(by_line.text, "one\ntwo\n");
         assert_eq!(by_line.rest(), "[92 more bytes: first_line=3]\n");
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_contradict_themselves_are_refused() {
+    fn contradictory_ranges_are_refused() {
         let input = |first_line, last_line, first_byte| ReadInput {
             reference: String::new(),
             first_line,

@@ -159,7 +159,7 @@ mod tests {
 
     // A request of 4,000 tokens took 5,629: JSON syntax and field names were not counted.
     #[test]
-    fn less_is_asked_for_until_it_fits() {
+    fn budget_shrinks_until_the_request_fits() {
         let real = |asked: u64| asked * 5_629 / 4_000 + 100;
         let mut asked = 4_000;
         let tries = (0..TRIES).position(|_| {

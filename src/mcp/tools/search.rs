@@ -288,7 +288,7 @@ mod tests {
     // A tool's name is recorded text, but up to eighty characters of it were in the server's own
     // line.
     #[test]
-    fn a_hit_names_its_tool_and_its_copies() {
+    fn hit_shows_its_quoted_tool_and_duplicates() {
         let copy = |revision| pb::HitCopy {
             source_id: "run/7".into(),
             revision,
@@ -308,7 +308,7 @@ mod tests {
 
     // A model cannot tell from the hits whether NOT was an operator or a word.
     #[test]
-    fn it_is_told_how_a_query_was_read() {
+    fn answer_says_how_the_query_was_parsed() {
         let found = |mode: pb::QueryMode| pb::SearchResponse {
             read_as: mode.into(),
             ..Default::default()

@@ -184,7 +184,7 @@ mod tests {
     /// Pretty-printed arguments with a number that a float cannot hold: the output must be one
     /// line, with the number unchanged.
     #[test]
-    fn embedded_json_stays_as_it_is_on_one_line() {
+    fn embedded_json_is_unchanged_on_one_line() {
         let mut object = Object::new();
         object.bytes("a", b"{\n  \"n\": 1.10e400,\n \"n\": 2\r\n}\n");
         assert_eq!(object.finish(), r#"{"a":{   "n": 1.10e400,  "n": 2  }}"#);
@@ -192,7 +192,7 @@ mod tests {
 
     /// Bytes that are not JSON must not break the line around them.
     #[test]
-    fn other_bytes_become_base64() {
+    fn invalid_json_bytes_become_base64() {
         let mut object = Object::new();
         object.bytes("a", b"{\"open\": ").bytes("b", &[0xff, 0]);
         let text = object.finish();

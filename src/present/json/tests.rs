@@ -97,7 +97,7 @@ fn message_name(kind: EventKind) -> String {
 // The output format of a kind must not change with an update: each kind, with every field set and
 // with none.
 #[test]
-fn events_are_written_as_ever() {
+fn json_of_events_matches_the_snapshot() {
     let mut text = String::new();
     for &kind in EventKind::ALL {
         let all = full(&message_name(kind)).encode_to_vec();
@@ -124,7 +124,7 @@ fn events_are_written_as_ever() {
 
 // Every variant of each oneof, since only one of them can be set at a time.
 #[test]
-fn parts_are_written_as_ever() {
+fn json_of_parts_matches_the_snapshot() {
     use pb::{content_part::Part, media::Source};
     let media = |source| pb::Media {
         media_type: "image/png".into(),
@@ -165,7 +165,7 @@ fn parts_are_written_as_ever() {
 
 // The same for all printed answers.
 #[test]
-fn answers_are_written_as_ever() {
+fn json_of_answers_matches_the_snapshot() {
     let mut text = both("ConversationSummary", of::<pb::ConversationSummary>);
     text += &both("Branch", of::<pb::Branch>);
     text += &both("ConversationState", |m| {

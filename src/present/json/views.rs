@@ -385,7 +385,7 @@ mod tests {
 
     // A mistyped name, or one of a renamed field, must not silently omit a field that scripts read.
     #[test]
-    fn every_line_is_of_fields_that_there_are() {
+    fn views_name_only_existing_fields() {
         for (name, fields) in VIEWS {
             let of = message(name.split('/').next().unwrap()).unwrap_or_else(|| panic!("{name}"));
             for field in fields.split_whitespace() {

@@ -41,7 +41,7 @@ mod tests {
     // Rows were cut at the end of the terminal: for sources with long ids, nothing was left of the
     // address that the next command needs.
     #[test]
-    fn an_address_is_never_cut() {
+    fn event_address_is_never_cut() {
         let row = |columns| {
             row_around(
                 "assistant said",

@@ -479,7 +479,7 @@ mod tests {
     // The output must fit 80 columns or a pipe, distinguish sections without colour, and not let
     // contents control the terminal.
     #[test]
-    fn an_explanation_fits_a_plain_page() {
+    fn explanation_fits_80_columns_without_colour() {
         let lines = explanation_lines(&told(), plain());
         let text = lines.join("\n");
         for line in &lines {
@@ -517,7 +517,7 @@ mod tests {
     // A section of three tokens must be visible in a bar of a million, and twelve such sections
     // must not make the bar longer than the line.
     #[test]
-    fn bars_keep_their_length() {
+    fn section_bars_fit_their_line() {
         for (tokens, whole, expected) in [
             (vec![3, 999_997], 1_000_000, vec![1, 75]),
             (vec![1; 12], 12_000_000, vec![1; 12]),

@@ -265,7 +265,7 @@ mod tests {
     /// Rows must neither wrap on a narrow terminal nor leave it coloured; wide characters take two
     /// columns.
     #[test]
-    fn rows_are_cut_at_columns() {
+    fn rows_are_cut_at_display_columns() {
         assert_eq!(cut("abcdef", 6), "abcdef");
         assert_eq!(cut("abcdefg", 6), "abcde…");
         assert_eq!(cut("日本語", 5), "日本…");
@@ -281,7 +281,7 @@ mod tests {
 
     /// Long results must be cut between characters, and the output must say how much is missing.
     #[test]
-    fn long_text_is_cut_and_says_how_much() {
+    fn long_text_is_cut_with_the_omitted_count() {
         assert_eq!(
             indent("äöü\nb\nc\n", 2, 1, 2),
             vec!["  äö … (+1 characters)", "  … 2 more lines"]
@@ -294,7 +294,7 @@ mod tests {
     /// Nobody types 36 characters. UUIDs made in the same second begin alike, so their end is
     /// shown.
     #[test]
-    fn ids_are_short_enough_to_type() {
+    fn ids_are_shortened() {
         for (id, short) in [
             ("7ad31c26-9708-4bd2-bbd5-9a3c977380c2", "7ad31c26"),
             ("01a20484-6e0b-731c-b064-4978bcd316da", "4978bcd316da"),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_easy_to_read() {
+    fn numbers_and_sizes_are_formatted() {
         for (number, text) in [
             (0, "0"),
             (999, "999"),

@@ -79,7 +79,7 @@ mod tests {
     // Users copy and send the output: numbers, key order, duplicate keys and string contents must
     // not change.
     #[test]
-    fn only_the_space_changes() {
+    fn pretty_json_changes_only_white_space() {
         let text = r#"{"b":1.10e2,"a":[ ],"o":{},"l":[1, 2],"s":"x: [\"y\",\\","s":"ü"}"#;
         let expected = r#"{
   "b": 1.10e2,

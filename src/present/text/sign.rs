@@ -130,7 +130,7 @@ mod tests {
     /// A name with a direction override reads as another one: `exe.txt` for `txt.exe`. The override
     /// must be shown, not applied.
     #[test]
-    fn what_turns_the_order_is_shown() {
+    fn direction_overrides_become_visible() {
         assert_eq!(
             printable("a\u{202e}txt.exe\u{2066}"),
             "a<U+202E>txt.exe<U+2066>"
@@ -144,7 +144,7 @@ mod tests {
     /// `--json` printed such characters, and the terminal interpreted them. With escapes, the
     /// string has the same meaning, and programs read what was recorded.
     #[test]
-    fn json_says_the_same_in_letters() {
+    fn json_escapes_control_characters() {
         let text = "a\u{9b}2J\u{7f}\u{202e}\u{200b}\u{e0041}\u{1b}é\n";
         let json = serde_json::to_string(text).unwrap();
         let shown = printable_json(&json);

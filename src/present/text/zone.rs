@@ -154,7 +154,7 @@ mod tests {
 
     /// People think in "3 days ago", but only for the recent past.
     #[test]
-    fn moments_are_told_as_people_do() {
+    fn recent_times_are_relative() {
         let now = OffsetDateTime::from_unix_timestamp(1_700_000_000).unwrap();
         for (seconds, text) in [
             (0, "just now"),
@@ -172,7 +172,7 @@ mod tests {
     // Each time has the offset of its own date: summer and winter differ. Times for files and pages
     // stay in UTC.
     #[test]
-    fn times_are_in_the_zone_of_their_day() {
+    fn times_use_the_offset_of_their_date() {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let at = |text: &str| {
             use time::format_description::well_known::Rfc3339;

@@ -50,7 +50,7 @@ fn rewrite(path: &Path, table: TableId, key: &[u8], row: Vec<u8>) {
 // Disks corrupt data, and files are truncated or partly copied. For any changed byte: an error that
 // reports it, or projections that are right up to their mark; never a panic, never other contents.
 #[test]
-fn a_changed_byte_gives_an_error_or_changes_nothing() {
+fn changed_byte_never_gives_wrong_contents() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     let digests = written(&path);
@@ -83,7 +83,7 @@ fn a_changed_byte_gives_an_error_or_changes_nothing() {
 // Large files are opened without checking every page. A change may be noticed late, or be in a page
 // that nothing reads; but an answer is right or an error, and nothing hangs or panics.
 #[test]
-fn a_changed_byte_in_a_large_file_is_contained() {
+fn changed_byte_in_a_large_file_never_gives_wrong_answers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     written(&path);
@@ -125,7 +125,7 @@ fn a_changed_byte_in_a_large_file_is_contained() {
 
 // A row that was changed and rewritten with valid pages is still detected when it is read.
 #[test]
-fn a_changed_row_is_noticed_when_it_is_read() {
+fn changed_row_is_damage_when_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     written(&path);
@@ -149,7 +149,7 @@ fn a_changed_row_is_noticed_when_it_is_read() {
 
 // Files of another type, or truncated ones.
 #[test]
-fn a_file_of_another_sort_or_a_cut_one_is_damaged() {
+fn foreign_or_truncated_file_is_damage() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     written(&path);
@@ -173,7 +173,7 @@ fn a_file_of_another_sort_or_a_cut_one_is_damaged() {
 // After an upgrade, rows may have a different meaning: the version must be checked before one is
 // read. A database with other tables is not ours either.
 #[test]
-fn another_version_asks_for_a_rebuild() {
+fn another_version_requires_a_rebuild() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     drop(Views::open(&path, CACHE_BYTES).unwrap());
@@ -200,7 +200,7 @@ fn another_version_asks_for_a_rebuild() {
 
 // Two processes on one file would overwrite each other's rows.
 #[test]
-fn a_second_handle_is_told_that_the_file_is_in_use() {
+fn second_handle_is_refused_as_locked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
     let views = Views::open(&path, CACHE_BYTES).unwrap();

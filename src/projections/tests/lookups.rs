@@ -222,7 +222,7 @@ proptest! {
     // lookup must answer as plain maps do, only in its own namespace, and also after the file was
     // closed and reopened.
     #[test]
-    fn every_lookup_answers_as_plain_maps_do(
+    fn every_lookup_equals_a_map_model(
         steps in steps(700),
         sizes in prop::collection::vec(1..90_usize, 1..5),
     ) {
@@ -241,7 +241,7 @@ proptest! {
     // A rebuild reads the log in different groups than those in which it was written, and must give
     // the same bytes; so nothing may depend on where a delta ends.
     #[test]
-    fn the_bytes_do_not_depend_on_the_groups(
+    fn projections_do_not_depend_on_delta_groups(
         steps in steps(500),
         sizes in prop::collection::vec(1..70_usize, 1..4),
     ) {
@@ -255,7 +255,7 @@ proptest! {
     // A process that ends without a flush may lose deltas, but only whole ones from the end: the
     // mark must match the contents, and the lost deltas must be applicable again.
     #[test]
-    fn a_lost_tail_is_whole_deltas(steps in steps(200), durable_after in 0..10_usize) {
+    fn crash_loses_only_whole_deltas(steps in steps(200), durable_after in 0..10_usize) {
         let folder = tempfile::tempdir().unwrap();
         let (path, copy) = (folder.path().join("views.redb"), folder.path().join("copy.redb"));
         let views = Views::open(&path, CACHE_BYTES).unwrap();
@@ -292,7 +292,7 @@ proptest! {
 // After a restart, the engine may send a range of the log again. Counting it twice, or leaving out
 // events, would be silent.
 #[test]
-fn a_delta_that_comes_again_or_too_early_is_refused() {
+fn repeated_or_early_delta_is_refused() {
     let views = Views::in_memory().unwrap();
     let mut model = Model::default();
     let step = |what| super::model::Step {
@@ -331,7 +331,7 @@ fn a_delta_that_comes_again_or_too_early_is_refused() {
 // If the id of a conversation were reused in its namespace, the second conversation would overwrite
 // the first one's rows: this must be refused here, whatever allowed it before.
 #[test]
-fn a_conversation_id_that_comes_again_is_refused() {
+fn repeated_conversation_id_is_refused() {
     let views = Views::in_memory().unwrap();
     let mut model = Model::default();
     let step = super::model::Step {
@@ -357,7 +357,7 @@ fn a_conversation_id_that_comes_again_is_refused() {
 // A range of the log may contain nothing for the projections; the mark must move all the same, or
 // every start would read that range again.
 #[test]
-fn an_empty_delta_moves_the_mark() {
+fn empty_delta_moves_the_mark() {
     let views = Views::in_memory().unwrap();
     let delta = ViewDelta {
         reached: 9,
@@ -373,7 +373,7 @@ fn an_empty_delta_moves_the_mark() {
 // Exploration creates many branches. The state of a conversation with a thousand of them must be
 // complete.
 #[test]
-fn a_thousand_branches_come_whole() {
+fn state_of_1000_branches_is_complete() {
     let views = Views::in_memory().unwrap();
     let mut model = Model::default();
     let forks = (0..=1_000).map(|n| super::model::Step {
@@ -390,7 +390,7 @@ fn a_thousand_branches_come_whole() {
 
 // A report of a difference must name the row; otherwise nobody knows where to look.
 #[test]
-fn the_first_difference_has_a_name() {
+fn difference_names_its_row() {
     let (one, two) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
     let step = super::model::Step {
         conversation: 0,

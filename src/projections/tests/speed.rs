@@ -128,7 +128,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 // 200,000 events a second in a rebuild.
 #[test]
 #[ignore = "a measurement: run it in release"]
-fn publish_and_rebuild() {
+fn measure_publish_and_rebuild() {
     for keys in [false, true] {
         for conversations in [256, 10_000] {
             let folder = tempfile::tempdir().unwrap();
@@ -194,7 +194,7 @@ fn publish_and_rebuild() {
 // one?
 #[test]
 #[ignore = "a measurement: run it in release"]
-fn growth_without_durable_commits() {
+fn measure_growth_without_durable_commits() {
     let folder = tempfile::tempdir().unwrap();
     let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
     let mut world = World::new(2_000, true);
@@ -216,7 +216,7 @@ fn growth_without_durable_commits() {
 // Every append to a conversation that is not cached needs these reads.
 #[test]
 #[ignore = "a measurement: run it in release"]
-fn lookups() {
+fn measure_lookups() {
     let views = Views::in_memory().unwrap();
     let mut world = World::new(10_000, true);
     views.apply(&world.grow(0..10_000, 100)).unwrap();

@@ -15,7 +15,7 @@ fn fault<M: Message>(kind: EventKind, message: &M) -> (String, BodyProblem) {
 // program repeated with its idempotency key had another content hash and could be refused:
 // equal content must be encoded to equal bytes.
 #[test]
-fn the_same_content_is_always_the_same_bytes() {
+fn equal_bodies_encode_to_equal_bytes() {
     let body = || {
         let map = || {
             let entry = |n: u32| (format!("name {n}"), "1".to_owned());
@@ -40,14 +40,14 @@ fn the_same_content_is_always_the_same_bytes() {
 proptest! {
     // Decoding must return the body that was encoded: the log is read for years.
     #[test]
-    fn every_body_comes_back(body in event_body()) {
+    fn every_body_round_trips(body in event_body()) {
         let bytes = encode(&body);
         prop_assert_eq!(decode(body.kind(), &bytes), Ok(body));
     }
 
     // Bytes come from the network: decoding any bytes as any kind must not panic.
     #[test]
-    fn any_bytes_are_answered(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_decoded_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let bytes = Bytes::from(bytes);
         for &kind in EventKind::ALL {
             let _ = decode(kind, &bytes);
@@ -56,7 +56,7 @@ proptest! {
 
     // Almost valid bytes reach more of the checks than random bytes do.
     #[test]
-    fn damaged_bodies_are_answered(body in event_body(), at in any::<prop::sample::Index>(), byte: u8) {
+    fn damaged_bodies_are_decoded_without_panic(body in event_body(), at in any::<prop::sample::Index>(), byte: u8) {
         let mut bytes = encode(&body).to_vec();
         if !bytes.is_empty() {
             let at = at.index(bytes.len());
@@ -71,7 +71,7 @@ proptest! {
 
 // The random choice of a kind could miss one: each kind must survive encoding and decoding.
 #[test]
-fn each_kind_comes_back() {
+fn every_kind_round_trips() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     for &kind in EventKind::ALL {
         for _ in 0..20 {
@@ -84,7 +84,7 @@ fn each_kind_comes_back() {
 
 // A fault must name the field, also inside a list.
 #[test]
-fn faults_name_the_field() {
+fn body_fault_names_the_field() {
     let text = pb::ContentPart {
         part: Some(pb::content_part::Part::Text("x".into())),
     };
@@ -118,7 +118,7 @@ fn faults_name_the_field() {
 
 // Each check of a field must report its own problem.
 #[test]
-fn each_shape_rule_is_held() {
+fn each_field_check_reports_its_problem() {
     let message = pb::MessageAppended::default();
     let (field, problem) = fault(EventKind::MessageAppended, &message);
     assert_eq!(
@@ -211,7 +211,7 @@ fn each_shape_rule_is_held() {
 // Approvals are bound to the argument bytes, so the received bytes must be hashed as they
 // are. An unset approval field means that none is required.
 #[test]
-fn arguments_are_hashed_as_they_came() {
+fn arguments_are_hashed_as_received() {
     let arguments = "{ \"b\":1, \"a\": 2}";
     let call = pb::ToolCallRequested {
         call_id: "c".into(),
@@ -231,7 +231,7 @@ fn arguments_are_hashed_as_they_came() {
 
 // Decoding must not copy large byte fields.
 #[test]
-fn byte_fields_share_the_body() {
+fn decoded_byte_fields_are_not_copied() {
     let custom = pb::Custom {
         type_name: "t".into(),
         content_type: String::new(),
@@ -276,7 +276,7 @@ proptest! {
     // Calls whose arguments were not JSON were refused and could not be recorded. Any text must
     // be kept byte for byte, and `arguments_not_json` set correctly whatever the sender set.
     #[test]
-    fn arguments_are_kept_whatever_they_are(text in "(\\PC|[{}\\[\\]\",:0-9]){0,40}", said: bool) {
+    fn any_arguments_are_kept_and_flagged(text in "(\\PC|[{}\\[\\]\",:0-9]){0,40}", said: bool) {
         let (call, stored) = received(&a_call(text.clone(), said));
         let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
         prop_assert_eq!(call.arguments.as_str(), &text);
@@ -289,7 +289,7 @@ proptest! {
     // Setting `arguments_not_json` must not change a call that has it already: receiving stored
     // bytes again must keep them, including unknown fields.
     #[test]
-    fn what_was_received_is_received_again(body in body_of(EventKind::ToolCallRequested)) {
+    fn received_call_round_trips_unchanged(body in body_of(EventKind::ToolCallRequested)) {
         let mut bytes = encode(&body).to_vec();
         prost::encoding::string::encode(999, &"unknown".to_owned(), &mut bytes);
         let bytes = Bytes::from(bytes);
@@ -302,7 +302,7 @@ proptest! {
 // A model that repeats itself may open thousands of brackets. Unclosed, they are not JSON and
 // must be kept as text; closed, they are JSON that is too deep for readers and must be refused.
 #[test]
-fn brackets_without_an_end_are_a_text() {
+fn unclosed_brackets_are_text_and_deep_json_is_refused() {
     let open = "[".repeat(10_000);
     let (call, _) = received(&a_call(open.clone(), false));
     assert!(call.arguments_not_json);

@@ -342,7 +342,7 @@ mod tests {
 
     // A client that sends nothing, or too little, must not keep a slot.
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_with_the_handshake() {
+    async fn silent_connection_is_dropped_after_the_handshake_wait() {
         let (life, _stopper) = life();
         let turn = Turn::having_read(bounds::HANDSHAKE_BYTES - 1);
         let (waited, look) = next(&life, &turn, false).await;
@@ -353,7 +353,7 @@ mod tests {
     // Browsers open connections in advance. A silent one is kept for a while, not forever; after
     // the first byte it gets the same time as any other.
     #[tokio::test(start_paused = true)]
-    async fn a_spare_connection_is_kept_for_a_while() {
+    async fn unused_connection_is_kept_for_a_while() {
         let (mut life, _stopper) = life();
         life.is_sniffed = true;
         let started = Instant::now();
@@ -374,7 +374,7 @@ mod tests {
     // An idle client must be asked to leave, and one whose call takes hours must not: a person's
     // decision may take all day.
     #[tokio::test(start_paused = true)]
-    async fn only_the_idle_are_asked_to_go() {
+    async fn only_idle_connections_are_ended() {
         let (life, _stopper) = life();
         let turn = Turn::having_read(1_000);
         let call = life.activity.call();
@@ -391,7 +391,7 @@ mod tests {
     // After a connection was asked to end, it is closed soon if idle; otherwise when its calls end,
     // or its grace period for age does.
     #[tokio::test(start_paused = true)]
-    async fn those_that_end_do_end() {
+    async fn ending_connection_closes_in_time() {
         let (life, _stopper) = life();
         let turn = Turn::having_read(1_000);
         let call = life.activity.call();
@@ -412,7 +412,7 @@ mod tests {
 
     // A shutdown, and a request to make room, both reach an idle connection.
     #[tokio::test]
-    async fn a_connection_is_told_to_end() {
+    async fn idle_connection_is_told_to_end() {
         let (life, stopper) = life();
         life.activity.end();
         life.told_to_end().await;

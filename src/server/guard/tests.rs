@@ -88,7 +88,7 @@ fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> O
 
 // Expected permissions, written by hand: each role in its namespace, another, and a reserved one.
 #[test]
-fn keys_open_what_they_say() {
+fn each_role_grants_the_expected_methods() {
     let dir = tempfile::tempdir().unwrap();
     let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
     for path in [READ, APPEND, ERASE, VERIFY, HEALTH, REFLECTION] {
@@ -147,7 +147,7 @@ fn keys_open_what_they_say() {
 // Clients must not write the server's own records, with keys or without, over the network or in a
 // pipe.
 #[test]
-fn nobody_appends_to_reserved_namespaces() {
+fn appends_to_reserved_namespaces_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let keys = KeyRing::open(dir.path()).unwrap();
     for guard in [Guard::new(None), Guard::new(Some(keys))] {
@@ -161,7 +161,7 @@ fn nobody_appends_to_reserved_namespaces() {
 
 // The metadata that names a certificate must be trusted from this process only.
 #[test]
-fn only_this_process_speaks_for_a_certificate() {
+fn certificate_metadata_is_trusted_only_from_this_process() {
     let dir = tempfile::tempdir().unwrap();
     let subject = CertificateSubject::parse("CN=Jürgen,O=Acme").unwrap();
     let new = NewKey {
@@ -191,7 +191,7 @@ fn only_this_process_speaks_for_a_certificate() {
 // Clients in many languages send keys: the scheme's case does not matter, and nothing else is a
 // key.
 #[test]
-fn keys_are_found_in_headers() {
+fn bearer_key_is_parsed_from_headers() {
     let found = |value: &str| {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, value.parse().unwrap());
@@ -235,7 +235,7 @@ fn decision(by: &str) -> EventBody {
 // An agent that may append must not approve its own calls, and the recorded decider must be the
 // key's holder, whatever the client says. Fields of newer clients are kept.
 #[test]
-fn events_are_signed_by_those_who_may() {
+fn actor_is_set_and_approval_requires_the_role() {
     let dir = tempfile::tempdir().unwrap();
     let writer = caller(dir.path(), "agent", &["writer:a"]);
     let approver = caller(dir.path(), "console", &["approver:a"]);

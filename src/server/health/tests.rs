@@ -31,7 +31,7 @@ fn serving(health: &HealthService, name: &str) -> bool {
 
 // Every service in the descriptors, and our two names, must have a health status, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_service_has_a_health() {
+async fn every_service_has_a_health_status() {
     let store = Store::new().await;
     let (stopper, stop) = Stopper::new();
     let health = health(&store, stop);
@@ -69,7 +69,7 @@ async fn every_service_has_a_health() {
 // A load balancer must not send appends to a server that refuses them all, nor stop reads that
 // still work.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_what_needs_the_writer_fails_with_it() {
+async fn failed_writer_makes_only_its_services_unhealthy() {
     let store = Store::new().await;
     let (_stopper, stop) = Stopper::new();
     let health = health(&store, stop);
@@ -90,7 +90,7 @@ async fn only_what_needs_the_writer_fails_with_it() {
 // One damaged frame must be reported and the rest served; it must not make the server unready for
 // good.
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_is_told_and_latches_nothing() {
+async fn damage_is_reported_and_stays_ready() {
     // From the start, before any frame is cached.
     let log = Fallible::default();
     log.damaged.store(true, Ordering::SeqCst);
@@ -111,7 +111,7 @@ async fn damage_is_told_and_latches_nothing() {
 // An alert must come before the disk is full: below its floor the store is not ready, but still
 // accepts appends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_below_its_floor_is_not_ready() {
+async fn disk_below_its_floor_is_not_ready() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = OpenOptions::new(dir.path());
     options.limits.disk_floor_bytes = Some(u64::MAX);

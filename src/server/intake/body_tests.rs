@@ -69,7 +69,7 @@ async fn all(mut body: IntakeBody) -> Result<Vec<Vec<u8>>, Status> {
 // However the network cuts them, messages must arrive whole, in order and byte for byte: one lost
 // or torn here is lost for good.
 #[tokio::test]
-async fn messages_survive_every_cut() {
+async fn messages_are_reassembled_from_any_pieces() {
     let contents: Vec<Vec<u8>> = [0, 1, 4, 5, 6, 300, 40_000, 0, 0, 17]
         .map(|length| vec![7; length])
         .into();
@@ -93,7 +93,7 @@ async fn messages_survive_every_cut() {
 // A compressed message must equal the same message uncompressed, small ones at once and large ones
 // from their thread.
 #[tokio::test]
-async fn compressed_messages_come_out_plain() {
+async fn compressed_messages_are_decompressed() {
     for length in [0, 10, 900_000] {
         let plain: Vec<u8> = (0..length)
             .map(|n: u32| (n.wrapping_mul(n) >> 7) as u8)
@@ -109,7 +109,7 @@ async fn compressed_messages_come_out_plain() {
 
 // A method that takes one message must not be kept busy with a stream of them.
 #[tokio::test]
-async fn a_second_message_is_refused_where_there_is_one() {
+async fn second_message_of_a_unary_call_is_refused() {
     let wire = message(b"").repeat(2);
     let (mut body, _) = intake(UNARY, &wire, 5, false);
     assert!(next(&mut body).await.unwrap().is_ok());
@@ -121,7 +121,7 @@ async fn a_second_message_is_refused_where_there_is_one() {
 // A request that trickles in, or stops, holds memory and a slot for a call: it must end, and one
 // that arrives steadily must not.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_does_not_arrive_is_given_up() {
+async fn stalled_request_is_cancelled() {
     let wire = message(&[0; 10_000]);
     for path in [UNARY, BIDI] {
         let (body, _) = intake(path, &wire[..9_000], 100, true);
@@ -142,7 +142,7 @@ async fn a_request_that_does_not_arrive_is_given_up() {
 // Bytes are counted until they are handled: a pipelined message until the next one is requested,
 // all others until the call ends.
 #[tokio::test]
-async fn what_is_held_is_what_is_counted() {
+async fn held_bytes_are_counted_until_handled() {
     let wire = message(&[0; 1_000]).repeat(3);
     for (path, held) in [(BIDI, 1_005..2_000), (COLLECTING, 3_015..9_000)] {
         let (mut body, pool) = intake(path, &wire, 1_005, true);

@@ -127,7 +127,7 @@ mod tests {
     // However many connections take all they can get, the next one must have room for a small
     // request; otherwise the first few clients lock out the others.
     #[test]
-    fn whoever_takes_all_leaves_a_share() {
+    fn each_connection_keeps_a_share() {
         let pool = Pool::new(10 * MIB);
         let greedy = charges(&pool, 100);
         for charge in &greedy {
@@ -143,7 +143,7 @@ mod tests {
     // one of the largest messages and little more, and a configuration with larger ones still
     // admits one of them.
     #[test]
-    fn one_of_the_largest_messages_fits() {
+    fn one_largest_message_fits_the_budget() {
         use crate::{bounds, bytes_in_flight_max};
         use treering_domain::Limits;
         let limits = Limits::default();
@@ -168,7 +168,7 @@ mod tests {
     // A single client may send a message of three quarters of the memory, on one call or several,
     // and everything is released to the last byte.
     #[test]
-    fn what_ends_is_given_back() {
+    fn released_bytes_return_to_the_pool() {
         let pool = Pool::new(8 * MIB);
         let account = Account::new(Arc::clone(&pool));
         let first = Charge::new(Arc::clone(&account));

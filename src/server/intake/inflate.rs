@@ -121,7 +121,7 @@ mod tests {
 
     // A decompression bomb must end at the limit, and a message just within it must pass.
     #[test]
-    fn nothing_is_inflated_beyond_its_bound() {
+    fn decompression_stops_at_the_limit() {
         let text = vec![7; 1 << 20];
         for (encoding, compressed) in [
             (Encoding::Gzip, gzip(&text)),
@@ -142,7 +142,7 @@ mod tests {
     // Many bombs at once can fill the memory, each within its limit: bytes must be counted while
     // they grow.
     #[test]
-    fn bombs_share_the_budget() {
+    fn decompressed_bytes_count_while_they_grow() {
         let bomb = gzip(&vec![7; 1 << 20]);
         let charge = Charge::new(Account::new(Pool::new(1 << 20)));
         let fault = inflate(Encoding::Gzip, &bomb, (0, 4 << 20), &charge).unwrap_err();
@@ -152,7 +152,7 @@ mod tests {
     // A few bytes of zstd can request a window of 128 MiB before any content: the decoder must not
     // allocate one for a message that cannot be so large.
     #[test]
-    fn a_window_is_not_larger_than_the_message() {
+    fn oversized_zstd_window_is_refused() {
         let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(27).unwrap();
         encoder.write_all(b"small").unwrap();

@@ -35,7 +35,7 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
 // A message that takes more than counted is a hole in the budget: sizes from the descriptors must
 // never be below the real ones.
 #[test]
-fn no_message_is_larger_than_is_counted() {
+fn counted_message_sizes_cover_the_real_ones() {
     let methods = methods();
     macro_rules! check {
         ($($message:ident)*) => {$({
@@ -131,7 +131,7 @@ fn every_list_of_every_method_is_counted() {
 
 // The limits must admit what the store allows: a batch with the most events, of the most bytes.
 #[test]
-fn the_largest_honest_batches_are_taken() {
+fn largest_allowed_batches_are_accepted() {
     let methods = methods();
     let limits = Limits::default();
     for (events, parts, text_bytes) in [
@@ -166,7 +166,7 @@ proptest! {
     // Any bytes are counted or refused without a panic; what decodes was counted with at least its
     // texts.
     #[test]
-    fn any_bytes_are_counted(
+    fn any_bytes_are_counted_or_refused(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         wrap in any::<bool>(),
     ) {

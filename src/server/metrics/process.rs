@@ -52,7 +52,7 @@ mod tests {
 
     // A process may have any name, which must not shift the fields.
     #[test]
-    fn a_strange_name_shifts_nothing() {
+    fn process_name_does_not_shift_the_fields() {
         let line =
             "7 (a) b) S 1 7 7 0 -1 0 1 2 3 4 300 200 0 0 20 0 9 0 5 100 25 18446744073709551615 1";
         let per_second = rustix::param::clock_ticks_per_second() as f64;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_read() {
+    fn figures_of_this_process_are_read() {
         let process = read();
         assert!(process.open_files > Some(0) && process.open_files < process.open_files_max);
         assert!(process.resident_bytes > Some(1 << 20) && process.threads > Some(0));

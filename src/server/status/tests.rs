@@ -207,7 +207,7 @@ fn status_of(error: AppendError) -> Status {
 // Programs act on code and reason: each rule must have its own, with the details that the code
 // promises, and name the event in the batch.
 #[test]
-fn every_rule_has_code_reason_and_details() {
+fn every_rule_has_a_code_reason_and_details() {
     let mut reasons = std::collections::BTreeSet::new();
     for (rule, code) in rules() {
         assert!(reasons.insert(rule.name()), "{rule:?} is here twice");
@@ -239,7 +239,7 @@ const RULES: usize = 32;
 
 // A client that lost a race needs both revisions to continue.
 #[test]
-fn a_lost_race_names_both_revisions() {
+fn revision_mismatch_reports_both_revisions() {
     let rule = Rule::RevisionMismatch {
         branch: BranchName::default(),
         expected: Revision(4),
@@ -257,7 +257,7 @@ fn a_lost_race_names_both_revisions() {
 
 // An error in a stream must equal the unary one.
 #[test]
-fn stream_errors_say_what_statuses_say() {
+fn stream_errors_equal_the_statuses() {
     for (rule, code) in rules() {
         let rejection = Rejection::event(0, rule.clone());
         let error = pb::AppendError::from(Refusal::from(rejection));
@@ -276,7 +276,7 @@ fn message() -> String {
 
 // For failures without a rule, the code tells whether to wait, to read again or to call for help.
 #[test]
-fn other_failures_of_an_append() {
+fn append_failures_map_to_status_codes() {
     let damaged = ReadError::Damaged {
         position: Position::local(5),
         message: message(),
@@ -334,7 +334,7 @@ fn other_failures_of_an_append() {
 // A client must not be told two things, or to resend what may be stored: it would append twice, or
 // give up on stored events.
 #[test]
-fn what_became_of_a_batch_is_said_once() {
+fn append_failure_says_whether_the_batch_was_stored() {
     let unready = AppendError::Unready {
         message: message(),
         retry_after_ms: 70,
@@ -378,7 +378,7 @@ fn what_became_of_a_batch_is_said_once() {
 
 // A read that finds nothing must never look like one that finds damage.
 #[test]
-fn failures_of_reads_and_searches() {
+fn read_and_search_failures_map_to_status_codes() {
     let conversation = ConversationId::generate();
     let branch = || "b".to_owned();
     for (error, code) in [
@@ -472,7 +472,7 @@ fn failures_of_reads_and_searches() {
 // A client must learn whether to change the call, the stored policy or the history, or to report a
 // fault.
 #[test]
-fn failures_of_requests() {
+fn request_failures_map_to_status_codes() {
     let policy = |whose| {
         ContextError::Policy(PolicyError {
             whose,
@@ -568,7 +568,7 @@ fn late_answers_and_stored_policies_have_reasons() {
 // Errors travel in headers, which clients limit to some KiB: a long name must not make the error
 // unreadable.
 #[test]
-fn long_texts_are_cut_at_a_character() {
+fn long_error_texts_are_cut_at_a_character() {
     let id = "ü".repeat(100_000);
     let status = Status::from(Refusal::from(ReadError::ConversationNotFound { id }));
     assert!(status.message().len() <= ERROR_TEXT_BYTES_MAX + 3);

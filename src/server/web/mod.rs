@@ -76,7 +76,7 @@ mod tests {
     // A call handled as a page would bypass the guard of calls, and a page handled as a call would
     // get trailers.
     #[test]
-    fn calls_and_pages_are_told_apart() {
+    fn grpc_calls_and_pages_are_distinguished() {
         let request = |version, kind: Option<&str>| {
             let mut request = Request::builder().version(version);
             if let Some(kind) = kind {

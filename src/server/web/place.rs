@@ -187,7 +187,7 @@ mod tests {
 
     // Origins that no browser sends must be refused, since they would match nobody.
     #[test]
-    fn origins_are_as_browsers_write_them() {
+    fn web_origins_are_normalised_or_refused() {
         for (text, expected) in [
             ("https://App.example", "https://app.example"),
             ("https://app.example:443/", "https://app.example"),
@@ -221,7 +221,7 @@ mod tests {
     // Another site's name that points here must not pass for this server's, even if written so that
     // two parsers read it differently.
     #[test]
-    fn a_host_is_this_one_or_refused() {
+    fn foreign_host_is_refused() {
         let place = WebPlace::new(
             "127.0.0.1:7171".parse().unwrap(),
             vec!["agents.example".into()],
@@ -273,7 +273,7 @@ mod tests {
     // A named page may send requests, whatever the browser says about its site; other pages may
     // not, and requests without a page may.
     #[test]
-    fn a_page_asks_where_it_may() {
+    fn only_allowed_origins_may_send_requests() {
         let place = WebPlace::new("127.0.0.1:7171".parse().unwrap(), Vec::new(), false);
         let host: Authority = "127.0.0.1:7171".parse().unwrap();
         let named = ["https://app.example".to_owned()];

@@ -196,7 +196,7 @@ async fn crash(engine: &Engine, config: &SummariserConfig, point: Point) {
 /// Due tasks must be done in the order in which they build on each other, with the model as actor,
 /// and not be done again after a restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_order_and_once() {
+async fn tasks_run_in_order_and_once() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine().await;
     let model = Model::start(vec![], Behaviour::Says("All went well.")).await;
@@ -254,7 +254,7 @@ async fn in_order_and_once() {
 
 /// Enabled for an old store, a summariser must not touch a conversation before it continues.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_past_is_not_summarised() {
+async fn existing_conversations_are_not_summarised() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine().await;
     let model = Model::start(vec![], Behaviour::Says("Fine.")).await;
@@ -275,7 +275,7 @@ async fn the_past_is_not_summarised() {
 /// After a crash between the answer and the append, or after the append, each task's event must be
 /// there exactly once, and a recorded task must not query the model again.
 #[tokio::test(flavor = "multi_thread")]
-async fn crashes_leave_exactly_one() {
+async fn crash_leaves_each_task_done_once() {
     for tasks in [SNAPSHOTS, DIALOGUE, COMPACTION] {
         for (point, requests) in [(Point::Answered, 2), (Point::Appended, 1)] {
             let dir = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ async fn crashes_leave_exactly_one() {
 /// With an endpoint that is overloaded, breaks off or returns nonsense, a task must wait and then
 /// be done by the model.
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_are_tried_again() {
+async fn failed_requests_are_retried() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine().await;
     let script = vec![
@@ -346,7 +346,7 @@ async fn failures_are_tried_again() {
 /// With the endpoint down for good, the extract must not be used unless allowed; if allowed, it
 /// must be used after the configured number of tries, with its own actor.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_extract_stands_in_only_where_it_may() {
+async fn extract_is_used_only_as_the_configured_fallback() {
     for fallback in [Fallback::Retry, Fallback::Extract] {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine().await;
@@ -383,7 +383,7 @@ async fn the_extract_stands_in_only_where_it_may() {
 /// A summary that names a tool makes the model look for something that it no longer has: the
 /// summary must be requested again, once.
 #[tokio::test(flavor = "multi_thread")]
-async fn tool_names_are_asked_out() {
+async fn summary_with_a_tool_name_is_requested_again() {
     for (second, expected) in [
         ("It was read.", "It was read."),
         ("get_page again", "get_page again"),
@@ -437,7 +437,7 @@ async fn appends_do_not_wait_for_the_model() {
 /// The user continues while the model writes: the compaction must be planned again at the new head,
 /// with the summary that was paid for, and cut nothing new.
 #[tokio::test(flavor = "multi_thread")]
-async fn news_while_the_model_writes() {
+async fn compaction_is_replanned_after_new_events() {
     let dir = tempfile::tempdir().unwrap();
     let engine = engine().await;
     let told = Arc::new(Notify::new());

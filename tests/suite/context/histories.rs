@@ -44,7 +44,7 @@ struct History {
 // until a compaction, and the same when it is asked for later as of its revision:
 // what is kept in memory must never differ from what the log says.
 #[tokio::test(flavor = "multi_thread")]
-async fn any_moment_of_any_history_can_be_sent() {
+async fn any_revision_of_any_history_gives_a_legal_request() {
     let (mut moments, mut compactions) = (0, 0);
     for seed in 0..HISTORIES {
         let (looks, cuts) = random_history(seed).await;

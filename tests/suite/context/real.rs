@@ -25,7 +25,7 @@ const FILES: [&str; 7] = [
 // Whatever agents really did, cut anywhere, must make a request that every provider
 // takes, with every call answered and every token in its line.
 #[tokio::test(flavor = "multi_thread")]
-async fn real_trajectories_make_requests() {
+async fn real_trajectories_give_legal_requests() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
         println!("skipped: TREERING_TEST_DATA names no folder");
         return;

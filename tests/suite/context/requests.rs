@@ -22,7 +22,7 @@ async fn memory() -> Engine {
 
 // The first thing anyone does: say something, build, send.
 #[tokio::test]
-async fn what_was_said_is_in_the_request() {
+async fn appended_message_is_in_the_request() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let built = engine.build(query(id)).await.unwrap();
@@ -37,7 +37,7 @@ async fn what_was_said_is_in_the_request() {
 // Long-term context is the namespace's: every conversation gets it, before its own,
 // and a request of the past gets what it was then.
 #[tokio::test]
-async fn long_term_context_is_shared_and_has_a_past() {
+async fn long_term_context_is_shared_and_read_as_of_a_revision() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let long_term = ns().long_term_conversation();
@@ -74,7 +74,7 @@ async fn long_term_context_is_shared_and_has_a_past() {
 // What was appended must be in the request that waits for it; the wait ends when it
 // comes.
 #[tokio::test]
-async fn a_request_waits_for_its_position() {
+async fn request_waits_for_its_position() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let next = Position::local(engine.head().offset + 1);
@@ -94,7 +94,7 @@ async fn a_request_waits_for_its_position() {
 // The next request repeats the last one: all of its bytes but what is volatile. A
 // request of the past, or by another policy, must not count as the last one.
 #[tokio::test]
-async fn the_shared_prefix_is_told() {
+async fn shared_prefix_is_reported() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     append(&engine, vec![set(id, "cwd", "1")]).await.unwrap();
@@ -134,7 +134,7 @@ async fn the_shared_prefix_is_told() {
 // A conversation's policy is a wish of long ago: a call's own goes over it, and a
 // mistake in either is told, with its field.
 #[tokio::test]
-async fn policies_are_merged_and_checked() {
+async fn policies_are_merged_and_faults_reported() {
     let engine = memory().await;
     let create = |policy: &str| {
         let id = ConversationId::generate();
@@ -179,7 +179,7 @@ async fn policies_are_merged_and_checked() {
 
 // Recorded usage of a model calibrates the counts of its family, and is told.
 #[tokio::test]
-async fn usage_calibrates_estimates() {
+async fn recorded_usage_calibrates_the_token_estimate() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     for round in 0..6_u64 {
@@ -221,7 +221,7 @@ async fn usage_calibrates_estimates() {
 // A fork goes its own way: each branch's request has its own messages, and what is
 // kept in memory of one must not show in the other.
 #[tokio::test]
-async fn branches_have_their_own_windows() {
+async fn each_branch_has_its_own_window() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     append(&engine, vec![message(id, "both"), call(id, "a", "run")])
@@ -285,7 +285,7 @@ impl Enhancer for Reminder {
 
 // A program that embeds the engine adds its own step, and sees it explained.
 #[tokio::test]
-async fn a_programs_own_enhancer_is_run() {
+async fn custom_enhancer_is_run_and_explained() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let enhancers: Vec<Arc<dyn Enhancer>> = vec![Arc::new(Reminder)];
@@ -309,7 +309,7 @@ async fn a_programs_own_enhancer_is_run() {
 // What is kept in memory is a help, not a need: without any of it requests are the
 // same, and nothing is told of the last one.
 #[tokio::test]
-async fn requests_need_no_memory() {
+async fn requests_are_equal_without_caches() {
     let limits = Limits {
         memory_bytes: 0,
         remembered_requests_max: 0,
@@ -331,7 +331,7 @@ async fn requests_need_no_memory() {
 // A deep lineage and long dialogue before a compaction must not be walked: the
 // window begins at the cut, and holds what comes after it, once and in order.
 #[tokio::test]
-async fn windows_begin_at_the_cut() {
+async fn window_begins_at_the_last_cut() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let mut branch = None;
@@ -400,7 +400,7 @@ async fn windows_begin_at_the_cut() {
 // An agent went on after a compaction and had no tool: definitions were made of the calls
 // behind the cut no more. Those of every compaction before count, as of then, too.
 #[tokio::test]
-async fn called_tools_outlast_compactions() {
+async fn tools_defined_from_calls_survive_compactions() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     for (number, tool) in ["list_files", "read_file"].into_iter().enumerate() {
@@ -449,7 +449,7 @@ async fn called_tools_outlast_compactions() {
 // The first request of a session that was compacted after 1,000 calls took ten times as long as
 // any other: all of them were read to see which tools there were. What was called last is enough.
 #[tokio::test]
-async fn tools_that_were_called_long_ago_are_not_looked_for() {
+async fn tools_are_defined_only_from_recent_calls() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let mut events = vec![message(id, "go on")];
@@ -486,7 +486,7 @@ async fn tools_that_were_called_long_ago_are_not_looked_for() {
 
 // What tools have shown is in the request when the policy asks for it, and last.
 #[tokio::test]
-async fn knowledge_is_in_when_it_is_asked_for() {
+async fn knowledge_is_in_the_request_if_enabled() {
     let engine = memory().await;
     let id = conversation(&engine).await;
     let found = result(id, "a", r#"["src/main.rs", "src/lib.rs"]"#);

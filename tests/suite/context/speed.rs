@@ -12,7 +12,7 @@ const BEFORE: [usize; 2] = [0, 20_000];
 // A request must cost what its window costs, not what the history behind it does.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; the bench command is the one that counts"]
-async fn a_window_costs_the_same_after_any_history() {
+async fn measure_request_cost_by_history_length() {
     for before in BEFORE {
         let dir = tempfile::tempdir().unwrap();
         let id = ConversationId::generate();

@@ -19,7 +19,7 @@ use super::harness::*;
 // A client that names no conversation gets one, and everything that it sent is
 // there when the answer comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_answered_is_there() {
+async fn appended_events_are_stored_when_answered() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let response = server.append(batch("", opening())).await;
@@ -41,7 +41,7 @@ async fn what_is_answered_is_there() {
 // A newer client's fields, and the exact bytes of arguments, must come back as
 // they were sent: other versions of the program read them too.
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_come_back_byte_for_byte() {
+async fn bodies_round_trip_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -71,7 +71,7 @@ async fn bodies_come_back_byte_for_byte() {
 // Two writers on one branch: the second must learn that it lost, what the head
 // is now, and nothing of its batch may stay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_race_changes_nothing() {
+async fn stale_append_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -94,7 +94,7 @@ async fn a_lost_race_changes_nothing() {
 // A key that was used answers with the first result, even when the request left
 // the conversation's id to the engine; for other content it is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_repeat_the_first_answer() {
+async fn repeated_idempotency_key_returns_the_first_answer() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut request = batch("", opening());
@@ -152,7 +152,7 @@ fn outcome(response: &pb::AppendStreamResponse) -> &pb::append_stream_response::
 // Pipelined requests are answered in their order, and one that is refused must
 // neither end the stream nor shift the answers of the others.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_answers_in_order() {
+async fn append_stream_answers_in_order() {
     use pb::append_stream_response::Outcome;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
@@ -200,7 +200,7 @@ async fn a_stream_answers_in_order() {
 
 // A writer with a short queue must slow a stream down, not refuse what it sends.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_writer_slows_a_stream_down() {
+async fn full_writer_queue_slows_the_append_stream() {
     use pb::append_stream_response::Outcome;
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits {
@@ -225,7 +225,7 @@ async fn a_full_writer_slows_a_stream_down() {
 
 // A batch may create a sub-context and note it in the parent: both or neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_touches_conversations_of_one_tree() {
+async fn batch_over_parent_and_child_is_atomic() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -275,7 +275,7 @@ async fn a_batch_touches_conversations_of_one_tree() {
 // A feed that is read again, by whoever speaks the protocol: what is known is passed over and
 // says where it is, other content and ids that cannot be chosen are refused by their place.
 #[tokio::test(flavor = "multi_thread")]
-async fn events_say_who_they_are() {
+async fn events_with_chosen_ids_are_deduplicated() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -359,7 +359,7 @@ async fn events_say_who_they_are() {
 
 // Who sets what he has read must hear that another was first, and what is there now.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_append_expects_the_newest_event_with_a_key() {
+async fn append_checks_the_expected_latest_event_of_a_key() {
     use pb::expected_key::Expected;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
@@ -416,7 +416,7 @@ async fn an_append_expects_the_newest_event_with_a_key() {
 // A client that makes a key for each append, so that sending again is harmless, says for how long:
 // the store need not know it for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_may_end() {
+async fn idempotency_keys_expire() {
     const LIFE: Duration = Duration::from_secs(1);
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;

@@ -43,7 +43,7 @@ async fn talked(server: &TestServer, turns: usize) -> String {
 // One fork, two providers: what a client gets over the wire is the body that it
 // sends, in the provider's shape, with an explanation that names its events.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_fork_gives_requests_for_two_providers() {
+async fn fork_gives_requests_for_two_providers() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 1).await;
@@ -86,7 +86,7 @@ async fn one_fork_gives_requests_for_two_providers() {
 // What only looks must not change what the next build reports, and a build of
 // the past must not see the present.
 #[tokio::test(flavor = "multi_thread")]
-async fn explaining_disturbs_nothing() {
+async fn explain_does_not_change_the_next_build() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 1).await;
@@ -119,7 +119,7 @@ async fn explaining_disturbs_nothing() {
 // Whoever asks wrongly must learn which field it was; and a wait for what never
 // comes must end.
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_requests_are_named() {
+async fn invalid_build_request_names_the_field() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 0).await;
@@ -169,7 +169,7 @@ async fn wrong_requests_are_named() {
 // Row "local-first session memory": the summary is written and awaited before
 // the request is built, so the request never misses it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_waits_for_the_summary_before_it() {
+async fn build_waits_for_the_requested_position() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 0).await;
@@ -203,7 +203,7 @@ async fn a_build_waits_for_the_summary_before_it() {
 
 // tonic's own bound of 4 MiB must not stand between an agent and its context.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_requests_come_whole() {
+async fn request_over_4_mib_is_returned_whole() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 0).await;
@@ -218,7 +218,7 @@ async fn large_requests_come_whole() {
 
 // A compaction is planned, written by someone, applied, and can be looked behind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_is_compacted_and_expanded() {
+async fn conversation_is_compacted_and_expanded() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 5).await;
@@ -372,7 +372,7 @@ async fn active_context_is_set_and_watched() {
 // Both ends of a sub-context over the wire, and the refusals that a client acts
 // on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_context_is_spawned_and_returns() {
+async fn sub_context_is_spawned_and_returns() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;

@@ -16,7 +16,7 @@ fn fork(id: &str, name: &str, at: u64) -> pb::ForkRequest {
 
 // The state must be what the events say, now and as of any revision.
 #[tokio::test(flavor = "multi_thread")]
-async fn state_is_told_as_of_any_revision() {
+async fn state_is_returned_as_of_any_revision() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -50,7 +50,7 @@ async fn state_is_told_as_of_any_revision() {
 
 // Pages must join to the whole list, both ways, without a gap or a repetition.
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_join_to_the_whole_list() {
+async fn list_pages_join_to_the_whole_list() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();
@@ -95,7 +95,7 @@ async fn pages_join_to_the_whole_list() {
 // People type parts of ids. Each must lead to those that have it and to no other
 // tenant's, and many must not be sent where few were asked for.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_part_of_an_id_is_enough() {
+async fn conversations_are_found_by_a_part_of_the_id() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();
@@ -133,7 +133,7 @@ async fn a_part_of_an_id_is_enough() {
 // A fork shares what was before it and nothing after; both sides go on by
 // themselves, and lineage and diff say so.
 #[tokio::test(flavor = "multi_thread")]
-async fn forks_share_the_past_only() {
+async fn fork_shares_only_history_before_it() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -202,7 +202,7 @@ async fn forks_share_the_past_only() {
 // A fork into a new conversation reads like its parent up to the fork, and the
 // two know of each other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fork_can_be_a_conversation() {
+async fn fork_into_a_new_conversation_shares_history() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -250,7 +250,7 @@ async fn a_fork_can_be_a_conversation() {
 
 // A fork that cannot be is refused, and nothing is appended.
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_forks_are_refused() {
+async fn invalid_forks_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -280,7 +280,7 @@ async fn bad_forks_are_refused() {
 
 // A sealed conversation takes nothing more, and says why.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sealed_conversation_takes_nothing_more() {
+async fn sealed_conversation_refuses_appends() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -315,7 +315,7 @@ fn changed(changed: ConversationChanged) -> EventBody {
 // A framework keeps its threads by labels and metadata, changes them, and lists by them. What
 // is changed must be found by what it is now, also after the views are made anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_are_listed_by_what_they_are_now() {
+async fn list_filters_use_current_labels_and_metadata() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();
@@ -499,7 +499,7 @@ async fn conversations_are_listed_by_what_they_are_now() {
 // Nothing is on two pages and nothing that was there at the beginning is on none, also where
 // most are filtered out; and a token of another query, tenant or store is no place.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_places_of_their_own_query() {
+async fn page_token_is_valid_only_for_its_query() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();
@@ -589,7 +589,7 @@ async fn tokens_are_places_of_their_own_query() {
 
 // A thousand forks made each look at a conversation 24 kB. Its branches come in pages.
 #[tokio::test(flavor = "multi_thread")]
-async fn branches_come_in_pages() {
+async fn branches_are_listed_in_pages() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;

@@ -38,7 +38,7 @@ async fn append(
 // Sixteen workers get the first message of one thread at once. One of them creates the
 // conversation, all messages are in it, and each answer has the places of its own events.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_at_once_one_creates() {
+async fn concurrent_appends_create_the_conversation_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let uuid = ConversationId::generate().to_string();
@@ -69,7 +69,7 @@ async fn of_many_at_once_one_creates() {
 // The answer was lost and the batch comes again, after others were appended: the first answer
 // comes again, and says what it said.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_is_repeated_with_its_batch() {
+async fn repeated_batch_returns_its_creation() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     for (name, key) in [("thread 1", "first"), ("", "by its key alone")] {
@@ -98,7 +98,7 @@ async fn a_creation_is_repeated_with_its_batch() {
 
 // What breaks a rule creates nothing, and the error names the event as the client counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_batch_creates_nothing() {
+async fn invalid_batch_creates_no_conversation() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut request = said("thread", "hello");
@@ -139,7 +139,7 @@ async fn a_bad_batch_creates_nothing() {
 
 // Threads of two sources with one name are two conversations.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_is_within_its_source() {
+async fn source_ids_are_scoped_to_their_source() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let first = server.append(said("main", "hello")).await;
@@ -162,7 +162,7 @@ async fn a_name_is_within_its_source() {
 // it first, when ids were unique in the whole store. Such an id cannot be chosen, and what is
 // refused tells nothing of other tenants.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_tenant_takes_the_id_of_anothers_key() {
+async fn derived_id_of_another_tenant_cannot_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let keyed = || pb::AppendRequest {
@@ -230,7 +230,7 @@ async fn no_tenant_takes_the_id_of_anothers_key() {
 // their own, ended the audit, erasing and exports for ever. Now it is an id like others there.
 // One that follows from a name cannot be chosen, also not by naming it before.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_tenant_takes_the_id_of_a_system_conversation() {
+async fn id_of_a_system_conversation_cannot_be_taken() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let system = Namespace::new(server::audit::SYSTEM_NAMESPACE).unwrap();

@@ -44,7 +44,7 @@ async fn built(server: &TestServer, id: &str, provider: pb::Provider, model: &st
 // A model wrote no JSON, and nobody could record what it did. It is kept as it came and
 // marked, found by what it was, decided for exactly that, and told to every provider.
 #[tokio::test(flavor = "multi_thread")]
-async fn arguments_that_are_no_json_are_recorded() {
+async fn invalid_json_arguments_are_recorded_and_marked() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.append(batch("", [created("odd")])).await.events[0]
@@ -117,7 +117,7 @@ async fn arguments_that_are_no_json_are_recorded() {
 // The ids that OpenAI gave to the items of an answer were lost on the way through the store: the
 // next request named them otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn items_keep_their_ids_on_the_way() {
+async fn openai_item_ids_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let call = pb::ToolCallRequested {
@@ -176,7 +176,7 @@ async fn items_keep_their_ids_on_the_way() {
 // Who wanted to see what holds on a branch got places, and made a call for each. Asked for, the
 // values come with the state, as of any revision, and what had no room is named.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_state_comes_with_its_values() {
+async fn state_includes_context_values_if_requested() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let prompt = |content: &str| {

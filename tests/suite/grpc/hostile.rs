@@ -91,7 +91,7 @@ const METHODS: [&str; 24] = [
 // Bytes that are no message, and text that is no UTF-8, must be an error of the
 // call on every method: never a panic, a hang or a default.
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_is_refused_by_every_method() {
+async fn invalid_bytes_are_refused_by_every_method() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     server.conversation().await;
@@ -125,7 +125,7 @@ async fn garbage_is_refused_by_every_method() {
 // An empty message asks for nothing in particular: where something must be named,
 // the answer names the field.
 #[tokio::test(flavor = "multi_thread")]
-async fn empty_requests_are_told_what_is_missing() {
+async fn empty_request_names_the_missing_field() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     server.conversation().await;
@@ -230,7 +230,7 @@ fn spoilt() -> Vec<(&'static str, Spoil)> {
 // One bad event spoils its batch: the field is named, and the good ones before it
 // are not kept either.
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_batches_change_nothing() {
+async fn invalid_batch_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -249,7 +249,7 @@ async fn bad_batches_change_nothing() {
 
 // What is over a bound is refused, and the connection goes on.
 #[tokio::test(flavor = "multi_thread")]
-async fn oversized_things_are_refused() {
+async fn oversized_requests_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits {
         body_bytes_max: 100_000,
@@ -283,7 +283,7 @@ async fn oversized_things_are_refused() {
 
 // A namespace that is no name is refused on every service.
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_namespaces_are_refused() {
+async fn invalid_namespaces_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     for name in ["a b", "../x", "", "ä?"] {
@@ -304,7 +304,7 @@ async fn bad_namespaces_are_refused() {
 
 // Names and numbers that nothing has: not found, or out of bounds, but answered.
 #[tokio::test(flavor = "multi_thread")]
-async fn wild_arguments_are_answered() {
+async fn unknown_ids_and_extreme_numbers_are_answered() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;

@@ -70,7 +70,7 @@ fn keys(answer: &Answer) -> Vec<&str> {
 // One batch over the wire: values come back byte for byte, a search by what values say finds
 // what fits, paths are listed, and the history says who it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_remembered_comes_back() {
+async fn item_values_round_trip_and_are_searched() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let value = r#"{ "answers": "short",  "level": 3.0 }"#;
@@ -140,7 +140,7 @@ async fn what_is_remembered_comes_back() {
 // Who may only read must not change anything, also not by letting it live longer; and what
 // makes no sense is told with its place, and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_changes_nothing() {
+async fn item_reads_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let head = server.engine.head();
@@ -192,7 +192,7 @@ async fn reading_changes_nothing() {
 // An answer fits into the 4 MiB that clients take: values that have no room are told, and got
 // alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_values_are_got_alone() {
+async fn large_item_values_are_returned_alone() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let large = format!("\"{}\"", "x".repeat(LOOKUP_BYTES_MAX - 1_000));

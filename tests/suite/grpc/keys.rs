@@ -81,7 +81,7 @@ fn subscribe(id: &str) -> pb::SubscribeRequest {
 // An agent that can approve its own calls has no approval at all: neither an append, nor a
 // stream of them, may bring a decision without the role, and a refused one changes nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn decisions_need_an_approver_on_every_path() {
+async fn decisions_require_the_approver_role_on_every_path() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let id = server.conversation().await;
@@ -152,7 +152,7 @@ async fn decisions_need_an_approver_on_every_path() {
 // Who did it is asked when something went wrong: on no path may a client write down
 // somebody else.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_actor_is_the_key_on_every_path() {
+async fn actor_is_the_key_name_on_every_path() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let k = key(dir.path(), "agent", &["writer:default", "admin:default"]);
@@ -288,7 +288,7 @@ async fn the_actor_is_the_key_on_every_path() {
 // A key that leaked is revoked while its thief reads on: what is open must end soon, the
 // next call at once, and nobody else may notice. The reason tells the holder what happened.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_key_ends_what_it_opened() {
+async fn revoked_key_ends_its_open_streams() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let id = server.conversation().await;
@@ -371,7 +371,7 @@ async fn a_revoked_key_ends_what_it_opened() {
 // From the first key on nobody is let in without one, and each wrong key is told what is
 // wrong with it. Who watches over servers needs none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_open_until_the_first_key() {
+async fn server_requires_keys_after_the_first_key() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let id = server.conversation().await;
@@ -423,7 +423,7 @@ async fn a_server_is_open_until_the_first_key() {
 // An agent in a loop must not take what others need: over its limit it is told when to come
 // again, by calls and by bytes, and nobody else notices.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_its_limits() {
+async fn rate_limits_of_a_key_are_enforced() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let id = server.conversation().await;
@@ -482,7 +482,7 @@ async fn a_key_has_its_limits() {
 // Who takes a store away need not say so. What is exported, and following all that a namespace
 // has, must be in the audit; what an agent reads of its own must not fill it.
 #[tokio::test(flavor = "multi_thread")]
-async fn exports_and_reading_all_are_noted() {
+async fn exports_and_full_reads_are_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let id = server.conversation().await;
@@ -560,7 +560,7 @@ async fn audited(server: &TestServer, ops: &str) -> Vec<serde_json::Value> {
 // An approver decided a hundred calls in one batch and hung up: nearly all were approved, and
 // not in the audit. Whatever was decided is noted, once, also when the batch is repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_decides_and_hangs_up_is_in_the_audit() {
+async fn decision_is_in_the_audit_if_the_client_disconnects() {
     const CALLS: usize = 100;
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;

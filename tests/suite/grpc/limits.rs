@@ -67,7 +67,7 @@ async fn ended(stream: &mut TcpStream) {
 // One client must not have more calls under way than it may, and those beyond wait for their
 // turn and are not lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_a_connection_are_bounded() {
+async fn calls_per_connection_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let options = ServeOptions {
         calls_per_connection_max: 3,
@@ -95,7 +95,7 @@ async fn calls_of_a_connection_are_bounded() {
 // Connections that do nothing give way to those that come; where all are at work, the one that
 // comes is not taken, and those at work do not notice.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_bounded() {
+async fn connections_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let options = ServeOptions {
         connections_max: 4,

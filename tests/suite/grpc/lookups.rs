@@ -47,7 +47,7 @@ fn filtered(id: &str, filter: pb::EventFilter) -> pb::ReadRequest {
 // What a framework gives its events must come back with them, from every call that reads, with
 // bodies and without; and not inside of the body, where another client's field could be.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_and_attributes_come_back() {
+async fn event_keys_and_attributes_round_trip() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -128,7 +128,7 @@ fn place(id: &str, revision: u64) -> pb::EventName {
 // One call brings the newest of everything an adapter resumes from; what its answer has no
 // room for is told, and is there when it is asked for alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_newest_come_in_one_call() {
+async fn latest_returns_several_events_in_one_call() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let (one, two) = (server.conversation().await, server.conversation().await);
@@ -202,7 +202,7 @@ async fn the_newest_come_in_one_call() {
 // Filters go together, and a read that has looked at as much as one may says where it stopped:
 // reading on from there gives all, once.
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_are_filtered_and_go_on() {
+async fn filtered_read_continues_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -286,7 +286,7 @@ async fn reads_are_filtered_and_go_on() {
 // What is stored for ever, or answered from one message, is bounded, and whoever is over it
 // hears which field it is.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_over_a_bound_is_refused_by_its_name() {
+async fn oversized_fields_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -369,7 +369,7 @@ async fn what_is_over_a_bound_is_refused_by_its_name() {
 // An adapter wants the values of two keys: they come in one answer, and a key that is not set
 // is not in it.
 #[tokio::test(flavor = "multi_thread")]
-async fn values_of_a_context_come_by_key() {
+async fn context_values_are_read_by_key() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -427,7 +427,7 @@ async fn values_of_a_context_come_by_key() {
 
 // Text that a framework gives its event is found, as an event of that kind.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_framework_s_event_is_found_by_its_text() {
+async fn custom_event_is_found_by_its_text() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;

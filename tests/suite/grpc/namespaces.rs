@@ -17,7 +17,7 @@ fn not_found<T: std::fmt::Debug>(answer: Result<T, Status>, what: &str) {
 // A tenant who knows another one's conversation, branch, call and key must get
 // the answers of a tenant to whom nothing of that exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_tenants_things_do_not_exist() {
+async fn objects_of_another_namespace_are_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let conversation_id = server.conversation().await;
@@ -127,7 +127,7 @@ async fn another_tenants_things_do_not_exist() {
 // What is counted, listed, searched or followed in one namespace must have
 // nothing of another one in it; and keys are each tenant's own.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_counted_across_tenants() {
+async fn counts_lists_and_searches_stay_in_one_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut request = batch("", opening());
@@ -205,7 +205,7 @@ async fn nothing_is_counted_across_tenants() {
 // A UUID that another tenant uses was refused: that kept its owner from it, and told that it is in
 // use. It is free in each namespace, and what another one has under it is not touched.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_of_another_tenant_is_free() {
+async fn id_used_in_another_namespace_can_be_used() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -230,7 +230,7 @@ async fn an_id_of_another_tenant_is_free() {
 // tenant had just stored took no room a second time, and so showed. Sizes of the store are for
 // admins of the store.
 #[tokio::test(flavor = "multi_thread")]
-async fn stats_tell_sizes_of_the_store_to_its_admins_only() {
+async fn store_sizes_are_shown_only_to_store_admins() {
     use super::keys::{guarded, key, keyed};
     let dir = tempfile::tempdir().unwrap();
     let reader = key(dir.path(), "reader", &["admin:default", "reader:other"]);

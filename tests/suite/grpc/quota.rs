@@ -98,7 +98,7 @@ async fn prepared(server: &TestServer) -> (String, String) {
 // A path that forgets the quota is the one that fills the disk: every call that appends must be
 // refused, with nothing appended, while reads, other namespaces and repeats go on.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_path_keeps_to_the_quota() {
+async fn every_appending_method_checks_the_quota() {
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path(), Quotas::default()).await;
     let (id, child) = prepared(&server).await;
@@ -214,7 +214,7 @@ async fn every_path_keeps_to_the_quota() {
 // get in, through many writers, a restart and views that were made anew, and a batch whole or
 // not at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_edge_is_sharp() {
+async fn quota_is_exact_under_concurrency() {
     const FITS: u64 = 5;
     let dir = tempfile::tempdir().unwrap();
     let server = served(dir.path(), Quotas::default()).await;
@@ -275,7 +275,7 @@ async fn the_edge_is_sharp() {
 // A quota of conversations keeps new ones out and lets those that are there go on; none at all
 // is a quota, too; and the default is for whoever has none of their own.
 #[tokio::test(flavor = "multi_thread")]
-async fn conversations_are_counted() {
+async fn quota_of_conversations_is_enforced() {
     let dir = tempfile::tempdir().unwrap();
     let quotas = Quotas {
         others: quota(None, Some(2)),
@@ -334,7 +334,7 @@ async fn conversations_are_counted() {
 // A full namespace is made room in by erasing: that must work in a full one, and give back what
 // it takes away, also to the writer that counted it.
 #[tokio::test(flavor = "multi_thread")]
-async fn erasing_makes_room() {
+async fn erasing_frees_quota() {
     let dir = tempfile::tempdir().unwrap();
     let quotas = of_default(quota(Some(200_000), None));
     let server = served(dir.path(), quotas).await;

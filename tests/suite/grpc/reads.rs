@@ -15,7 +15,7 @@ use super::harness::*;
 // Large events are what this store is for: no message may run into a bound, and
 // no answer may hold the whole history at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_histories_come_in_bounded_messages() {
+async fn large_history_is_read_in_limited_messages() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -47,7 +47,7 @@ async fn large_histories_come_in_bounded_messages() {
 
 // Every way to cut a read must give exactly what it says.
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_are_cut_as_asked() {
+async fn reads_return_the_requested_range() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -117,7 +117,7 @@ fn follow(id: &str) -> pb::SubscribeRequest {
 // A subscription says what was there, that this was all, and then what comes;
 // and it speaks when nothing comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_catches_up_and_follows() {
+async fn subscription_catches_up_and_follows() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -163,7 +163,7 @@ async fn a_subscription_catches_up_and_follows() {
 
 // From now on means nothing of before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_from_now_skips_the_past() {
+async fn subscription_from_now_skips_earlier_events() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -194,7 +194,7 @@ async fn a_subscription_from_now_skips_the_past() {
 // A reader that stalls while others write must later get every event once and in
 // order; the server must not keep them in memory for it, nor drop it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_loses_nothing() {
+async fn slow_reader_loses_no_event() {
     const EVENTS: u64 = 6_000;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
@@ -225,7 +225,7 @@ async fn a_slow_reader_loses_nothing() {
 // A client that goes away must not leave its stream running: the server would
 // never stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_client_ends_its_stream() {
+async fn dropped_client_ends_its_stream() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -245,7 +245,7 @@ async fn a_dropped_client_ends_its_stream() {
 
 // A read of what is not there must say so, not be an empty history.
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_things_are_not_found() {
+async fn read_of_missing_objects_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -269,7 +269,7 @@ async fn missing_things_are_not_found() {
 // The history of a fork into a new conversation has revisions of two conversations. Whoever
 // pages through it by the last event that came must get each event once, both ways.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_history_of_a_fork_is_paged() {
+async fn history_of_a_fork_is_read_in_pages() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -347,7 +347,7 @@ async fn the_history_of_a_fork_is_paged() {
 // A body of 64 MiB was taken, and a client that takes messages of 64 MiB could not read it:
 // the event around it did not fit. The largest that is taken must come back.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_largest_body_fits_a_message_of_64_mib() {
+async fn largest_body_fits_a_64_mib_message() {
     const MESSAGE: usize = 64 << 20;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;

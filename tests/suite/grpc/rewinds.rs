@@ -58,7 +58,7 @@ async fn three_turns(server: &TestServer) -> String {
 // A framework pops its last message. It must get what went, the branch must go on under its
 // name as if that had never been said, and the old end must still be there.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_back_is_told_and_kept() {
+async fn rewind_returns_and_keeps_the_removed_events() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -102,7 +102,7 @@ async fn what_is_taken_back_is_told_and_kept() {
 // A client that hears no answer asks again, perhaps after others have appended: the second
 // time must take nothing back, and tell what the first did.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rewind_with_a_key_happens_once() {
+async fn rewind_with_an_idempotency_key_happens_once() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -168,7 +168,7 @@ async fn a_rewind_with_a_key_happens_once() {
 // Of two that pop at once each must get what it took, and no event may go twice; with an
 // expected head only one may do it.
 #[tokio::test(flavor = "multi_thread")]
-async fn rewinds_at_once_do_not_mix() {
+async fn concurrent_rewinds_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -223,7 +223,7 @@ async fn rewinds_at_once_do_not_mix() {
 // Pop, append, pop, append: an agent may do so all day. The chain of forks that a read goes
 // through must have what stays, and not each rewind there ever was.
 #[tokio::test(flavor = "multi_thread")]
-async fn popping_for_long_makes_no_long_chain() {
+async fn repeated_rewinds_keep_the_lineage_short() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -246,7 +246,7 @@ async fn popping_for_long_makes_no_long_chain() {
 // Back behind a compaction what it stood for is in the window again; behind a fork the
 // parent's part is what stays. Both keep their old end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rewind_goes_behind_compactions_and_forks() {
+async fn rewind_crosses_compactions_and_forks() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -309,7 +309,7 @@ async fn a_rewind_goes_behind_compactions_and_forks() {
 // Clearing leaves the conversation itself; clearing what is clear does nothing. What is
 // sealed, archived or not there is refused, and nothing changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_go_back_is_refused() {
+async fn impossible_rewind_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = three_turns(&server).await;
@@ -457,7 +457,7 @@ async fn branches_are_renamed_and_activated() {
 // A fork of the head, asked for twice with one key while others append, is one fork. One that
 // expects a head is refused at another, and a new conversation keeps what it is told to.
 #[tokio::test(flavor = "multi_thread")]
-async fn forks_expect_heads_and_keep_labels() {
+async fn fork_checks_the_expected_head_and_keeps_labels() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let labels = [("team/α", "a=b"), ("kind", "chat")];

@@ -8,7 +8,7 @@ use super::harness::*;
 // What was just written must be found when the reader says how far it wrote, and
 // the hit must point at the right bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_written_is_found() {
+async fn appended_text_is_found_by_search() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -86,7 +86,7 @@ async fn what_was_written_is_found() {
 // What a call did was nowhere to be found, a hit told too little to go on from, and
 // its line was that of the passage and not of the match.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hit_tells_what_and_where() {
+async fn hit_has_its_bytes_line_and_passage() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -145,7 +145,7 @@ async fn a_hit_tells_what_and_where() {
 // Numbers must count what is there; a sound store must be told sound; and a
 // rebuild must leave everything where it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_is_counted_verified_and_rebuilt() {
+async fn stats_verify_and_rebuild_agree_with_the_store() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -194,7 +194,7 @@ async fn the_store_is_counted_verified_and_rebuilt() {
 // What was popped, cleared, said on another branch or sealed stayed in every search. Asked to,
 // a search finds only what active branches show.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_finds_only_what_is_shown() {
+async fn search_can_be_limited_to_visible_events() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();

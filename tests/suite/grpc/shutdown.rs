@@ -17,7 +17,7 @@ use super::harness::*;
 // A server that stops under load: every append that was answered with success
 // must be in the folder, once, and no other; and the folder must be free.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_accepted_is_finished() {
+async fn shutdown_keeps_every_acknowledged_append() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -62,7 +62,7 @@ async fn what_was_accepted_is_finished() {
 // A stream of appends that stands open is answered for all that it sent, and then
 // told why it ends; so is a subscription. Neither may hold the server.
 #[tokio::test(flavor = "multi_thread")]
-async fn open_streams_are_told() {
+async fn open_streams_end_with_unavailable() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -107,7 +107,7 @@ async fn open_streams_are_told() {
 
 // Who waits for a person's decision may wait for an hour: the server must not.
 #[tokio::test(flavor = "multi_thread")]
-async fn waits_are_ended() {
+async fn waits_for_decisions_end_at_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -130,7 +130,7 @@ async fn waits_are_ended() {
 // A client that neither reads nor goes away must not keep the server past its
 // grace period.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_grace_period_has_an_end() {
+async fn shutdown_ends_after_the_grace_period() {
     let dir = tempfile::tempdir().unwrap();
     let grace = Duration::from_millis(300);
     let server = TestServer::with(dir.path(), Limits::default(), grace).await;

@@ -205,7 +205,7 @@ fn expected(turns: usize) -> Vec<String> {
 // An agent that nobody taught Treering is recorded by its traces alone: typed, so that the next
 // request can be built, and each message once, though every request has all of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agents_spans_are_its_conversation() {
+async fn spans_of_an_agent_become_its_conversation() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut agent = Agent::new(Some("session-1"));
@@ -272,7 +272,7 @@ async fn an_agents_spans_are_its_conversation() {
 // Two exporters send the spans of one session at the same time, in any order and some of them
 // twice. Nothing is there twice, and nothing is missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_exporters_at_once_record_it_once() {
+async fn concurrent_exporters_record_each_message_once() {
     for seed in 0..6 {
         let dir = tempfile::tempdir().unwrap();
         let server = TestServer::start(dir.path()).await;
@@ -312,7 +312,7 @@ async fn two_exporters_at_once_record_it_once() {
 // Calls to a model without anything around them are traces of their own: each was another
 // conversation, with all that was said before.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_without_an_agent_go_on_where_their_history_was() {
+async fn calls_without_an_agent_continue_their_history() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut agent = Agent::new(None);
@@ -339,7 +339,7 @@ async fn calls_without_an_agent_go_on_where_their_history_was() {
 // What a request has is taken as far as it can be read; of the rest the exporter's log says
 // what is wrong. Spans of other things are none of our business, and no error.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_said_and_the_rest_taken() {
+async fn unreadable_spans_are_reported_and_the_rest_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let other = span(1, 1, &json!({"http.request.method": "GET"}));
@@ -379,7 +379,7 @@ async fn what_cannot_be_read_is_said_and_the_rest_taken() {
 
 // Spans are appends: they need a writer's key, are of its name, and stay in its namespace.
 #[tokio::test(flavor = "multi_thread")]
-async fn spans_need_a_writers_key() {
+async fn spans_require_a_writer_key() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let writer = key(dir.path(), "agents", &["writer:team"]);
@@ -415,7 +415,7 @@ async fn spans_need_a_writers_key() {
 
 // Whoever does not want it can have it off.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_can_be_refused() {
+async fn span_recording_can_be_disabled() {
     let dir = tempfile::tempdir().unwrap();
     let options = ServeOptions {
         takes_spans: false,
@@ -430,7 +430,7 @@ async fn it_can_be_refused() {
 // The process is killed while agents send. What was answered is there, and what was not, an
 // exporter sends again: nothing is missing then, and nothing is there twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_loses_nothing_that_it_answered() {
+async fn killed_server_loses_no_acknowledged_span() {
     const TURNS: usize = 40;
     let dir = tempfile::tempdir().unwrap();
     let mut agent = Agent::new(Some("session-1"));

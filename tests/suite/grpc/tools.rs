@@ -36,7 +36,7 @@ async fn pending(server: &TestServer, id: &str) -> Vec<String> {
 // Whoever runs a tool waits for a person elsewhere: the wait must end with the
 // decision, and the decision must outlive the server.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_decision_ends_the_wait_and_survives_a_restart() {
+async fn decision_ends_the_wait_and_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -78,7 +78,7 @@ async fn a_decision_ends_the_wait_and_survives_a_restart() {
 // An approval is for exactly these arguments, is given once, and what was not
 // approved cannot succeed.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_keep_their_order_of_life() {
+async fn tool_calls_follow_their_life_cycle() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
@@ -156,7 +156,7 @@ async fn get(server: &TestServer, request: pb::GetResultRequest) -> (pb::ResultI
 // A result of many MiB goes in and out in pieces, cut anywhere, and comes back
 // whole or as exactly the part that was asked for.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_results_go_in_and_out_in_pieces() {
+async fn large_results_are_streamed_both_ways() {
     use pb::{get_result_request::Which, record_result_request::Item};
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
@@ -289,7 +289,7 @@ async fn recorded_results_are_found_by_arguments() {
 
 // A caller's deadline ends its wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_ends_the_wait() {
+async fn deadline_ends_the_wait_for_a_decision() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;

@@ -56,7 +56,7 @@ macro_rules! reflect {
 // Clients in other languages learn the API from the server: it must say that the
 // arms of an event are messages, though our generated code has bytes there.
 #[tokio::test(flavor = "multi_thread")]
-async fn reflection_tells_the_api_as_it_is_written() {
+async fn reflection_describes_the_written_api() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     for (services, files) in [reflect!(v1, server), reflect!(v1alpha, server)] {
@@ -79,7 +79,7 @@ async fn reflection_tells_the_api_as_it_is_written() {
 // Whoever routes traffic asks health by service; a server that stops must say so
 // to those who watch before it is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_follows_the_servers_life() {
+async fn health_follows_start_and_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut health = HealthClient::new(server.channel.clone());
@@ -107,7 +107,7 @@ async fn health_follows_the_servers_life() {
 
 // A deadline holds for streams too, also while nothing comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deadline_ends_a_stream() {
+async fn deadline_ends_a_stream() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut request = Request::new(pb::SubscribeRequest {
@@ -148,7 +148,7 @@ async fn a_deadline_ends_a_stream() {
 
 // Clients on slow links compress what they send.
 #[tokio::test(flavor = "multi_thread")]
-async fn compressed_requests_are_taken() {
+async fn compressed_requests_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Zstd] {
@@ -164,7 +164,7 @@ async fn compressed_requests_are_taken() {
 // The command line talks to a folder as it talks to a server: through a pipe in
 // its own process.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_serves_like_a_port() {
+async fn in_memory_pipe_serves_like_a_port() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -27,7 +27,7 @@ const FIELDS: [&str; 6] = ["token", "conversation", "branch", "call", "at", "has
 // A person decides on the page while an agent waits: for exactly the arguments that were shown.
 // A form that names other ones, or one from elsewhere, changes nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_is_decided_on_the_page() {
+async fn call_is_decided_on_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -120,7 +120,7 @@ async fn a_call_is_decided_on_the_page() {
 
 // The page learns of a call that comes and of one that was decided elsewhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_is_told_of_what_comes() {
+async fn approvals_page_updates_live() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -146,7 +146,7 @@ async fn the_page_is_told_of_what_comes() {
 // A key that may read sees what waits, and cannot decide; one that may approve can, and the
 // decision bears its name. What waits elsewhere nobody sees.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_not_decide_does_not() {
+async fn decision_requires_the_approver_role() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();
     let engine = open(dir.path()).await;

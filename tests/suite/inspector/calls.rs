@@ -17,7 +17,7 @@ async fn with_result(dir: &std::path::Path, text: &str) -> ConversationId {
 // What a tool returned is whatever somebody wrote into a page or a file: it stays text, however
 // it looks, and the page stays a page.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hostile_result_stays_text() {
+async fn hostile_result_is_escaped() {
     let dir = tempfile::tempdir().unwrap();
     let hostile =
         "</code></pre><script>alert(1)</script>\n\u{202e}txt.exe\0\u{1b}[2J<img src=x onerror=x>\n";
@@ -42,7 +42,7 @@ async fn a_hostile_result_stays_text() {
 // Somebody looks at a result of 30 MB: each page has a part of it, numbered as the whole is, all
 // parts together are the whole, and the file is it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_result_is_read_by_ranges() {
+async fn large_result_is_shown_by_line_ranges() {
     let dir = tempfile::tempdir().unwrap();
     let lines: Vec<String> = (1..=400_000)
         .map(|line| format!("line <{line}> of a log, with words to fill it up, and more"))
@@ -99,7 +99,7 @@ fn list_file(links: &[String]) -> String {
 
 // Five megabytes without a line's end, all of which take more room as markup.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_without_end_has_pages() {
+async fn endless_line_is_shown_in_pages() {
     let dir = tempfile::tempdir().unwrap();
     let text = "<&\"".repeat(5 << 18);
     let id = with_result(dir.path(), &text).await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Browser;
-use crate::suite::printed::{self, MARKUP, is_obeyed};
+use crate::suite::output_escaping::{self, MARKUP, is_obeyed};
 
 /// Pages of one shape that are looked at: the same page by other orders and filters.
 const OF_SHAPE_MAX: usize = 12;
@@ -51,12 +51,19 @@ fn shape(path: &str) -> String {
 // of letters, or is a control character that a terminal obeys where the page is looked at by
 // `curl`.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_recorded_is_markup_on_any_page() {
-    let (shell, _) = printed::filled().await;
-    let fork = ["fork", "evil", "--at", "9", "--name", printed::BRANCH];
+async fn recorded_text_is_escaped_on_every_page() {
+    let (shell, _) = output_escaping::filled().await;
+    let fork = [
+        "fork",
+        "evil",
+        "--at",
+        "9",
+        "--name",
+        output_escaping::BRANCH,
+    ];
     shell.ok(&fork).await;
     shell
-        .ok(&["items", "put", "users/ada", printed::NAME, "{}"])
+        .ok(&["items", "put", "users/ada", output_escaping::NAME, "{}"])
         .await;
     let browser = Browser::start(shell.path("store").as_ref(), &[]).await;
     let starts = ["/", "/search?q=said", "/search?q=evil&in=results", "/store"];

@@ -8,7 +8,7 @@ use crate::suite::store::{append, conversation, message, ns, open};
 // Two runs from one point: what both said stands once, what one said stands on its side, and
 // from page to page every event of both comes once.
 #[tokio::test(flavor = "multi_thread")]
-async fn branches_stand_side_by_side() {
+async fn two_branches_are_compared_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;

@@ -1,11 +1,11 @@
 //! The inspector, by the built program and as a browser speaks with it: HTTP/1 on the port of
 //! the services.
 
+mod access;
 mod approvals;
 mod calls;
 mod crawl;
 mod diff;
-mod door;
 mod pages;
 mod request;
 mod tree;

@@ -33,7 +33,7 @@ fn at(path: &str, link: &str) -> String {
 // through it, to an event, to a whole result, and back by a search; all of it over what real
 // agents have recorded, each page within its bound.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_reads_what_agents_did() {
+async fn real_conversations_can_be_browsed() {
     let Some(dir) = real_store().await else {
         return;
     };
@@ -124,7 +124,7 @@ async fn a_person_reads_what_agents_did() {
 // A page of what is shown as signs, or is escaped letter by letter, was megabytes large where one of
 // words was not: whatever stands in a conversation, a page of it has its bound.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_text_makes_a_page_too_large() {
+async fn page_size_is_limited_for_any_text() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     for text in ["\0\u{202e}\u{1}", "\"<&'>", "<\n"] {
@@ -173,7 +173,7 @@ const HOSTILE: &str = "<script>alert('owned')</script><img src=x onerror=alert(1
 // that turn all others around. It is shown as what it is: text, a part at a time, on every page
 // that it comes to.
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_text_stays_text() {
+async fn hostile_text_is_escaped_on_every_page() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = ConversationId::generate();
@@ -266,7 +266,7 @@ async fn hostile_text_stays_text() {
 // An image is shown as what it says it is, to nobody as a page: what browsers take for markup or
 // scripts is named and not served.
 #[tokio::test(flavor = "multi_thread")]
-async fn images_are_images_only() {
+async fn only_real_images_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -306,7 +306,7 @@ async fn images_are_images_only() {
 // A page that shows the end of a conversation is told when it grows, and shows it; one that shows
 // how it was is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_appended_shows_up() {
+async fn open_page_shows_appended_events() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;

@@ -33,7 +33,7 @@ async fn session(dir: &std::path::Path) -> String {
 // Whoever wonders why an agent forgot something looks here: for every provider the page says what
 // is in the request and what was left out, and the body behind the link is what would be sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_provider_has_its_request() {
+async fn request_page_shows_every_provider() {
     let dir = tempfile::tempdir().unwrap();
     let id = session(dir.path()).await;
     let visitor = Visitor::of(dir.path()).await;
@@ -91,7 +91,7 @@ async fn every_provider_has_its_request() {
 // Looking is no sending: the agent's next request is compared with the last that it was given,
 // and not with what somebody looked at meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_at_a_request_leaves_no_trace() {
+async fn request_page_does_not_change_the_next_request() {
     let dir = tempfile::tempdir().unwrap();
     let id = session(dir.path()).await;
     let visitor = Visitor::of(dir.path()).await;
@@ -116,7 +116,7 @@ async fn looking_at_a_request_leaves_no_trace() {
 
 // Two policies: what became of each item in both, and the lines in which the bodies differ.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_requests_are_compared() {
+async fn two_requests_are_compared_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
     let id = session(dir.path()).await;
     let visitor = Visitor::of(dir.path()).await;

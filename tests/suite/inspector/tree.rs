@@ -26,7 +26,7 @@ async fn fork(engine: &Engine, id: ConversationId, branch: &str, at: u64, name: 
 // Somebody forks a conversation from its page: the form names the branch and the event, the new
 // branch is there, marked, and shares what came before. Without the page's token nothing happens.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_is_forked_from_the_page() {
+async fn branch_is_forked_from_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -66,7 +66,7 @@ async fn a_branch_is_forked_from_the_page() {
 // An agent that tries a thousand things from one point: the page stays small, every branch is on
 // one of its pages, and one is found by its name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_branches_are_on_pages() {
+async fn tree_of_1000_branches_is_paged() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -108,7 +108,7 @@ async fn a_thousand_branches_are_on_pages() {
 
 // Compactions and sub-contexts stand on the branch that they are on, and lead to where they are.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happened_on_a_branch_is_marked() {
+async fn compactions_and_sub_contexts_are_marked_on_the_tree() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -122,7 +122,8 @@ async fn what_happened_on_a_branch_is_marked() {
     let page = visitor.page(&format!("/c/{id}/branches")).await;
     assert!(page.body.contains("sub-context #"), "{}", page.body);
     assert!(
-        page.body.contains("Conversations forked or spawned from it"),
+        page.body
+            .contains("Conversations forked or spawned from it"),
         "{}",
         page.body
     );

@@ -3,15 +3,15 @@
 //!
 //! | feature | test |
 //! |---|---|
-//! | message pool with O(1) look-up | [`message_pool_looks_up_by_place`] |
+//! | message pool with O(1) look-up | [`message_is_read_by_its_revision`] |
 //! | named branches with ordered history | [`named_branches_have_an_ordered_history`] |
 //! | own system and user prompt | [`branches_have_their_own_system_and_user_prompt`] |
-//! | config (model, mode, parameters) | [`config_of_model_mode_and_parameters`] |
+//! | config (model, mode, parameters) | [`each_branch_has_its_own_model_mode_and_parameters`] |
 //! | first-class tool calls with approval | [`tool_calls_are_first_class_with_approval`] |
-//! | enhancers | [`enhancers_are_named_steps_that_anyone_can_switch_or_add`] |
+//! | enhancers | [`enhancers_can_be_switched_off_set_and_added`] |
 //! | typed adapters | [`adapters_are_typed_for_each_provider`] |
 //! | hierarchical contexts with summary and return | [`hierarchical_contexts_return_a_summary`] |
-//! | all of it from the command line | [`contexts_from_the_command_line`] |
+//! | all of it from the command line | [`context_manager_works_from_the_command_line`] |
 
 use std::{sync::Arc, time::Duration};
 
@@ -89,7 +89,7 @@ async fn look_ups(world: &World, id: &str, events: u64) {
 // is had by its place, and nothing else with it; that the length of the conversation
 // costs nothing is measured by `treering-bench`.
 #[tokio::test(flavor = "multi_thread")]
-async fn message_pool_looks_up_by_place() {
+async fn message_is_read_by_its_revision() {
     let world = World::start().await;
     let many = 9_000;
     let long = long_talk(&world, many).await;
@@ -237,7 +237,7 @@ async fn branches_have_their_own_system_and_user_prompt() {
 // The cheap model drafts with a high temperature on one branch while the careful
 // one stays on the other; a request must carry the settings of its own line.
 #[tokio::test(flavor = "multi_thread")]
-async fn config_of_model_mode_and_parameters() {
+async fn each_branch_has_its_own_model_mode_and_parameters() {
     let world = World::start().await;
     let id = planning(&world).await;
     fork(&world, &id, 4, "drafts", "").await;
@@ -455,7 +455,7 @@ impl Enhancer for House {
 // of their own: by the call, by the conversation, and in the library; and the
 // explanation must say what each did.
 #[tokio::test(flavor = "multi_thread")]
-async fn enhancers_are_named_steps_that_anyone_can_switch_or_add() {
+async fn enhancers_can_be_switched_off_set_and_added() {
     let world = World::start().await;
     let policy = json!({"enhancers": {"dialogue_summary": {"params": {"max_chars": 12}}}});
     let opening = vec![
@@ -770,7 +770,7 @@ async fn hierarchical_contexts_return_a_summary() {
 // A person at a terminal decides, forks, compares, and gives a task away; what
 // they do is what the agent's next request shows.
 #[tokio::test(flavor = "multi_thread")]
-async fn contexts_from_the_command_line() {
+async fn context_manager_works_from_the_command_line() {
     let world = World::start().await;
     let id = planning(&world).await;
     world

@@ -3,13 +3,13 @@
 //!
 //! | feature | test |
 //! |---|---|
-//! | session with its active context map | [`session_has_its_active_context_map`] |
-//! | event bus from context providers | [`event_bus_from_context_providers`] |
+//! | session with its active context map | [`each_session_has_its_own_active_context`] |
+//! | event bus from context providers | [`context_watchers_see_every_change_in_order`] |
 //! | summary updated before the request is built, no race | [`summary_is_updated_before_the_request_is_built`] |
 //! | `<SYSTEM_CONTEXT>` | [`system_context_block_holds_the_active_context`] |
 //! | long-term and short-term memory kept apart (namespace-level and conversation-level context) | [`long_term_and_short_term_memory_are_kept_apart`] |
-//! | local-first: it survives the process | [`session_has_its_active_context_map`], [`long_term_and_short_term_memory_are_kept_apart`] |
-//! | all of it from the command line | [`session_memory_from_the_command_line`] |
+//! | local-first: it survives the process | [`each_session_has_its_own_active_context`], [`long_term_and_short_term_memory_are_kept_apart`] |
+//! | all of it from the command line | [`session_memory_works_from_the_command_line`] |
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn summary(text: &str, to: u64) -> EventBody {
 // is a third place: what a provider writes must be in its own map only, with
 // number and key order as written, and be there again tomorrow.
 #[tokio::test(flavor = "multi_thread")]
-async fn session_has_its_active_context_map() {
+async fn each_session_has_its_own_active_context() {
     let world = World::start().await;
     let billing = session(&world, "billing").await;
     let website = session(&world, "website").await;
@@ -162,7 +162,7 @@ async fn session_has_its_active_context_map() {
 // log and the model listen. Every listener must see every change once, in one
 // order, and a listener for one key nothing else.
 #[tokio::test(flavor = "multi_thread")]
-async fn event_bus_from_context_providers() {
+async fn context_watchers_see_every_change_in_order() {
     let world = World::start().await;
     let id = session(&world, "billing").await;
     let first = key("active_file", &json!("vat.rs"), "workspace");
@@ -408,7 +408,7 @@ async fn long_term_and_short_term_memory_are_kept_apart() {
 // A shell script is a context provider too: it sets keys, looks at them, and
 // sees them in the request that the editor will send.
 #[tokio::test(flavor = "multi_thread")]
-async fn session_memory_from_the_command_line() {
+async fn session_memory_works_from_the_command_line() {
     let world = World::start().await;
     let id = session(&world, "billing").await;
     let watching = world.contexts().watch(watch(&id, &[])).await.unwrap();

@@ -3,15 +3,15 @@
 //!
 //! | feature | test |
 //! |---|---|
-//! | history of (call, result) pairs in the open turn | [`history_of_call_and_result_pairs_in_the_open_turn`] |
+//! | history of (call, result) pairs in the open turn | [`open_turn_shows_calls_with_their_results`] |
 //! | concurrent results collected | [`concurrent_results_are_collected`] |
-//! | asynchronous long-term storage of full results | [`full_results_are_stored_for_long_beside_the_loop`] |
-//! | search over them for retrieval | [`full_results_are_searched_for_retrieval`] |
+//! | asynchronous long-term storage of full results | [`large_result_streams_in_without_blocking_the_loop`] |
+//! | search over them for retrieval | [`full_results_are_found_by_search`] |
 //! | full result by reference | [`full_result_is_read_by_its_reference`] |
 //! | snapshots written at turn end | [`snapshots_are_written_at_turn_end_and_history_is_cleared`] |
 //! | history cleared | [`snapshots_are_written_at_turn_end_and_history_is_cleared`] |
 //! | request built from active context and history | [`request_is_built_from_active_context_and_history`] |
-//! | all of it from the command line | [`the_loop_from_the_command_line`] |
+//! | all of it from the command line | [`tool_loop_works_from_the_command_line`] |
 
 use serde_json::json;
 use treering::{domain::*, engine::*, proto::pb};
@@ -202,7 +202,7 @@ async fn snapshots(world: &World, id: &str) -> Vec<pb::ToolSnapshot> {
 // again and again: inside a turn it must see every call with its whole result,
 // and which one is still running.
 #[tokio::test(flavor = "multi_thread")]
-async fn history_of_call_and_result_pairs_in_the_open_turn() {
+async fn open_turn_shows_calls_with_their_results() {
     let world = World::start().await;
     let id = working(&world).await;
     let request = world.request(next(&id)).await;
@@ -316,7 +316,7 @@ async fn concurrent_results_are_collected() {
 // nor the next request may wait for it, and afterwards, and after a restart, it
 // must be there to the last byte.
 #[tokio::test(flavor = "multi_thread")]
-async fn full_results_are_stored_for_long_beside_the_loop() {
+async fn large_result_streams_in_without_blocking_the_loop() {
     use pb::record_result_request::Item;
     let world = World::start().await;
     let id = world.begin(asked()).await;
@@ -395,7 +395,7 @@ async fn full_results_are_stored_for_long_beside_the_loop() {
 // not tell; the search finds the line in the whole result, and by tool and
 // outcome.
 #[tokio::test(flavor = "multi_thread")]
-async fn full_results_are_searched_for_retrieval() {
+async fn full_results_are_found_by_search() {
     let world = World::start().await;
     let id = working(&world).await;
     let padding: String = (0..3_000)
@@ -649,7 +649,7 @@ async fn request_is_built_from_active_context_and_history() {
 // Someone at a terminal looks over the agent's shoulder: what it sees now, what
 // its tools said, in short and whole, and where that word was.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loop_from_the_command_line() {
+async fn tool_loop_works_from_the_command_line() {
     let world = World::start().await;
     let id = working(&world).await;
     let open = world.cli(&["tools", &id]).await;

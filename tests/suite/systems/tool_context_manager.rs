@@ -4,15 +4,15 @@
 //!
 //! | feature | test |
 //! |---|---|
-//! | full tool result record (name, arguments, result, time, success, error, duration) | [`full_tool_result_record`] |
+//! | full tool result record (name, arguments, result, time, success, error, duration) | [`tool_call_record_has_arguments_result_and_duration`] |
 //! | files and variables extracted by pattern | [`files_and_variables_are_extracted_by_pattern`] |
-//! | queries over results | [`queries_over_results`] |
+//! | queries over results | [`results_are_queried_by_tool_and_outcome`] |
 //! | argument suggestion | [`arguments_are_suggested`] |
-//! | prerequisites | [`prerequisites_are_missing_until_they_succeed`] |
-//! | guidance | [`guidance_follows_what_is_known`] |
-//! | summary for prompts | [`summary_for_prompts`] |
-//! | isolation by conversation | [`isolation_by_conversation`] |
-//! | all of it from the command line | [`tool_knowledge_from_the_command_line`] |
+//! | prerequisites | [`prerequisite_is_missing_until_it_succeeds`] |
+//! | guidance | [`guidance_follows_the_gathered_knowledge`] |
+//! | summary for prompts | [`knowledge_summary_is_bounded_and_in_the_request`] |
+//! | isolation by conversation | [`knowledge_is_isolated_by_conversation`] |
+//! | all of it from the command line | [`tool_knowledge_works_from_the_command_line`] |
 
 use serde_json::json;
 use treering::{domain::*, engine::*, proto::pb};
@@ -223,7 +223,7 @@ async fn guidance(world: &World, id: &str) -> String {
 // When a chart is wrong, someone asks what exactly the tool was given, what it
 // said, when, and how long it took; also of a call that failed.
 #[tokio::test(flavor = "multi_thread")]
-async fn full_tool_result_record() {
+async fn tool_call_record_has_arguments_result_and_duration() {
     let world = World::start().await;
     let id = analysing(&world).await;
     let world = world.restart().await;
@@ -371,7 +371,7 @@ async fn known_files(world: &World, id: &str) -> Vec<String> {
 // "What did the last plot say?", "has anything been listed yet?", "and before the
 // failure?": answered without reading the history through.
 #[tokio::test(flavor = "multi_thread")]
-async fn queries_over_results() {
+async fn results_are_queried_by_tool_and_outcome() {
     let world = World::start().await;
     let id = analysing(&world).await;
     let again = json!({"filename": "data/sst_2024.nc", "variable_name": "sst"});
@@ -476,7 +476,7 @@ async fn arguments_are_suggested() {
 // tools that must come first are named until they have succeeded; a failure does
 // not count.
 #[tokio::test(flavor = "multi_thread")]
-async fn prerequisites_are_missing_until_they_succeed() {
+async fn prerequisite_is_missing_until_it_succeeds() {
     let world = World::start().await;
     let policy = json!({"prerequisites": {"plot_*": ["list_files", "inspect_variables"]}});
     let id = world.begin(opening(&policy)).await;
@@ -512,7 +512,7 @@ async fn prerequisites_are_missing_until_they_succeed() {
 // A small model forgets what comes next. What it is told must follow what was
 // found, and name tools that it really has.
 #[tokio::test(flavor = "multi_thread")]
-async fn guidance_follows_what_is_known() {
+async fn guidance_follows_the_gathered_knowledge() {
     let world = World::start().await;
     let id = world.begin(opening(&json!({}))).await;
     let start = guidance(&world, &id).await;
@@ -549,7 +549,7 @@ async fn guidance_follows_what_is_known() {
 // What is known must be able to come into the prompt by itself, short however
 // much it is, as of any revision, and on the right branch.
 #[tokio::test(flavor = "multi_thread")]
-async fn summary_for_prompts() {
+async fn knowledge_summary_is_bounded_and_in_the_request() {
     let world = World::start().await;
     let id = analysing(&world).await;
     let on = json!({"enhancers": {"knowledge": {"enabled": true}}});
@@ -622,7 +622,7 @@ async fn summary_for_prompts() {
 // Two users analyse two oceans. The files of one must never be suggested to the
 // other, nor those of a fork to its parent, nor across tenants.
 #[tokio::test(flavor = "multi_thread")]
-async fn isolation_by_conversation() {
+async fn knowledge_is_isolated_by_conversation() {
     let world = World::start().await;
     let ocean = analysing(&world).await;
     let lake = world.begin(opening(&json!({}))).await;
@@ -664,7 +664,7 @@ async fn isolation_by_conversation() {
 // At a terminal: what is known, what a tool returned, what to fill in, what must
 // come first, and what to do next.
 #[tokio::test(flavor = "multi_thread")]
-async fn tool_knowledge_from_the_command_line() {
+async fn tool_knowledge_works_from_the_command_line() {
     let world = World::start().await;
     let policy = json!({"prerequisites": {"plot_*": ["list_files", "inspect_variables"]}});
     let id = world.begin(opening(&policy)).await;

@@ -7,9 +7,9 @@
 //! | and between turns | [`discovered_tools_are_saved_between_turns_and_restarts`] |
 //! | guidance injected once | [`guidance_is_injected_once`] |
 //! | compaction to summary and last turns | [`compaction_leaves_the_summary_and_the_last_turns`] |
-//! | with a full reset | [`compaction_is_a_full_reset`] |
+//! | with a full reset | [`compaction_resets_the_working_memory`] |
 //! | summaries of outcomes without tool names | [`summaries_tell_outcomes_without_tool_names`] |
-//! | all of it from the command line | [`discovery_from_the_command_line`], [`a_shell_script_is_an_agent`] |
+//! | all of it from the command line | [`tool_discovery_works_from_the_command_line`], [`shell_script_can_act_as_an_agent`] |
 
 use serde_json::json;
 use treering::{domain::*, engine::*, proto::pb};
@@ -317,7 +317,7 @@ async fn compaction_leaves_the_summary_and_the_last_turns() {
 // with its core tools, is told anew how to use what it finds again, and nothing
 // but the working memory is gone.
 #[tokio::test(flavor = "multi_thread")]
-async fn compaction_is_a_full_reset() {
+async fn compaction_resets_the_working_memory() {
     let world = World::start().await;
     let id = changed(&world).await;
     let pages = vec![
@@ -453,7 +453,7 @@ async fn summaries_tell_outcomes_without_tool_names() {
 // Someone at a terminal sees what the agent has found, lets it forget, and reads
 // what was behind the summary.
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_from_the_command_line() {
+async fn tool_discovery_works_from_the_command_line() {
     let world = World::start().await;
     let id = changed(&world).await;
     chat(&world, &id, 2).await;
@@ -523,7 +523,7 @@ async fn discovery_from_the_command_line() {
 // A shell script can be an agent: everything that a request is made of can be
 // appended from the command line, and what breaks a rule is refused there, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shell_script_is_an_agent() {
+async fn shell_script_can_act_as_an_agent() {
     let world = World::start().await;
     let tools = r#"[{"name": "searchTools", "input_schema": {"type": "object"}},
         {"name": "getPage", "discoverable": true, "guidance": "Slugs have no leading slash."}]"#;

@@ -12,7 +12,7 @@ fn of(value: &Value, bytes_max: usize) -> Value {
 // A search returned ten pages with 3 kB of encrypted text each. Cut to head and tail, the result
 // kept no title and no URL.
 #[test]
-fn what_a_search_found_stays_without_its_blobs() {
+fn search_hits_keep_title_and_url_without_blobs() {
     let page = |at: usize| {
         json!({
             "encrypted_content": format!("Eq{}", "wTCioIDBgCIiQ5MGZjMWI5Mi1i".repeat(100)),
@@ -40,7 +40,7 @@ fn what_a_search_found_stays_without_its_blobs() {
 
 // An error beside a long log was cut away with the middle of the text.
 #[test]
-fn errors_stay_beside_long_texts() {
+fn errors_beside_long_texts_are_kept() {
     let log = "line of a log\n".repeat(500);
     let value = json!({"stdout": log, "error": "disk full", "stderr": log, "exit_code": 28});
     let told = of(&value, 600);
@@ -75,7 +75,7 @@ fn flight(at: usize) -> Value {
 // A list of nine flights lost its prices, seats and the ends of its times first, and each item kept
 // different members. All items must keep the same members.
 #[test]
-fn items_of_a_list_can_be_compared() {
+fn list_items_keep_the_same_differing_members() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
     let cut = cut(&json!(flights).to_string(), 1_200).unwrap();
     let told: Vec<Value> = serde_json::from_str(&cut.text).unwrap();
@@ -132,7 +132,7 @@ fn items_of_a_list_can_be_compared() {
 // Short texts were cut to `"status":"ava…"`, `"date":"2024…"` and `"20…"` for 20:00:00: useless,
 // and as long as the original.
 #[test]
-fn short_texts_are_there_or_not() {
+fn short_texts_are_kept_whole_or_dropped() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
     let wide: Map<String, Value> = (0..80)
         .map(|at| {
@@ -159,7 +159,7 @@ fn marks_of_lists(text: &str) -> usize {
 
 // Empty members took more room than a title, which was cut to twelve characters, and no URL stayed.
 #[test]
-fn what_says_nothing_goes_first() {
+fn null_and_constant_members_are_dropped_first() {
     let page = |at: usize| {
         json!({
             "encrypted_content": null,
@@ -183,7 +183,7 @@ fn what_says_nothing_goes_first() {
 
 // A list of dates or of rows of numbers keeps its ends. A single important value beside it stays.
 #[test]
-fn other_shapes_keep_whole_values() {
+fn lists_of_values_keep_whole_values_at_both_ends() {
     let days: Vec<String> = (1..400)
         .map(|at| format!("2024-{:02}-{:02}", at / 31 + 1, at % 31))
         .collect();
@@ -216,7 +216,7 @@ fn other_shapes_keep_whole_values() {
 }
 
 #[test]
-fn what_is_not_json_is_not_taken_apart() {
+fn text_that_is_not_json_is_not_cut_as_json() {
     for text in ["", "[not json", "\"a text\"", "7", "{\"a\": 1} and more"] {
         assert!(cut(text, 100).is_none(), "{text}");
     }
@@ -224,7 +224,7 @@ fn what_is_not_json_is_not_taken_apart() {
 
 // A model reads its own call again, so keys and short values must be as it wrote them.
 #[test]
-fn arguments_keep_their_keys() {
+fn cut_arguments_keep_keys_and_short_values() {
     let content = "let x = 1;\n".repeat(3_000);
     let arguments = json!({"file_path": "/src/a.rs", "content": content, "n": 3}).to_string();
     let told = cut_texts(&arguments, 600, "; the whole: #7").unwrap();
@@ -259,7 +259,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 proptest! {
     // For any value: the output is JSON within its limit.
     #[test]
-    fn any_json_is_cut_to_json(value in any_json(), bytes_max in 0_usize..2_000) {
+    fn any_json_is_cut_to_valid_json_within_its_limit(value in any_json(), bytes_max in 0_usize..2_000) {
         if let Some(told) = cut(&value.to_string(), bytes_max) {
             prop_assert!(told.text.len() <= bytes_max + bytes_max / 8);
             let told: Value = serde_json::from_str(&told.text).unwrap();

@@ -16,7 +16,7 @@ fn shell(line: &str, output: &str) -> Vec<String> {
 // The words of a command tell which files it touches. Words that need a shell to expand must not
 // become names.
 #[test]
-fn commands_are_read() {
+fn file_effects_are_parsed_from_shell_commands() {
     for (line, output, expected) in [
         ("cat a.txt b/c.rs", "", vec!["read a.txt", "read b/c.rs"]),
         (
@@ -128,7 +128,7 @@ fn commands_are_read() {
 
 // The directory of the call counts, and so does the working directory after it.
 #[test]
-fn directories_are_followed() {
+fn file_effects_follow_the_working_directory() {
     let arguments = json!({"cmd": ["bash", "-lc", "cat a.rs"], "workdir": "/w/x"});
     assert_eq!(of(TouchForm::Shell, &arguments, ""), ["read /w/x/a.rs"]);
     let left = |line: &str, output: &str| {
@@ -149,7 +149,7 @@ fn directories_are_followed() {
 
 // Common agent tools are recognised in any spelling and behind any server.
 #[test]
-fn tools_are_known_by_their_names() {
+fn tools_are_matched_by_name() {
     let rules = rule::defaults();
     let form = |tool: &str| {
         let mut rules = rules.values().filter(|rule| rule.matches(tool));
@@ -180,7 +180,7 @@ fn tools_are_known_by_their_names() {
 }
 
 #[test]
-fn arguments_and_answers_name_files() {
+fn file_effects_are_read_from_arguments_and_results() {
     let patch = "*** Begin Patch\n*** Add File: new.rs\n+x\n*** Update File: a.rs\n*** Move to: b.rs\n\
                  @@\n*** Delete File: old.rs\n*** End Patch";
     for (form, arguments, output, expected) in [
@@ -304,14 +304,14 @@ fn arguments_and_answers_name_files() {
 
 // The state of a file is what was done to it last.
 #[test]
-fn the_last_change_counts() {
+fn last_effect_on_a_file_counts() {
     let line = "touch a.rs && sed -i s/a/b/ a.rs && cat a.rs; cat b.rs; rm b.rs";
     assert_eq!(shell(line, ""), ["created a.rs", "deleted b.rs"]);
 }
 
 // A file name was clean, but the directory in front of it was not.
 #[test]
-fn a_directory_with_control_characters_names_no_files() {
+fn directory_with_control_characters_is_left_out() {
     let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
     let spoken = ReadCall {
         arguments: &arguments,
@@ -324,7 +324,7 @@ fn a_directory_with_control_characters_names_no_files() {
 proptest::proptest! {
     /// For any arguments and output: bounded, clean, no panic.
     #[test]
-    fn anything_is_read(
+    fn any_command_gives_bounded_clean_paths(
         line in "[a-z .|&;<>()'\"$`\\\\\n/*=-]{0,120}|(cat|ls|git|rg|find|cd|sed -i|<<E) .{0,60}",
         output in ".{0,200}",
     ) {

@@ -14,7 +14,7 @@ fn extract(spoken: &[Spoken], max_chars: usize) -> String {
 /// A successor needs the exact task, the changes, commands, failures and open tasks, not a clipped
 /// line of each turn.
 #[test]
-fn what_a_successor_needs() {
+fn extract_lists_task_changes_failures_and_open_work() {
     let text = extract(
         &[
             Spoken::User("Change the title of content/home.md, please.\nKeep the footer."),
@@ -60,7 +60,7 @@ fn what_a_successor_needs() {
 /// The first request has the task, and the last ones the current state. Short ones stay whole
 /// beside long ones, and the oldest are dropped first.
 #[test]
-fn requests_share_the_room() {
+fn extract_keeps_first_last_and_short_requests() {
     let long = format!("{} the end of it", "word ".repeat(4_000));
     let mut spoken = vec![Spoken::User("Paint it blue"), Spoken::Assistant("Done.")];
     let asked: Vec<String> = (1..=30).map(|n| format!("request {n}")).collect();
@@ -81,7 +81,7 @@ fn requests_share_the_room() {
 
 /// A failure that was fixed is not open, and a denied call is a wish of the user.
 #[test]
-fn what_was_put_right_is_not_open() {
+fn extract_omits_fixed_and_refused_failures() {
     let refused = "The user doesn't want to proceed with this tool use. To tell you how to \
                    proceed, the user said:\nuse the other file";
     let text = extract(
@@ -107,7 +107,7 @@ fn what_was_put_right_is_not_open() {
 // 7 of 24 extracts with open errors listed one that had been fixed in another way: a merge by its
 // commit, tests by another run, an edit by rewriting the file.
 #[test]
-fn what_was_put_right_in_another_way_is_not_open() {
+fn extract_omits_failures_fixed_in_another_way() {
     let text = extract(
         &[
             Spoken::User("Go"),
@@ -145,7 +145,7 @@ fn what_was_put_right_in_another_way_is_not_open() {
 /// The second compaction replaces the first one's summary. Its content must not be lost, and the
 /// opening must not be repeated. An imported summary is kept whole.
 #[test]
-fn an_earlier_summary_is_carried_on() {
+fn extract_keeps_the_content_of_an_earlier_summary() {
     let first = extract(
         &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
         2_000,
@@ -172,7 +172,7 @@ fn an_earlier_summary_is_carried_on() {
 
 /// Without messages, the extract is still a text that can be recorded.
 #[test]
-fn nothing_to_tell() {
+fn extract_of_an_empty_window_is_not_empty() {
     assert_eq!(
         extract(&[], 500),
         format!("{CONTINUATION}\n\nNothing was said.")
@@ -182,7 +182,7 @@ fn nothing_to_tell() {
 // `you have LSP tool access` became `you have … tool access`, and `use Bash("gh pr list")` became
 // `use …("gh pr list")`. Quotations must not change.
 #[test]
-fn what_was_said_is_quoted_as_it_was_said() {
+fn extract_quotes_the_user_verbatim() {
     let asked = "remember also you have LSP tool access. Use the Task tool, Bash(\"gh pr \
                  list\") 🤷🏻\u{200d}♂️";
     let text = extract(
@@ -206,7 +206,7 @@ fn what_was_said_is_quoted_as_it_was_said() {
 // The extract of a booking agent had neither the reservation nor its changes or failures, because
 // the agent used no files and no commands.
 #[test]
-fn what_was_done_without_files_is_told() {
+fn extract_lists_calls_that_touch_no_files() {
     let get = r#"{"reservation_id":"OBUT9V"}"#;
     let first = r#"{"reservation_id":"OBUT9V","cabin":"economy","payment_id":"gift_card_7480005"}"#;
     let last =
@@ -237,7 +237,7 @@ fn what_was_done_without_files_is_told() {
 
 // Three decisions of a session were answers to questions, and none of its summaries had them.
 #[test]
-fn answers_to_questions_are_asked_for() {
+fn extract_quotes_answers_to_questions() {
     let questions = r#"{"questions":[{"question":"Which method?","header":"m"}]}"#;
     let text = extract(
         &[
@@ -266,7 +266,7 @@ fn answers_to_questions_are_asked_for() {
 
 // Two fifths of the requests quoted as the user's were texts of the harness.
 #[test]
-fn texts_of_skills_are_no_requests() {
+fn extract_does_not_list_skill_texts_as_requests() {
     let (_, mut events) = window(&[
         Spoken::User("Mend it"),
         Spoken::Assistant("I use a skill."),
@@ -292,7 +292,7 @@ fn texts_of_skills_are_no_requests() {
 // A plan of 4,193 characters, which was the task, was cut in half although twice as much room was
 // left.
 #[test]
-fn what_nobody_needs_goes_to_what_was_cut() {
+fn extract_gives_unused_room_to_cut_requests() {
     let plan = format!("Implement the plan: {}the end", "word ".repeat(900));
     let first = format!("Look: {}so", "note ".repeat(900));
     let spoken = [
@@ -311,7 +311,7 @@ fn what_nobody_needs_goes_to_what_was_cut() {
 // `mise run lint` was listed three times as a command that worked: alone, after another command,
 // and before a third.
 #[test]
-fn a_command_that_ran_again_as_a_part_is_told_once() {
+fn extract_lists_a_repeated_command_once() {
     let text = extract(
         &[
             Spoken::User("Format it"),
@@ -342,7 +342,7 @@ fn a_command_that_ran_again_as_a_part_is_told_once() {
 
 // Sentences from all over the session followed its final answer, so early plans read as next steps.
 #[test]
-fn what_was_said_is_in_order_and_announces_nothing() {
+fn extract_keeps_statements_in_order_without_plans() {
     let text = extract(
         &[
             Spoken::User("Why is it slow?"),
@@ -368,7 +368,7 @@ fn what_was_said_is_in_order_and_announces_nothing() {
 proptest! {
     /// For any dialogue: bounded, deterministic, and without hidden characters.
     #[test]
-    fn bounded_and_plain(
+    fn any_extract_is_bounded_and_visible(
         said in proptest::collection::vec(
             prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
             0..12,
@@ -399,7 +399,7 @@ proptest! {
 // After an earlier summary, its instructions were kept as instructions, its finished tasks as open,
 // and requests from before it as later ones.
 #[test]
-fn an_earlier_summary_orders_nothing() {
+fn extract_marks_tasks_of_an_earlier_summary_as_past() {
     let (_, mut events) = window(&[
         Spoken::User("Mend the parser."),
         Spoken::Assistant("I look at it."),
@@ -430,7 +430,7 @@ fn an_earlier_summary_orders_nothing() {
 // "Now implementing the fix." was listed as a decision although it was refused. A fix was quoted
 // without its cause, praise was listed among requests, and a question without its subject.
 #[test]
-fn what_was_announced_is_not_decided() {
+fn extract_separates_decisions_from_announcements() {
     let text = extract(
         &[
             Spoken::User("Why does it fail?"),

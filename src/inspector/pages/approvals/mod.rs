@@ -317,7 +317,7 @@ mod tests {
     // A decision applies to what was shown: the hash must be returned unchanged, and other text is
     // not a hash.
     #[test]
-    fn a_hash_comes_back_as_it_went() {
+    fn arguments_hash_round_trips() {
         let hash: Vec<u8> = (0..=255).collect();
         assert_eq!(unhex(&hex(&hash)).as_deref(), Some(&hash[..]));
         for wrong in ["", "0", "0g", "éé"] {

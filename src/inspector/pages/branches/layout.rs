@@ -174,7 +174,7 @@ mod tests {
     // A fork must leave its parent at its revision, later things must be further to the right, and
     // everything must be inside the drawing.
     #[test]
-    fn later_is_further_right() {
+    fn layout_places_later_events_further_right() {
         let rows = rows(vec![branch(0, 0, 0, 100), branch(101, 0, 40, 120)]);
         let mark = TreeMark {
             branch_id: 101,
@@ -197,7 +197,7 @@ mod tests {
     // A fork after three of a hundred thousand events was at the very edge, and what happened
     // before it could not be seen.
     #[test]
-    fn a_long_history_does_not_press_the_rest_together() {
+    fn early_fork_of_a_long_branch_is_visible() {
         let layout = layout(
             &rows(vec![
                 branch(0, 0, 0, 100_000),
@@ -212,7 +212,7 @@ mod tests {
     // A thousand forks, and a conversation of one event: nothing may be outside the drawing, and no
     // number may be NaN or infinite.
     #[test]
-    fn extremes_are_drawn() {
+    fn layout_of_extreme_trees_stays_inside_the_drawing() {
         let many = (1..1_000).map(|id| branch(id, 0, id % 7, id)).collect();
         for rows in [rows(many), rows(vec![branch(0, 0, 0, 1)]), Vec::new()] {
             let layout = layout(&rows, &[]);

@@ -185,7 +185,7 @@ mod tests {
     // Lines must not cross the lanes of others: the latest fork must be nearest to its parent, with
     // its own forks under it.
     #[test]
-    fn a_parent_stands_above_its_forks_and_the_latest_first() {
+    fn parent_precedes_its_forks_and_latest_fork_is_first() {
         let page = page(some(), &BranchChoice::default(), 100);
         assert_eq!(names(&page), ["b0", "b13", "b11", "b10", "b12"]);
         let parents: Vec<_> = page.rows.iter().map(|row| row.parent).collect();
@@ -197,7 +197,7 @@ mod tests {
     // A page in the middle of a tree, or a filter, has branches whose parents are not among its
     // rows: they must be attached to something, and no row may be on two pages.
     #[test]
-    fn a_page_shows_what_its_rows_hang_on() {
+    fn page_includes_the_ancestors_of_its_rows() {
         let second = BranchChoice {
             page: 2,
             ..BranchChoice::default()
@@ -222,7 +222,7 @@ mod tests {
 
     // A chain of a thousand forks must neither recurse nor fill a page with ancestors.
     #[test]
-    fn a_deep_chain_is_cut() {
+    fn ancestors_of_a_deep_chain_are_limited() {
         let chain = (1..1_000).map(|id| branch(id, id - 1, id)).collect();
         let choice = BranchChoice {
             page: 99,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn archived_ones_can_be_left_out() {
+    fn archived_branches_can_be_hidden() {
         let mut branches = some();
         branches[2].archived = true;
         let choice = BranchChoice {

@@ -83,7 +83,7 @@ mod tests {
 
     // An edit was shown as one line with `\\n` and `\\"` in it.
     #[test]
-    fn texts_are_found_wherever_they_stand() {
+    fn multi_line_texts_in_arguments_are_found() {
         let json = br#"{"path":"a.rs","edits":[{"old":"a\n\"b\"","new":"one"}],"text":"x\ny","end":"z\n"}"#;
         let found = texts(json);
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();

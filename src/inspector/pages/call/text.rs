@@ -235,7 +235,7 @@ mod tests {
 
     // The shown lines and the announced next line must be complete: none twice, none missing.
     #[test]
-    fn lines_are_numbered_and_cut() {
+    fn lines_are_numbered_and_limited() {
         let all = lines("one\n\nthree", Some(7), 1_000);
         let numbers: Vec<_> = all.lines.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [Some(7), Some(8), Some(9)]);
@@ -252,7 +252,7 @@ mod tests {
 
     // Five megabytes of one line whose markup is larger made a page of forty megabytes.
     #[test]
-    fn a_hostile_line_does_not_fill_a_page() {
+    fn markup_of_one_long_line_is_limited() {
         let text = "\0".repeat(1 << 20);
         let shown = lines(&text, Some(1), MARKUP_BYTES);
         let markup: usize = shown.lines.iter().map(|(_, markup)| markup.len()).sum();

@@ -218,7 +218,7 @@ mod tests {
     // Two runs of one prompt do many things alike: these must be shown once, and differences side
     // by side. Every event must be there once, in order.
     #[test]
-    fn what_both_did_stands_once() {
+    fn common_events_are_aligned_in_one_row() {
         assert_eq!(
             rows(&[1, 2, 3, 4], &[1, 5, 4, 6]),
             [
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_an_address_is_read_as_it_is_written() {
+    fn branch_reference_in_a_query_is_parsed() {
         assert_eq!(parsed("a.b.7").unwrap(), ("a.b".to_owned(), 7));
         for wrong in ["", "7", "a.", "a.x"] {
             assert!(parsed(wrong).is_err(), "{wrong}");

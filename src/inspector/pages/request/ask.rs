@@ -245,7 +245,7 @@ mod tests {
     // Form fields must override the policy; and where nothing is given, nothing must be sent, or
     // the result would not be the next request.
     #[test]
-    fn fields_go_over_the_policy() {
+    fn form_fields_override_the_policy() {
         assert!(ask().whole_policy().unwrap().is_empty());
         let ask = RequestAsk {
             budget: Some(7),

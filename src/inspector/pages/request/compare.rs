@@ -304,7 +304,7 @@ mod tests {
     // Two policies over a long history have hundreds of items in common: only those with a
     // different fate may have a row, each once.
     #[test]
-    fn only_what_differs_is_told() {
+    fn only_items_with_a_different_fate_are_listed() {
         let kept = pb::Fate::Kept;
         let one = told(vec![item(1, 5, kept), item(2, 7, kept), item(3, 9, kept)]);
         let other = told(vec![
@@ -329,7 +329,7 @@ mod tests {
     // Another provider estimates each item differently: fifty rows of "kept, kept" hid the one that
     // was dropped.
     #[test]
-    fn another_estimate_is_no_other_fate() {
+    fn different_token_estimates_are_not_differences() {
         let one = told(vec![item(1, 5, pb::Fate::Kept), item(2, 7, pb::Fate::Kept)]);
         let other = told(vec![
             item(1, 6, pb::Fate::Kept),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_differ_are_found() {
+    fn different_lines_of_bodies_are_listed() {
         let answer = |body: &'static str| RequestAnswer {
             told: told(Vec::new()),
             body: body.into(),

@@ -80,7 +80,7 @@ mod tests {
     // One call among ten thousand, and one without duration: a drawing must contain valid numbers
     // and stay in its column.
     #[test]
-    fn bars_stay_in_their_column() {
+    fn chart_bars_stay_in_their_column() {
         let of = ToolNumbers {
             calls: 10_000,
             failed: 1,

@@ -16,7 +16,7 @@ fn segment_paths(folder: &Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
+async fn flipped_byte_never_gives_wrong_data() {
     // A flipped bit anywhere in a segment file, in frames, large bodies or redb's own tree: a read
     // returns the right data or an error.
     let folder = tempfile::tempdir().unwrap();
@@ -76,7 +76,7 @@ async fn a_flipped_byte_is_an_error_and_never_wrong_data() {
 }
 
 #[tokio::test]
-async fn damage_in_a_file_s_header_is_noticed() {
+async fn damage_of_a_file_header_is_detected() {
     // redb's header says which of two commits is the last one: a flip there must not silently
     // shorten the log.
     let folder = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ async fn damage_in_a_file_s_header_is_noticed() {
 }
 
 #[tokio::test]
-async fn damage_in_one_segment_leaves_the_others_readable() {
+async fn damage_of_one_segment_leaves_others_readable() {
     // A damaged or missing sealed segment is reported by offset; everything else is readable, and
     // appends continue.
     let folder = tempfile::tempdir().unwrap();

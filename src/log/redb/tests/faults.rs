@@ -47,7 +47,7 @@ async fn assert_kept(disk: &SimulatedDisk, kept: &[Record], unknown: bool, story
 }
 
 #[tokio::test]
-async fn no_failure_on_the_way_to_a_new_segment_loses_what_is_acknowledged() {
+async fn failed_seal_loses_no_acknowledged_event() {
     // A seal that failed after its rename left the old segment in use: later appends were
     // acknowledged and went there, and after a restart the empty new segment replaced it. Whichever
     // call fails, and whenever the power fails then, the same log must come back.
@@ -96,7 +96,7 @@ async fn no_failure_on_the_way_to_a_new_segment_loses_what_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_is_never_an_ok() {
+async fn failed_sync_is_never_acknowledged() {
     // The system treats the pages of a failed sync as written: reading them back shows the batch,
     // and the next power loss removes it or tears what was written after it. A batch whose sync
     // failed must not be acknowledged, and later batches must not depend on it.
@@ -125,7 +125,7 @@ async fn a_failed_sync_is_never_an_ok() {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_for_long_stops_appends_and_not_reads() {
+async fn failing_disk_stops_appends_but_not_reads() {
     // While no sync succeeds, nothing can be acknowledged, but reads always work; once the disk
     // recovers, appends continue without reopening the log.
     let disk = SimulatedDisk::new(5);

@@ -17,7 +17,7 @@ fn open_in(path: &Path) -> RedbLog {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn erasing_while_segments_begin_loses_nothing() {
+async fn erasing_during_segment_creation_loses_no_event() {
     // Erasing removed every file that the manifest did not name, including one that an append had
     // just created: later appends were acknowledged and written to a file without a name.
     let dir = tempfile::tempdir().unwrap();
@@ -49,7 +49,7 @@ async fn erasing_while_segments_begin_loses_nothing() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_removed_segment_file_loses_no_acknowledged_event() {
+async fn removed_segment_file_loses_no_acknowledged_event() {
     // Removing the last segment's file leaves an open file without a name: appends to it were
     // acknowledged, and lost with the process.
     let dir = tempfile::tempdir().unwrap();
@@ -69,7 +69,7 @@ async fn a_removed_segment_file_loses_no_acknowledged_event() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn a_moved_folder_takes_no_appends_and_writes_nothing_at_its_old_path() {
+async fn moved_folder_refuses_appends_and_writes_nothing() {
     // A folder was moved while a server used it, and a new server was started at the old path: the
     // old one created its segments in the new store and lost what it acknowledged.
     let above = tempfile::tempdir().unwrap();

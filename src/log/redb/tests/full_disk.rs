@@ -4,7 +4,7 @@ use super::*;
 use crate::redb::simulated::Full;
 
 #[tokio::test]
-async fn a_full_disk_refuses_appends_and_nothing_else() {
+async fn full_disk_refuses_only_appends() {
     // Wherever the system reports a full disk, appends fail with NoSpace, reads work, nothing is
     // lost or partly written, and appends work again once there is space, without reopening the
     // log.
@@ -45,7 +45,7 @@ async fn a_full_disk_refuses_appends_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_small_file_system_fills_up_and_is_emptied() {
+async fn full_file_system_refuses_only_appends() {
     // The same on a real file system, if one is given: an empty folder on a small one (32 MiB or
     // so), in `TREERING_SMALL_DISK`.
     let Some(place) = std::env::var_os("TREERING_SMALL_DISK") else {

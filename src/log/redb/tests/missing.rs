@@ -34,7 +34,7 @@ fn reopened(folder: &Path) -> Result<RedbLog, LogError> {
 }
 
 #[tokio::test]
-async fn a_log_that_went_back_is_refused() {
+async fn regressed_log_is_refused_and_unchanged() {
     // Each of these used to be accepted as a shorter log: offsets and idempotency keys were reused,
     // and a verification found no fault.
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ async fn a_log_that_went_back_is_refused() {
 }
 
 #[tokio::test]
-async fn a_stray_segment_is_not_a_part_of_the_log() {
+async fn stray_segment_is_ignored() {
     // A file that was recognized by its name alone became the last segment, and the log continued
     // from its offset.
     let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ async fn a_stray_segment_is_not_a_part_of_the_log() {
 }
 
 #[tokio::test]
-async fn a_segment_of_another_store_is_never_read() {
+async fn segment_of_another_store_is_refused() {
     // The log served the other store's conversations without an error.
     let folder = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_segment_of_another_store_is_never_read() {
 }
 
 #[tokio::test]
-async fn the_segments_have_locks_of_their_own() {
+async fn segments_have_their_own_locks() {
     // `LOCK` alone guarded the log: when it was deleted as stale under a running server, another
     // process could repair the live segment, and acknowledged events were damaged. A second folder
     // whose `log/` is the same folder has the same effect.
@@ -205,7 +205,7 @@ fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn reading_changes_nothing() {
+async fn read_only_open_changes_no_file() {
     // Read commands used to open the log for writing, repair it, and create a store where there was
     // none. A log that was closed, one that was not, and one with damage in redb's own metadata can
     // be read without changing a byte, even by two readers at once.
@@ -253,7 +253,7 @@ fn seen(events: usize) -> Witness {
 }
 
 #[tokio::test]
-async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
+async fn repair_reports_the_loss_and_starts_a_timeline() {
     // After a loss the store must be usable again, but only on request, and anyone who remembers an
     // earlier position must be able to notice.
     let folder = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ async fn a_repair_tells_what_is_lost_and_goes_on_without_it() {
 }
 
 #[tokio::test]
-async fn the_segments_make_a_manifest_again() {
+async fn manifest_is_rebuilt_from_segments() {
     // When only the manifest is lost, and the segments and witnesses prove what it said, nothing
     // else is lost.
     let folder = tempfile::tempdir().unwrap();
@@ -336,7 +336,7 @@ async fn the_segments_make_a_manifest_again() {
 }
 
 #[tokio::test]
-async fn a_manifest_is_not_made_up() {
+async fn unproven_manifest_needs_consent() {
     // What the segments cannot prove is reported, and requires acceptance.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
@@ -370,7 +370,7 @@ async fn a_manifest_is_not_made_up() {
 }
 
 #[tokio::test]
-async fn a_second_repair_changes_nothing() {
+async fn second_repair_changes_nothing() {
     // The empty segment with which a repair begins the next timeline was itself taken for an
     // unnamed file: each further repair moved it aside and began another timeline, and an
     // inspection reported a repaired store as damaged.
@@ -405,7 +405,7 @@ async fn a_second_repair_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_accepted_is_not_told_again() {
+async fn accepted_loss_is_not_reported_again() {
     // After the loss of a segment's end was accepted, each later repair reported it as lost again
     // and began another timeline; so did one after a gap that only the manifest had explained.
     let folder = tempfile::tempdir().unwrap();
@@ -446,7 +446,7 @@ async fn what_was_accepted_is_not_told_again() {
 }
 
 #[tokio::test]
-async fn what_is_left_over_is_no_damage() {
+async fn leftover_files_are_not_damage() {
     // A copy that replaced a segment leaves the old file behind when its process is killed, and
     // unrelated files may be in the folder: opening ignores both, but a repair reported them as
     // damage.
@@ -468,7 +468,7 @@ async fn what_is_left_over_is_no_damage() {
 }
 
 #[tokio::test]
-async fn damage_of_redb_s_own_notes_is_no_loss() {
+async fn damage_of_redb_metadata_loses_no_event() {
     // With one damaged byte in the record of free pages, or in the last frame, the store did not
     // open at all, although every other event was intact.
     let folder = tempfile::tempdir().unwrap();
@@ -546,7 +546,7 @@ async fn damage_of_redb_s_own_notes_is_no_loss() {
 }
 
 #[tokio::test]
-async fn a_beginning_that_was_interrupted_begins_again() {
+async fn interrupted_creation_can_be_repeated() {
     // The power fails while the first segment or the manifest is created: there is nothing to lose,
     // and no leftover may prevent a new start.
     for operations in 0..60 {
@@ -561,7 +561,7 @@ async fn a_beginning_that_was_interrupted_begins_again() {
 }
 
 #[tokio::test]
-async fn a_lost_last_segment_shows_on_any_disk() {
+async fn lost_last_segment_is_detected() {
     let disk = SimulatedDisk::new(3);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
     append(&log, &samples::records(5, 100)).await.unwrap();

@@ -71,7 +71,7 @@ fn changed(random: &mut Random, base: &[u8]) -> Vec<u8> {
 // Random trees of bodies, some in one batch, in segments that are sealed, rewritten and reopened:
 // each body is read as appended, no chain exceeds its limit, and no body needs another segment.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_body_stands_on_it_is_read_whole() {
+async fn patched_bodies_are_read_whole() {
     let (mut patched, mut longest) = (0, 0);
     for seed in 0..6 {
         let mut random = Random(seed << 32 | 77);
@@ -138,7 +138,7 @@ async fn whatever_a_body_stands_on_it_is_read_whole() {
 // Damage of a base is reported for the bodies that depend on it, with both offsets, and for no
 // others.
 #[tokio::test(flavor = "multi_thread")]
-async fn damage_of_a_base_is_told() {
+async fn damage_of_a_patch_base_is_reported() {
     let disk = SimulatedDisk::new(1);
     let log = RedbLog::open_with(disk, small(), OpenMode::Create).unwrap();
     let body = samples::prose(80_000).to_vec();
@@ -202,7 +202,7 @@ async fn check_erased(disk: &SimulatedDisk, log: &RedbLog<SimulatedDisk>, blobs:
 // A patch on an erased body must stay readable, and nothing of the erased body may stay: the patch
 // is stored whole. The power fails at every step, and the next opening finishes the erasure.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_on_an_erased_body_stays() {
+async fn patches_on_an_erased_body_stay_readable() {
     let erasure = Erasure {
         stubs: [(1, Bytes::from_static(b"a stub"))].into(),
         blobs: BTreeSet::from([1]),
@@ -237,7 +237,7 @@ async fn what_stands_on_an_erased_body_stays() {
 // A failed sync leaves the batch in the old file. The next body at the same offset may have fewer
 // pieces: the remaining pieces of the old one must not be appended to it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_was_never_acknowledged_leaves_nothing() {
+async fn unacknowledged_body_leaves_no_pieces() {
     let disk = SimulatedDisk::new(3);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
     append(&log, &samples::records(2, 100)).await.unwrap();

@@ -155,7 +155,7 @@ async fn run_seed(seed: u64) -> Seen {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_outlives_the_power() {
+async fn acknowledged_records_survive_power_loss() {
     // The disk loses or tears any part of what was not synced. Every acknowledged frame and large
     // body is there, in order; the group in flight is there as a whole or not at all; appends
     // continue.

@@ -101,7 +101,7 @@ impl EventLog for Watched {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_log_of_blocks_conforms() {
+async fn packed_log_passes_the_conformance_suite() {
     // Readers must not notice which form a segment has.
     let folder = tempfile::tempdir().unwrap();
     let next = std::sync::atomic::AtomicU32::new(0);
@@ -113,7 +113,7 @@ async fn a_log_of_blocks_conforms() {
 }
 
 #[tokio::test]
-async fn a_block_in_the_cache_is_found_behind_the_frames_that_it_was_made_from() {
+async fn cached_block_is_found_behind_cached_frames() {
     // Cached frames hid the block that replaced them: each read of a record between them decoded
     // the block again.
     let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn bytes_of(folder: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_dense_log_is_the_same_log() {
+async fn packed_log_has_the_same_records() {
     // Every record, large body and hash comes back, now and after reopening; appends continue;
     // nothing of the old files is left.
     let folder = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ async fn a_dense_log_is_the_same_log() {
 }
 
 #[tokio::test]
-async fn many_short_sessions_leave_few_segments() {
+async fn segments_of_short_sessions_are_joined() {
     // Each close of a small store would leave a separate file; they are joined as the log grows,
     // without rewriting the same data over and over.
     let folder = tempfile::tempdir().unwrap();
@@ -357,7 +357,7 @@ async fn assert_same(disk: SimulatedDisk, kept: &[Record], story: &str) {
 }
 
 #[tokio::test]
-async fn the_power_goes_at_any_step_of_writing_anew() {
+async fn crash_at_any_step_of_a_rewrite_loses_nothing() {
     // The power fails before or after the manifest names the new file: the same events, and the
     // next opening continues from there.
     let mut steps = 0;
@@ -379,7 +379,7 @@ async fn the_power_goes_at_any_step_of_writing_anew() {
 }
 
 #[tokio::test]
-async fn whatever_fails_while_writing_anew_changes_nothing() {
+async fn failed_rewrite_changes_no_record() {
     // Each call that can fail, one after another: reads and appends continue, a crash afterwards
     // finds the same events, and the rewrite is done another time.
     let faults = [
@@ -419,7 +419,7 @@ async fn whatever_fails_while_writing_anew_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_disk_leaves_segments_as_they_are() {
+async fn full_disk_leaves_segments_unchanged() {
     // The old and the new file exist together for a moment: when there is no space for that, the
     // old one stays, and appends that fit continue.
     for full in [Full::Asked, Full::Growth, Full::Write] {
@@ -442,7 +442,7 @@ async fn a_full_disk_leaves_segments_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_pass_that_is_stopped_changes_nothing() {
+async fn stopped_rewrite_changes_nothing() {
     // Closing must not wait for the rewrite of a large segment.
     let (disk, log, kept) = three_segments(1).await;
     let before = disk.file_names();
@@ -453,7 +453,7 @@ async fn a_pass_that_is_stopped_changes_nothing() {
 }
 
 #[tokio::test]
-async fn files_that_others_took_the_place_of_are_cleared_away() {
+async fn replaced_segment_files_are_removed() {
     // The process ended after replacing the manifest and before removing the source files, or when
     // a joined copy was complete but not yet named.
     let folder = tempfile::tempdir().unwrap();
@@ -511,7 +511,7 @@ async fn files_that_others_took_the_place_of_are_cleared_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reads_and_appends_go_on_while_segments_are_written_anew() {
+async fn reads_and_appends_continue_during_a_rewrite() {
     // Files are removed while readers use them, and segments are joined: no read may fail or return
     // anything else.
     let folder = tempfile::tempdir().unwrap();
@@ -575,7 +575,7 @@ async fn reads_and_appends_go_on_while_segments_are_written_anew() {
 }
 
 #[tokio::test]
-async fn a_segment_that_is_still_being_closed_is_waited_for() {
+async fn rewrite_waits_for_a_closing_segment() {
     // The manifest says that a segment is sealed before its file is closed. A rewrite in between
     // failed to open it and did not retry for a long time.
     let folder = tempfile::tempdir().unwrap();
@@ -597,7 +597,7 @@ async fn a_segment_that_is_still_being_closed_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_damaged_segment_stays_as_it_is_and_others_do_not() {
+async fn rewrite_skips_a_damaged_segment() {
     // An unreadable segment cannot be rewritten: it is left for a restore or salvage, and does not
     // prevent the others from being rewritten.
     let folder = tempfile::tempdir().unwrap();
@@ -635,7 +635,7 @@ async fn a_damaged_segment_stays_as_it_is_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn opened_to_read_nothing_is_written_anew() {
+async fn read_only_log_is_not_rewritten() {
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     append(&log, &some_records(200)).await.unwrap();
@@ -652,7 +652,7 @@ async fn opened_to_read_nothing_is_written_anew() {
 }
 
 #[tokio::test]
-async fn a_form_of_a_newer_version_is_refused_as_such() {
+async fn newer_segment_form_is_reported_as_newer() {
     // If it were reported as damage, somebody would repair it away.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
@@ -681,7 +681,7 @@ async fn a_form_of_a_newer_version_is_refused_as_such() {
 }
 
 #[tokio::test]
-async fn the_segments_make_a_manifest_again_also_of_blocks() {
+async fn manifest_is_rebuilt_from_packed_segments() {
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     for _ in 0..2 {
@@ -717,7 +717,7 @@ async fn the_segments_make_a_manifest_again_also_of_blocks() {
 }
 
 #[tokio::test]
-async fn a_flipped_byte_of_a_dense_segment_is_contained() {
+async fn flipped_byte_of_a_packed_segment_is_an_error() {
     // A flipped bit in blocks, their index, the dictionary, large bodies or redb's own tree: a read
     // returns the right data or a specific error; nothing panics, and the next segment is served.
     let folder = tempfile::tempdir().unwrap();

@@ -132,7 +132,7 @@ fn check(before: &[Record], after: &[Record], erasure: &Erasure) {
 // Overwriting rows in place left 412 of 413 frames in redb's free pages, and a dictionary kept what
 // it was trained on. After a scrub no file has it, and nothing else has changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_erased_is_off_the_disk() {
+async fn erased_content_is_removed_from_disk() {
     let (disk, log, erasure) = planted(1).await;
     let log = Arc::new(log);
     let before = all(Arc::clone(&log)).await.unwrap();
@@ -161,7 +161,7 @@ async fn what_is_erased_is_off_the_disk() {
 // The power fails at every step. The next opening finds that an erasure was in progress and repeats
 // it; afterwards nothing of it is on disk.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scrub_that_was_interrupted_is_done_again() {
+async fn interrupted_scrub_is_repeated_at_open() {
     let (mut steps, mut finished, mut interrupted) = (0, 0, 0);
     while finished < 3 {
         let (disk, log, erasure) = planted(steps).await;

@@ -35,7 +35,7 @@ fn assert_one_truth(text: &str, known: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_writer_comes_back_by_itself() {
+async fn writer_recovers_without_restart() {
     // The disk fails for longer than callers wait, then recovers. Callers were told that the
     // outcome is unknown; a group that is in the log by then counts and is published, one that is
     // not is rolled back, and appends continue either way.
@@ -61,7 +61,7 @@ async fn the_writer_comes_back_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_turned_out_to_be_there_is_published_without_another_append() {
+async fn resolved_group_is_published_without_another_append() {
     // Nobody appends any more, but readers wait for what is in the log.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();
@@ -80,7 +80,7 @@ async fn what_turned_out_to_be_there_is_published_without_another_append() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_is_not_there_is_said_to_be_not_there() {
+async fn missing_group_is_reported_as_not_written() {
     // The log was asked and knows the outcome: the message must state it.
     let log = Arc::new(Fallible::default());
     let writer = start(&log, &Shown::default(), WriterLimits::default()).await;
@@ -89,7 +89,7 @@ async fn a_group_that_is_not_there_is_said_to_be_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_of_the_writer_is_told() {
+async fn panic_of_the_writer_is_reported() {
     // One bad request must not make every later one report, for ever and without a log line, that
     // the server is shutting down.
     let log = Arc::new(Fallible::default());
@@ -108,7 +108,7 @@ async fn a_panic_of_the_writer_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_of_the_publisher_is_told() {
+async fn panic_of_the_publisher_is_reported() {
     // The group is on disk, so its answer stands; later requests are refused with the reason.
     let log = Arc::new(Fallible::default());
     let shown = Shown {
@@ -124,7 +124,7 @@ async fn a_panic_of_the_publisher_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_owner_leaves_an_unknown_group_unknown() {
+async fn fenced_writer_leaves_the_group_in_doubt() {
     // While the outcome was unknown, another owner took the log and wrote. Whether the group is
     // among the earlier records cannot be known, so no message may claim it.
     let log = Arc::new(Fallible::default());
@@ -156,7 +156,7 @@ async fn another_owner_leaves_an_unknown_group_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_asks_once_more() {
+async fn shutdown_resolves_an_in_doubt_group() {
     // What is in the log should be in the projections when the store is closed.
     let log = Arc::new(Fallible::default());
     let shown = Shown::default();

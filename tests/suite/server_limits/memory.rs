@@ -252,7 +252,7 @@ fn bystander(channel: Channel) -> (tokio::sync::oneshot::Sender<()>, JoinHandle<
 // sent, on any method, in any encoding: a clear status, at most four times the
 // method's own limit in memory, and nobody else notices.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_costs_at_most_four_times_its_limit() {
+async fn request_uses_at_most_four_times_its_limit() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
     let (stop, others) = bystander(server.channel().await);
@@ -289,7 +289,7 @@ async fn a_request_costs_at_most_four_times_its_limit() {
 // Five bytes once reserved the 160 MiB that they announced, and what was sent in
 // part was held without bound: 15 connections of 100 MB took 1.6 GB.
 #[tokio::test(flavor = "multi_thread")]
-async fn half_sent_requests_are_bounded_together() {
+async fn unfinished_requests_share_one_memory_limit() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
     let (stop, others) = bystander(server.channel().await);
@@ -358,7 +358,7 @@ async fn half_sent(server: &Limited, pieces: Vec<Bytes>) -> HalfSent {
 // The same bound must not refuse what is honest: a batch as large as the limits
 // allow is taken, within four times its own limit too.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_largest_batch_fits() {
+async fn largest_allowed_batch_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -v 8388608").await;
     let mut events = EventsClient::new(server.channel().await);

@@ -39,7 +39,7 @@ async fn sessions() -> Shell {
 // A line of a failed test, of a diff or of a list begins with a dash: pasted, it was refused
 // as an option, or read as one without a word.
 #[tokio::test(flavor = "multi_thread")]
-async fn texts_may_begin_with_a_dash() {
+async fn text_arguments_may_begin_with_a_dash() {
     let shell = sessions().await;
     for text in [
         "--- FAIL: TestShadow (6.88s)",
@@ -94,7 +94,7 @@ async fn texts_may_begin_with_a_dash() {
 
 // A search of one day found nothing of that day, and said no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_day_has_all_that_happened_on_it() {
+async fn search_of_one_day_finds_all_its_events() {
     let shell = sessions().await;
     let found = async |since: &str, until: &str| {
         let line = [
@@ -128,7 +128,7 @@ async fn a_day_has_all_that_happened_on_it() {
 // "Nothing found." did not say that the source has another name, that a path is compared
 // whole, or which filter leaves out what there is; and blamed a name that was right.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_without_hits_says_why() {
+async fn search_without_hits_gives_the_reason() {
     let shell = sessions().await;
     for (options, said) in [
         (
@@ -183,7 +183,7 @@ async fn a_search_without_hits_says_why() {
 // Of three hits it was said that there are more, an expression had a score of nothing, the
 // pattern of a Grep stood there as a command, and signs were refused that are in a text.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_search_shows_is_so() {
+async fn search_output_shows_correct_totals_and_calls() {
     let shell = sessions().await;
     let all = shell
         .ok(&["search", "--regex", "-n", "1", "FAIL: Test"])
@@ -233,7 +233,7 @@ async fn what_a_search_shows_is_so() {
 // A typing error behind the name of a conversation was told as if there were no such
 // conversation, with its own id of 36 letters as what may be meant.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_is_nearly_right_is_put_right() {
+async fn misspelt_event_addresses_are_accepted_or_explained() {
     let shell = sessions().await;
     let right = shell.ok(&["log", "cd46624d#2"]).await;
     for name in [
@@ -273,7 +273,7 @@ async fn a_place_that_is_nearly_right_is_put_right() {
 // What a search prints is an event: to fork there, or to write out what led to it, it had to
 // be taken apart.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_is_enough() {
+async fn commands_accept_event_addresses() {
     let shell = sessions().await;
     let to_event = ["export", "--format", "claude-code", "cd46624d#6"];
     let lines = shell.ok(&to_event).await;
@@ -321,7 +321,7 @@ async fn an_address_is_enough() {
 
 // "Add --server", said the one; "not through a server", said the other.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_needs_the_folder_says_to_end_its_server() {
+async fn repair_and_salvage_ask_to_stop_the_server() {
     let shell = sessions().await;
     let store = shell.path("store");
     let server = Server::start(store.as_ref()).await;
@@ -341,7 +341,7 @@ async fn what_needs_the_folder_says_to_end_its_server() {
 
 // A store was made among other files, and of a file it was said that it exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_of_other_files_becomes_no_store() {
+async fn data_folder_with_other_files_is_refused() {
     let shell = sessions().await;
     let file = shell.path("lines.jsonl");
     let among = shell.on(".", &["import", &file]).await;
@@ -355,7 +355,7 @@ async fn a_folder_of_other_files_becomes_no_store() {
 // An empty folder was imported without a word, files were passed over without their names,
 // and an empty file was one that is still being written.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_names_what_it_passes_over() {
+async fn import_names_the_files_it_skips() {
     let shell = sessions().await;
     let folder = shell.path("in");
     fs::create_dir(&folder).unwrap();
@@ -391,7 +391,7 @@ async fn an_import_names_what_it_passes_over() {
 
 // Ctrl-C ended an import without a word of what is in the store already, and of what to do.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_that_is_interrupted_says_what_is_in() {
+async fn interrupted_import_reports_its_progress() {
     use tokio::io::AsyncWriteExt;
 
     let shell = sessions().await;

@@ -99,7 +99,7 @@ async fn read(server: &TestServer, key: &str, request: pb::ReadRequest) {
 // to a far end or by all kinds, looking events up, building requests and searching took all of it
 // without a word in the audit; an agent that reads its own again and again must not fill it.
 #[tokio::test(flavor = "multi_thread")]
-async fn however_very_much_is_read_it_is_noted() {
+async fn mass_reading_by_any_method_is_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;
     let (ids, last) = store(&server).await;
@@ -247,7 +247,7 @@ async fn however_very_much_is_read_it_is_noted() {
 // One conversation may be most of a store: a thief who took its gigabyte was not noted, because it
 // was one.
 #[tokio::test(flavor = "multi_thread")]
-async fn very_many_bytes_are_noted() {
+async fn mass_reading_of_bytes_is_in_the_audit() {
     const LARGE: usize = 16 << 20;
     let dir = tempfile::tempdir().unwrap();
     let server = guarded(dir.path()).await;

@@ -226,7 +226,7 @@ async fn hits(engine: &Engine) -> usize {
 // store could be listed, exported, verified or rebuilt any more. The conversation
 // must end before the damage and say so; every other one must be whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_damaged_body_ends_only_its_conversation() {
+async fn damaged_body_ends_only_its_conversation() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
@@ -301,7 +301,7 @@ async fn one_damaged_body_ends_only_its_conversation() {
 // shows that something is missing: each conversation that goes on there must end
 // before the gap, with the place of the damage; the others must be whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_frame_ends_the_conversations_that_were_in_it() {
+async fn lost_frame_ends_only_its_conversations() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let position = sample.truth[&sample.ids[0]][7].position.offset;
@@ -342,7 +342,7 @@ async fn a_lost_frame_ends_the_conversations_that_were_in_it() {
 // Whoever restores the segment must find everything again, without being told to
 // rebuild.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_segment_heals_its_conversations() {
+async fn restored_segment_restores_its_conversations() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let sound = std::fs::read(segment(dir)).unwrap();
@@ -362,7 +362,7 @@ async fn a_restored_segment_heals_its_conversations() {
 // Old views are all that is left of what a damaged log cannot say any more. New ones
 // that cannot be finished must leave them where they are.
 #[tokio::test(flavor = "multi_thread")]
-async fn views_stay_until_new_ones_are_whole() {
+async fn projections_stay_until_the_rebuild_is_complete() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let views = dir.join("views.redb");
@@ -383,7 +383,7 @@ async fn views_stay_until_new_ones_are_whole() {
 // Two rebuilds at once once left the server on a views file that had no name any
 // more: everything was gone at the next start.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_rebuild_at_a_time() {
+async fn concurrent_rebuilds_are_refused() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let engine = open(dir).await;
@@ -415,7 +415,7 @@ async fn one_rebuild_at_a_time() {
 // with the good index thrown away. It is passed over and counted, and searches are
 // answered all the while.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_index_is_made_anew_around_damage() {
+async fn index_rebuild_skips_damaged_events() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
@@ -441,7 +441,7 @@ async fn the_index_is_made_anew_around_damage() {
 // reason to throw an index away, nor to keep a store closed: searches say that it
 // lags, and once the system gives in, the same index goes on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusing_system_costs_no_index() {
+async fn system_errors_do_not_discard_the_index() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let index = dir.join("index");
@@ -465,7 +465,7 @@ async fn a_refusing_system_costs_no_index() {
 // An index of another version may be all that answers for hours while a new one is
 // made, or what an older program goes back to: it stays until the new one is whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_stays_until_a_new_one_is_whole() {
+async fn index_stays_until_the_new_one_is_complete() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let meta = dir.join("index").join("meta.json");
@@ -503,7 +503,7 @@ async fn an_index_stays_until_a_new_one_is_whole() {
 // The power goes between the two renames that put a new index in its place: one of
 // the two must be found again.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_is_found_again_after_a_swap_that_did_not_end() {
+async fn interrupted_index_swap_is_recovered() {
     let sample = sample().await;
     let dir = sample.dir.path();
     std::fs::rename(dir.join("index"), dir.join("index.old")).unwrap();
@@ -524,7 +524,7 @@ async fn an_index_is_found_again_after_a_swap_that_did_not_end() {
 // Files of the index get lost or changed. Whatever it is, the store opens, and all is
 // found again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_file_of_the_index_is_made_anew() {
+async fn index_with_a_missing_file_is_rebuilt() {
     let sample = sample().await;
     let index = sample.dir.path().join("index");
     let names: Vec<_> = std::fs::read_dir(&index)
@@ -547,7 +547,7 @@ async fn a_missing_file_of_the_index_is_made_anew() {
 // A folder stood where a file of the index had been, and every search failed, at
 // every start: that it cannot be mapped was taken for a refusal that would pass.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_with_a_folder_for_a_file_is_made_anew() {
+async fn index_with_a_folder_for_a_file_is_rebuilt() {
     let sample = sample().await;
     let index = sample.dir.path().join("index");
     for ending in ["fieldnorm", "pos", "store", "meta.json"] {
@@ -566,7 +566,7 @@ async fn an_index_with_a_folder_for_a_file_is_made_anew() {
 // A file of another index, sound in itself, was taken: searches failed for ever, or
 // found too little without a word. `list`: the index's own list of its files is there.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_with_a_foreign_file_is_made_anew() {
+async fn index_with_a_foreign_file_is_rebuilt() {
     let other = tempfile::tempdir().unwrap();
     let engine = open(other.path()).await;
     let id = store::conversation(&engine).await;
@@ -599,7 +599,7 @@ async fn an_index_with_a_foreign_file_is_made_anew() {
 // What stands in the place of the views and holds nothing kept the store closed.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_in_the_place_of_views_is_passed_over() {
+async fn empty_folder_in_place_of_projections_is_replaced() {
     let sample = sample().await;
     let views = sample.dir.path().join("views.redb");
     let folder = |path: &Path| std::fs::create_dir(path);
@@ -622,7 +622,7 @@ async fn nothing_in_the_place_of_views_is_passed_over() {
 // Rows of the views are looked at when they are read. Damage there costs no data: a
 // command that only reads must not change them, and does without them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_does_without_damaged_views() {
+async fn read_commands_work_without_damaged_projections() {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     let sample = sample().await;
     let data = sample.dir.path().to_str().unwrap();
@@ -650,7 +650,7 @@ async fn a_look_does_without_damaged_views() {
 // says that it is damaged; what is served is the beginning of what was written, and
 // what is missing is marked.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_changed_byte_of_a_log_without_views_is_contained() {
+async fn changed_log_byte_without_projections_is_contained() {
     let sample = sample().await;
     let dir = sample.dir.path();
     let sound = std::fs::read(segment(dir)).unwrap();
@@ -721,7 +721,7 @@ async fn a_changed_byte_of_a_log_without_views_is_contained() {
 // The damaged store is all there is: what is sound of it must come into a new one as
 // it was, to the last hash and position, and the new one must be sound.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sound_is_salvaged_as_it_was() {
+async fn salvage_copies_sound_events_unchanged() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
@@ -787,7 +787,7 @@ async fn what_is_sound_is_salvaged_as_it_was() {
 // do what can be done, say what cannot, and end with the code of damage only where
 // something is missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_go_on_past_damage() {
+async fn commands_continue_past_damage() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);
@@ -836,7 +836,7 @@ async fn commands_go_on_past_damage() {
 // A body that is stored already is not stored again. When what is stored has rotted,
 // an append of the same content must not lean on it: what is acknowledged is there.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_appended_does_not_lean_on_damage() {
+async fn append_does_not_reuse_a_damaged_body() {
     let sample = sample().await;
     let dir = sample.dir.path();
     damage_first_blob(dir);

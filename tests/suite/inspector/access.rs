@@ -21,7 +21,7 @@ async fn store_that_says(dir: &std::path::Path, text: &str) -> ConversationId {
 // A page of another site must not read the store through the browser of somebody who has it
 // open: neither under a name that it lets lead here, nor by asking for it, nor by a form.
 #[tokio::test(flavor = "multi_thread")]
-async fn other_sites_are_refused() {
+async fn requests_from_other_sites_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     store_that_says(dir.path(), "quokka").await;
     let browser = Browser::start(dir.path(), &["--web-host", "agents.example"]).await;
@@ -85,7 +85,7 @@ async fn other_sites_are_refused() {
 // Pages and agents ask the server within it, which kept an audit of its own: who read a store out
 // through them was not noted.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_reads_very_much_by_pages_or_as_an_agent_is_noted() {
+async fn mass_reading_by_pages_or_mcp_is_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let mut ids = Vec::new();
@@ -139,7 +139,7 @@ async fn who_reads_very_much_by_pages_or_as_an_agent_is_noted() {
 // A request with all that an agent had seen was kept by the browser of whoever looked at it, for
 // whoever came after them, though their key had ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_recorded_stays_in_no_cache() {
+async fn recorded_content_is_not_cached_by_browsers() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
@@ -200,7 +200,7 @@ async fn what_was_recorded_stays_in_no_cache() {
 // With keys in the store nobody sees anything without one; with one they see what it may read,
 // and what they sent is nowhere in a page. Logging out ends it, and so does the end of the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_sees_what_it_may_read() {
+async fn pages_show_only_what_the_key_may_read() {
     let dir = tempfile::tempdir().unwrap();
     let id = store_that_says(dir.path(), "quokka").await;
     let page = format!("/c/{id}");
@@ -299,7 +299,7 @@ async fn a_key_sees_what_it_may_read() {
 // Calls and pages share a port: each keeps working beside the other, and what is neither is
 // turned away.
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_and_pages_share_a_port() {
+async fn grpc_and_pages_share_a_port() {
     let dir = tempfile::tempdir().unwrap();
     store_that_says(dir.path(), "quokka").await;
     let browser = Browser::start(dir.path(), &[]).await;
@@ -339,7 +339,7 @@ async fn calls_and_pages_share_a_port() {
 // An answer that takes longer than a connection may lie idle is no idle connection: a page that
 // is live, and a call of an agent that takes its time, were cut off.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_under_way_outlives_the_idle() {
+async fn running_answer_is_not_an_idle_connection() {
     use std::time::Duration;
     use treering::server::{ServeOptions, WebService, serve};
     let dir = tempfile::tempdir().unwrap();
@@ -386,7 +386,7 @@ async fn an_answer_under_way_outlives_the_idle() {
 
 // Who wants nothing by HTTP has nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn it_can_be_left_out() {
+async fn inspector_and_mcp_can_be_disabled() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start_with(
         dir.path(),

@@ -116,7 +116,7 @@ async fn until(what: &str, mut wanted: impl AsyncFnMut() -> bool) {
 // The whole story of a key at a terminal, while a server has the folder: made, used,
 // rotated, revoked. It is shown once and nowhere else.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_made_used_and_revoked() {
+async fn key_is_created_used_rotated_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let data = &text(&folder);
@@ -236,7 +236,7 @@ async fn a_key_is_made_used_and_revoked() {
 // "Who approved that?" is asked months later: the answer must be in the store, whether keys
 // were made with a server or without, and not for everybody to read or to write.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_used_which_key_is_noted() {
+async fn audit_records_which_key_was_used() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let data = &text(&folder);
@@ -324,7 +324,7 @@ async fn who_used_which_key_is_noted() {
 // A server that others reach: with keys and TLS it starts without a word of warning, the
 // command line knows it by its CA, and who trusts another one is not served.
 #[tokio::test(flavor = "multi_thread")]
-async fn others_come_in_with_keys_over_tls() {
+async fn remote_server_is_used_with_keys_and_tls() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let data = &text(&folder);
@@ -395,7 +395,7 @@ async fn others_come_in_with_keys_over_tls() {
 // Where clients must show a certificate, one without, or with one of somebody else's, gets
 // nowhere, whatever its key.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_show_certificates_where_they_must() {
+async fn mutual_tls_requires_a_trusted_client_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let ours = Authority::new(dir.path(), "ours");
@@ -434,7 +434,7 @@ async fn clients_show_certificates_where_they_must() {
 // has that key and no more, is named by it, and ends with it. All of the subject counts; what
 // nobody knows is told as it is to be written.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_stands_for_a_key() {
+async fn client_certificate_authenticates_as_its_key() {
     use DnType::{CommonName, OrganizationName};
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
@@ -563,7 +563,7 @@ async fn a_certificate_stands_for_a_key() {
 // pages, though each of their calls was known by it. It is one for pages and for agents, holds
 // as long as its key, and a page of another site has no use of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_a_log_in_by_http() {
+async fn client_certificate_authenticates_over_http() {
     use DnType::CommonName;
     use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
     let dir = tempfile::tempdir().unwrap();
@@ -631,10 +631,7 @@ async fn a_certificate_is_a_log_in_by_http() {
         "{login}"
     );
     let (_, login) = child::asked(&stranger, "GET", "/login", &[], "").await;
-    assert!(
-        login.contains("subject CN=stranger"),
-        "{login}"
-    );
+    assert!(login.contains("subject CN=stranger"), "{login}");
     let (status, body) = child::asked(&person, "POST", "/mcp", &version, recall).await;
     assert!(
         status == 200 && !body.contains("\"isError\":true"),
@@ -700,7 +697,7 @@ async fn a_certificate_is_a_log_in_by_http() {
 // A store that asked everybody for a key was restored, or its keys.json was removed, and after the
 // next start it was open to anybody who reached it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_had_keys_is_not_opened_without_them() {
+async fn store_that_had_keys_does_not_open_without_them() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| text(&dir.path().join(name));
     let (store, copy, again) = (at("store"), at("copy"), at("again"));
@@ -757,7 +754,7 @@ async fn a_store_that_had_keys_is_not_opened_without_them() {
 // A key was made before the first server ran, and its file was lost: nothing of it was in the
 // audit, and the store was open to anybody who reached it.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_no_server_knew_are_missed_too() {
+async fn loss_of_keys_made_offline_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let data = &text(dir.path());
     let store = |name: &str| dir.path().join(name);
@@ -786,7 +783,7 @@ async fn keys_that_no_server_knew_are_missed_too() {
 // A key, a token or a private key that everybody on the machine could read was used without a word.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_that_others_can_read_are_refused() {
+async fn secret_files_readable_by_others_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let data = &text(&folder);
@@ -865,7 +862,7 @@ async fn secrets_that_others_can_read_are_refused() {
 
 // What a start would refuse was "all good" for hours before the start.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_cannot_start_is_told() {
+async fn config_check_reports_what_serve_would_refuse() {
     let dir = tempfile::tempdir().unwrap();
     let file = text(&dir.path().join("treering.toml"));
     for (config, wanted) in [
@@ -886,7 +883,7 @@ async fn a_configuration_that_cannot_start_is_told() {
 // A restore that was killed left a folder in which the next server made a new store, and the
 // restore could not be run again.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_store_is_made_where_one_is_being_restored() {
+async fn serve_refuses_a_folder_with_an_unfinished_restore() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join(".restoring")).unwrap();
     let data = text(dir.path());
@@ -899,7 +896,7 @@ async fn no_store_is_made_where_one_is_being_restored() {
 
 // Who opens connections and says nothing must not keep those out who mean it.
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_handshakes_keep_nobody_out() {
+async fn silent_tls_handshakes_do_not_block_others() {
     const SILENT: usize = 400;
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
@@ -934,7 +931,7 @@ async fn silent_handshakes_keep_nobody_out() {
 
 // A certificate that cannot be used ends the start, and is told by its file.
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_certificates_are_told_at_the_start() {
+async fn start_fails_with_an_invalid_certificate() {
     let dir = tempfile::tempdir().unwrap();
     let data = text(&dir.path().join("store"));
     let (ours, theirs) = (

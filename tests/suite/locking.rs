@@ -22,7 +22,7 @@ const UNAVAILABLE: i32 = 5;
 // may not wait, must be turned away, told who holds the folder and how to reach it, and
 // exit with the documented code; the first must not notice.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_second_process_is_told_where_the_first_serves() {
+async fn second_process_is_refused_with_the_server_address() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().to_str().unwrap();
     let first = Server::start(dir.path()).await;
@@ -82,7 +82,7 @@ async fn the_second_process_is_told_where_the_first_serves() {
 // A script's commands, six at a time on one folder that is not there yet: five failed.
 // Each has its turn, and all that was taken is there.
 #[tokio::test(flavor = "multi_thread")]
-async fn commands_wait_for_each_other() {
+async fn concurrent_commands_wait_for_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("store");
     let data = data.to_str().unwrap();
@@ -103,7 +103,7 @@ async fn commands_wait_for_each_other() {
 // While an import ran, `serve`, `repair` and `salvage` failed at once where all other
 // commands wait. They wait, too; for a server they do not, as it does not end by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_takes_the_folder_itself_waits_too() {
+async fn serve_repair_and_salvage_wait_for_the_folder() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("store");
     let (data, to) = (folder.to_str().unwrap(), dir.path().join("sound"));
@@ -147,7 +147,7 @@ async fn what_takes_the_folder_itself_waits_too() {
 // The lock is the process's: SIGKILL must not leave a folder locked, and what the
 // lock file says of the dead one must not stand in the way.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_holder_lets_go() {
+async fn killed_process_releases_the_lock() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..3 {
         Server::start(dir.path()).await.kill().await;
@@ -203,7 +203,7 @@ async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
 // held the store for ever. It must end with the pipe, by itself and cleanly. A second
 // program must learn from one line where the store is served already.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_ends_with_the_program_that_started_it() {
+async fn server_ends_with_its_parent_process() {
     let parent = tempfile::tempdir().unwrap();
     // A name that JSON cannot say is no reason to fall.
     let dir = parent.path().join(OsStr::from_bytes(b"st\xf6re"));

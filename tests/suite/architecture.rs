@@ -84,7 +84,7 @@ fn sources() -> Vec<(String, String)> {
 /// A storage, index or transport crate that is named outside its adapter makes
 /// that adapter hard to replace.
 #[test]
-fn adapters_keep_their_crates_to_themselves() {
+fn adapter_crates_are_used_only_in_their_adapter() {
     let mut wrong = Vec::new();
     for (name, code) in sources() {
         for (krate, places) in KEPT_TO {
@@ -114,7 +114,7 @@ const MIRRORS: [&str; 6] = [
 /// Two types of one name that mean different things, a plan of an import and one of a
 /// budget, make a reader look twice: what is seen outside of its module has a name of its own.
 #[test]
-fn a_name_means_one_thing() {
+fn public_type_names_are_unique() {
     let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, code) in sources() {
         if MIRRORS.iter().any(|mirror| name.starts_with(mirror)) {
@@ -142,7 +142,7 @@ fn a_name_means_one_thing() {
 
 /// A file that has grown a second reason to change is hard to find one's way in.
 #[test]
-fn files_stay_short() {
+fn source_files_stay_below_the_line_limit() {
     const LINES_MAX: usize = 700;
     let long: Vec<_> = sources()
         .into_iter()
@@ -155,7 +155,7 @@ fn files_stay_short() {
 /// A step of the pipeline that the docs do not name is one that nobody can
 /// switch off; one that is described otherwise misleads.
 #[test]
-fn the_docs_list_every_enhancer() {
+fn docs_list_every_enhancer() {
     let root = Path::new(crate::ROOT);
     let docs = fs::read_to_string(root.join("docs/CONTEXT.md")).unwrap();
     let mut from = 0;
@@ -193,7 +193,7 @@ fn reasons_in(file: &Path, found: &mut std::collections::BTreeSet<String>) {
 // Somebody meets a reason at three in the morning and looks it up. Each that the code has must
 // be on the page, and none that it has not.
 #[test]
-fn the_page_of_errors_has_every_reason() {
+fn docs_list_every_error_reason() {
     let root = Path::new(crate::ROOT);
     let mut coded = std::collections::BTreeSet::new();
     reasons_in(&root.join("src/domain/rejection.rs"), &mut coded);

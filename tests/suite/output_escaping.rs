@@ -487,7 +487,7 @@ async fn run(shell: &Shell, command: &str, line: &[String], more: &[&str]) -> En
 // cleared the screen, and drew another call above the one that waited for a decision. Nothing
 // that is recorded may reach a stream as anything but text, whatever the command.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_recorded_drives_the_terminal() {
+async fn recorded_text_cannot_control_the_terminal() {
     let (shell, lines) = filled().await;
     let mut wrong = Vec::new();
     for (command, line) in &lines {
@@ -531,7 +531,7 @@ fn without_colors(text: &str) -> String {
 // tell: whoever records it could hide what stands behind it. Only our own codes are there, also
 // where a person says `--color always` into a pipe.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_our_colors_reach_the_terminal() {
+async fn only_own_color_codes_reach_the_terminal() {
     let (shell, lines) = filled().await;
     let mut wrong = Vec::new();
     let mut colored = 0;
@@ -551,7 +551,7 @@ async fn only_our_colors_reach_the_terminal() {
 // while it was only listed. What a shell would not take as one plain word is not offered;
 // conversations have another name.
 #[tokio::test(flavor = "multi_thread")]
-async fn shells_get_plain_words() {
+async fn shell_completion_offers_only_plain_words() {
     let (shell, _) = filled().await;
     let ids = [
         "$(id)", "x;id", "a b", "`id`", "-x", "~root", "tau/3-0", "日本",
@@ -626,7 +626,7 @@ async fn shells_get_plain_words() {
 
 // A command that was added later would be the one that nobody looked at.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_is_looked_at() {
+async fn every_command_has_an_output_test() {
     let shell = Shell::new();
     shell.ok(&["man", &shell.path("man")]).await;
     let pages = std::fs::read_dir(shell.path("man")).unwrap();

@@ -47,7 +47,7 @@ async fn silent(server: &Limited, count: usize, said: &[u8]) -> Vec<TcpStream> {
 // period of 10 s: those that say nothing, those that say half a preface, and those
 // of clients that are idle.
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_do_not_delay_the_end() {
+async fn idle_connections_do_not_delay_the_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "true").await;
     let mut held = silent(&server, 40, b"").await;
@@ -71,7 +71,7 @@ async fn idle_connections_do_not_delay_the_end() {
 // After 0.2 s of silence the server sent HTTP/2 settings, and broke the HTTP/1 request that a
 // browser sent later on a spare connection. The first byte tells the protocol, however late.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_connection_is_answered_in_the_protocol_it_speaks() {
+async fn first_byte_selects_the_protocol() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "true").await;
     let mut spare = silent(&server, 4, b"").await;
@@ -125,7 +125,7 @@ async fn a_silent_connection_is_answered_in_the_protocol_it_speaks() {
 // nobody new. Clients that do nothing must not be able to bring it there; those
 // that work must not notice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_of_connections_leaves_room() {
+async fn many_idle_connections_do_not_block_new_ones() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -n 128").await;
     let mut worker = EventsClient::new(server.channel().await);
@@ -160,7 +160,7 @@ async fn a_storm_of_connections_leaves_room() {
 // And where other files took the last free one (here: a limit that was lowered
 // under the server), it must pause, say so once, and go on by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn accepting_goes_on_when_files_are_free_again() {
+async fn accepting_resumes_when_file_handles_are_free() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -n 1024").await;
     append(&server).await.unwrap();
@@ -192,7 +192,7 @@ async fn accepting_goes_on_when_files_are_free_again() {
 // A client that cancels many calls at once is no attacker: its connection once was
 // ended for it, with all the calls that it still had.
 #[tokio::test(flavor = "multi_thread")]
-async fn cancelling_ten_thousand_calls_keeps_the_connection() {
+async fn cancelling_10000_calls_keeps_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "true").await;
     let channel = server.channel().await;
@@ -256,7 +256,7 @@ fn called_and_cancelled(stream: u32, headers: &[u8]) -> Vec<u8> {
 // The same in one write, 30,000 times: what is read before calls are started is
 // bounded, so neither does it pile up, nor is the connection ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn rapid_resets_pile_nothing_up() {
+async fn rapid_resets_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
     append(&server).await.unwrap();
@@ -293,7 +293,7 @@ async fn rapid_resets_pile_nothing_up() {
 // Headers that unfold to much more than they weigh, and that never end, must end
 // their own connection or call at most.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bomb_of_headers_hurts_nobody() {
+async fn header_bomb_ends_only_its_connection() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
     let before = server.mark();
@@ -334,7 +334,7 @@ async fn a_bomb_of_headers_hurts_nobody() {
 // Thousands of connections, most of them silent or no HTTP/2 at all, come and go:
 // the server serves all the while, and does not grow with them.
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_connections_come_and_go() {
+async fn thousands_of_connections_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
     let server = Limited::start(dir.path(), "ulimit -n 256").await;
     let mut before = 0;
@@ -355,7 +355,7 @@ async fn thousands_of_connections_come_and_go() {
 // Whoever opens the port to others must mean it, and hear what that is; on this machine
 // alone it does not matter.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_port_is_meant_and_warned_of() {
+async fn non_loopback_bind_needs_a_flag_and_gives_a_warning() {
     for listen in ["0.0.0.0:0", "[::]:0"] {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("store");

@@ -1,6 +1,6 @@
 //! The built server, attacked from outside: with little that grows large, with
 //! what never ends, and with connections that do nothing.
 
-mod amplified;
 mod connections;
+mod memory;
 mod raw;

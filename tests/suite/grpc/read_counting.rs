@@ -375,7 +375,7 @@ async fn called(server: &TestServer, key: &str, method: &str, message: &[u8]) ->
 // A method that reads and is not counted is the way that a thief takes. Each method of the services
 // is here: as one that reads, and is seen to be counted, or as one that does not, with the reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_method_that_reads_is_counted() {
+async fn every_reading_method_is_counted_for_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let keys = KeyRing::open(dir.path()).unwrap();
     let options = ServeOptions {

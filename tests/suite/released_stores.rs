@@ -156,7 +156,7 @@ async fn every_released_store_opens() {
 
 // A store of a newer version must be left as it is, and told as such; and so must what is none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_store_is_told_and_left_alone() {
+async fn newer_store_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     unpack(VERSIONS[0], dir.path());
     let manifest = dir.path().join("log/MANIFEST");

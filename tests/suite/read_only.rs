@@ -77,7 +77,7 @@ async fn filled(dir: &Path) -> u64 {
 // `ls --data /etc` made a store in /etc, and a verification of a mistyped folder
 // called it sound.
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_makes_nothing() {
+async fn read_commands_create_no_store() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     let missing = dir.path().join("typo");
@@ -101,7 +101,7 @@ async fn looking_makes_nothing() {
 // left, one at a time, and changed evidence. Now no byte changes, and two may look
 // at once, whether the store was closed or its process was killed.
 #[tokio::test(flavor = "multi_thread")]
-async fn looking_changes_nothing_and_keeps_nobody_out() {
+async fn read_commands_change_no_byte_and_run_concurrently() {
     let dir = tempfile::tempdir().unwrap();
     let closed = dir.path().join("closed");
     filled(&closed).await;
@@ -140,7 +140,7 @@ async fn looking_changes_nothing_and_keeps_nobody_out() {
 // Transcripts hold source code, mails and secrets: files were 0644, folders 0755.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_is_its_owner_s_alone() {
+async fn store_files_are_private_to_the_owner() {
     use std::os::unix::fs::PermissionsExt;
     fn check(path: &Path, found: &mut u32) {
         let mode = path.metadata().unwrap().permissions().mode() & 0o777;
@@ -165,7 +165,7 @@ async fn a_store_is_its_owner_s_alone() {
 // LOCK was taken for a stale one and deleted under a running server; the next
 // command repaired the live segment, and acknowledged events were damaged.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_lock_file_a_store_in_use_is_still_locked() {
+async fn store_in_use_stays_locked_without_its_lock_file() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path()).await;
     std::fs::remove_file(dir.path().join("LOCK")).unwrap();
@@ -201,7 +201,7 @@ async fn without_its_lock_file_a_store_in_use_is_still_locked() {
 // with a warning, and positions and keys were used again. It must not open, say
 // what is missing, and go on only when told to.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
+async fn regressed_store_is_refused_until_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("store");
     filled(&data).await;
@@ -275,7 +275,7 @@ async fn a_store_that_went_back_says_so_and_goes_on_when_told() {
 // Another store's views and index answered with that one's conversations and
 // hits. They are made anew, because the log has it all.
 #[tokio::test(flavor = "multi_thread")]
-async fn views_and_index_of_another_store_are_not_believed() {
+async fn projections_and_index_of_another_store_are_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
     filled(&ours).await;
