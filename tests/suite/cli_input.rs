@@ -141,7 +141,7 @@ async fn search_without_hits_gives_the_reason() {
         ),
         (
             &["--label", "x=y"],
-            "No conversations with the label x=y: no conversation has any.",
+            "No conversations with the label x=y: no conversation has a label.",
         ),
         (&["--path", "manual_commit"], "use '*manual_commit*'"),
         (
@@ -377,8 +377,8 @@ async fn import_names_the_files_it_skips() {
         assert!(ended.err.contains(said), "{said}: {}", ended.err);
     }
     for said in [
-        "1 file of other-json: passed over: ",
-        "1 file of no-json: passed over: ",
+        "1 file of other-json: skipped: ",
+        "1 file of no-json: skipped: ",
     ] {
         assert!(ended.out.contains(said), "{said}: {}", ended.out);
     }
@@ -386,7 +386,11 @@ async fn import_names_the_files_it_skips() {
     let database = shell.path("some.db");
     fs::write(&database, b"SQLite format 3\0\x10\0\x01").unwrap();
     let ended = shell.run(&["import", &database]).await;
-    assert!(ended.err.contains("it holds no text"), "{}", ended.err);
+    assert!(
+        ended.err.contains("it holds a binary file"),
+        "{}",
+        ended.err
+    );
 }
 
 // Ctrl-C ended an import without a word of what is in the store already, and of what to do.

@@ -357,10 +357,7 @@ async fn config_file_sets_options_without_flags() {
         of("listen"),
         ("127.0.0.1:1".to_owned(), format!("{name}:2"))
     );
-    assert_eq!(
-        of("web-connections"),
-        ("64".to_owned(), "default".to_owned())
-    );
+    assert_eq!(of("wait"), ("10s".to_owned(), "default".to_owned()));
 
     let good = child::run(&["config", "check", name]).await;
     assert!(good.status.success(), "{good:?}");

@@ -281,7 +281,7 @@ async fn cli_errors_suggest_what_to_do() {
         (
             &["append", "@last", "result", "c9", "x"],
             4,
-            "error: no call",
+            "error: call \"c9\" is not open",
         ),
         (
             &["append", "@last", "call", "grep", "call_1"],
