@@ -5,7 +5,7 @@
 //! [`verify`], [`prune`]), and [`restore`]. It reads the store through [`BackupSource`]: an engine,
 //! or a server. `docs/BACKUP.md` gives the layout and the reasons.
 
-#![warn(unreachable_pub)]
+#![cfg_attr(not(test), warn(unreachable_pub))]
 
 #[cfg(feature = "cloud")]
 mod cloud;

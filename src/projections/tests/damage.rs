@@ -5,8 +5,9 @@ use redb::{Database, TableDefinition};
 
 use super::model::{Model, Step};
 use crate::{
-    VIEWS_VERSION, Views, ViewsError,
+    Views, ViewsError,
     base::{DEFINITIONS, merge},
+    codec::VIEWS_VERSION,
     table::{CONVERSATIONS, Get, META, TableId},
 };
 use treering_domain::{ContentHash, Revision};
