@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use super::*;
+use super::{query::COUNTED_MAX, *};
 use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };

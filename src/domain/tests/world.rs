@@ -244,12 +244,12 @@ pub(crate) fn id(n: u128) -> ConversationId {
     ConversationId(uuid::Uuid::from_u128(n))
 }
 
-pub fn name(name: &str) -> BranchName {
+pub(crate) fn name(name: &str) -> BranchName {
     BranchName::new(name).unwrap()
 }
 
 /// Creates an event of conversation 1.
-pub fn event(body: EventBody) -> NewEvent {
+pub(crate) fn event(body: EventBody) -> NewEvent {
     NewEvent::new(id(1), body)
 }
 
@@ -275,7 +275,7 @@ pub(crate) fn create_from(n: u128, parent: u128, revision: u64, shares_history: 
     NewEvent::new(id(n), EventBody::ConversationCreated(created))
 }
 
-pub fn user() -> NewEvent {
+pub(crate) fn user() -> NewEvent {
     say(Role::User)
 }
 
@@ -316,7 +316,7 @@ pub(crate) fn request_from(call_id: &str, needs_approval: bool, message: Option<
     }))
 }
 
-pub fn decision(call_id: &str, decision: Decision, arguments_hash: ContentHash) -> NewEvent {
+pub(crate) fn decision(call_id: &str, decision: Decision, arguments_hash: ContentHash) -> NewEvent {
     event(EventBody::ApprovalDecided(ApprovalDecided {
         call_id: call_id.to_owned(),
         decision,
@@ -378,7 +378,7 @@ pub(crate) fn expecting(branch: Option<&str>, expected: ExpectedRevision) -> App
 }
 
 /// Returns the rule that refused the batch's first event.
-pub fn first(rejection: Rejection) -> Rule {
+pub(crate) fn first(rejection: Rejection) -> Rule {
     assert_eq!(rejection.event_index, Some(0));
     rejection.rule
 }

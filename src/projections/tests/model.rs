@@ -19,13 +19,13 @@ use treering_domain::{
 
 /// A step in one of the world's conversations.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
-    pub conversation: u8,
-    pub branch: u8,
-    pub what: u8,
+pub(crate) struct Step {
+    pub(crate) conversation: u8,
+    pub(crate) branch: u8,
+    pub(crate) what: u8,
 }
 
-pub fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(max: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = (0..4_u8, any::<u8>(), 0..32_u8).prop_map(|(conversation, branch, what)| Step {
         conversation,
         branch,
