@@ -513,8 +513,8 @@ async fn client_certificate_authenticates_as_its_key() {
     assert!(log.contains("\"actor\":\"worker\""), "{log} {errors}");
 
     for (shown, word) in [
-        (&short, "subject is CN=worker-7:"),
-        (&sly, r"subject is CN=worker-7\,O=Acme:"),
+        (&short, "subject CN=worker-7:"),
+        (&sly, r"subject CN=worker-7\,O=Acme:"),
         (&nameless, "no subject"),
     ] {
         let (_, errors, code) = asked(&say("a"), shown, "").await;

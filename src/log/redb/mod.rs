@@ -18,6 +18,7 @@ mod recent_bodies;
 mod repair;
 mod rewriter;
 mod rewriting;
+mod rows;
 mod scrubbing;
 mod sealing;
 mod segment;
@@ -446,7 +447,7 @@ impl<F: Folder> EventLog for RedbLog<F> {
         let mut bytes = 0;
         while next <= head && (bytes < bytes_max || frames.is_empty()) {
             let room = bytes_max.saturating_sub(bytes).max(1);
-            let read = self.in_segment(next, |segment| segment::read_frames(segment, next, room));
+            let read = self.in_segment(next, |segment| rows::read_frames(segment, next, room));
             let found = match read {
                 Ok(found) if found.is_empty() => {
                     Err(LogError::damaged(next, "no frame contains this record"))

@@ -8,6 +8,7 @@ use super::{
     dense::Writer,
     manifest::{Mark, SegmentEntry},
     rewriting::{Change, Ended, Stop},
+    rows,
     segment::{self, Reader, Sealed},
 };
 use crate::{
@@ -119,7 +120,7 @@ impl Sources {
                 if stop() {
                     return Err(Ended::Stopped);
                 }
-                let frames = segment::read_frames(sealed.reader(), next, 1)?;
+                let frames = rows::read_frames(sealed.reader(), next, 1)?;
                 let mut end = next;
                 for frame in &frames {
                     for (offset, record) in
@@ -242,7 +243,7 @@ impl<'a> Records<'a> {
                 self.decoded = frame::decode(&frame)?.records.into_iter();
                 continue;
             }
-            let read = segment::read_frames(self.segment, self.next, READ_BYTES)?;
+            let read = rows::read_frames(self.segment, self.next, READ_BYTES)?;
             let starts_here = read.first().is_some_and(|f| f.first_offset == self.next);
             if !starts_here {
                 return Err(LogError::damaged(

@@ -186,7 +186,7 @@ async fn decision_requires_the_approver_role() {
             "{path}"
         );
         assert!(
-            page.body.contains("needs the role"),
+            page.body.contains("have the role approver"),
             "{path}: {}",
             page.body
         );
