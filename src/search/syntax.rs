@@ -665,8 +665,8 @@ mod tests {
     #[test]
     fn query_limits_are_enforced() {
         assert!(matches!(
-            parse(&"x".repeat(8_193)),
-            Err(QueryError::TooLong { bytes: 8_193, .. })
+            parse(&"x".repeat(16_385)),
+            Err(QueryError::TooLong { bytes: 16_385, .. })
         ));
         assert!(parse(&"x ".repeat(512)).is_ok());
         assert!(matches!(
