@@ -58,6 +58,7 @@ impl Get for ReadTable {
 }
 
 /// Counts the rows that a thread has fetched, for tests of what a lookup costs.
+#[allow(unreachable_pub)] // Exported with the feature `testkit`.
 pub mod steps {
     #[cfg(any(test, feature = "testkit"))]
     thread_local! {

@@ -4,8 +4,8 @@
 //! adapters that write bodies, so it finds their faults. It depends on no other crate of
 //! Treering: a provider is named by its name on the command line.
 //!
-//! Each provider has a module with its rules; [`rules`] returns their names. [`read`] and
-//! [`ledger`] have what several of them share.
+//! Each provider has a module with its rules; [`rules`] returns their names. `read` and
+//! `ledger` have what several of them share.
 
 mod anthropic;
 mod gemini;

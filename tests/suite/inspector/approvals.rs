@@ -197,7 +197,7 @@ async fn decision_requires_the_approver_role() {
         );
     }
     let tree = visitor.page(&format!("/c/{id}/branches")).await;
-    assert!(tree.body.contains("eyes is no writer"), "{}", tree.body);
+    assert!(tree.body.contains("have the role writer"), "{}", tree.body);
     assert!(!tree.body.contains("/fork#"), "{}", tree.body);
     let mut sent: Vec<(&str, &str)> = fields
         .iter()
