@@ -31,7 +31,7 @@ use super::{
     web::{Web, WebArgs, WebOptions},
 };
 use treering_access::KeyRing;
-use treering_domain::{Limits, limits::MEMORY_OF_FILES_BYTES};
+use treering_domain::limits::MEMORY_OF_FILES_BYTES;
 use treering_engine::{Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
 use treering_server::{

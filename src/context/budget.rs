@@ -15,15 +15,17 @@ mod note;
 mod once;
 mod pieces;
 mod rooms;
-mod runs;
 mod said;
 
 pub(super) use note::BUDGET;
+
+use treering_domain::ConversationId;
 
 use self::{laid_out::LaidOut, layout::May};
 use super::{
     compaction::threshold_tokens,
     draft::{Draft, Fate, Item, Section},
+    heuristics::Heuristics,
     policy::{ContextPolicy, Drop},
     tokens::Tally,
     window::WindowInput,
@@ -46,6 +48,14 @@ pub struct Fitted {
     pub compaction_due: bool,
     /// That threshold, in tokens.
     pub threshold_tokens: u64,
+}
+
+/// What cuts and notes of a request go by.
+#[derive(Clone, Copy, Debug)]
+struct Scope<'h> {
+    /// The conversation of the request.
+    conversation: ConversationId,
+    heuristics: &'h dyn Heuristics,
 }
 
 /// Shortens and drops, in the policy's order, until a counted draft fits.
@@ -79,6 +89,10 @@ pub fn fit(
 }
 
 fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
+    let scope = Scope {
+        conversation: window.conversation,
+        heuristics: &*window.heuristics,
+    };
     let budget = policy.budget_tokens;
     let mut may = May::default();
     let mut plan: Option<LaidOut> = None;
@@ -105,7 +119,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         if !is_last && !layout::may_fit(draft, tally, may, budget) {
             continue;
         }
-        let made = layout::lay_out(draft, window.conversation, tally, may, budget);
+        let made = layout::lay_out(draft, scope, tally, may, budget);
         // Without more to let go, a starved conversation is what there is.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
@@ -114,7 +128,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         }
     }
     if let Some(plan) = plan {
-        plan.apply(draft, tally, budget);
+        plan.apply(draft, scope, tally, budget);
     }
 }
 
@@ -173,10 +187,3 @@ fn drop(item: &mut Item, reason: &'static str) {
     item.tokens = 0;
     item.reason = reason.into();
 }
-
-#[cfg(test)]
-mod real_tests;
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod told_tests;

@@ -143,6 +143,37 @@ impl Item {
         }
     }
 
+    /// Returns whether the user said it. A late result is told as a message, but is not the
+    /// user's.
+    #[must_use]
+    pub fn is_of_user(&self) -> bool {
+        let by_user = matches!(
+            &*self.content,
+            Content::Message(message)
+                if message.speaker == Speaker::User
+                    && message.parts.are_recorded()
+                    && !message.is_told
+        );
+        by_user && self.section != Section::Compaction
+    }
+
+    /// Returns whether the model says something with it, and does not only call.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        let says = |block: &Block| match block {
+            Block::Part(part) => part.text().is_some_and(|text| !text.trim().is_empty()),
+            Block::Call(_) => false,
+        };
+        self.step().is_some_and(|step| step.blocks.iter().any(says))
+    }
+
+    /// Returns whether the model says something with it and calls nothing: most turns end so.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        let calls = |step: &Step| step.calls().next().is_some();
+        self.is_answer() && !self.step().is_some_and(calls)
+    }
+
     /// Told as a message and nobody's word: it gives way like a result.
     #[must_use]
     pub fn is_told(&self) -> bool {

@@ -13,35 +13,36 @@
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: how a draft comes to be;
 //! - [`provider`]: a draft as a provider's body;
 //! - [`explain`]: what is told about it;
-//! - [`digest`], [`references`]: a result in a few lines, and how to get it back;
-//! - [`compaction`], [`summary`]: what stands for what was cut;
-//! - [`knowledge`]: what tool results have shown;
-//! - `words`: what the user said, and what only stands in his place.
+//! - [`references`]: how to read again what is not whole in a request;
+//! - [`compaction`], [`due`], [`turns`], [`names`]: what stands for what was cut;
+//! - [`heuristics`]: guesses about text, which the crate `treering-digest` makes.
 
 pub mod budget;
 pub mod called;
 pub mod compaction;
-pub mod digest;
 pub mod draft;
+pub mod due;
 pub mod enhancer;
 pub mod enhancers;
 pub mod explain;
 #[cfg(test)]
 mod growth_tests;
-pub mod knowledge;
+pub mod heuristics;
+pub mod names;
 pub mod policy;
 pub mod prefix;
 pub mod provider;
 pub mod references;
-#[cfg(test)]
-mod samples;
+#[cfg(any(test, feature = "testkit"))]
+#[allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)]
+pub mod samples;
 pub mod shared;
-mod steps;
+pub mod steps;
 pub mod stopping;
-pub mod summary;
+pub mod text;
 pub mod tokens;
+pub mod turns;
 pub mod window;
-mod words;
 
 pub use draft::*;
 pub use explain::*;

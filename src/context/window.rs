@@ -4,8 +4,9 @@
 mod calls;
 mod fold;
 mod maker;
-#[cfg(test)]
-pub(crate) mod samples;
+#[cfg(any(test, feature = "testkit"))]
+#[allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)]
+pub mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use super::called::CalledTools;
+use super::{called::CalledTools, heuristics::Heuristics};
 use treering_domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
@@ -60,6 +61,8 @@ pub struct WindowInput {
     pub long_term: Vec<LongTermEntry>,
     /// What tool results have shown, as text; none when nobody asked for it.
     pub knowledge: Option<String>,
+    /// Guesses about recorded text.
+    pub heuristics: Arc<dyn Heuristics>,
 }
 
 /// A key of the namespace's long-term context.

@@ -1,11 +1,10 @@
 //! What a layout makes of a conversation, and how the draft becomes that.
 
-use super::{note, pieces::PieceForm, said::Listed};
+use super::{Scope, note::Notes, pieces::PieceForm};
 use crate::{
     draft::{Draft, Fate, Item},
     tokens::Tally,
 };
-use treering_domain::ConversationId;
 
 /// What the conversation becomes.
 #[derive(Debug)]
@@ -20,14 +19,12 @@ pub(super) struct LaidOut {
     pub room: u64,
     /// Of its notes, in order.
     pub rooms: Vec<u64>,
-    /// The request's.
-    pub conversation: ConversationId,
 }
 
 impl LaidOut {
     /// Makes the draft what was laid out. Where something went comes a note, as long as
     /// there is room for it.
-    pub fn apply(self, draft: &mut Draft, tally: &Tally, budget: u64) {
+    pub fn apply(self, draft: &mut Draft, scope: Scope<'_>, tally: &Tally, budget: u64) {
         let mut left = budget.saturating_sub(self.tokens);
         let mut rooms = self.rooms.iter().copied();
         let mut notes: Vec<(usize, Item)> = Vec::new();
@@ -39,8 +36,12 @@ impl LaidOut {
             .iter()
             .filter(|(_, form, _)| !matches!(form, PieceForm::Gone));
         let stays = stays.flat_map(|(place, ..)| draft.items[*place].events.iter().copied());
-        let stays = stays.collect();
-        let mut tasks = Listed::default();
+        let mut writer = Notes {
+            writer: scope.heuristics.notes(),
+            conversation: scope.conversation,
+            tally,
+            stays: stays.collect(),
+        };
         for (place, form) in places.chain(ended) {
             if matches!(form, PieceForm::Gone) {
                 run.push(place);
@@ -53,10 +54,7 @@ impl LaidOut {
             // What is not sent anyhow leaves nothing behind.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
             let most = rooms.next().unwrap_or_default().min(left);
-            // As they were there: what comes later changes nothing that was sent.
-            let tasks = tasks.told(&draft.items, first..last + 1);
-            let tasks = tasks.as_deref();
-            if let Some(note) = note::note(&gone, self.conversation, tally, most, &stays, tasks) {
+            if let Some(note) = writer.note(draft, first..last + 1, &gone, most) {
                 left -= note.tokens;
                 notes.push((first, note));
             }

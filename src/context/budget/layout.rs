@@ -10,12 +10,11 @@ mod filling;
 mod letting_go;
 
 use super::{
-    arguments,
+    Scope, arguments,
     cut::{self, Of},
     laid_out::LaidOut,
     pieces::{self, Piece, PieceForm},
     rooms::Rooms,
-    said::is_final,
 };
 use crate::{
     draft::{Block, Draft, Item, Section, Step},
@@ -24,7 +23,7 @@ use crate::{
     steps,
     tokens::Tally,
 };
-use treering_domain::{ContentPart, ConversationId};
+use treering_domain::ContentPart;
 
 /// What a layout fills of the budget. The rest is room to grow in.
 const TARGET_PERCENT: u64 = 82;
@@ -64,12 +63,12 @@ impl May {
 /// Lays a counted draft out.
 pub(super) fn lay_out(
     draft: &Draft,
-    conversation: ConversationId,
+    scope: Scope<'_>,
     tally: &Tally,
     may: May,
     budget: u64,
 ) -> LaidOut {
-    let pieces = pieces::of(draft, conversation, tally, |item| may.cut(item));
+    let pieces = pieces::of(draft, scope, tally, |item| may.cut(item));
     steps::note(pieces.len());
     let all: u64 = pieces.iter().map(|piece| piece.source.tokens).sum();
     let beside = draft.tokens().saturating_sub(all);
@@ -79,11 +78,11 @@ pub(super) fn lay_out(
     let held = held(&pieces, steady, budget, target);
     let layout = |pieces, room, room_max| Layout {
         pieces,
-        conversation,
+        scope,
         tally,
         may,
         budget,
-        rooms: Rooms::new(budget, tally),
+        rooms: Rooms::new(budget, tally, scope.heuristics),
         room,
         room_max,
     };
@@ -104,7 +103,6 @@ pub(super) fn lay_out(
         fits: tokens <= budget,
         room: budget.saturating_sub(beside),
         rooms,
-        conversation,
     }
 }
 
@@ -154,12 +152,11 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
 
 struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
-    /// The request's.
-    conversation: ConversationId,
+    scope: Scope<'t>,
     tally: &'t Tally,
     may: May,
     budget: u64,
-    rooms: Rooms,
+    rooms: Rooms<'t>,
     /// Tokens for the pieces, and for notes.
     room: u64,
     /// What a large last message may make of it.
@@ -171,7 +168,7 @@ impl<'a> Layout<'a, '_> {
     fn run(mut self) -> (Vec<Piece<'a>>, Vec<u64>) {
         if self.tokens() > self.room {
             let may = self.may;
-            pieces::tell_once(&mut self.pieces, self.conversation, self.tally, |item| {
+            pieces::tell_once(&mut self.pieces, self.scope, self.tally, |item| {
                 may.cut(item)
             });
         }
@@ -238,10 +235,12 @@ impl<'a> Layout<'a, '_> {
         let item = &piece.source;
         let mut short = self.without_thoughts(item);
         if (item.step().is_some() || item.is_told()) && self.may.cut(item) {
-            if let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results) {
+            if let Some(content) = cut::item(&short, self.scope, bytes, Of::Results) {
                 short.content = content;
             }
-            if !is_last && let Some(content) = arguments::cut(&short, self.conversation, bytes) {
+            if !is_last
+                && let Some(content) = arguments::cut(&short, self.scope.conversation, bytes)
+            {
                 short.content = content;
             }
         }
@@ -270,10 +269,10 @@ impl<'a> Layout<'a, '_> {
             return None;
         }
         let mut pared = self.without_thoughts(&piece.source);
-        if let Some(content) = cut::item(&pared, self.conversation, bytes, Of::All) {
+        if let Some(content) = cut::item(&pared, self.scope, bytes, Of::All) {
             pared.content = content;
         }
-        if let Some(content) = arguments::pare(&pared, self.conversation, bytes) {
+        if let Some(content) = arguments::pare(&pared, self.scope.conversation, bytes) {
             pared.content = content;
         }
         let tokens = self.tally.item(&pared);
@@ -327,7 +326,7 @@ impl<'a> Layout<'a, '_> {
             if bytes < cut::LEAST_BYTES {
                 return None;
             }
-            let Some(content) = cut::item(source, self.conversation, bytes, of) else {
+            let Some(content) = cut::item(source, self.scope, bytes, of) else {
                 continue;
             };
             let cut = self.tally.item(&Item {
@@ -344,7 +343,7 @@ impl<'a> Layout<'a, '_> {
 
 /// A message, or an answer of the model with which it calls nothing.
 fn is_said_at_length(item: &Item) -> bool {
-    item.step().is_none() || is_final(item)
+    item.step().is_none() || item.is_final()
 }
 
 pub(super) fn scaled(tokens: u64, factor: f64) -> usize {

@@ -1,8 +1,8 @@
 //! What stands where a text was cut, and where it is cut: at the ends of lines, of JSON by its
 //! places, of a run of tests by what failed.
 
-use super::{blobs, json, runs};
-use crate::words::without_reminders;
+use super::{blobs, json};
+use crate::heuristics::Heuristics;
 
 /// Whose bytes a mark counts: what a tool returned.
 pub(super) const RESULT: &str = "this result";
@@ -16,7 +16,8 @@ const LINE_WITHIN_BYTES: usize = 100;
 const BLOB_HEAD: usize = 16;
 
 /// What stands where a text was cut.
-pub(super) struct CutMark {
+pub(super) struct CutMark<'h> {
+    pub heuristics: &'h dyn Heuristics,
     pub of: &'static str,
     /// Where the whole is, or nothing.
     pub whole: String,
@@ -25,9 +26,10 @@ pub(super) struct CutMark {
     pub begins: Option<u64>,
 }
 
-impl CutMark {
-    pub fn of(of: &'static str, at: Option<String>) -> Self {
+impl<'h> CutMark<'h> {
+    pub fn of(of: &'static str, at: Option<String>, heuristics: &'h dyn Heuristics) -> Self {
         Self {
+            heuristics,
             of,
             whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
             begins: None,
@@ -37,7 +39,7 @@ impl CutMark {
     /// Head and tail of a text, about `bytes_max` together.
     pub fn cut(&self, text: &str, bytes_max: usize) -> String {
         // What a harness added for the moment is no end of a text.
-        let told = without_reminders(text);
+        let told = self.heuristics.without_notices(text);
         if told.len() > bytes_max
             && let Some(json) = json::cut(told, bytes_max)
         {
@@ -47,7 +49,7 @@ impl CutMark {
         }
         if told.len() > bytes_max
             && self.of == RESULT
-            && let Some((run, gone)) = runs::cut(told, bytes_max)
+            && let Some((run, gone)) = self.heuristics.cut_run(told, bytes_max)
         {
             let gone = gone + text.len() - told.len();
             return format!("{run}{}", self.behind(gone, text.len(), ""));
@@ -154,11 +156,12 @@ fn ceil(text: &str, mut at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heuristics::PlainHeuristics;
 
     // What was left out could be read again by lines, and which ones was not said.
     #[test]
     fn a_cut_says_which_lines_are_left_out() {
-        let mark = CutMark::of(RESULT, Some("#7".to_owned()));
+        let mark = CutMark::of(RESULT, Some("#7".to_owned()), &PlainHeuristics);
         let text: String = (1..=100)
             .map(|line| format!("this is line {line}\n"))
             .collect();
@@ -184,29 +187,12 @@ mod tests {
     // the ends of their lines.
     #[test]
     fn a_short_cut_stands_at_the_ends_of_lines() {
-        let mark = CutMark::of(RESULT, None);
+        let mark = CutMark::of(RESULT, None, &PlainHeuristics);
         let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
         let told = mark.cut(&text, 270);
         let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
         let whole = told.lines().filter(|line| !line.starts_with("[…"));
         assert!(whole.clone().count() >= 2, "{told}");
         assert!(whole.clone().all(is_whole), "{told}");
-    }
-
-    // What is known of runs of tests must be asked when one is cut, or the line that says
-    // what failed is in the middle again. What somebody said is no run.
-    #[test]
-    fn a_run_of_tests_is_cut_as_one() {
-        let passed = |from: usize| -> String {
-            let line = |at| format!("ok  \texample.org/cli/part{at}\t(cached)\n");
-            (from..from + 12).map(line).collect()
-        };
-        let failed = "FAIL\texample.org/cli/part12 [build failed]\n";
-        let text = format!("{}{failed}{}", passed(0), passed(13));
-        let told = CutMark::of(RESULT, None).cut(&text, 300);
-        assert!(told.contains(failed.trim_end()), "{told}");
-        assert!(!told.contains("(cached)"), "{told}");
-        let said = CutMark::of("this message", None).cut(&text, 300);
-        assert!(said.contains("(cached)"), "{said}");
     }
 }

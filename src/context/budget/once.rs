@@ -3,24 +3,28 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
+use super::Scope;
 use crate::{
     draft::{Content, Item, Outcome, ResultOutcome},
+    heuristics::Heuristics,
     references::short_reference,
     shared::SharedContent,
-    words::without_reminders,
 };
-use treering_domain::{ContentPart, ConversationId, EventRef};
+use treering_domain::{ContentPart, EventRef};
 
 /// Shorter results are told again: saying so is hardly shorter.
 const LEAST_BYTES: usize = 400;
 
 /// The text that tells whether a result comes again; none where it is not told apart so: a
 /// failure, a medium, something short.
-pub(super) fn repeatable(result: &ResultOutcome) -> Option<Cow<'_, str>> {
+pub(super) fn repeatable<'r>(
+    result: &'r ResultOutcome,
+    heuristics: &dyn Heuristics,
+) -> Option<Cow<'r, str>> {
     let texts: Option<Vec<&str>> = result.parts.iter().map(ContentPart::text).collect();
     let text = match texts?.as_slice() {
         [] => Cow::from(result.structured.as_str()),
-        [one] => Cow::from(without_reminders(one)),
+        [one] => Cow::from(heuristics.without_notices(one)),
         several => Cow::from(several.concat()),
     };
     (result.success && !result.shortened && text.len() >= LEAST_BYTES).then_some(text)
@@ -29,7 +33,7 @@ pub(super) fn repeatable(result: &ResultOutcome) -> Option<Cow<'_, str>> {
 /// The same step with results that come again named only; none where none of them does.
 pub(super) fn step(
     item: &Item,
-    conversation: ConversationId,
+    scope: Scope<'_>,
     later: &HashMap<EventRef, EventRef>,
 ) -> Option<SharedContent> {
     let comes_again = |outcome: &Outcome| match outcome {
@@ -43,9 +47,9 @@ pub(super) fn step(
         for call in step.calls_mut() {
             if let Some(at) = comes_again(&call.outcome)
                 && let Outcome::Result(result) = &mut call.outcome
-                && let Some(text) = repeatable(result)
+                && let Some(text) = repeatable(result, scope.heuristics)
             {
-                let whole = short_reference(conversation, at);
+                let whole = short_reference(scope.conversation, at);
                 let told = format!(
                     "[… {} bytes are left out: the same result comes again further on; the \
                      whole: {whole} …]",

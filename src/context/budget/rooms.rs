@@ -4,9 +4,9 @@
 use super::{
     layout::scaled,
     pieces::Piece,
-    said::{is_answer, is_final, is_of_user, is_said, reply},
+    said::{is_said, reply},
 };
-use crate::tokens::Tally;
+use crate::{heuristics::Heuristics, tokens::Tally};
 
 /// The least of a note as a share of the budget, within these tokens as they are counted
 /// before they are scaled: its text is as long for every model.
@@ -26,7 +26,8 @@ const TOKEN_BYTES: u64 = 3;
 
 /// What notes may have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rooms {
+pub(super) struct Rooms<'h> {
+    heuristics: &'h dyn Heuristics,
     /// What each has.
     pub least: u64,
     /// What all have besides for what was said.
@@ -42,17 +43,17 @@ struct Wants {
 }
 
 impl Wants {
-    fn add(&mut self, piece: &Piece<'_>) {
+    fn add(&mut self, piece: &Piece<'_>, heuristics: &dyn Heuristics) {
         let item = &piece.item;
-        if is_of_user(item) && is_said(item) {
+        if item.is_of_user() && is_said(item, heuristics) {
             self.some += item.tokens.min(WORD_TOKENS.0);
             self.all += item.tokens.min(WORD_TOKENS.1);
-        } else if is_final(item) {
+        } else if item.is_final() {
             self.some += item.tokens.min(ANSWER_TOKENS.0);
             self.all += item.tokens.min(ANSWER_TOKENS.1);
         } else if let Some(step) = item.step() {
             self.calls += 1;
-            for (_, reply) in step.calls().filter_map(reply) {
+            for (_, reply) in step.calls().filter_map(|call| reply(call, heuristics)) {
                 let told = reply.told("");
                 let words: usize = told.iter().map(|(to, said)| to.len() + said.len()).sum();
                 if words > 0 {
@@ -61,7 +62,7 @@ impl Wants {
                     self.all += tokens.min(WORD_TOKENS.1);
                 }
             }
-            if is_answer(item) {
+            if item.is_answer() {
                 self.all += ANSWER_TOKENS.1;
             }
         }
@@ -72,11 +73,12 @@ impl Wants {
     }
 }
 
-impl Rooms {
-    pub fn new(budget: u64, tally: &Tally) -> Self {
+impl<'h> Rooms<'h> {
+    pub fn new(budget: u64, tally: &Tally, heuristics: &'h dyn Heuristics) -> Self {
         let (least, most) = NOTE_TOKENS;
         let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
         Self {
+            heuristics,
             least: (budget / NOTE_SHARE).clamp(scaled(least), scaled(most)),
             words_max: budget / WORDS_SHARE,
         }
@@ -87,20 +89,20 @@ impl Rooms {
         let mut wants = Wants::default();
         let goes = pieces.iter().enumerate();
         goes.filter(|(at, _)| !stays.contains(at))
-            .for_each(|(_, piece)| wants.add(piece));
+            .for_each(|(_, piece)| wants.add(piece, self.heuristics));
         wants.some.min(self.words_max)
     }
 
     /// What the notes of these pieces need.
     pub fn needed(&self, pieces: &[Piece<'_>]) -> u64 {
-        let gaps = gaps(pieces);
+        let gaps = gaps(pieces, self.heuristics);
         let words: u64 = gaps.iter().map(|wants| wants.some).sum();
         gaps.len() as u64 * self.least + words.min(self.words_max)
     }
 
     /// The room of each note, in order: the least, and what is left by what they want.
     pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
-        let gaps = gaps(pieces);
+        let gaps = gaps(pieces, self.heuristics);
         let left = left.saturating_sub(gaps.len() as u64 * self.least);
         let wanted: u64 = gaps.iter().map(|wants| wants.whole()).sum();
         let shared = left.min(wanted);
@@ -113,7 +115,7 @@ impl Rooms {
 }
 
 /// Runs of pieces that went.
-fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
+fn gaps(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> Vec<Wants> {
     let mut gaps: Vec<Wants> = Vec::new();
     let mut in_gap = false;
     for piece in pieces {
@@ -122,7 +124,7 @@ fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
                 gaps.push(Wants::default());
             }
             if let Some(wants) = gaps.last_mut() {
-                wants.add(piece);
+                wants.add(piece, heuristics);
             }
         }
         in_gap = piece.is_gone();

@@ -1,114 +1,44 @@
-//! Whose word an item is: what the user says stays longest, and what nobody says goes first.
+//! What an item says: what the user says stays longest, and what nobody says goes first.
 
 use crate::{
-    draft::{Block, Call, Content, Item, Outcome, Section, Speaker, Step},
-    summary::TaskList,
-    words::{self, Reply},
+    draft::{Call, Content, Item, Outcome},
+    heuristics::{Heuristics, Reply},
 };
 use treering_domain::{ContentPart, EventRef};
 
-/// Said by the user: a result that came late is told as a message, and is none.
-pub(super) fn is_of_user(item: &Item) -> bool {
-    let by_user = matches!(
-        &*item.content,
-        Content::Message(message)
-            if message.speaker == Speaker::User && message.parts.are_recorded() && !message.is_told
-    );
-    by_user && item.section != Section::Compaction
-}
-
 /// What the user said in the place of a call's result, and where.
-pub(super) fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
+pub(super) fn reply<'c>(
+    call: &'c Call,
+    heuristics: &dyn Heuristics,
+) -> Option<(EventRef, Reply<'c>)> {
     let Outcome::Result(result) = &call.outcome else {
         return None;
     };
     let mut texts = result.parts.iter().filter_map(ContentPart::text);
     let text = texts.next().unwrap_or(&result.error_message);
-    Some((result.event, Reply::read(text)?))
-}
-
-/// The model says something with it, and does not only call.
-pub(super) fn is_answer(item: &Item) -> bool {
-    let says = |block: &Block| match block {
-        Block::Part(part) => part.text().is_some_and(|text| !text.trim().is_empty()),
-        Block::Call(_) => false,
-    };
-    item.step().is_some_and(|step| step.blocks.iter().any(says))
-}
-
-/// The model says something with it and calls nothing: with that, most turns end.
-pub(super) fn is_final(item: &Item) -> bool {
-    let calls = |step: &Step| step.calls().next().is_some();
-    is_answer(item) && !item.step().is_some_and(calls)
+    Some((result.event, heuristics.reply(text)?))
 }
 
 /// A command without words (`/debug`): what is to be done is said elsewhere, or with it.
-pub(super) fn is_bare_command(item: &Item) -> bool {
+pub(super) fn is_bare_command(item: &Item, heuristics: &dyn Heuristics) -> bool {
     let Content::Message(message) = &*item.content else {
         return false;
     };
-    let said = words::of_texts(message.parts.iter().filter_map(ContentPart::text));
+    let texts: Vec<&str> = message.parts.iter().filter_map(ContentPart::text).collect();
+    let said = heuristics.said_with(&texts);
     said.is_some_and(|said| said.starts_with('/') && !said.contains(char::is_whitespace))
 }
 
 /// What the user says with it is a task, an answer, a question: no notice of a harness.
-pub(super) fn is_said(item: &Item) -> bool {
+pub(super) fn is_said(item: &Item, heuristics: &dyn Heuristics) -> bool {
     let Content::Message(message) = &*item.content else {
         return false;
     };
-    let is_text = |part: &&ContentPart| part.text().is_some();
-    let mut texts = message.parts.iter().filter(is_text).peekable();
+    let mut texts = message
+        .parts
+        .iter()
+        .filter_map(ContentPart::text)
+        .peekable();
     // A picture alone says something, too.
-    texts.peek().is_none() || texts.any(|part| part.text().is_some_and(words::is_said))
-}
-
-/// The list of tasks that calls told, as far as the items of a request were gone through.
-#[derive(Debug, Default)]
-pub(super) struct Listed {
-    tasks: TaskList,
-    items: usize,
-}
-
-impl Listed {
-    /// What was still to do behind items that are gone, of all items in order; none where
-    /// they tell nothing of it.
-    pub fn told(&mut self, items: &[Item], gone: std::ops::Range<usize>) -> Option<String> {
-        for item in items.get(self.items..gone.start).unwrap_or_default() {
-            self.note(item);
-        }
-        self.items = gone.end;
-        let notes = items[gone].iter().filter(|item| self.note(item));
-        if notes.count() == 0 || self.tasks.count() == 0 {
-            return None;
-        }
-        let open = self.tasks.open();
-        Some(match open.is_empty() {
-            true => "All tasks of the list were done then.".to_owned(),
-            false => {
-                let (count, open) = (self.tasks.count(), open.join("; "));
-                format!("To do then, of {count} tasks: {open}.")
-            }
-        })
-    }
-
-    fn note(&mut self, item: &Item) -> bool {
-        let Some(step) = item.step() else {
-            return false;
-        };
-        let mut is_about = false;
-        for call in step.calls() {
-            let Outcome::Result(result) = &call.outcome else {
-                continue;
-            };
-            let mut texts = result.parts.iter().filter_map(ContentPart::text);
-            let returned = texts.next().unwrap_or_default();
-            is_about |= self.tasks.note(
-                &call.tool,
-                call.arguments.as_str(),
-                returned,
-                result.success,
-            );
-        }
-        is_about
-    }
+    texts.peek().is_none() || texts.any(|text| heuristics.is_said(text))
 }

@@ -4,10 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    digest::{ResultOf, digest},
     draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
     enhancer::Enhancer,
     explain::EnhancerReport,
+    heuristics::{Heuristics, ResultOf},
     policy::{ContextPolicy, ToolResults},
     references::short_reference,
     tokens::Counter,
@@ -87,6 +87,7 @@ fn finished_turns(draft: &Draft) -> u32 {
 
 /// Makes snapshots of a window's results.
 pub(crate) struct Snapshots<'a> {
+    heuristics: &'a dyn Heuristics,
     conversation: ConversationId,
     recorded: HashMap<(&'a str, Revision), &'a str>,
     events: HashMap<EventRef, &'a Arc<WindowEvent>>,
@@ -113,6 +114,7 @@ impl<'a> Snapshots<'a> {
         let set = policy.enhancers.get(NAME);
         let max_chars = set.and_then(|set| set.params.get("max_chars")?.as_u64());
         Self {
+            heuristics: &*window.heuristics,
             conversation: window.conversation,
             recorded,
             events,
@@ -199,7 +201,7 @@ impl<'a> Snapshots<'a> {
         if let Some(event) = self.events.get(&result.event)
             && let EventBody::ToolResultRecorded(recorded) = &event.body
         {
-            return digest(said, recorded, self.max_chars);
+            return self.heuristics.digest(said, recorded, self.max_chars);
         }
         let recorded = ToolResultRecorded {
             success: result.success,
@@ -208,7 +210,7 @@ impl<'a> Snapshots<'a> {
             structured: result.structured.clone(),
             ..ToolResultRecorded::text(call.call_id.clone(), "")
         };
-        digest(said, &recorded, self.max_chars)
+        self.heuristics.digest(said, &recorded, self.max_chars)
     }
 }
 

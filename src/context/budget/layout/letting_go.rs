@@ -2,8 +2,9 @@
 
 use super::{Layout, Of, Piece, PieceForm, is_said_at_length};
 use crate::{
-    budget::said::{is_answer, is_bare_command, is_of_user, is_said},
+    budget::said::{is_bare_command, is_said},
     draft::Section,
+    heuristics::Heuristics,
 };
 
 /// A long message that is not one of the newest keeps this share of the room.
@@ -93,23 +94,26 @@ impl Layout<'_, '_> {
         let pieces = self.pieces.iter().enumerate();
         let pieces = pieces.filter(|(_, piece)| is_behind(piece));
         let is_followed = |(at, _): &(usize, &Piece<'_>)| !self.is_broken_off(*at);
-        said(pieces.clone().filter(is_followed)).or_else(|| said(pieces))
+        let heuristics = self.scope.heuristics;
+        said(pieces.clone().filter(is_followed), heuristics).or_else(|| said(pieces, heuristics))
     }
 
     /// A command without words that the user broke off, and said something else: that is what
     /// it is about.
     fn is_broken_off(&self, at: usize) -> bool {
-        if !is_bare_command(&self.pieces[at].item) {
+        if !is_bare_command(&self.pieces[at].item, self.scope.heuristics) {
             return false;
         }
         let mut behind = self.pieces[at + 1..].iter().map(|piece| &piece.item);
-        let next = behind.find(|item| item.step().is_some() || is_of_user(item) && is_said(item));
+        let next = behind.find(|item| {
+            item.step().is_some() || item.is_of_user() && is_said(item, self.scope.heuristics)
+        });
         next.is_some_and(|item| item.step().is_none())
     }
 
     /// Where the user said the last of it.
     fn last_said(&self) -> Option<usize> {
-        said(self.pieces.iter().enumerate().rev())
+        said(self.pieces.iter().enumerate().rev(), self.scope.heuristics)
     }
 
     /// What the model said last before a piece: `yes` and `the second` say nothing without
@@ -117,7 +121,7 @@ impl Layout<'_, '_> {
     fn answered(&self, before: usize) -> Option<usize> {
         self.pieces[..before]
             .iter()
-            .rposition(|piece| is_answer(&piece.item))
+            .rposition(|piece| piece.item.is_answer())
     }
 
     fn fill_from_the_end(&mut self, mut left: u64, note: u64) {
@@ -232,9 +236,12 @@ impl Layout<'_, '_> {
 /// The first of these at which the user says something, or if there is none, speaks.
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
+    heuristics: &dyn Heuristics,
 ) -> Option<usize> {
-    let mut by_user = pieces.filter(|(_, piece)| is_of_user(&piece.item));
+    let mut by_user = pieces.filter(|(_, piece)| piece.item.is_of_user());
     let first = by_user.clone().next();
-    let found = by_user.find(|(_, piece)| is_said(&piece.item)).or(first);
+    let found = by_user
+        .find(|(_, piece)| is_said(&piece.item, heuristics))
+        .or(first);
     found.map(|(at, _)| at)
 }
