@@ -39,6 +39,11 @@ use treering_context::{
 };
 use treering_domain::{ConversationId, MessageAppended, ToolResultRecorded};
 
+/// Returns whether a word is one of those of a list, which has blanks between them.
+pub(crate) fn is_one_of(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
+
 /// The heuristics of this crate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Digest;

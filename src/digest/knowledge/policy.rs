@@ -194,39 +194,18 @@ impl Default for KnowledgePolicy {
             rules: default_rules(),
             touches: touch::rule::defaults(),
             prerequisites: BTreeMap::new(),
-            file_arguments: strings(&[
-                "filename",
-                "file_path",
-                "filepath",
-                "file_name",
-                "file",
-                "path",
-                "source_file",
-                "input_file",
-                "dataset",
-            ]),
-            variable_arguments: strings(&[
-                "variable_name",
-                "variable",
-                "var_name",
-                "column_name",
-                "column",
-                "field",
-            ]),
-            directory_arguments: strings(&WORKING_DIRECTORY),
+            file_arguments: strings(
+                "filename file_path filepath file_name file path source_file input_file dataset",
+            ),
+            variable_arguments: strings("variable_name variable var_name column_name column field"),
+            directory_arguments: strings(WORKING_DIRECTORY),
             guidance: GuidanceTexts::default(),
             summary: SummaryBounds::default(),
         }
     }
 }
 
-const WORKING_DIRECTORY: [&str; 5] = [
-    "cwd",
-    "working_directory",
-    "working_dir",
-    "workdir",
-    "current_directory",
-];
+const WORKING_DIRECTORY: &str = "cwd working_directory working_dir workdir current_directory";
 
 impl KnowledgeRule {
     /// How a list of files is read.
@@ -242,61 +221,40 @@ impl KnowledgeRule {
 
 fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     let files = KnowledgeRule {
-        tools: ToolPattern::prefixes(&["list_", "discover_", "find_"]),
+        tools: ToolPattern::prefixes("list_ discover_ find_"),
         gives: Gives::Files,
-        name_keys: strings(&[
-            "path",
-            "file_path",
-            "filepath",
-            "filename",
-            "file_name",
-            "file",
-            "name",
-        ]),
-        list_keys: strings(&[
-            "files",
-            "paths",
-            "filenames",
-            "entries",
-            "items",
-            "results",
-            "matches",
-        ]),
+        name_keys: strings("path file_path filepath filename file_name file name"),
+        list_keys: strings("files paths filenames entries items results matches"),
         ..KnowledgeRule::default()
     };
     let variables = KnowledgeRule {
-        tools: ToolPattern::prefixes(&["inspect_", "analyze_"]),
+        tools: ToolPattern::prefixes("inspect_ analyze_"),
         gives: Gives::Variables,
-        name_keys: strings(&["name", "variable", "variable_name", "column"]),
-        list_keys: strings(&["variables", "columns", "fields", "data_vars"]),
+        name_keys: strings("name variable variable_name column"),
+        list_keys: strings("variables columns fields data_vars"),
         ..KnowledgeRule::default()
     };
     let cwd_argument = KnowledgeRule {
-        tools: ToolPattern::prefixes(&[""]),
+        tools: ToolPattern::prefixes(""),
         gives: Gives::WorkingDirectory,
         from: From::Arguments,
-        arguments: strings(&WORKING_DIRECTORY),
+        arguments: strings(WORKING_DIRECTORY),
         ..KnowledgeRule::default()
     };
     let change_directory = KnowledgeRule {
-        tools: ToolPattern::names(&[
-            "cd",
-            "chdir",
-            "change_directory",
-            "change_dir",
-            "set_working_directory",
-            "set_cwd",
-        ]),
+        tools: ToolPattern::names(
+            "cd chdir change_directory change_dir set_working_directory set_cwd",
+        ),
         gives: Gives::WorkingDirectory,
         from: From::Arguments,
-        arguments: strings(&["directory", "path", "dir", "folder"]),
+        arguments: strings("directory path dir folder"),
         relative: true,
         ..KnowledgeRule::default()
     };
     let tell_directory = KnowledgeRule {
-        tools: ToolPattern::names(&["pwd", "get_cwd", "getcwd", "get_working_directory"]),
+        tools: ToolPattern::names("pwd get_cwd getcwd get_working_directory"),
         gives: Gives::WorkingDirectory,
-        name_keys: strings(&WORKING_DIRECTORY),
+        name_keys: strings(WORKING_DIRECTORY),
         ..KnowledgeRule::default()
     };
     [
@@ -310,8 +268,8 @@ fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     .into()
 }
 
-fn strings(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(|text| (*text).to_owned()).collect()
+fn strings(texts: &str) -> Vec<String> {
+    texts.split(' ').map(str::to_owned).collect()
 }
 
 impl KnowledgePolicy {
@@ -369,14 +327,14 @@ pub(super) fn stands_for(pattern: &str, tool: &str) -> bool {
 }
 
 impl ToolPattern {
-    fn prefixes(prefixes: &[&str]) -> Self {
+    fn prefixes(prefixes: &str) -> Self {
         Self {
             prefixes: strings(prefixes),
             ..Self::default()
         }
     }
 
-    fn names(names: &[&str]) -> Self {
+    fn names(names: &str) -> Self {
         Self {
             names: strings(names),
             ..Self::default()

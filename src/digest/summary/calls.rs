@@ -8,132 +8,53 @@ use super::{
     text::{clip, counted, one_line, says_something, whole_or_ends},
 };
 use crate::{
+    is_one_of,
     knowledge::touch,
     result::{is_total, numberless},
 };
 
 /// Arguments that say most of a call.
-const TELLING: [&str; 17] = [
-    "command",
-    "cmd",
-    "pattern",
-    "regex",
-    "query",
-    "file_path",
-    "path",
-    "filename",
-    "notebook_path",
-    "url",
-    "title",
-    "description",
-    "subject",
-    "question",
-    "name",
-    "id",
-    "code",
-];
+const TELLING: &str = "\
+    command cmd pattern regex query file_path path filename notebook_path url title description \
+    subject question name id code";
 /// Of those that run something, and that say where: nothing else says more of a call.
-const COMMANDS: [&str; 2] = ["command", "cmd"];
-const WHERE: [&str; 9] = [
-    "pattern",
-    "regex",
-    "query",
-    "file_path",
-    "path",
-    "filename",
-    "notebook_path",
-    "url",
-    "question",
-];
+const COMMANDS: &str = "command cmd";
+const WHERE: &str = "pattern regex query file_path path filename notebook_path url question";
 /// Of calls that look for something: what, and where.
-const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
-const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
+const SOUGHT: &str = "pattern regex query";
+const PLACES: &str = "path glob file_path dir";
 /// Arguments that are paths.
-const PATHS: [&str; 6] = [
-    "file_path",
-    "path",
-    "filename",
-    "notebook_path",
-    "dir",
-    "directory",
-];
+const PATHS: &str = "file_path path filename notebook_path dir directory";
 /// A path is told whole: one that is cut can be opened by nobody. No longer than this.
 const PATH_CHARS_MAX: usize = 200;
 /// Of one argument, in characters: a text of megabytes is not gone through for a line of it.
 const LOOKED_AT_CHARS: usize = 1_000;
 /// Words with which names of tools begin that only look something up, or think.
-const ASKING: [&str; 34] = [
-    "get",
-    "list",
-    "read",
-    "search",
-    "find",
-    "fetch",
-    "view",
-    "show",
-    "describe",
-    "query",
-    "lookup",
-    "look",
-    "check",
-    "calculate",
-    "compute",
-    "think",
-    "count",
-    "browse",
-    "resolve",
-    "inspect",
-    "grep",
-    "glob",
-    "ls",
-    "cat",
-    "head",
-    "tail",
-    "diff",
-    "status",
-    "wait",
-    "open",
-    "scroll",
-    "goto",
-    "help",
-    "ping",
-];
+const ASKING: &str = "\
+    get list read search find fetch view show describe query lookup look check calculate compute \
+    think count browse resolve inspect grep glob ls cat head tail diff status wait open scroll \
+    goto help ping";
 /// Words that stand before those.
-const BEFORE_ASKING: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
+const BEFORE_ASKING: &str = "web file files code docs lsp";
 /// Tools of a harness for itself: what they did is told elsewhere, or is of no use later.
-const HOUSEKEEPING: [&str; 16] = [
-    "todowrite",
-    "todoread",
-    "updateplan",
-    "taskcreate",
-    "taskupdate",
-    "tasklist",
-    "taskget",
-    "taskoutput",
-    "taskstop",
-    "bashoutput",
-    "killshell",
-    "skill",
-    "askuserquestion",
-    "enterplanmode",
-    "exitplanmode",
-    "lsp",
-];
+const HOUSEKEEPING: &str = "\
+    todowrite todoread updateplan taskcreate taskupdate tasklist taskget taskoutput taskstop \
+    bashoutput killshell skill askuserquestion enterplanmode exitplanmode lsp";
 
 /// Whether a tool, by its name, does something that is more than to look something up, and
 /// no housekeeping of its harness.
 pub(super) fn acts(tool: &str) -> bool {
     let own = own(tool);
     let plain: String = own.chars().filter(|c| c.is_alphanumeric()).collect();
-    if HOUSEKEEPING.contains(&plain.to_lowercase().as_str()) {
+    if is_one_of(HOUSEKEEPING, &plain.to_lowercase()) {
         return false;
     }
     let words = words(own);
     let mut words = words.iter().map(String::as_str);
     match words.next() {
-        Some(first) if ASKING.contains(&first) => false,
-        Some(first) if BEFORE_ASKING.contains(&first) => {
-            !words.next().is_some_and(|word| ASKING.contains(&word))
+        Some(first) if is_one_of(ASKING, first) => false,
+        Some(first) if is_one_of(BEFORE_ASKING, first) => {
+            !words.next().is_some_and(|word| is_one_of(ASKING, word))
         }
         first => first.is_some(),
     }
@@ -184,18 +105,18 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     let Some(object) = object else {
         return clip(&looked_at(arguments), chars_max);
     };
-    let named = |names: &[&str]| names.iter().find_map(|name| object.get(*name)?.as_str());
+    let named = |names: &str| names.split(' ').find_map(|name| object.get(name)?.as_str());
     if let Some(all) = values(&object, chars_max) {
         return all;
     }
-    let telling = named(&TELLING).or_else(|| first_text(&object));
+    let telling = named(TELLING).or_else(|| first_text(&object));
     let Some(telling) = telling else {
         return clip(&looked_at(arguments), chars_max);
     };
-    if let Some(command) = named(&COMMANDS).filter(|command| *command == telling) {
+    if let Some(command) = named(COMMANDS).filter(|command| *command == telling) {
         return shown(without_cd(command, chars_max), chars_max, below);
     }
-    let is_place = named(&WHERE).is_some_and(|place| place == telling);
+    let is_place = named(WHERE).is_some_and(|place| place == telling);
     if let Some(id) = id(&object).filter(|id| !is_place && !telling.contains(id.as_str())) {
         let left = chars_max.saturating_sub(id.chars().count() + 1);
         return format!("{id} {}", shown(telling, left, below))
@@ -204,7 +125,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     }
     let told = shown(telling, chars_max, below);
     // What was looked for says half of it.
-    let place = named(&SOUGHT).and(named(&PLACES));
+    let place = named(SOUGHT).and(named(PLACES));
     match place.filter(|place| *place != telling) {
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
         None => told,
@@ -245,9 +166,11 @@ pub(crate) fn shows_a_file(arguments: &str) -> bool {
     const SHOWS: [&str; 6] = ["cat ", "head ", "nl ", "bat ", "less ", "sed -n "];
     const SAYS: [&str; 3] = [".log", ".out", ".txt"];
     let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
-    let command = object
-        .as_ref()
-        .and_then(|object| COMMANDS.iter().find_map(|name| object.get(*name)?.as_str()));
+    let command = object.as_ref().and_then(|object| {
+        COMMANDS
+            .split(' ')
+            .find_map(|name| object.get(name)?.as_str())
+    });
     command.is_some_and(|command| {
         let command = without_cd(command, 0);
         SHOWS.iter().any(|shows| command.starts_with(shows))
@@ -266,7 +189,9 @@ pub(crate) fn paths(arguments: &str) -> Vec<String> {
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(arguments) else {
         return Vec::new();
     };
-    let named = PATHS.iter().filter_map(|name| object.get(*name)?.as_str());
+    let named = PATHS
+        .split(' ')
+        .filter_map(|name| object.get(name)?.as_str());
     named
         .filter(|path| path.starts_with('/'))
         .map(str::to_owned)
@@ -298,7 +223,9 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
             _ if depth == DEPTH_MAX => None,
             Value::Array(values) => values.iter().find_map(inner),
             Value::Object(object) => {
-                let named = TELLING.iter().find_map(|name| object.get(*name)?.as_str());
+                let named = TELLING
+                    .split(' ')
+                    .find_map(|name| object.get(name)?.as_str());
                 named.or_else(|| object.values().find_map(inner))
             }
             _ => None,
@@ -312,8 +239,8 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
 /// Where no argument has a name that tells of it: all that are short, as far as there is room.
 fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     const SHORT: usize = 35;
-    let has_telling = |name: &&str| object.get(*name).is_some_and(Value::is_string);
-    if TELLING.iter().any(has_telling) {
+    let has_telling = |name: &str| object.get(name).is_some_and(Value::is_string);
+    if TELLING.split(' ').any(has_telling) {
         return None;
     }
     let short = object.values().filter_map(|value| match value {
@@ -439,9 +366,9 @@ fn plain(line: &str) -> String {
 
 /// The end of a block of code: it says nothing of how a call went.
 fn closes(line: &str) -> bool {
-    const ENDS: [&str; 8] = ["fi", "done", "esac", "end", "endif", "EOF", "EOT", "pass"];
+    const ENDS: &str = "fi done esac end endif EOF EOT pass";
     let line = numberless(line.trim_start());
-    ENDS.contains(&line.trim_matches(|c: char| !c.is_alphanumeric()))
+    is_one_of(ENDS, line.trim_matches(|c: char| !c.is_alphanumeric()))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use super::text::{clip, one_line};
 const TASK_CHARS_MAX: usize = 200;
 const TASKS_MAX: usize = 20;
 /// Keys of a list, and of the text of a task in it.
-const LISTS: [&str; 3] = ["todos", "plan", "tasks"];
-const TEXTS: [&str; 6] = ["content", "step", "title", "text", "subject", "description"];
+const LISTS: &str = "todos plan tasks";
+const TEXTS: &str = "content step title text subject description";
 
 /// What there is to do, as far as calls have told.
 #[derive(Clone, Debug, Default)]
@@ -65,14 +65,16 @@ impl TaskList {
 
     fn written(&mut self, arguments: &str) -> bool {
         // Most calls have none, and some are long.
-        let has = |key: &&str| arguments.contains(&format!("\"{key}\""));
-        if !LISTS.iter().any(has) {
+        let has = |key: &str| arguments.contains(&format!("\"{key}\""));
+        if !LISTS.split(' ').any(has) {
             return false;
         }
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return false;
         };
-        let list = LISTS.iter().find_map(|key| arguments.get(*key)?.as_array());
+        let list = LISTS
+            .split(' ')
+            .find_map(|key| arguments.get(key)?.as_array());
         let tasks = list.map(|list| list.iter().filter_map(Task::read).collect::<Vec<_>>());
         let Some(tasks) = tasks.filter(|tasks| !tasks.is_empty()) else {
             return false;
@@ -157,7 +159,7 @@ impl Task {
 }
 
 fn text_of(task: &Value) -> Option<String> {
-    let text = TEXTS.iter().find_map(|key| task.get(*key)?.as_str())?;
+    let text = TEXTS.split(' ').find_map(|key| task.get(key)?.as_str())?;
     Some(text.to_owned())
 }
 

@@ -3,32 +3,16 @@
 use std::borrow::Cow;
 
 use super::local_command;
+use crate::is_one_of;
 
 /// What is told by tags, and is nobody's word.
-const TAGS: [&str; 14] = [
-    "system-reminder",
-    "task-notification",
-    "user-prompt-submit-hook",
-    "ide_opened_file",
-    "new-diagnostics",
-    "local-command-caveat",
-    "local-command-stdout",
-    "local-command-stderr",
-    "command-message",
-    "environment_context",
-    "bash-input",
-    "bash-stdout",
-    "bash-stderr",
-    "bash-status",
-];
+const TAGS: &str = "\
+    system-reminder task-notification user-prompt-submit-hook ide_opened_file new-diagnostics \
+    local-command-caveat local-command-stdout local-command-stderr command-message \
+    environment_context bash-input bash-stdout bash-stderr bash-status";
 /// Of these, those that hold what a program wrote: that may have any tag itself.
-const OUTPUTS: [&str; 5] = [
-    "task-notification",
-    "local-command-stdout",
-    "local-command-stderr",
-    "bash-stdout",
-    "bash-stderr",
-];
+const OUTPUTS: &str =
+    "task-notification local-command-stdout local-command-stderr bash-stdout bash-stderr";
 /// Blocks that stand behind a tool's text: notices for the moment, and what a sub-agent cost.
 const BEHIND: [(&str, &str); 2] = [
     ("<system-reminder>", "</system-reminder>"),
@@ -38,7 +22,7 @@ const BEHIND: [(&str, &str); 2] = [
 /// A message without what the harness put into it.
 fn without_harness(text: &str) -> Cow<'_, str> {
     let mut told = Cow::from(text);
-    for tag in TAGS {
+    for tag in TAGS.split(' ') {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = told.find(&open) {
             let rest = &told[start..];
@@ -46,7 +30,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
             if !rest.contains(&close) && !told[..start].trim().is_empty() {
                 break;
             }
-            let end = match OUTPUTS.contains(&tag) {
+            let end = match is_one_of(OUTPUTS, tag) {
                 true => rest.rfind(&close),
                 false => rest.find(&close),
             };

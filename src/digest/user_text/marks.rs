@@ -3,19 +3,13 @@
 use serde_json::Value;
 
 use super::{harness::is_harness_alone, local_command::read};
+use crate::is_one_of;
 use treering_context::heuristics::LocalCommand;
 use treering_domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
 
 /// Names by which harnesses mark what they put into the user's place themselves: the text
 /// of a skill, a notice, what a hook said.
-const MARKS: [&str; 6] = [
-    "meta",
-    "isMeta",
-    "is_meta",
-    "synthetic",
-    "isSynthetic",
-    "is_synthetic",
-];
+const MARKS: &str = "meta isMeta is_meta synthetic isSynthetic is_synthetic";
 
 /// A command that the user ran at the prompt, if a message is one.
 pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
@@ -44,7 +38,7 @@ fn is_marked(raw: &RawMessage) -> bool {
     let Ok(text) = std::str::from_utf8(&raw.data) else {
         return false;
     };
-    if !MARKS.iter().any(|mark| text.contains(mark)) {
+    if !MARKS.split(' ').any(|mark| text.contains(mark)) {
         return false;
     }
     let Ok(form) = serde_json::from_str::<Value>(text) else {
@@ -60,7 +54,7 @@ fn is_marked(raw: &RawMessage) -> bool {
 
 /// In the message itself, or in what its format keeps beside (`x`).
 fn marks(object: &Value) -> bool {
-    let is_true = |of: &Value| MARKS.iter().any(|mark| of[*mark] == Value::Bool(true));
+    let is_true = |of: &Value| MARKS.split(' ').any(|mark| of[mark] == Value::Bool(true));
     is_true(object) || is_true(&object["x"])
 }
 
@@ -70,7 +64,7 @@ fn adds_mark(operation: &Value) -> bool {
     let value = &operation["value"];
     let place = path.strip_prefix("/x").unwrap_or(path);
     match place.strip_prefix('/') {
-        Some(name) => MARKS.contains(&name) && *value == Value::Bool(true),
+        Some(name) => is_one_of(MARKS, name) && *value == Value::Bool(true),
         None => marks(value),
     }
 }

@@ -7,20 +7,13 @@ use super::{
     output::Lines,
     shell::{self, Simple, Word},
 };
-use crate::knowledge::read::below;
+use crate::{is_one_of, knowledge::read::below};
 
 /// Arguments that hold the command line.
-const LINE_ARGUMENTS: [&str; 6] = ["command", "cmd", "script", "code", "commands", "input"];
+const LINE_ARGUMENTS: &str = "command cmd script code commands input";
 /// Arguments that name the directory that it runs in.
-const DIRECTORY_ARGUMENTS: [&str; 7] = [
-    "cwd",
-    "workdir",
-    "working_directory",
-    "working_dir",
-    "workingDirectory",
-    "directory",
-    "dir",
-];
+const DIRECTORY_ARGUMENTS: &str =
+    "cwd workdir working_directory working_dir workingDirectory directory dir";
 
 /// An output that is only a word that something was not found (`|| echo …`).
 const NOT_FOUND_BYTES_MAX: usize = 60;
@@ -33,8 +26,8 @@ pub(super) fn shell(spoken: ReadCall<'_>, touched: &mut Touched) {
     let output = &spoken.output[..spoken.output.floor_char_boundary(OUTPUT_BYTES_MAX)];
     let commands = shell::commands(&line);
     let asked = DIRECTORY_ARGUMENTS
-        .iter()
-        .find_map(|name| spoken.arguments.get(*name)?.as_str())
+        .split(' ')
+        .find_map(|name| spoken.arguments.get(name)?.as_str())
         .filter(|directory| !directory.trim().is_empty());
     let mut run = Run {
         directory: Directory::Asked(asked.map(str::to_owned)),
@@ -77,8 +70,8 @@ pub(super) fn line_of(arguments: &Value) -> Option<String> {
     if let Value::String(line) = arguments {
         return Some(line.clone());
     }
-    let value = LINE_ARGUMENTS.iter().find_map(|name| {
-        let value = arguments.get(*name)?;
+    let value = LINE_ARGUMENTS.split(' ').find_map(|name| {
+        let value = arguments.get(name)?;
         (value.is_string() || value.is_array()).then_some(value)
     })?;
     match value {
@@ -493,16 +486,14 @@ impl Run<'_, '_> {
 
 /// A command without what only starts it: `sudo`, `env A=b`, `timeout 5`.
 pub(super) fn unwrapped(words: &[Word]) -> &[Word] {
-    const WRAPPERS: [&str; 16] = [
-        "sudo", "env", "time", "nohup", "timeout", "command", "exec", "nice", "stdbuf", "npx",
-        "then", "do", "else", "if", "!", "while",
-    ];
+    const WRAPPERS: &str =
+        "sudo env time nohup timeout command exec nice stdbuf npx then do else if ! while";
     let mut words = words;
     while let Some((first, rest)) = words.split_first() {
         let is_assignment = first.text.split_once('=').is_some_and(|(name, _)| {
             !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         });
-        let wraps = WRAPPERS.contains(&first.text.as_str());
+        let wraps = is_one_of(WRAPPERS, &first.text);
         if !is_assignment && !wraps {
             break;
         }

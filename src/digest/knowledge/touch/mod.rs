@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::read::{PATH_BYTES_MAX, below, clean};
+use crate::is_one_of;
 pub use rule::{TouchForm, TouchRule};
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
@@ -153,19 +154,10 @@ fn is_no_file(path: &str) -> bool {
 
 /// Looks like a file: its last part has an extension, or is a usual name.
 pub(super) fn looks_like_file(path: &str) -> bool {
-    const NAMES: [&str; 9] = [
-        "Makefile",
-        "Dockerfile",
-        "LICENSE",
-        "README",
-        "NOTICE",
-        "Gemfile",
-        "Rakefile",
-        "Procfile",
-        "CODEOWNERS",
-    ];
+    const NAMES: &str =
+        "Makefile Dockerfile LICENSE README NOTICE Gemfile Rakefile Procfile CODEOWNERS";
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
-    if NAMES.contains(&name) {
+    if is_one_of(NAMES, name) {
         return true;
     }
     let stem = name.trim_start_matches('.');
@@ -182,16 +174,8 @@ pub(super) fn looks_like_file(path: &str) -> bool {
 
 /// `.env`, `.gitignore` and the like, and not `.git`.
 fn is_dot_file(name: &str) -> bool {
-    let known = [
-        "env",
-        "rc",
-        "ignore",
-        "config",
-        "profile",
-        "attributes",
-        "modules",
-    ];
-    known.iter().any(|end| name.ends_with(end)) && name != ".config"
+    const KNOWN: &str = "env rc ignore config profile attributes modules";
+    KNOWN.split(' ').any(|end| name.ends_with(end)) && name != ".config"
 }
 
 /// What one call that worked did to files, by the default rules. For summaries,

@@ -49,180 +49,70 @@ pub enum TouchForm {
 
 /// The tools that agents have.
 pub(in crate::knowledge) fn defaults() -> BTreeMap<String, TouchRule> {
-    const RULES: [(&str, TouchForm, &[&str]); 12] = [
+    use TouchForm::{
+        Delete, Edit, Editor, Glob, List, Move, Patch, Read, Search, Shell, Stat, Write,
+    };
+    const RULES: [(&str, TouchForm, &str); 12] = [
         (
             "read",
-            TouchForm::Read,
-            &[
-                "read",
-                "read_file",
-                "read_text_file",
-                "read_media_file",
-                "read_multiple_files",
-                "read_many_files",
-                "view",
-                "view_file",
-                "open",
-                "open_file",
-                "cat",
-                "cat_file",
-                "notebook_read",
-                "get_file",
-                "get_file_contents",
-                "get_file_content",
-                "get_file_by_id",
-                "load_file",
-                "view_image",
-                "read_lines",
-            ],
+            Read,
+            "read read_file read_text_file read_media_file read_multiple_files \
+             read_many_files view view_file open open_file cat cat_file notebook_read \
+             get_file get_file_contents get_file_content get_file_by_id load_file view_image \
+             read_lines",
         ),
         (
             "write",
-            TouchForm::Write,
-            &[
-                "write",
-                "write_file",
-                "write_to_file",
-                "create",
-                "create_file",
-                "save_file",
-                "create_or_update_file",
-                "new_file",
-                "create_text_file",
-                "put_file",
-            ],
+            Write,
+            "write write_file write_to_file create create_file save_file \
+             create_or_update_file new_file create_text_file put_file",
         ),
         (
             "edit",
-            TouchForm::Edit,
-            &[
-                "edit",
-                "edit_file",
-                "multi_edit",
-                "notebook_edit",
-                "str_replace",
-                "replace",
-                "replace_in_file",
-                "insert",
-                "insert_edit_into_file",
-                "update_file",
-                "append_file",
-                "append_to_file",
-                "search_replace",
-                "edit_notebook",
-                "apply_diff",
-                "insert_content",
-                "replace_file_content",
-                "multi_replace_string_in_file",
-                "replace_string_in_file",
-            ],
+            Edit,
+            "edit edit_file multi_edit notebook_edit str_replace replace replace_in_file \
+             insert insert_edit_into_file update_file append_file append_to_file \
+             search_replace edit_notebook apply_diff insert_content replace_file_content \
+             multi_replace_string_in_file replace_string_in_file",
         ),
-        (
-            "delete",
-            TouchForm::Delete,
-            &["delete", "delete_file", "remove_file", "rm", "unlink"],
-        ),
-        (
-            "move",
-            TouchForm::Move,
-            &["move_file", "rename_file", "mv", "move"],
-        ),
-        (
-            "stat",
-            TouchForm::Stat,
-            &["get_file_info", "stat", "file_info", "share_file"],
-        ),
+        ("delete", Delete, "delete delete_file remove_file rm unlink"),
+        ("move", Move, "move_file rename_file mv move"),
+        ("stat", Stat, "get_file_info stat file_info share_file"),
         (
             "list",
-            TouchForm::List,
-            &[
-                "ls",
-                "list_directory",
-                "list_directory_with_sizes",
-                "list_dir",
-                "listdir",
-                "read_folder",
-                "directory_tree",
-            ],
+            List,
+            "ls list_directory list_directory_with_sizes list_dir listdir read_folder \
+             directory_tree",
         ),
         (
             "glob",
-            TouchForm::Glob,
-            &[
-                "glob",
-                "glob_search",
-                "file_search",
-                "find_by_name",
-                "glob_file_search",
-            ],
+            Glob,
+            "glob glob_search file_search find_by_name glob_file_search",
         ),
         (
             "search",
-            TouchForm::Search,
-            &[
-                "grep",
-                "grep_search",
-                "search_file_content",
-                "search_content",
-                "ripgrep",
-                "rg",
-                "search_dir",
-                "search_file",
-                "codebase_search",
-                "search_in_files",
-                "grep_files",
-            ],
+            Search,
+            "grep grep_search search_file_content search_content ripgrep rg search_dir \
+             search_file codebase_search search_in_files grep_files",
         ),
         (
             "shell",
-            TouchForm::Shell,
-            &[
-                "bash",
-                "shell",
-                "sh",
-                "zsh",
-                "execute_bash",
-                "run_command",
-                "run_shell_command",
-                "run_terminal_cmd",
-                "run_terminal_command",
-                "run_in_terminal",
-                "exec",
-                "exec_command",
-                "execute_command",
-                "local_shell",
-                "local_shell_call",
-                "terminal",
-                "command",
-                "bash_code_execution",
-                "container_exec",
-                "shell_command",
-                "run_bash",
-                "execute_shell",
-                "shell_exec",
-            ],
+            Shell,
+            "bash shell sh zsh execute_bash run_command run_shell_command run_terminal_cmd \
+             run_terminal_command run_in_terminal exec exec_command execute_command \
+             local_shell local_shell_call terminal command bash_code_execution container_exec \
+             shell_command run_bash execute_shell shell_exec",
         ),
-        (
-            "patch",
-            TouchForm::Patch,
-            &["apply_patch", "patch", "apply_unified_diff"],
-        ),
+        ("patch", Patch, "apply_patch patch apply_unified_diff"),
         (
             "editor",
-            TouchForm::Editor,
-            &[
-                "str_replace_editor",
-                "str_replace_based_edit_tool",
-                "text_editor",
-                "text_editor_code_execution",
-                "editor",
-                "memory",
-                "file_editor",
-            ],
+            Editor,
+            "str_replace_editor str_replace_based_edit_tool text_editor \
+             text_editor_code_execution editor memory file_editor",
         ),
     ];
-    let rule = |(name, form, tools): (&str, TouchForm, &[&str])| {
-        let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+    let rule = |(name, form, tools): (&str, TouchForm, &str)| {
+        let tools = tools.split(' ').map(str::to_owned).collect();
         (name.to_owned(), TouchRule { tools, form })
     };
     RULES.map(rule).into()

@@ -6,26 +6,11 @@ use super::{OUTPUT_BYTES_MAX, ReadCall, Touch, TouchForm, Touched, looks_like_fi
 use crate::knowledge::read::below;
 
 /// Arguments that name a file, the clearest first.
-const FILE_ARGUMENTS: [&str; 16] = [
-    "file_path",
-    "filePath",
-    "filepath",
-    "path",
-    "filename",
-    "file_name",
-    "file",
-    "target_file",
-    "targetFile",
-    "absolute_path",
-    "AbsolutePath",
-    "TargetFile",
-    "notebook_path",
-    "relative_path",
-    "target",
-    "uri",
-];
+const FILE_ARGUMENTS: &str = "\
+    file_path filePath filepath path filename file_name file target_file targetFile \
+    absolute_path AbsolutePath TargetFile notebook_path relative_path target uri";
 /// Arguments that name several.
-const LIST_ARGUMENTS: [&str; 4] = ["paths", "files", "file_paths", "edits"];
+const LIST_ARGUMENTS: &str = "paths files file_paths edits";
 
 /// The files of a call.
 pub(super) fn tool(form: TouchForm, spoken: ReadCall<'_>, touched: &mut Touched) {
@@ -61,10 +46,9 @@ fn written(output: &str) -> Touch {
     }
 }
 
-fn text<'a>(arguments: &'a Value, names: &[&str]) -> Option<&'a str> {
-    let mut texts = names
-        .iter()
-        .filter_map(|name| arguments.get(*name)?.as_str());
+fn text<'a>(arguments: &'a Value, names: &str) -> Option<&'a str> {
+    let names = names.split(' ');
+    let mut texts = names.filter_map(|name| arguments.get(name)?.as_str());
     texts.find(|text| !text.trim().is_empty())
 }
 
@@ -72,17 +56,16 @@ fn text<'a>(arguments: &'a Value, names: &[&str]) -> Option<&'a str> {
 fn named(arguments: &Value, output: &str, touch: Touch, touched: &mut Touched) {
     let file = match arguments {
         Value::String(path) => Some(path.as_str()),
-        arguments => text(arguments, &FILE_ARGUMENTS),
+        arguments => text(arguments, FILE_ARGUMENTS),
     };
     if let Some(file) = file {
         return touched.add(None, file.strip_prefix("file://").unwrap_or(file), touch);
     }
-    let lists = LIST_ARGUMENTS
-        .iter()
-        .filter_map(|name| arguments.get(*name)?.as_array());
+    let lists = LIST_ARGUMENTS.split(' ');
+    let lists = lists.filter_map(|name| arguments.get(name)?.as_array());
     let mut any = false;
     for item in lists.flatten() {
-        let file = item.as_str().or_else(|| text(item, &FILE_ARGUMENTS));
+        let file = item.as_str().or_else(|| text(item, FILE_ARGUMENTS));
         if let Some(file) = file {
             any = true;
             touched.add(None, file, touch);
@@ -112,28 +95,10 @@ fn told(output: &str) -> Option<&str> {
 }
 
 fn moved(arguments: &Value, touched: &mut Touched) {
-    let from = text(
-        arguments,
-        &[
-            "source",
-            "old_path",
-            "from",
-            "src",
-            "oldPath",
-            "source_path",
-        ],
-    );
+    let from = text(arguments, "source old_path from src oldPath source_path");
     let to = text(
         arguments,
-        &[
-            "destination",
-            "new_path",
-            "to",
-            "dst",
-            "dest",
-            "newPath",
-            "target_path",
-        ],
+        "destination new_path to dst dest newPath target_path",
     );
     if let (Some(from), Some(to)) = (from, to) {
         touched.add(None, from, Touch::Deleted);
@@ -151,10 +116,7 @@ fn lines(output: &str) -> impl Iterator<Item = &str> {
 }
 
 fn list(arguments: &Value, output: &str, touched: &mut Touched) {
-    let directory = text(
-        arguments,
-        &["path", "directory", "dir", "target_directory", "dir_path"],
-    );
+    let directory = text(arguments, "path directory dir target_directory dir_path");
     let directory = directory.filter(|directory| *directory != ".");
     for line in lines(output) {
         // "[FILE] a.txt   12 KB": the size is no part of the name.
@@ -170,7 +132,7 @@ fn list(arguments: &Value, output: &str, touched: &mut Touched) {
 }
 
 fn search(arguments: &Value, output: &str, touched: &mut Touched) {
-    let path = text(arguments, &["path", "file", "file_path", "include_path"]);
+    let path = text(arguments, "path file file_path include_path");
     let mut any = false;
     for line in output.lines() {
         if let Some(path) = output::place(line) {
@@ -188,7 +150,7 @@ fn search(arguments: &Value, output: &str, touched: &mut Touched) {
 }
 
 fn editor(arguments: &Value, output: &str, touched: &mut Touched) {
-    let touch = match text(arguments, &["command", "action", "operation"]) {
+    let touch = match text(arguments, "command action operation") {
         Some("view" | "read" | "open") => Touch::Read,
         Some("create" | "write") => written(output),
         Some("delete" | "remove") => Touch::Deleted,

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::text_of;
 use crate::{
+    is_one_of,
     knowledge::touch,
     summary::{
         result::result_summary,
@@ -67,15 +68,8 @@ pub(super) enum RunKind {
 
 impl RunKind {
     pub fn of(program: &str) -> Option<Self> {
-        const LINTERS: [&str; 6] = [
-            "clippy",
-            "golangci-lint",
-            "eslint",
-            "ruff",
-            "flake8",
-            "pylint",
-        ];
-        const MERGING: [&str; 5] = ["merge", "rebase", "pull", "cherry-pick", "revert"];
+        const LINTERS: &str = "clippy golangci-lint eslint ruff flake8 pylint";
+        const MERGING: &str = "merge rebase pull cherry-pick revert";
         let mut words = program.split([' ', ':', '/']);
         let is_test = |word: &str| {
             word.starts_with("test") || matches!(word, "pytest" | "jest" | "vitest" | "rspec")
@@ -85,11 +79,11 @@ impl RunKind {
         }
         if words
             .clone()
-            .any(|word| word.starts_with("lint") || LINTERS.contains(&word))
+            .any(|word| word.starts_with("lint") || is_one_of(LINTERS, word))
         {
             return Some(Self::Lint);
         }
-        let is_merge = words.next() == Some("git") && words.any(|word| MERGING.contains(&word));
+        let is_merge = words.next() == Some("git") && words.any(|word| is_one_of(MERGING, word));
         is_merge.then_some(Self::Merge)
     }
 
@@ -104,17 +98,14 @@ impl RunKind {
 
 /// Programs that only look, or only print.
 fn is_quiet(program: &str) -> bool {
-    const QUIET: [&str; 31] = [
-        "cat", "ls", "grep", "rg", "find", "head", "tail", "sed", "awk", "echo", "pwd", "cd",
-        "which", "wc", "sort", "uniq", "true", "less", "tree", "fd", "jq", "cut", "tr", "xargs",
-        "diff", "file", "stat", "sleep", "printf", "test", "export",
-    ];
+    const QUIET: &str = "\
+        cat ls grep rg find head tail sed awk echo pwd cd which wc sort uniq true less tree fd \
+        jq cut tr xargs diff file stat sleep printf test export";
     let mut words = program.split(' ');
     let name = words.next().unwrap_or("");
-    let looks = [
-        "status", "log", "diff", "show", "blame", "branch", "ls-files", "config",
-    ];
-    QUIET.contains(&name) || name == "git" && words.next().is_some_and(|verb| looks.contains(&verb))
+    const LOOKS: &str = "status log diff show blame branch ls-files config";
+    is_one_of(QUIET, name)
+        || name == "git" && words.next().is_some_and(|verb| is_one_of(LOOKS, verb))
 }
 
 /// The last line of a result that says something.
