@@ -1,7 +1,7 @@
 //! Guesses about recorded text, without a model: who wrote a message, which lines of a result
 //! matter, what to quote of dropped history, what calls did to files.
 //!
-//! [`Digest`] implements [`Heuristics`], through which a request uses all of it but
+//! [`TextHeuristics`] implements [`Heuristics`], through which a request uses all of it but
 //! [`knowledge`]. A program that leaves this crate out gets plain requests: texts are cut to a
 //! length, and notes only count what is missing.
 //!
@@ -46,9 +46,9 @@ pub(crate) fn is_one_of(words: &str, word: &str) -> bool {
 
 /// The heuristics of this crate.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Digest;
+pub struct TextHeuristics;
 
-impl Heuristics for Digest {
+impl Heuristics for TextHeuristics {
     fn local_command(&self, message: &MessageAppended) -> Option<LocalCommand> {
         user_text::local_command(message)
     }
@@ -121,7 +121,7 @@ trait Digested {
 #[cfg(test)]
 impl Digested for treering_context::WindowInput {
     fn digested(mut self) -> Self {
-        self.heuristics = Arc::new(Digest);
+        self.heuristics = Arc::new(TextHeuristics);
         self
     }
 }
