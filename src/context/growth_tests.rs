@@ -3,15 +3,19 @@
 //! A request of an open turn of 300,000 messages never came: each result that was
 //! cut had all items counted again. Steps are counted here, not seconds.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use super::{
+    cancellation::CancellationToken,
     draft::{Draft, Item},
     enhancer, enhancers,
     names::tool_names_in,
     policy::ContextPolicy,
     provider::{self, Provider, RenderError},
-    steps, stopping,
+    steps,
     tokens::{Counter, Tally},
     window::{
         self, WindowInput,
@@ -74,15 +78,18 @@ fn one_step(calls: usize) -> Story {
 fn counting_ends_when_it_is_told_to() {
     let text = "a ".repeat(1_300);
     assert!(tally().text(&text) > 1_000);
-    assert_eq!(tally().until(|| true).text(&text), 0);
-    assert!(tally().until(|| false).text(&text) > 1_000);
+    assert_eq!(
+        tally().until(CancellationToken::new(|| true)).text(&text),
+        0
+    );
+    assert!(tally().until(CancellationToken::new(|| false)).text(&text) > 1_000);
 }
 
 // The same client goes while its window is folded or its body is made. A request of
 // 300,000 messages went on to its end, a core and its memory with it.
 #[test]
 fn folding_and_rendering_end_when_they_are_told_to() {
-    /// Between two looks, see `stopping`; and one more when it begins.
+    /// Between two looks, see `cancellation`; and one more when it begins.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
     let mut story = Story::new();
@@ -94,10 +101,12 @@ fn folding_and_rendering_end_when_they_are_told_to() {
     assert!(steps >= MESSAGES && items.len() == MESSAGES);
     // Told at its second look.
     let second = || {
-        let looks = std::cell::Cell::new(0);
-        move || looks.replace(looks.get() + 1) > 0
+        let looks = AtomicUsize::new(0);
+        CancellationToken::new(move || looks.fetch_add(1, Ordering::Relaxed) > 0)
     };
-    let fold = || stopping::until(second(), || window::fold(&window));
+    let mut cancelled = window.clone();
+    cancelled.cancellation = second();
+    let fold = || window::fold(&cancelled);
     let (steps, _) = steps::of(fold);
     assert!(steps <= MOST_STEPS, "folding took {steps} steps");
     let policy = ContextPolicy::default();
@@ -106,7 +115,7 @@ fn folding_and_rendering_end_when_they_are_told_to() {
         let render = || provider::render(&draft, &policy);
         let (whole, rendered) = steps::of(render);
         assert!(whole >= MESSAGES && rendered.is_ok(), "{provider}");
-        let (steps, rendered) = steps::of(|| stopping::until(second(), render));
+        let (steps, rendered) = steps::of(|| provider::render_until(&draft, &policy, &second()));
         assert_eq!(rendered.err(), Some(RenderError::Stopped), "{provider}");
         assert!(steps <= MOST_STEPS, "{provider}: {steps} steps");
     }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::{Provider, outline, units};
-use crate::{draft::Draft, policy::ContextPolicy, stopping};
+use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy};
 
 /// A body, and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +90,7 @@ pub trait Adapter {
     /// Whose body.
     fn provider(&self) -> Provider;
 
-    /// The body.
+    /// The body; incomplete if it is cancelled.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`], where the policy refuses media.
@@ -98,6 +98,7 @@ pub trait Adapter {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
 }
 
@@ -106,7 +107,19 @@ pub trait Adapter {
 /// # Errors
 /// [`RenderError`].
 pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
-    (draft.provider.description().render)(draft, policy)
+    render_until(draft, policy, &CancellationToken::default())
+}
+
+/// The draft as its provider's body, unless it is cancelled.
+///
+/// # Errors
+/// [`RenderError`].
+pub fn render_until(
+    draft: &Draft,
+    policy: &ContextPolicy,
+    cancellation: &CancellationToken,
+) -> Result<Rendered, RenderError> {
+    (draft.provider.description().render)(draft, policy, cancellation)
 }
 
 /// The same with an adapter of the caller's.
@@ -117,9 +130,14 @@ pub fn render_with<A: Adapter>(
     adapter: &A,
     draft: &Draft,
     policy: &ContextPolicy,
+    cancellation: &CancellationToken,
 ) -> Result<Rendered, RenderError> {
+    let go_on = || match cancellation.is_cancelled() {
+        true => Err(RenderError::Stopped),
+        false => Ok(()),
+    };
     let provider = adapter.provider();
-    let adapted = adapter.adapt(draft, policy);
+    let adapted = adapter.adapt(draft, policy, cancellation);
     // What was adapted in part breaks rules that the whole keeps.
     go_on()?;
     let adapted = adapted?;
@@ -137,11 +155,4 @@ pub fn render_with<A: Adapter>(
         units,
         warnings: adapted.warnings,
     })
-}
-
-fn go_on() -> Result<(), RenderError> {
-    if stopping::is_stopped() {
-        return Err(RenderError::Stopped);
-    }
-    Ok(())
 }

@@ -7,7 +7,7 @@ use super::{
     names::Charset,
     render::{RenderError, Rendered},
 };
-use crate::{draft::Draft, policy::ContextPolicy};
+use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy};
 
 /// All that the rest of the crate asks about a provider.
 pub(crate) struct Description {
@@ -28,7 +28,7 @@ pub(crate) struct Description {
     /// The pieces of its body that a prompt cache can share.
     pub cutting: Cutting,
     /// Writes the body.
-    pub render: fn(&Draft, &ContextPolicy) -> Result<Rendered, RenderError>,
+    pub render: fn(&Draft, &ContextPolicy, &CancellationToken) -> Result<Rendered, RenderError>,
 }
 
 /// How what was recorded becomes what a provider takes.

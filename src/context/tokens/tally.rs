@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc};
 
 use super::{CountedFor, Counter, Encoding};
 use crate::{
+    cancellation::CancellationToken,
     draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
     provider::{self, MediaPlace, Provider, Sent},
     shared::{SharedContent, TokenCounts},
@@ -58,7 +59,7 @@ pub struct Tally {
     model: Arc<str>,
     factor: f64,
     memo: Option<Arc<dyn TokenMemo>>,
-    stopped: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    cancellation: CancellationToken,
 }
 
 impl fmt::Debug for Tally {
@@ -81,7 +82,7 @@ impl Tally {
             model: "".into(),
             factor: 1.0,
             memo,
-            stopped: None,
+            cancellation: CancellationToken::default(),
         }
     }
 
@@ -95,18 +96,17 @@ impl Tally {
         }
     }
 
-    /// Counts nothing more once this says so: what is being made is not wanted any
-    /// more, and whoever makes it looks for itself whether it is.
+    /// Counts nothing more once it is cancelled: what is being made is not wanted any more.
     #[must_use]
-    pub fn until(self, stopped: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn until(self, cancellation: CancellationToken) -> Self {
         Self {
-            stopped: Some(Arc::new(stopped)),
+            cancellation,
             ..self
         }
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|stopped| stopped())
+        self.cancellation.is_cancelled()
     }
 
     /// The same, with every item's tokens multiplied.
