@@ -5,6 +5,7 @@
 //! [`EventBody`](treering_domain::EventBody) and encodes it, [`envelope`] does the
 //! same for the fields around a body, [`json`] checks JSON text.
 
+pub mod access;
 pub mod body;
 pub mod envelope;
 pub mod json;
