@@ -228,7 +228,7 @@ test("what was recorded stays text, whatever it is", async () => {
   await go(page, `/c/${small}/call/h1?branch=main`);
   const result = await page.locator("#result").innerText();
   assert.ok(result.includes("<script>window.taken = 1</script>") && result.includes("U+202E"), result.slice(0, 400));
-  await page.getByRole("link", { name: /Go on/ }).first().click();
+  await page.getByRole("link", { name: /Continue/ }).first().click();
   assert.match(await page.locator("#result .range").innerText(), /bytes [1-9]/);
   await page.getByRole("link", { name: "To the end" }).first().click();
   assert.ok((await page.locator("#result").innerText()).includes("the last line"));

@@ -41,7 +41,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
         await page.getByRole("spinbutton", { name: "Line" }).fill("12345");
         await page.getByRole("button", { name: "Go" }).click();
         await page.locator("#L12345", { hasText: "12345: something happened <here>" }).waitFor();
-        await page.getByRole("link", { name: "Go on" }).first().click();
+        await page.getByRole("link", { name: "Continue" }).first().click();
         await page.locator("#L12800").waitFor();
         await page.getByRole("link", { name: "To the beginning" }).first().click();
         await page.locator("#L1").waitFor();
