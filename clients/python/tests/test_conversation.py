@@ -73,7 +73,7 @@ def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conver
     ]
     broken = conv.assistant(tool_calls=[("c3", "shell", "ls")]).calls[0]
     assert broken.run(lambda path: path) is None
-    assert conv.result("c3").error == "TypeError: the arguments are no JSON object"
+    assert conv.result("c3").error == "TypeError: the arguments are not a JSON object"
     fine = conv.tool_call("ls", {"path": "."})
     fine.start()
     event = next(event for event in conv.events() if event.call_id == fine.call_id)
