@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::segment::{FRAMES, Readable, Reader, guarded};
 use crate::{
-    frame::{self, FrameHeader},
+    frame::FrameHeader,
     port::{EncodedFrame, LogError},
 };
 
@@ -19,18 +19,28 @@ pub(super) fn read_frames(
         return in_order(from, dense.read(&segment, from, bytes_max)?);
     }
     let found = look_up_rows(&segment, from, bytes_max).and_then(|rows| frames_of(from, rows));
-    if found.as_ref().is_ok_and(|frames| !frames.is_empty()) {
+    let is_lost = match &found {
+        Ok(frames) => frames.is_empty(),
+        Err(error) => matches!(error, LogError::Damaged { .. }),
+    };
+    if !is_lost {
         return found;
     }
     // A look-up passes pages that reading on from an earlier frame does not, and one of those may be
     // corrupt.
-    let starts =
-        (0..=frame::FRAME_RECORDS_MAX.ilog2()).map(|power| from.saturating_sub(1 << power));
-    let read_on = starts
-        .map(|start| frames_of(from, read_on_rows(&segment, start, from, bytes_max)))
-        .find(|frames| frames.as_ref().is_ok_and(|frames| !frames.is_empty()));
-    read_on.unwrap_or(found)
+    LOOK_BACK
+        .into_iter()
+        .map(|back| read_on_rows(&segment, from.saturating_sub(back), from, bytes_max))
+        .find_map(|rows| {
+            frames_of(from, rows)
+                .ok()
+                .filter(|frames| !frames.is_empty())
+        })
+        .map_or(found, Ok)
 }
+
+/// How many records before a lost one reading on begins. Few, because each lost record pays for all.
+const LOOK_BACK: [u64; 4] = [1, 4, 16, 64];
 
 /// The first offset and the bytes of a stored frame.
 type Row = (u64, Bytes);
