@@ -310,7 +310,7 @@ pub enum LogError {
     /// The log was written by a newer version.
     #[error(
         "the log has format version {version} at offset {offset}, newer than the supported version \
-         {supported}: a newer version of treering wrote it"
+         {supported}"
     )]
     NewerFormat {
         /// Where the newer record was found.

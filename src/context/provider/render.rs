@@ -46,7 +46,8 @@ pub enum RenderError {
     },
     /// The body does not have the parts that its adapter stated. This is a bug in Treering.
     #[error(
-        "the request for {provider} breaks a rule of it: {message}; this is a fault of Treering, please report it"
+        "the request for {provider} has other parts than its adapter stated: {message}; this is a bug in \
+         Treering, please report it"
     )]
     Illegal {
         /// Provider of the body.

@@ -843,7 +843,7 @@ class IndexFailed(Failed):
 
 
 class IllegalRequest(Failed):
-    """The built request breaks a rule of its provider, and was not returned."""
+    """The built request has other parts than its adapter stated, and was not returned."""
 
     reason = "ILLEGAL_REQUEST"
     advice = "This is a bug in Treering: please report it."

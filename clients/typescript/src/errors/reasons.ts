@@ -470,7 +470,7 @@ export class IndexFailed extends Failed {
   static override readonly reason = "INDEX";
 }
 
-/** The built request breaks a rule of its provider, and was not returned. */
+/** The built request has other parts than its adapter stated, and was not returned. */
 export class IllegalRequest extends Failed {
   static override readonly reason = "ILLEGAL_REQUEST";
   static override readonly advice: string = "This is a bug in Treering: please report it.";
