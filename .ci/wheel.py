@@ -12,7 +12,7 @@ SYMBOLS = 2
 """Of a section: the table that `strip` takes away."""
 OF_SDIST = {
     *("Cargo.lock", "Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "PKG-INFO", "README.md"),
-    *("benches", "cli", "clients", "examples", "proto", "pyproject.toml", "src"),
+    *("benches", "clients", "examples", "proto", "pyproject.toml", "src"),
     "tests",
 }
 """The tests are one file, which a manifest names."""
@@ -62,7 +62,7 @@ def check_sdist(path: str) -> None:
     assert tops == OF_SDIST, f"not in both: {sorted(tops ^ OF_SDIST)}"
     others = [name for name in members if name.startswith(("clients/", "tests/"))]
     assert sorted(others) == ["clients/python/README.md", "tests/testkit.rs"], others
-    assert "src/treering/_binary.py" in members and "cli/src/main.rs" in members
+    assert "src/treering/_binary.py" in members and "src/cli/main.rs" in members
     print(f"{len(members)} files of source")
 
 
