@@ -110,6 +110,7 @@
 //! - [`engine::Engine`]: everything that can be done with a store;
 //! - [`domain`]: the events, their rules, and the words for all of it;
 //! - [`context`]: how a request comes to be, and its providers;
+//! - [`digest`]: digests, summaries and tool observations without a model;
 //! - [`log`]: the truth on disk, and the port for other backends;
 //! - [`server`]: the same as gRPC services, for any language;
 //! - [`access`]: keys, and what they may do.
@@ -120,7 +121,8 @@
 //! # Features
 //!
 //! Each layer is a crate (`treering-engine`, `treering-log`, …); this one re-exports what a
-//! program embeds. `server` is on by default; `import`, `summariser`, `backup` and `testkit` (the
+//! program embeds. `server` and `digest` (digests and summaries without a model, tool
+//! observations) are on by default; `import`, `summariser`, `backup` and `testkit` (the
 //! suite for log backends of other crates) are not. `treering-client` is the way to a server from
 //! Rust; `treering-cli` is the command line.
 
@@ -129,6 +131,8 @@ pub use treering_access as access;
 #[cfg(feature = "backup")]
 pub use treering_backup as backup;
 pub use treering_context as context;
+#[cfg(feature = "digest")]
+pub use treering_digest as digest;
 pub use treering_domain as domain;
 pub use treering_engine as engine;
 #[cfg(feature = "import")]

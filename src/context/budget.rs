@@ -15,15 +15,17 @@ mod note;
 mod once;
 mod pieces;
 mod rooms;
-mod runs;
 mod said;
 
 pub(super) use note::BUDGET;
+
+use treering_domain::ConversationId;
 
 use self::{laid_out::LaidOut, layout::May};
 use super::{
     compaction::threshold_tokens,
     draft::{Draft, Fate, Item, Section},
+    heuristics::Heuristics,
     policy::{ContextPolicy, Drop},
     tokens::Tally,
     window::WindowInput,
@@ -45,6 +47,14 @@ pub struct Fitted {
     pub compaction_due: bool,
     /// The compaction threshold, in tokens.
     pub threshold_tokens: u64,
+}
+
+/// What cutting and writing notes needs to know of the request.
+#[derive(Clone, Copy, Debug)]
+struct Scope<'h> {
+    /// The conversation of the request.
+    conversation: ConversationId,
+    heuristics: &'h dyn Heuristics,
 }
 
 /// Shortens and drops items of a counted draft, in the policy's drop order, until it fits.
@@ -78,6 +88,10 @@ pub fn fit(
 }
 
 fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
+    let scope = Scope {
+        conversation: window.conversation,
+        heuristics: &*window.heuristics,
+    };
     let budget = policy.budget_tokens;
     let mut may = May::default();
     let mut plan: Option<LaidOut> = None;
@@ -104,7 +118,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         if !is_last && !layout::may_fit(draft, tally, may, budget) {
             continue;
         }
-        let made = layout::lay_out(draft, window.conversation, tally, may, budget);
+        let made = layout::lay_out(draft, scope, tally, may, budget);
         // If nothing else may be dropped, the last layout is used although it is starved.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
@@ -113,7 +127,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         }
     }
     if let Some(plan) = plan {
-        plan.apply(draft, tally, budget);
+        plan.apply(draft, scope, tally, budget);
     }
 }
 
@@ -172,10 +186,3 @@ fn drop(item: &mut Item, reason: &'static str) {
     item.tokens = 0;
     item.reason = reason.into();
 }
-
-#[cfg(test)]
-mod real_tests;
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod told_tests;

@@ -8,20 +8,19 @@
 use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
 use super::{
+    heuristics::Heuristics,
+    names::{self, without_tool_names},
     policy::{CompactionPolicy, ContextPolicy},
-    summary::{
-        COMPACTION_EXTRACT_CHARS_MIN, clip, compaction_extract,
-        names::{self, without_tool_names},
-        one_line, result_summary,
-        turns::{Turn, turns},
-    },
+    text::{clip, one_line},
+    turns::{Turn, turns},
     window::{WindowEvent, WindowInput},
-    words,
 };
 use treering_domain::{ContentPart, EventBody, MessageAppended, Revision, Role, ToolCallRequested};
 
 pub use names::tool_names_in;
 
+/// Minimum limit of an extract, in characters: about 1,500 tokens.
+pub const EXTRACT_CHARS_MIN: usize = 6_000;
 /// Longest material for a summarising model, in characters: about 60,000 tokens, which fits in the
 /// context window of every current model. The middle of longer material is left out.
 pub const MATERIAL_CHARS_MAX: usize = 240_000;
@@ -254,7 +253,8 @@ pub fn tools_of(window: &WindowInput) -> BTreeSet<String> {
 fn extract(window: &WindowInput, events: &[Arc<WindowEvent>], policy: &CompactionPolicy) -> String {
     let previous = previous(window);
     let replaced = previous.map_or(0, str::len) + events.iter().map(bytes).sum::<usize>();
-    compaction_extract(events, previous, extract_chars(replaced, policy))
+    let most = extract_chars(replaced, policy);
+    window.heuristics.extract(events, previous, most)
 }
 
 /// Estimated size of an event's text, in bytes.
@@ -278,7 +278,7 @@ fn extract_chars(replaced: usize, policy: &CompactionPolicy) -> usize {
     let tokens = usize::try_from(policy.extract_tokens).unwrap_or(usize::MAX);
     let most = tokens.saturating_mul(TOKEN_CHARS).max(1_000);
     let share = (replaced as f64 * policy.extract_share.clamp(0.0, 1.0)) as usize;
-    share.clamp(COMPACTION_EXTRACT_CHARS_MIN.min(most), most)
+    share.clamp(EXTRACT_CHARS_MIN.min(most), most)
 }
 
 /// The summary of the branch's last compaction.
@@ -303,20 +303,26 @@ pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
             fenced(&previous)
         );
     }
-    text + &transcript(events, &tools, MATERIAL_CHARS_MAX / 4 * 3)
+    text + &transcript(
+        &*window.heuristics,
+        events,
+        &tools,
+        MATERIAL_CHARS_MAX / 4 * 3,
+    )
 }
 
 /// A transcript of events: who said what, and results in short. Tools are named only in the user's
 /// words. If the transcript exceeds `max_chars` characters, its middle is left out.
 #[must_use]
 pub fn transcript(
+    heuristics: &dyn Heuristics,
     events: &[Arc<WindowEvent>],
     tools: &BTreeSet<String>,
     max_chars: usize,
 ) -> String {
     let pieces: Vec<String> = events
         .iter()
-        .filter_map(|event| piece(&event.body, tools))
+        .filter_map(|event| piece(heuristics, &event.body, tools))
         .collect();
     let lengths: Vec<usize> = pieces.iter().map(|piece| piece.chars().count()).collect();
     if lengths.iter().sum::<usize>() <= max_chars {
@@ -347,10 +353,14 @@ fn fitting<'a>(lengths: impl Iterator<Item = &'a usize>, room: usize) -> usize {
 }
 
 /// The transcript of one event. None if the event has no text.
-fn piece(body: &EventBody, tools: &BTreeSet<String>) -> Option<String> {
+fn piece(
+    heuristics: &dyn Heuristics,
+    body: &EventBody,
+    tools: &BTreeSet<String>,
+) -> Option<String> {
     let (label, text) = match body {
         EventBody::MessageAppended(message)
-            if message.role == Role::User && words::is_by_harness(message) =>
+            if message.role == Role::User && heuristics.is_by_harness(message) =>
         {
             ("notice", clip(&said(message), RESULT_CHARS_MAX))
         }
@@ -362,7 +372,7 @@ fn piece(body: &EventBody, tools: &BTreeSet<String>) -> Option<String> {
             } else {
                 "failed result"
             };
-            (label, result_summary(result, RESULT_CHARS_MAX))
+            (label, heuristics.result_summary(result, RESULT_CHARS_MAX))
         }
         EventBody::ToolCallCancelled(cancelled) => (
             "action not done",

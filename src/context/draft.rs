@@ -141,6 +141,36 @@ impl Item {
         }
     }
 
+    /// Whether the user wrote the item. A late result told as a message does not count.
+    #[must_use]
+    pub fn is_of_user(&self) -> bool {
+        let by_user = matches!(
+            &*self.content,
+            Content::Message(message)
+                if message.speaker == Speaker::User
+                    && message.parts.are_recorded()
+                    && !message.is_told
+        );
+        by_user && self.section != Section::Compaction
+    }
+
+    /// Whether the model wrote text in this item, and not only calls.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        let says = |block: &Block| match block {
+            Block::Part(part) => part.text().is_some_and(|text| !text.trim().is_empty()),
+            Block::Call(_) => false,
+        };
+        self.step().is_some_and(|step| step.blocks.iter().any(says))
+    }
+
+    /// Whether the model wrote text and made no call. Most turns end that way.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        let calls = |step: &Step| step.calls().next().is_some();
+        self.is_answer() && !self.step().is_some_and(calls)
+    }
+
     /// Whether it is told as a message without being one of the user. The budget treats it like a
     /// result.
     #[must_use]

@@ -3,21 +3,19 @@
 //! A request for an open turn of 300,000 messages never finished, because each cut counted all
 //! items again. The tests count steps, not seconds.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use super::{
-    budget,
     draft::{Draft, Item},
     enhancer, enhancers,
-    knowledge::{Knowledge, KnowledgePolicy},
+    names::tool_names_in,
     policy::ContextPolicy,
     provider::{self, Provider, RenderError},
     steps, stopping,
-    summary::{dialogue_summary, names::tool_names_in},
     tokens::{Counter, Tally},
     window::{
         self, WindowInput,
-        samples::{Story, call, conversation, json, tool},
+        samples::{Story, call, tool},
     },
 };
 use treering_domain::{
@@ -58,16 +56,6 @@ fn drafted(window: &WindowInput, provider: Provider) -> Draft {
     draft
 }
 
-/// One user message followed by `steps` steps in an open turn.
-fn open_turn(steps: usize, text: &str) -> Story {
-    let mut story = Story::new().user("go");
-    for step in 0..steps {
-        let id = format!("c{step}");
-        story = story.assistant("").call(&id).result(&id, text);
-    }
-    story
-}
-
 /// One answer of the model with `calls` calls, and then their results.
 fn one_step(calls: usize) -> Story {
     let mut story = Story::new().user("go").assistant("I look.");
@@ -78,20 +66,6 @@ fn one_step(calls: usize) -> Story {
         story = story.result(&format!("c{call}"), "there");
     }
     story
-}
-
-#[test]
-fn cutting_an_open_turn_scales_as_n_log_n() {
-    let policy = ContextPolicy {
-        budget_tokens: 100,
-        ..ContextPolicy::default()
-    };
-    let text = "a ".repeat(1_300);
-    grows_gently("cutting", 8, |n| {
-        let window = open_turn(n, &text).input();
-        let mut draft = drafted(&window, Provider::Neutral);
-        steps::of(|| budget::fit(&window, &policy, &tally(), &mut draft)).0
-    });
 }
 
 // The client disconnects while the tokens of a large request are counted. The count must stop.
@@ -211,18 +185,6 @@ fn thought() -> ContentPart {
 }
 
 #[test]
-fn summarising_many_questions_scales_as_n_log_n() {
-    grows_gently("telling", 50, |n| {
-        let mut story = Story::new();
-        for number in 0..n {
-            story = story.user(&format!("and {number}?"));
-        }
-        let window = story.input();
-        steps::of(|| dialogue_summary(conversation(), &window.events, 2_000)).0
-    });
-}
-
-#[test]
 fn finding_tool_names_scales_as_n_log_n() {
     grows_gently("finding", 50, |n| {
         let names = |count: usize| (0..count).map(|number| format!("get_{number}"));
@@ -255,50 +217,5 @@ fn discovered_tools_scale_as_n_log_n() {
             assert_eq!(enhancers::guidance_missing(&window).len(), n);
         };
         steps::of(tell).0
-    });
-}
-
-/// Each result shows one more variable of the same file.
-#[test]
-fn learning_variables_scales_as_n_log_n() {
-    grows_gently("knowing", 50, |n| {
-        let mut story = Story::new();
-        for number in 0..n {
-            let EventBody::ToolCallRequested(mut requested) = call("c", false) else {
-                unreachable!("it makes a call")
-            };
-            requested.tool = "inspect_variables".to_owned();
-            requested.arguments = json(r#"{"file": "a.nc"}"#);
-            story = story
-                .then(EventBody::ToolCallRequested(requested))
-                .result("c", &format!(r#"{{"variables": {{"v{number}": "K"}}}}"#));
-        }
-        let policy = Arc::new(KnowledgePolicy::merged("").unwrap());
-        let mut knowledge = Knowledge::new(policy, 10_000);
-        let window = story.input();
-        let (steps, ()) = steps::of(|| {
-            for event in &window.events {
-                knowledge.apply(event.at, &event.body);
-            }
-        });
-        assert_eq!(knowledge.variables()[0].variables.len(), n);
-        steps
-    });
-}
-
-#[test]
-fn suggesting_arguments_scales_as_n_log_n() {
-    grows_gently("suggesting", 50, |n| {
-        let names = |letter: &str| {
-            let names = (0..n).map(|number| format!(r#""{letter}{number}": null"#));
-            names.collect::<Vec<_>>().join(",")
-        };
-        let mut definition = tool("look", false, "");
-        definition.input_schema = json(&format!(r#"{{"properties": {{{}}}}}"#, names("b")));
-        let policy = Arc::new(KnowledgePolicy::merged("").unwrap());
-        let knowledge = Knowledge::new(policy, 10_000);
-        let arguments = format!("{{{}}}", names("a"));
-        let work = || knowledge.suggest_arguments(&arguments, Some(&definition));
-        steps::of(work).0
     });
 }

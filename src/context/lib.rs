@@ -12,35 +12,37 @@
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: build a draft;
 //! - [`provider`]: renders a draft as a provider's body;
 //! - [`explain`]: the explanation of a request;
-//! - [`digest`], [`references`]: short forms of results, and how to read the whole;
-//! - [`compaction`], [`summary`]: summaries that replace events;
-//! - [`knowledge`]: what tool results have shown;
-//! - `words`: tells the user's words from harness notices in the user's role.
+//! - [`references`]: how to read shortened results as a whole;
+//! - [`compaction`], [`due`], [`turns`], [`names`]: summaries that replace events;
+//! - [`heuristics`]: the interface to guesses about text, which the crate `treering-digest`
+//!   implements.
 
 pub mod budget;
 pub mod called;
 pub mod compaction;
-pub mod digest;
 pub mod draft;
+pub mod due;
 pub mod enhancer;
 pub mod enhancers;
 pub mod explain;
 #[cfg(test)]
 mod growth_tests;
-pub mod knowledge;
+pub mod heuristics;
+pub mod names;
 pub mod policy;
 pub mod prefix;
 pub mod provider;
 pub mod references;
-#[cfg(test)]
-mod samples;
+#[cfg(any(test, feature = "testkit"))]
+#[allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)]
+pub mod samples;
 pub mod shared;
-mod steps;
+pub mod steps;
 pub mod stopping;
-pub mod summary;
+pub mod text;
 pub mod tokens;
+pub mod turns;
 pub mod window;
-mod words;
 
 pub use draft::*;
 pub use explain::*;

@@ -4,12 +4,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
-use super::window::{WindowEvent, WindowInput};
+use super::{
+    heuristics::PlainHeuristics,
+    window::{WindowEvent, WindowInput},
+};
 use treering_domain::*;
 
 /// An event in a window.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Spoken<'a> {
+pub enum Spoken<'a> {
     User(&'a str),
     Assistant(&'a str),
     Developer(&'a str),
@@ -24,7 +27,7 @@ pub(super) enum Spoken<'a> {
 }
 
 /// The first events of a conversation.
-pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
+pub fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
     let id = ConversationId(uuid::Uuid::from_u128(7));
     let events = spoken.iter().enumerate().map(|(index, spoken)| {
         Arc::new(WindowEvent {
@@ -41,16 +44,13 @@ pub(super) fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>
 }
 
 /// The window of a conversation with exactly these events.
-pub(super) fn window_input(spoken: &[Spoken]) -> WindowInput {
+pub fn window_input(spoken: &[Spoken]) -> WindowInput {
     let (conversation, events) = window(spoken);
     window_of(conversation, events)
 }
 
 /// The window of a conversation with exactly these events.
-pub(super) fn window_of(
-    conversation: ConversationId,
-    events: Vec<Arc<WindowEvent>>,
-) -> WindowInput {
+pub fn window_of(conversation: ConversationId, events: Vec<Arc<WindowEvent>>) -> WindowInput {
     let mut branch = BranchState::root();
     events
         .iter()
@@ -67,6 +67,7 @@ pub(super) fn window_of(
         referred: BTreeMap::new(),
         long_term: Vec::new(),
         knowledge: None,
+        heuristics: Arc::new(PlainHeuristics),
     }
 }
 

@@ -3,17 +3,17 @@
 
 /// Records `count` steps.
 #[inline]
-pub(crate) fn note(count: usize) {
-    #[cfg(test)]
+pub fn note(count: usize) {
+    #[cfg(any(test, feature = "testkit"))]
     counted::add(count);
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "testkit")))]
     let _ = count;
 }
 
-#[cfg(test)]
-pub(crate) use counted::of;
+#[cfg(any(test, feature = "testkit"))]
+pub use counted::of;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testkit"))]
 mod counted {
     use std::cell::Cell;
 
@@ -26,7 +26,7 @@ mod counted {
     }
 
     /// Runs some work and returns the steps that it took on this thread.
-    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    pub fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
         let before = STEPS.get();
         let done = work();
         (STEPS.get() - before, done)

@@ -3,8 +3,9 @@
 mod calls;
 mod fold;
 mod maker;
-#[cfg(test)]
-pub(crate) mod samples;
+#[cfg(any(test, feature = "testkit"))]
+#[allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)]
+pub mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use super::called::CalledTools;
+use super::{called::CalledTools, heuristics::Heuristics};
 use treering_domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
@@ -59,6 +60,8 @@ pub struct WindowInput {
     pub long_term: Vec<LongTermEntry>,
     /// Tool knowledge as text; none if the policy does not enable it.
     pub knowledge: Option<String>,
+    /// Heuristics about recorded text.
+    pub heuristics: Arc<dyn Heuristics>,
 }
 
 /// A key of the namespace's long-term context.

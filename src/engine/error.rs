@@ -2,7 +2,8 @@
 
 use std::{error::Error, path::PathBuf, sync::Arc};
 
-use treering_context::knowledge::KnowledgePolicyError;
+#[cfg(feature = "digest")]
+use treering_digest::knowledge::KnowledgePolicyError;
 use treering_domain::{
     Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
     limits::{RETRY_MIN, VIEWS_RETRY},
@@ -105,6 +106,7 @@ pub enum AppendError {
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
     /// The conversation's stored `knowledge` policy is invalid.
+    #[cfg(feature = "digest")]
     #[error(transparent)]
     KnowledgePolicy(#[from] KnowledgePolicyError),
     /// No such conversation in this namespace.

@@ -95,13 +95,14 @@ use std::{
     },
 };
 
+#[cfg(feature = "digest")]
+pub use self::context::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
 pub use self::{
     append::Pending,
     context::{
         BranchValues, BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan,
-        ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, KnowledgeAnswer,
-        KnowledgeQuery, LONG_TERM_LABEL, PlanQuery, Prerequisites, Return, SetContext, Spawn,
-        Spawned, ToolSnapshot,
+        ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, LONG_TERM_LABEL,
+        PlanQuery, Return, SetContext, Spawn, Spawned, ToolSnapshot,
     },
     derived::{derived_id, is_derived},
     erase::{
@@ -128,6 +129,11 @@ use self::{
     states::{HotSet, SharedViews},
 };
 use treering_base::disk::DiskSpace;
+use treering_context::heuristics::Heuristics;
+#[cfg(not(feature = "digest"))]
+use treering_context::heuristics::PlainHeuristics as OwnHeuristics;
+#[cfg(feature = "digest")]
+use treering_digest::Digest as OwnHeuristics;
 use treering_domain::{
     BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits, Namespace,
     Position, Quotas, TimestampMicros,
@@ -164,6 +170,8 @@ pub struct OpenOptions {
     pub only_checked: bool,
     /// The quotas of the namespaces. Existing content stays, even above its quota.
     pub quotas: Quotas,
+    /// Heuristics about recorded text, for requests and summaries.
+    pub heuristics: Arc<dyn Heuristics>,
 }
 
 /// When the events of a log are packed into compressed blocks (`docs/FORMAT.md`).
@@ -191,6 +199,7 @@ impl OpenOptions {
             pseudonyms: false,
             only_checked: false,
             quotas: Quotas::default(),
+            heuristics: Arc::new(OwnHeuristics),
         }
     }
 
@@ -300,6 +309,12 @@ impl Engine {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.options.limits
+    }
+
+    /// Returns the heuristics that this store was opened with.
+    #[must_use]
+    pub fn heuristics(&self) -> &Arc<dyn Heuristics> {
+        &self.inner.options.heuristics
     }
 
     /// Announces the address to other processes that try to open the folder.

@@ -5,7 +5,7 @@ use super::{
     from_proto::{self, Malformed},
     to_proto,
 };
-use treering_context::knowledge::{FileVariables, KnownFile, Suggested, Suggestion};
+use treering_digest::knowledge::{FileVariables, KnownFile, Suggested, Suggestion};
 use treering_engine::{KnowledgeAnswer, ToolSnapshot};
 use treering_proto::pb;
 

@@ -12,10 +12,7 @@ use super::{
 };
 use treering_context::{
     compaction::{self, DIALOGUE_INSTRUCTION, INSTRUCTION, SNAPSHOT_INSTRUCTION, tool_names_in},
-    summary::{
-        DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, SnapshotDue, dialogue_due, dialogue_summary,
-        result_summary, snapshots_due,
-    },
+    due::{DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, SnapshotDue, dialogue_due, snapshots_due},
     window::WindowInput,
 };
 use treering_domain::{
@@ -239,7 +236,11 @@ impl Worker {
                 tools: &no_tools,
                 chars_max: SNAPSHOT_CHARS_MAX,
             };
-            let extract = || result_summary(result, SNAPSHOT_CHARS_MAX);
+            let extract = || {
+                self.engine
+                    .heuristics()
+                    .result_summary(result, SNAPSHOT_CHARS_MAX)
+            };
             let answer = self.answer(question, extract, failures).await?;
             let body = EventBody::ToolSnapshotRecorded(ToolSnapshotRecorded {
                 call_id: call.call_id.clone(),
@@ -266,7 +267,12 @@ impl Worker {
         let tools = compaction::tools_of(window);
         let events = &window.events[due.first..due.end];
         let previous = due.previous.map_or("", |summary| summary.content.as_str());
-        let mut material = compaction::transcript(events, &tools, DIALOGUE_SHOWN_CHARS_MAX);
+        let mut material = compaction::transcript(
+            &**self.engine.heuristics(),
+            events,
+            &tools,
+            DIALOGUE_SHOWN_CHARS_MAX,
+        );
         if !previous.is_empty() {
             material = format!("[earlier summary]\n{previous}\n\n{material}");
         }
@@ -278,7 +284,8 @@ impl Worker {
         };
         let extract = || {
             let room = DIALOGUE_SUMMARY_CHARS_MAX;
-            let told = dialogue_summary(window.conversation, events, room);
+            let heuristics = self.engine.heuristics();
+            let told = heuristics.dialogue_summary(window.conversation, events, room);
             let earlier: String = previous.chars().take(room).collect();
             format!("{earlier}\n\n{told}").trim().to_owned()
         };

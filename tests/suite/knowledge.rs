@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, env, path::Path, sync::Arc};
 
 use tonic::Code;
 use treering::{
-    context::knowledge::{Knowledge, KnowledgePolicy, UNKNOWN_FILE},
+    digest::knowledge::{Knowledge, KnowledgePolicy, UNKNOWN_FILE},
     domain::*,
     engine::*,
     import::{openai_chat, source::LineSource},

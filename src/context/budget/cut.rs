@@ -1,7 +1,7 @@
 //! Cuts long texts to head and tail. The tail is kept because errors are in the last lines.
 
 use super::{
-    blobs, file_lines,
+    Scope, blobs, file_lines,
     mark::{CutMark, RESULT},
 };
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     shared::{Parts, SharedContent},
     steps,
 };
-use treering_domain::{ContentPart, ConversationId};
+use treering_domain::ContentPart;
 
 /// Least that a cut must remove, as a share of the text and in bytes. A mark takes about 100 bytes,
 /// so a smaller cut is not worth it.
@@ -52,7 +52,7 @@ pub(super) fn bytes(item: &Item, of: Of) -> usize {
 /// Reasoning and calls do not change.
 pub(super) fn item(
     item: &Item,
-    conversation: ConversationId,
+    scope: Scope<'_>,
     bytes_max: usize,
     of: Of,
 ) -> Option<SharedContent> {
@@ -69,21 +69,21 @@ pub(super) fn item(
             let at = item
                 .events
                 .first()
-                .map(|at| short_reference(conversation, *at));
+                .map(|at| short_reference(scope.conversation, *at));
             let frame = match item.section {
                 Section::Compaction => framed_summary,
                 _ => unframed,
             };
-            cut_message(message, at, each_max, frame)
+            cut_message(message, scope, at, each_max, frame)
         }
-        Content::Step(step) => cut_step(step, conversation, each_max, of),
+        Content::Step(step) => cut_step(step, scope, each_max, of),
     };
     changed.then_some(content)
 }
 
 /// The item with encoded data removed from its results, including results told in a message. None
 /// if there is no encoded data.
-pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option<SharedContent> {
+pub(super) fn without_blobs(item: &Item, scope: Scope<'_>) -> Option<SharedContent> {
     if !item.content.is_encoded(is_encoded) {
         return None;
     }
@@ -91,8 +91,8 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
     match content.make_mut() {
         Content::Message(message) => {
             let at = item.events.first().copied();
-            let at = at.map(|at| short_reference(conversation, at));
-            let mark = CutMark::of(whose(message), at);
+            let at = at.map(|at| short_reference(scope.conversation, at));
+            let mark = CutMark::of(whose(message), at, scope.heuristics);
             message.parts = parts_without_blobs(&message.parts, &mark);
         }
         Content::Step(step) => {
@@ -100,8 +100,8 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
                 if let Outcome::Result(result) = &mut call.outcome
                     && result_is_encoded(result)
                 {
-                    let at = short_reference(conversation, result.event);
-                    let mark = CutMark::of(RESULT, Some(at));
+                    let at = short_reference(scope.conversation, result.event);
+                    let mark = CutMark::of(RESULT, Some(at), scope.heuristics);
                     result.parts = match result.parts.is_empty() {
                         false => parts_without_blobs(&result.parts, &mark),
                         true => {
@@ -121,7 +121,7 @@ pub(super) fn without_blobs(item: &Item, conversation: ConversationId) -> Option
     Some(content)
 }
 
-fn parts_without_blobs(parts: &[ContentPart], mark: &CutMark) -> Parts {
+fn parts_without_blobs(parts: &[ContentPart], mark: &CutMark<'_>) -> Parts {
     let parts = parts.iter().map(|part| {
         let told = part.text().and_then(|text| mark.without_blobs(text));
         told.map_or_else(|| part.clone(), ContentPart::Text)
@@ -214,11 +214,12 @@ fn unframed(text: &str) -> Framed<'_> {
 
 fn cut_message(
     message: &mut Message,
+    scope: Scope<'_>,
     at: Option<String>,
     each_max: usize,
     frame: fn(&str) -> Framed<'_>,
 ) -> bool {
-    let mark = CutMark::of(whose(message), at);
+    let mark = CutMark::of(whose(message), at, scope.heuristics);
     let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
     if !message.parts.iter().any(long) {
         return false;
@@ -246,7 +247,7 @@ fn whose(message: &Message) -> &'static str {
     }
 }
 
-fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: Of) -> bool {
+fn cut_step(step: &mut Step, scope: Scope<'_>, each_max: usize, of: Of) -> bool {
     let mut changed = false;
     for block in &mut step.blocks {
         match block {
@@ -255,8 +256,8 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
                 if let Outcome::Result(result) = &mut call.outcome
                     && is_long(result_bytes(result), each_max)
                 {
-                    let at = short_reference(conversation, result.event);
-                    cut_result(result, at, begins, each_max);
+                    let at = short_reference(scope.conversation, result.event);
+                    cut_result(result, scope, at, begins, each_max);
                     changed = true;
                 }
             }
@@ -265,8 +266,9 @@ fn cut_step(step: &mut Step, conversation: ConversationId, each_max: usize, of: 
                     && is_long(text.len(), each_max)
                 {
                     let at = part.recorded_at();
-                    let at = at.map(|at| short_reference(conversation, at));
-                    let text = CutMark::of("what was said", at).cut(text, each_max);
+                    let at = at.map(|at| short_reference(scope.conversation, at));
+                    let text =
+                        CutMark::of("what was said", at, scope.heuristics).cut(text, each_max);
                     *part = ContentPart::Text(text).into();
                     changed = true;
                 }
@@ -293,10 +295,16 @@ fn is_long(bytes: usize, each_max: usize) -> bool {
     bytes > each_max.saturating_add((each_max / SAVES_AT_LEAST).max(SAVES_BYTES_LEAST))
 }
 
-fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_max: usize) {
+fn cut_result(
+    result: &mut ResultOutcome,
+    scope: Scope<'_>,
+    at: String,
+    begins: Option<u64>,
+    each_max: usize,
+) {
     let mark = CutMark {
         begins,
-        ..CutMark::of(RESULT, Some(at))
+        ..CutMark::of(RESULT, Some(at), scope.heuristics)
     };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
@@ -343,8 +351,8 @@ fn cut_result(result: &mut ResultOutcome, at: String, begins: Option<u64>, each_
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::Speaker;
-    use treering_domain::{EventRef, Revision};
+    use crate::{draft::Speaker, heuristics::PlainHeuristics};
+    use treering_domain::{ConversationId, EventRef, Revision};
 
     // The mark counted the enhancer's frame around a summary as lines of the summary, so a reader
     // who asked for the omitted lines missed the first one.
@@ -363,7 +371,11 @@ mod tests {
             conversation,
             revision: Revision(445),
         }];
-        let content = item(&of_compaction, conversation, 1_000, Of::All).unwrap();
+        let scope = Scope {
+            conversation,
+            heuristics: &PlainHeuristics,
+        };
+        let content = item(&of_compaction, scope, 1_000, Of::All).unwrap();
         let Content::Message(message) = &*content else {
             panic!("a message")
         };

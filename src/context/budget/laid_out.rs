@@ -1,11 +1,10 @@
 //! The result of a layout, and how it is applied to the draft.
 
-use super::{note, pieces::PieceForm, said::Listed};
+use super::{Scope, note::Notes, pieces::PieceForm};
 use crate::{
     draft::{Draft, Fate, Item},
     tokens::Tally,
 };
-use treering_domain::ConversationId;
 
 /// The new form of the conversation.
 #[derive(Debug)]
@@ -20,13 +19,11 @@ pub(super) struct LaidOut {
     pub room: u64,
     /// Tokens for each note, in order.
     pub rooms: Vec<u64>,
-    /// The conversation of the request.
-    pub conversation: ConversationId,
 }
 
 impl LaidOut {
     /// Applies the layout to the draft, and inserts a note into each gap while there is room.
-    pub fn apply(self, draft: &mut Draft, tally: &Tally, budget: u64) {
+    pub fn apply(self, draft: &mut Draft, scope: Scope<'_>, tally: &Tally, budget: u64) {
         let mut left = budget.saturating_sub(self.tokens);
         let mut rooms = self.rooms.iter().copied();
         let mut notes: Vec<(usize, Item)> = Vec::new();
@@ -38,8 +35,12 @@ impl LaidOut {
             .iter()
             .filter(|(_, form, _)| !matches!(form, PieceForm::Gone));
         let stays = stays.flat_map(|(place, ..)| draft.items[*place].events.iter().copied());
-        let stays = stays.collect();
-        let mut tasks = Listed::default();
+        let mut writer = Notes {
+            writer: scope.heuristics.notes(),
+            conversation: scope.conversation,
+            tally,
+            stays: stays.collect(),
+        };
         for (place, form) in places.chain(ended) {
             if matches!(form, PieceForm::Gone) {
                 run.push(place);
@@ -52,10 +53,7 @@ impl LaidOut {
             // Items without tokens are not sent, so a note does not mention them.
             let gone: Vec<_> = gone.filter(|item| item.tokens > 0).collect();
             let most = rooms.next().unwrap_or_default().min(left);
-            // Open tasks as of this place, so that later calls do not change a note that was sent.
-            let tasks = tasks.told(&draft.items, first..last + 1);
-            let tasks = tasks.as_deref();
-            if let Some(note) = note::note(&gone, self.conversation, tally, most, &stays, tasks) {
+            if let Some(note) = writer.note(draft, first..last + 1, &gone, most) {
                 left -= note.tokens;
                 notes.push((first, note));
             }

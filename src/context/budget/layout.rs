@@ -9,12 +9,11 @@ mod filling;
 mod letting_go;
 
 use super::{
-    arguments,
+    Scope, arguments,
     cut::{self, Of},
     laid_out::LaidOut,
     pieces::{self, Piece, PieceForm},
     rooms::Rooms,
-    said::is_final,
 };
 use crate::{
     draft::{Block, Draft, Item, Section, Step},
@@ -23,7 +22,7 @@ use crate::{
     steps,
     tokens::Tally,
 };
-use treering_domain::{ContentPart, ConversationId};
+use treering_domain::ContentPart;
 
 /// Percentage of the budget that a layout fills. The rest is room to grow.
 const TARGET_PERCENT: u64 = 82;
@@ -64,12 +63,12 @@ impl May {
 /// Computes the layout of a counted draft.
 pub(super) fn lay_out(
     draft: &Draft,
-    conversation: ConversationId,
+    scope: Scope<'_>,
     tally: &Tally,
     may: May,
     budget: u64,
 ) -> LaidOut {
-    let pieces = pieces::of(draft, conversation, tally, |item| may.cut(item));
+    let pieces = pieces::of(draft, scope, tally, |item| may.cut(item));
     steps::note(pieces.len());
     let all: u64 = pieces.iter().map(|piece| piece.source.tokens).sum();
     let beside = draft.tokens().saturating_sub(all);
@@ -79,11 +78,11 @@ pub(super) fn lay_out(
     let held = held(&pieces, steady, budget, target);
     let layout = |pieces, room, room_max| Layout {
         pieces,
-        conversation,
+        scope,
         tally,
         may,
         budget,
-        rooms: Rooms::new(budget, tally),
+        rooms: Rooms::new(budget, tally, scope.heuristics),
         room,
         room_max,
     };
@@ -105,7 +104,6 @@ pub(super) fn lay_out(
         fits: tokens <= budget,
         room: budget.saturating_sub(beside),
         rooms,
-        conversation,
     }
 }
 
@@ -155,12 +153,11 @@ fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
 
 struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
-    /// The conversation of the request.
-    conversation: ConversationId,
+    scope: Scope<'t>,
     tally: &'t Tally,
     may: May,
     budget: u64,
-    rooms: Rooms,
+    rooms: Rooms<'t>,
     /// Tokens for the pieces and notes.
     room: u64,
     /// Limit to which a large last message may raise `room`.
@@ -172,7 +169,7 @@ impl<'a> Layout<'a, '_> {
     fn run(mut self) -> (Vec<Piece<'a>>, Vec<u64>) {
         if self.tokens() > self.room {
             let may = self.may;
-            pieces::tell_once(&mut self.pieces, self.conversation, self.tally, |item| {
+            pieces::tell_once(&mut self.pieces, self.scope, self.tally, |item| {
                 may.cut(item)
             });
         }
@@ -238,10 +235,12 @@ impl<'a> Layout<'a, '_> {
         let item = &piece.source;
         let mut short = self.without_thoughts(item);
         if (item.step().is_some() || item.is_told()) && self.may.cut(item) {
-            if let Some(content) = cut::item(&short, self.conversation, bytes, Of::Results) {
+            if let Some(content) = cut::item(&short, self.scope, bytes, Of::Results) {
                 short.content = content;
             }
-            if !is_last && let Some(content) = arguments::cut(&short, self.conversation, bytes) {
+            if !is_last
+                && let Some(content) = arguments::cut(&short, self.scope.conversation, bytes)
+            {
                 short.content = content;
             }
         }
@@ -269,10 +268,10 @@ impl<'a> Layout<'a, '_> {
             return None;
         }
         let mut pared = self.without_thoughts(&piece.source);
-        if let Some(content) = cut::item(&pared, self.conversation, bytes, Of::All) {
+        if let Some(content) = cut::item(&pared, self.scope, bytes, Of::All) {
             pared.content = content;
         }
-        if let Some(content) = arguments::pare(&pared, self.conversation, bytes) {
+        if let Some(content) = arguments::pare(&pared, self.scope.conversation, bytes) {
             pared.content = content;
         }
         let tokens = self.tally.item(&pared);
@@ -326,7 +325,7 @@ impl<'a> Layout<'a, '_> {
             if bytes < cut::LEAST_BYTES {
                 return None;
             }
-            let Some(content) = cut::item(source, self.conversation, bytes, of) else {
+            let Some(content) = cut::item(source, self.scope, bytes, of) else {
                 continue;
             };
             let cut = self.tally.item(&Item {
@@ -343,7 +342,7 @@ impl<'a> Layout<'a, '_> {
 
 /// Whether the item is a message or an answer of the model without calls.
 fn is_said_at_length(item: &Item) -> bool {
-    item.step().is_none() || is_final(item)
+    item.step().is_none() || item.is_final()
 }
 
 pub(super) fn scaled(tokens: u64, factor: f64) -> usize {

@@ -1,8 +1,8 @@
 //! Cuts texts and marks the cut. A cut is at the ends of lines, in JSON by its members, and in test
 //! output by its failures.
 
-use super::{blobs, json, runs};
-use crate::words::without_reminders;
+use super::{blobs, json};
+use crate::heuristics::Heuristics;
 
 /// Name in a mark for the text of a tool result.
 pub(super) const RESULT: &str = "this result";
@@ -16,7 +16,8 @@ const LINE_WITHIN_BYTES: usize = 100;
 const BLOB_HEAD: usize = 16;
 
 /// The mark that stands where a text was cut.
-pub(super) struct CutMark {
+pub(super) struct CutMark<'h> {
+    pub heuristics: &'h dyn Heuristics,
     pub of: &'static str,
     /// The suffix with the reference of the whole text, or empty.
     pub whole: String,
@@ -24,9 +25,10 @@ pub(super) struct CutMark {
     pub begins: Option<u64>,
 }
 
-impl CutMark {
-    pub fn of(of: &'static str, at: Option<String>) -> Self {
+impl<'h> CutMark<'h> {
+    pub fn of(of: &'static str, at: Option<String>, heuristics: &'h dyn Heuristics) -> Self {
         Self {
+            heuristics,
             of,
             whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
             begins: None,
@@ -36,7 +38,7 @@ impl CutMark {
     /// Head and tail of a text, of about `bytes_max` bytes in total.
     pub fn cut(&self, text: &str, bytes_max: usize) -> String {
         // Reminders that a harness appended are not the end of the text.
-        let told = without_reminders(text);
+        let told = self.heuristics.without_notices(text);
         if told.len() > bytes_max
             && let Some(json) = json::cut(told, bytes_max)
         {
@@ -46,7 +48,7 @@ impl CutMark {
         }
         if told.len() > bytes_max
             && self.of == RESULT
-            && let Some((run, gone)) = runs::cut(told, bytes_max)
+            && let Some((run, gone)) = self.heuristics.cut_run(told, bytes_max)
         {
             let gone = gone + text.len() - told.len();
             return format!("{run}{}", self.behind(gone, text.len(), ""));
@@ -153,11 +155,12 @@ fn ceil(text: &str, mut at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::heuristics::PlainHeuristics;
 
     // Omitted lines can be read again by their numbers, but the mark did not name them.
     #[test]
     fn cut_mark_names_the_omitted_lines() {
-        let mark = CutMark::of(RESULT, Some("#7".to_owned()));
+        let mark = CutMark::of(RESULT, Some("#7".to_owned()), &PlainHeuristics);
         let text: String = (1..=100)
             .map(|line| format!("this is line {line}\n"))
             .collect();
@@ -183,29 +186,12 @@ mod tests {
     // their lines.
     #[test]
     fn short_cut_keeps_whole_lines() {
-        let mark = CutMark::of(RESULT, None);
+        let mark = CutMark::of(RESULT, None, &PlainHeuristics);
         let text = "  (use \"git add/rm <file>...\" to update what will be committed)\n".repeat(8);
         let told = mark.cut(&text, 270);
         let is_whole = |line: &str| line.ends_with("committed)") && line.starts_with("  (");
         let whole = told.lines().filter(|line| !line.starts_with("[…"));
         assert!(whole.clone().count() >= 2, "{told}");
         assert!(whole.clone().all(is_whole), "{told}");
-    }
-
-    // Test output must be cut by its failures, or the failed line is lost in the middle. A message
-    // is not cut that way.
-    #[test]
-    fn test_output_is_cut_around_its_failures() {
-        let passed = |from: usize| -> String {
-            let line = |at| format!("ok  \texample.org/cli/part{at}\t(cached)\n");
-            (from..from + 12).map(line).collect()
-        };
-        let failed = "FAIL\texample.org/cli/part12 [build failed]\n";
-        let text = format!("{}{failed}{}", passed(0), passed(13));
-        let told = CutMark::of(RESULT, None).cut(&text, 300);
-        assert!(told.contains(failed.trim_end()), "{told}");
-        assert!(!told.contains("(cached)"), "{told}");
-        let said = CutMark::of("this message", None).cut(&text, 300);
-        assert!(said.contains("(cached)"), "{said}");
     }
 }

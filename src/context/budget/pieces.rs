@@ -5,13 +5,14 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use super::{cut, once};
+use super::{Scope, cut, once};
 use crate::{
     draft::{Draft, Fate, Item, Outcome, Section},
+    heuristics::Heuristics,
     shared::SharedContent,
     tokens::Tally,
 };
-use treering_domain::{ConversationId, EventRef};
+use treering_domain::EventRef;
 
 /// What becomes of an item.
 #[derive(Clone, Debug)]
@@ -100,14 +101,14 @@ pub(super) fn whole(draft: &Draft) -> Vec<Piece<'_>> {
 /// The pieces of a draft, without encoded data in results that may be cut.
 pub(super) fn of<'a>(
     draft: &'a Draft,
-    conversation: ConversationId,
+    scope: Scope<'_>,
     tally: &Tally,
     may_cut: impl Fn(&Item) -> bool,
 ) -> Vec<Piece<'a>> {
     let mut pieces = whole(draft);
     for piece in &mut pieces {
         if may_cut(&piece.item)
-            && let Some(content) = cut::without_blobs(&piece.item, conversation)
+            && let Some(content) = cut::without_blobs(&piece.item, scope)
         {
             piece.lessen(content, tally);
         }
@@ -118,17 +119,17 @@ pub(super) fn of<'a>(
 /// Replaces results that are repeated later by a note.
 pub(super) fn tell_once(
     pieces: &mut [Piece<'_>],
-    conversation: ConversationId,
+    scope: Scope<'_>,
     tally: &Tally,
     may_cut: impl Fn(&Item) -> bool,
 ) {
-    let later = told_later(pieces);
+    let later = told_later(pieces, scope.heuristics);
     if later.is_empty() {
         return;
     }
     for piece in pieces {
         if may_cut(&piece.item)
-            && let Some(content) = once::step(&piece.source, conversation, &later)
+            && let Some(content) = once::step(&piece.source, scope, &later)
         {
             let before = piece.clone();
             if piece.lessen(content, tally) {
@@ -140,7 +141,7 @@ pub(super) fn tell_once(
 }
 
 /// Maps each result that is repeated later to its last occurrence.
-fn told_later(pieces: &[Piece<'_>]) -> HashMap<EventRef, EventRef> {
+fn told_later(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> HashMap<EventRef, EventRef> {
     let mut newest: HashMap<Cow<'_, str>, EventRef> = HashMap::new();
     let mut later = HashMap::new();
     let mut seen = HashSet::new();
@@ -153,7 +154,7 @@ fn told_later(pieces: &[Piece<'_>]) -> HashMap<EventRef, EventRef> {
             let Outcome::Result(result) = &call.outcome else {
                 continue;
             };
-            let Some(text) = once::repeatable(result) else {
+            let Some(text) = once::repeatable(result, heuristics) else {
                 continue;
             };
             match newest.get(&text) {

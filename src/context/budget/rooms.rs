@@ -4,9 +4,9 @@
 use super::{
     layout::scaled,
     pieces::Piece,
-    said::{is_answer, is_final, is_of_user, is_said, reply},
+    said::{is_said, reply},
 };
-use crate::tokens::Tally;
+use crate::{heuristics::Heuristics, tokens::Tally};
 
 /// Minimum size of a note as a share of the budget, clamped to `NOTE_TOKENS`. These are unscaled
 /// counts, because the text of a note is the same for every model.
@@ -27,7 +27,8 @@ const TOKEN_BYTES: u64 = 3;
 
 /// Room for notes, in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rooms {
+pub(super) struct Rooms<'h> {
+    heuristics: &'h dyn Heuristics,
     /// Minimum for each note.
     pub least: u64,
     /// Additional room for quotes in all notes together.
@@ -43,17 +44,17 @@ struct Wants {
 }
 
 impl Wants {
-    fn add(&mut self, piece: &Piece<'_>) {
+    fn add(&mut self, piece: &Piece<'_>, heuristics: &dyn Heuristics) {
         let item = &piece.item;
-        if is_of_user(item) && is_said(item) {
+        if item.is_of_user() && is_said(item, heuristics) {
             self.some += item.tokens.min(WORD_TOKENS.0);
             self.all += item.tokens.min(WORD_TOKENS.1);
-        } else if is_final(item) {
+        } else if item.is_final() {
             self.some += item.tokens.min(ANSWER_TOKENS.0);
             self.all += item.tokens.min(ANSWER_TOKENS.1);
         } else if let Some(step) = item.step() {
             self.calls += 1;
-            for (_, reply) in step.calls().filter_map(reply) {
+            for (_, reply) in step.calls().filter_map(|call| reply(call, heuristics)) {
                 let told = reply.told("");
                 let words: usize = told.iter().map(|(to, said)| to.len() + said.len()).sum();
                 if words > 0 {
@@ -62,7 +63,7 @@ impl Wants {
                     self.all += tokens.min(WORD_TOKENS.1);
                 }
             }
-            if is_answer(item) {
+            if item.is_answer() {
                 self.all += ANSWER_TOKENS.1;
             }
         }
@@ -73,11 +74,12 @@ impl Wants {
     }
 }
 
-impl Rooms {
-    pub fn new(budget: u64, tally: &Tally) -> Self {
+impl<'h> Rooms<'h> {
+    pub fn new(budget: u64, tally: &Tally, heuristics: &'h dyn Heuristics) -> Self {
         let (least, most) = NOTE_TOKENS;
         let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
         Self {
+            heuristics,
             least: (budget / NOTE_SHARE).clamp(scaled(least), scaled(most)),
             words_max: budget / WORDS_SHARE,
         }
@@ -88,20 +90,20 @@ impl Rooms {
         let mut wants = Wants::default();
         let goes = pieces.iter().enumerate();
         goes.filter(|(at, _)| !stays.contains(at))
-            .for_each(|(_, piece)| wants.add(piece));
+            .for_each(|(_, piece)| wants.add(piece, self.heuristics));
         wants.some.min(self.words_max)
     }
 
     /// Tokens that the notes for these pieces need.
     pub fn needed(&self, pieces: &[Piece<'_>]) -> u64 {
-        let gaps = gaps(pieces);
+        let gaps = gaps(pieces, self.heuristics);
         let words: u64 = gaps.iter().map(|wants| wants.some).sum();
         gaps.len() as u64 * self.least + words.min(self.words_max)
     }
 
     /// Tokens for each note, in order: the minimum, and a share of the rest by what each wants.
     pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
-        let gaps = gaps(pieces);
+        let gaps = gaps(pieces, self.heuristics);
         let left = left.saturating_sub(gaps.len() as u64 * self.least);
         let wanted: u64 = gaps.iter().map(|wants| wants.whole()).sum();
         let shared = left.min(wanted);
@@ -114,7 +116,7 @@ impl Rooms {
 }
 
 /// What each run of dropped pieces wants.
-fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
+fn gaps(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> Vec<Wants> {
     let mut gaps: Vec<Wants> = Vec::new();
     let mut in_gap = false;
     for piece in pieces {
@@ -123,7 +125,7 @@ fn gaps(pieces: &[Piece<'_>]) -> Vec<Wants> {
                 gaps.push(Wants::default());
             }
             if let Some(wants) = gaps.last_mut() {
-                wants.add(piece);
+                wants.add(piece, heuristics);
             }
         }
         in_gap = piece.is_gone();

@@ -6,8 +6,6 @@ mod made;
 mod messages;
 mod params;
 mod prompts;
-#[cfg(test)]
-mod short_tests;
 pub(crate) mod snapshots;
 mod summary;
 #[cfg(test)]

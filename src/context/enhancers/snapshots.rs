@@ -4,10 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
-    digest::{ResultOf, digest},
     draft::{Call, Content, Draft, Fate, Item, Outcome, ResultOutcome, Section, Snapshot},
     enhancer::Enhancer,
     explain::EnhancerReport,
+    heuristics::{Heuristics, ResultOf},
     policy::{ContextPolicy, ToolResults},
     references::short_reference,
     tokens::Counter,
@@ -86,6 +86,7 @@ fn finished_turns(draft: &Draft) -> u32 {
 
 /// Makes digests of a window's results.
 pub(crate) struct Snapshots<'a> {
+    heuristics: &'a dyn Heuristics,
     conversation: ConversationId,
     recorded: HashMap<(&'a str, Revision), &'a str>,
     events: HashMap<EventRef, &'a Arc<WindowEvent>>,
@@ -112,6 +113,7 @@ impl<'a> Snapshots<'a> {
         let set = policy.enhancers.get(NAME);
         let max_chars = set.and_then(|set| set.params.get("max_chars")?.as_u64());
         Self {
+            heuristics: &*window.heuristics,
             conversation: window.conversation,
             recorded,
             events,
@@ -198,7 +200,7 @@ impl<'a> Snapshots<'a> {
         if let Some(event) = self.events.get(&result.event)
             && let EventBody::ToolResultRecorded(recorded) = &event.body
         {
-            return digest(said, recorded, self.max_chars);
+            return self.heuristics.digest(said, recorded, self.max_chars);
         }
         let recorded = ToolResultRecorded {
             success: result.success,
@@ -207,7 +209,7 @@ impl<'a> Snapshots<'a> {
             structured: result.structured.clone(),
             ..ToolResultRecorded::text(call.call_id.clone(), "")
         };
-        digest(said, &recorded, self.max_chars)
+        self.heuristics.digest(said, &recorded, self.max_chars)
     }
 }
 

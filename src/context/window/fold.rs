@@ -19,9 +19,10 @@ use crate::{
     draft::{
         Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker, Step,
     },
+    heuristics::Heuristics,
     references::short_reference,
     shared::Parts,
-    steps, stopping, words,
+    steps, stopping,
 };
 use treering_domain::{
     BranchState, Compacted, CompactionTrigger, ContentPart, Decision, EventBody, EventRef,
@@ -37,7 +38,7 @@ pub(crate) const MESSAGES: &str = "messages";
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     match &input.folded {
         Some(folded) if folded.is_of(&input.branch, &input.events) => folded.items(),
-        _ => Folded::of(&input.branch, &input.events).items(),
+        _ => Folded::of(&input.branch, &input.events, &input.heuristics).items(),
     }
 }
 
@@ -53,9 +54,13 @@ pub struct Folded {
 impl Folded {
     /// Folds a window's events.
     #[must_use]
-    pub fn of(branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+    pub fn of(
+        branch: &BranchState,
+        events: &[Arc<WindowEvent>],
+        heuristics: &Arc<dyn Heuristics>,
+    ) -> Self {
         let empty = Self {
-            fold: Fold::new(branch).with_model(branch, events),
+            fold: Fold::new(branch, Arc::clone(heuristics)).with_model(branch, events),
             events: 0,
             last: None,
         };
@@ -69,7 +74,7 @@ impl Folded {
         if self.can_grow(branch, events) {
             return self.clone().and(branch, events);
         }
-        Self::of(branch, events)
+        Self::of(branch, events, &self.fold.heuristics)
     }
 
     fn and(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
@@ -162,6 +167,7 @@ struct Current {
 
 #[derive(Clone, Debug)]
 struct Fold {
+    heuristics: Arc<dyn Heuristics>,
     /// Counts turns and open calls as the branch does.
     counting: BranchState,
     turn: u32,
@@ -180,8 +186,9 @@ struct Fold {
 }
 
 impl Fold {
-    fn new(branch: &BranchState) -> Self {
+    fn new(branch: &BranchState, heuristics: Arc<dyn Heuristics>) -> Self {
         Self {
+            heuristics,
             counting: BranchState {
                 compaction: branch.compaction,
                 ..BranchState::root()
@@ -313,11 +320,12 @@ impl Fold {
             Role::System => Speaker::System,
             Role::Developer => Speaker::Developer,
         };
-        let command = words::local_command(message).filter(|_| speaker == Speaker::User);
+        let of_user = speaker == Speaker::User;
+        let command = self.heuristics.local_command(message).filter(|_| of_user);
         if command.as_ref().is_some_and(|command| command.is_hidden) {
             return;
         }
-        let by_harness = || speaker == Speaker::User && words::is_by_harness(message);
+        let by_harness = || of_user && self.heuristics.is_by_harness(message);
         let content = Message {
             speaker,
             author: message.author.clone(),
@@ -639,7 +647,7 @@ impl Fold {
                         index: 0,
                         ..current.clone()
                     }),
-                    ..Self::new(&self.counting)
+                    ..Self::new(&self.counting, Arc::clone(&self.heuristics))
                 };
                 for call in current.open.values() {
                     let (why, event) = call.open();

@@ -6,22 +6,22 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
-use crate::called::CalledTools;
+use crate::{called::CalledTools, heuristics::PlainHeuristics};
 use treering_domain::*;
 
 /// A branch's history that grows.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Story {
+pub struct Story {
     events: Vec<Arc<WindowEvent>>,
     /// Policies of the conversation.
     pub policies: BTreeMap<String, String>,
 }
 
-pub(crate) fn conversation() -> ConversationId {
+pub fn conversation() -> ConversationId {
     ConversationId(uuid::Uuid::from_u128(7))
 }
 
-pub(crate) fn at(revision: u64) -> EventRef {
+pub fn at(revision: u64) -> EventRef {
     EventRef {
         conversation: conversation(),
         revision: Revision(revision),
@@ -128,19 +128,20 @@ impl Story {
             earlier_tools: Arc::new(CalledTools::of(earlier)),
             long_term: Vec::new(),
             knowledge: None,
+            heuristics: Arc::new(PlainHeuristics),
         }
     }
 }
 
-pub(crate) fn say(role: Role, text: &str) -> EventBody {
+pub fn say(role: Role, text: &str) -> EventBody {
     EventBody::MessageAppended(MessageAppended::text(role, text))
 }
 
-pub(crate) fn json(text: &str) -> JsonText {
+pub fn json(text: &str) -> JsonText {
     JsonText::from_checked(Bytes::copy_from_slice(text.as_bytes()))
 }
 
-pub(crate) fn call(call_id: &str, needs_approval: bool) -> EventBody {
+pub fn call(call_id: &str, needs_approval: bool) -> EventBody {
     let arguments = json(r#"{"path": "src/main.rs"}"#);
     EventBody::ToolCallRequested(ToolCallRequested {
         call_id: call_id.to_owned(),
@@ -157,7 +158,7 @@ fn hash(arguments: &JsonText) -> ContentHash {
     ContentHash(blake3::hash(arguments.as_bytes()).into())
 }
 
-pub(crate) fn decided(call_id: &str, decision: Decision, reason: &str) -> EventBody {
+pub fn decided(call_id: &str, decision: Decision, reason: &str) -> EventBody {
     EventBody::ApprovalDecided(ApprovalDecided {
         call_id: call_id.to_owned(),
         decision,
@@ -167,7 +168,7 @@ pub(crate) fn decided(call_id: &str, decision: Decision, reason: &str) -> EventB
     })
 }
 
-pub(crate) fn cancelled(call_id: &str, reason: CancelReason, detail: &str) -> EventBody {
+pub fn cancelled(call_id: &str, reason: CancelReason, detail: &str) -> EventBody {
     EventBody::ToolCallCancelled(ToolCallCancelled {
         call_id: call_id.to_owned(),
         reason,
@@ -175,7 +176,7 @@ pub(crate) fn cancelled(call_id: &str, reason: CancelReason, detail: &str) -> Ev
     })
 }
 
-pub(crate) fn compacted(cut: u64, summary: &str) -> EventBody {
+pub fn compacted(cut: u64, summary: &str) -> EventBody {
     EventBody::Compacted(Compacted {
         summary: summary.to_owned(),
         cut_revision: Revision(cut),
@@ -187,7 +188,7 @@ pub(crate) fn compacted(cut: u64, summary: &str) -> EventBody {
     })
 }
 
-pub(crate) fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefinition {
+pub fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefinition {
     ToolDefinition {
         name: name.to_owned(),
         description: format!("does {name}"),
@@ -202,7 +203,7 @@ pub(crate) fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefini
 
 /// A next event, made valid for the events before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Next {
+pub enum Next {
     User(u16),
     Assistant(u16, u8),
     System,
@@ -222,7 +223,7 @@ pub(crate) enum Next {
     Compact(u8),
 }
 
-pub(crate) fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
+pub fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
     let byte = any::<u8>;
     let compact = move |back| match compactions {
         true => Next::Compact(back),
@@ -253,7 +254,7 @@ pub(crate) fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
 }
 
 /// A valid history with these events, as far as they are possible.
-pub(crate) fn told(nexts: &[Next]) -> Story {
+pub fn told(nexts: &[Next]) -> Story {
     let tools = ["t0", "t1", "t2"].map(|name| tool(name, name != "t0", "with care"));
     let mut story =
         Story::new()

@@ -1,4 +1,4 @@
-//! Tool observations of any branch as of any revision: the fold of `treering_context::knowledge`
+//! Tool observations of any branch as of any revision: the fold of `treering_digest::knowledge`
 //! over the branch's history.
 //!
 //! Folds are cached by branch and extended when the branch has grown. The cache is not needed for
@@ -21,7 +21,7 @@ use crate::{
     query::{BranchAddress, CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
     work::{Lane, lane_for},
 };
-use treering_context::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested};
+use treering_digest::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested};
 use treering_domain::{
     BranchId, BranchState, ConversationId, ConversationKey, EventBody, EventRef, Namespace,
     Revision, ToolDefinition,

@@ -6,6 +6,10 @@ mod build;
 mod cache;
 mod compact;
 mod earlier_tools;
+#[cfg(feature = "digest")]
+mod knowledge;
+#[cfg(not(feature = "digest"))]
+#[path = "no_knowledge.rs"]
 mod knowledge;
 mod recorded;
 mod snapshots;
@@ -13,12 +17,13 @@ mod sub_contexts;
 mod values;
 mod window;
 
+#[cfg(feature = "digest")]
+pub use self::knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
 pub use self::{
     active::{
         ContextChange, ContextEntry, ContextScope, ContextValues, LONG_TERM_LABEL, SetContext,
     },
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
-    knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites},
     snapshots::ToolSnapshot,
     sub_contexts::{Return, Spawn, Spawned},
     values::BranchValues,

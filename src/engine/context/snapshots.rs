@@ -1,6 +1,6 @@
 //! Result digests of finished calls.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use futures::StreamExt;
 
@@ -11,7 +11,7 @@ use crate::{
     history::decode_body,
     query::{BranchAddress, NamedEvent, ReadQuery, Source, ToolHistoryQuery},
 };
-use treering_context::{draft::full_result_ref, summary::result_summary};
+use treering_context::{draft::full_result_ref, heuristics::Heuristics};
 use treering_domain::{
     EventBody, EventKind, EventRef, JsonText, Revision, ToolCallRequested, ToolResultRecorded,
 };
@@ -94,7 +94,7 @@ impl Engine {
             kinds: KINDS.to_vec(),
             ..ReadQuery::all(query.address.namespace.clone(), source)
         });
-        let mut later = Later::default();
+        let mut later = Later::new(Arc::clone(self.heuristics()));
         let mut snapshots = Vec::new();
         while let Some(batch) = batches.next().await {
             for event in batch? {
@@ -111,8 +111,8 @@ impl Engine {
 }
 
 /// The results and summaries met in a backward read whose requests are still to come.
-#[derive(Default)]
 struct Later {
+    heuristics: Arc<dyn Heuristics>,
     /// By call id: a result belongs to the last request before it.
     results: HashMap<String, (EventRef, ToolResultRecorded)>,
     /// By call id and revision of the request: the last summary counts.
@@ -120,6 +120,14 @@ struct Later {
 }
 
 impl Later {
+    fn new(heuristics: Arc<dyn Heuristics>) -> Self {
+        Self {
+            heuristics,
+            results: HashMap::new(),
+            summaries: HashMap::new(),
+        }
+    }
+
     fn meet(&mut self, event: &NamedEvent, body: EventBody) -> Option<ToolSnapshot> {
         let header = &event.event.header;
         let at = EventRef {
@@ -146,7 +154,8 @@ impl Later {
         let recorded = self.summaries.remove(&(call.call_id.clone(), at.revision));
         Some(ToolSnapshot {
             recorded: recorded.is_some(),
-            result_summary: recorded.unwrap_or_else(|| result_summary(&result, SUMMARY_CHARS_MAX)),
+            result_summary: recorded
+                .unwrap_or_else(|| self.heuristics.result_summary(&result, SUMMARY_CHARS_MAX)),
             call_id: call.call_id,
             tool: call.tool,
             arguments: call.arguments,

@@ -82,6 +82,7 @@ impl Inner {
             earlier_tools: Arc::clone(&kept.earlier_tools),
             long_term,
             knowledge: None,
+            heuristics: Arc::clone(&self.options.heuristics),
         })
     }
 
@@ -182,7 +183,7 @@ impl Inner {
         }
         let folded = stopping::until(stops(), || match kept {
             Some(kept) => kept.folded.grown(branch, &read.events),
-            None => Folded::of(branch, &read.events),
+            None => Folded::of(branch, &read.events, &self.options.heuristics),
         });
         work::check()?;
         let is_wanted = branch.tools_defined.is_none() && branch.compaction.is_some();

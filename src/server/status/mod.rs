@@ -36,9 +36,9 @@ use super::{
 use treering_access::{KeyRefusal, KeyRole, TokenError};
 use treering_context::{
     RenderError,
-    knowledge::KNOWLEDGE_POLICY,
     policy::{CONTEXT_POLICY, PolicyError},
 };
+use treering_digest::knowledge::KNOWLEDGE_POLICY;
 use treering_domain::{
     Rejection,
     limits::{INDEX_RETRY, VIEWS_RETRY},

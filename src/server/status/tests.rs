@@ -546,7 +546,7 @@ fn late_answers_and_stored_policies_have_reasons() {
         stage: treering_engine::SearchStage::Run,
         waited: Duration::from_secs(30),
     };
-    let policy = treering_context::knowledge::KnowledgePolicy::merged("[]").unwrap_err();
+    let policy = treering_digest::knowledge::KnowledgePolicy::merged("[]").unwrap_err();
     let refused = [
         (Refusal::from(late), Code::DeadlineExceeded, "SEARCH_LATE"),
         (

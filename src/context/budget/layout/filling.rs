@@ -1,7 +1,6 @@
 //! Distributes the room that is left.
 
 use super::{Layout, Of, is_said_at_length};
-use crate::budget::said::is_of_user;
 
 /// Most pieces that are cut again to fill the room.
 const REFITS_MAX: usize = 8;
@@ -14,7 +13,7 @@ impl Layout<'_, '_> {
         let mut left = self.room.saturating_sub(self.tokens());
         left = left.saturating_sub(self.rooms.needed(&self.pieces));
         let newest_first = || (0..self.pieces.len()).rev();
-        let by_user = newest_first().filter(|at| is_of_user(&self.pieces[*at].item));
+        let by_user = newest_first().filter(|at| self.pieces[*at].item.is_of_user());
         let order = self.first_said().into_iter().chain(by_user);
         let is_told = |at: &usize| self.pieces[*at].item.is_told();
         let (told, others): (Vec<_>, Vec<_>) = newest_first().partition(is_told);

@@ -2,8 +2,9 @@
 
 use super::{Layout, Of, Piece, PieceForm, is_said_at_length};
 use crate::{
-    budget::said::{is_answer, is_bare_command, is_of_user, is_said},
+    budget::said::{is_bare_command, is_said},
     draft::Section,
+    heuristics::Heuristics,
 };
 
 /// Share of the room for a long message that is not among the newest.
@@ -94,23 +95,26 @@ impl Layout<'_, '_> {
         let pieces = self.pieces.iter().enumerate();
         let pieces = pieces.filter(|(_, piece)| is_behind(piece));
         let is_followed = |(at, _): &(usize, &Piece<'_>)| !self.is_broken_off(*at);
-        said(pieces.clone().filter(is_followed)).or_else(|| said(pieces))
+        let heuristics = self.scope.heuristics;
+        said(pieces.clone().filter(is_followed), heuristics).or_else(|| said(pieces, heuristics))
     }
 
     /// Whether the item is a command without text that the user interrupted and followed with
     /// another message, which is the actual task.
     fn is_broken_off(&self, at: usize) -> bool {
-        if !is_bare_command(&self.pieces[at].item) {
+        if !is_bare_command(&self.pieces[at].item, self.scope.heuristics) {
             return false;
         }
         let mut behind = self.pieces[at + 1..].iter().map(|piece| &piece.item);
-        let next = behind.find(|item| item.step().is_some() || is_of_user(item) && is_said(item));
+        let next = behind.find(|item| {
+            item.step().is_some() || item.is_of_user() && is_said(item, self.scope.heuristics)
+        });
         next.is_some_and(|item| item.step().is_none())
     }
 
     /// The user's last message with content.
     fn last_said(&self) -> Option<usize> {
-        said(self.pieces.iter().enumerate().rev())
+        said(self.pieces.iter().enumerate().rev(), self.scope.heuristics)
     }
 
     /// The model's last text before a piece. Answers like `yes` or `the second` make no sense
@@ -118,7 +122,7 @@ impl Layout<'_, '_> {
     fn answered(&self, before: usize) -> Option<usize> {
         self.pieces[..before]
             .iter()
-            .rposition(|piece| is_answer(&piece.item))
+            .rposition(|piece| piece.item.is_answer())
     }
 
     fn fill_from_the_end(&mut self, mut left: u64, note: u64) {
@@ -235,9 +239,12 @@ impl Layout<'_, '_> {
 /// message of the user.
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
+    heuristics: &dyn Heuristics,
 ) -> Option<usize> {
-    let mut by_user = pieces.filter(|(_, piece)| is_of_user(&piece.item));
+    let mut by_user = pieces.filter(|(_, piece)| piece.item.is_of_user());
     let first = by_user.clone().next();
-    let found = by_user.find(|(_, piece)| is_said(&piece.item)).or(first);
+    let found = by_user
+        .find(|(_, piece)| is_said(&piece.item, heuristics))
+        .or(first);
     found.map(|(at, _)| at)
 }

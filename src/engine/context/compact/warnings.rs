@@ -7,7 +7,7 @@ use crate::{
     error::ReadError,
     history::{ENTRIES_PAGE, first_own},
 };
-use treering_context::{compaction::tool_names_in, summary::is_extract};
+use treering_context::names::tool_names_in;
 use treering_domain::{
     AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger, ConversationKey,
     EventBody, Namespace, NewEvent, Revision, with_causes,
@@ -66,6 +66,8 @@ impl Inner {
             ));
         }
         match self.tools_before(namespace, event).await {
+            // An extract quotes the conversation, so tool names in it are expected.
+            Ok(_) if self.options.heuristics.is_extract(&compacted.summary) => {}
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
             // The compaction was appended: a missing warning does not make that a failure.
             Err(error) => {
@@ -142,10 +144,6 @@ impl Inner {
 }
 
 fn naming(at: Revision, summary: &str, tools: &BTreeSet<String>) -> Option<String> {
-    // An extract quotes the conversation, so tool names in it are expected.
-    if is_extract(summary) {
-        return None;
-    }
     let names = tool_names_in(summary, tools);
     let told = names[..names.len().min(NAMES_TOLD_MAX)].join(", ");
     let more = match names.len().saturating_sub(NAMES_TOLD_MAX) {

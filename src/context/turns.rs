@@ -1,0 +1,78 @@
+//! The turns of a window, and where it may be cut between them.
+
+use std::sync::Arc;
+
+use super::window::WindowEvent;
+use treering_domain::{BranchState, ConversationId, EventBody, Role};
+
+/// A user message up to and including the answer without calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// Index of its first event.
+    pub first: usize,
+    /// Index after its last event.
+    pub end: usize,
+    /// Index of the last message, call or result in it. Events after it (context, discoveries,
+    /// system messages) belong to the next turn as well.
+    pub last_act: usize,
+    /// It has ended. Only the last turn may be open.
+    pub finished: bool,
+    /// A compaction of `conversation` may cut after `last_act`: the domain's rules accept that
+    /// place as the end of a turn.
+    pub can_be_cut_after: bool,
+}
+
+/// The turns of a window, oldest first. Events before the first one belong to none. Folds the rules
+/// of [`BranchState::apply`].
+pub fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -> Vec<Turn> {
+    let mut state = BranchState::root();
+    let mut turns: Vec<Turn> = Vec::new();
+    for (index, event) in events.iter().enumerate() {
+        // Only acts begin and end turns. Other state is not needed here.
+        if is_act(&event.body) {
+            state.apply(event.at, &event.body);
+        }
+        if state.turn.open_since == Some(event.at) {
+            if let Some(last) = turns.last_mut() {
+                last.finished = true;
+            }
+            turns.push(Turn {
+                first: index,
+                end: index,
+                last_act: index,
+                finished: false,
+                can_be_cut_after: false,
+            });
+        }
+        let Some(turn) = turns.last_mut() else {
+            continue;
+        };
+        turn.end = index + 1;
+        if is_act(&event.body) {
+            let next = events.get(index + 1).map(|event| &event.body);
+            let called = matches!(next, Some(EventBody::ToolCallRequested(_)));
+            let ended = state.at_turn_boundary() && !called;
+            turn.last_act = index;
+            turn.finished = ended;
+            turn.can_be_cut_after = ended && event.at.conversation == conversation;
+        }
+    }
+    turns
+}
+
+/// Whether an event is a message, call or result.
+fn is_act(body: &EventBody) -> bool {
+    match body {
+        EventBody::MessageAppended(message) => {
+            matches!(message.role, Role::User | Role::Assistant | Role::Tool)
+        }
+        EventBody::ToolCallRequested(_)
+        | EventBody::ApprovalDecided(_)
+        | EventBody::ToolCallStarted(_)
+        | EventBody::ToolResultRecorded(_)
+        | EventBody::ToolCallCancelled(_)
+        | EventBody::SubContextSpawned(_)
+        | EventBody::SubContextReturned(_) => true,
+        _ => false,
+    }
+}

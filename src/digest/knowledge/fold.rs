@@ -1,0 +1,585 @@
+//! [`Knowledge`]: a fold over a branch's calls and results. It is bounded: items above the limits
+//! are counted but not kept.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::{
+    policy::{From, Gives, KnowledgePolicy, KnowledgeRule, TextForm, UNKNOWN_FILE},
+    read::{Learned, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
+    touch::{ReadCall, Touch, TouchForm, Touched, and_then},
+};
+use treering_context::steps;
+use treering_domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
+
+/// Most texts of a call's arguments that are kept until it returns.
+const MENTIONS_MAX: usize = 16;
+/// Most files that one call's arguments give.
+const ARGUMENT_FILES_MAX: usize = 64;
+/// Most recent tools that the summary names.
+const RECENT_TOOLS: usize = 5;
+/// Memory of an item besides its texts, in bytes.
+const ITEM_BYTES: usize = 96;
+
+/// What the results of a branch have shown so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knowledge {
+    pub(super) policy: Arc<KnowledgePolicy>,
+    items_max: usize,
+    pub(super) files: Vec<KnownFile>,
+    file_places: HashMap<Arc<str>, usize>,
+    pub(super) variables: Vec<FileVariables>,
+    variable_places: HashMap<Arc<str>, usize>,
+    /// Index of each variable by name, for each entry of `variables`.
+    name_places: Vec<HashMap<String, usize>>,
+    variables_count: usize,
+    directory: Option<WorkingDirectory>,
+    outcomes: BTreeMap<String, ToolOutcomes>,
+    asked: HashMap<String, Asked>,
+    pub(super) recent: VecDeque<Arc<str>>,
+    /// Number of results so far, used as the measure of recency.
+    results: u64,
+    /// Results of other tools that worked with known files.
+    pub(super) analyses: u64,
+    left_out: u64,
+    bytes: usize,
+}
+
+/// A file that a result named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownFile {
+    /// The path as the result has it.
+    pub path: Arc<str>,
+    /// The first result that named it.
+    pub event: EventRef,
+    /// The tool of that result.
+    pub tool: Arc<str>,
+    /// Its state after the last touch.
+    pub touch: Touch,
+    /// Number of the last result that named or used it.
+    pub(super) recency: u64,
+}
+
+impl KnownFile {
+    /// Whether it was not deleted.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.touch != Touch::Deleted
+    }
+}
+
+/// The variables of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVariables {
+    /// The path as the call or its result has it, or [`UNKNOWN_FILE`].
+    pub file: Arc<str>,
+    /// In the order in which they were first seen.
+    pub variables: Vec<Variable>,
+    /// The last result that showed variables of the file.
+    pub event: EventRef,
+    /// The tool of that result.
+    pub tool: Arc<str>,
+    /// As [`KnownFile::recency`].
+    pub(super) recency: u64,
+}
+
+/// A variable of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// The newest detail: JSON text, shortened if it is long.
+    pub detail: String,
+}
+
+/// The working directory of the tools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkingDirectory {
+    /// The directory.
+    pub path: String,
+    /// The result that named it.
+    pub event: EventRef,
+}
+
+/// How often a tool has succeeded and failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToolOutcomes {
+    /// Successful results.
+    pub succeeded: u64,
+    /// Failed results.
+    pub failed: u64,
+    /// The newest of both.
+    pub last: EventRef,
+}
+
+/// A call without a result yet: what its arguments give if it succeeds.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    tool: Arc<str>,
+    file: Option<String>,
+    mentions: Vec<String>,
+    gives_files: Vec<String>,
+    directory: Option<(String, bool)>,
+    /// How its files are read if it succeeds, and the arguments needed for that.
+    touch: Option<(TouchForm, Value)>,
+    left_out: u64,
+}
+
+impl Knowledge {
+    /// The kinds of events that the fold reads. Others change nothing.
+    pub const KINDS: [EventKind; 3] = [
+        EventKind::ToolCallRequested,
+        EventKind::ToolResultRecorded,
+        EventKind::ToolCallCancelled,
+    ];
+
+    /// Empty knowledge. Keeps at most `items_max` files, as many variables and as many tools.
+    #[must_use]
+    pub fn new(policy: Arc<KnowledgePolicy>, items_max: usize) -> Self {
+        Self {
+            policy,
+            items_max,
+            files: Vec::new(),
+            file_places: HashMap::new(),
+            variables: Vec::new(),
+            variable_places: HashMap::new(),
+            name_places: Vec::new(),
+            variables_count: 0,
+            directory: None,
+            outcomes: BTreeMap::new(),
+            asked: HashMap::new(),
+            recent: VecDeque::new(),
+            results: 0,
+            analyses: 0,
+            left_out: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Applies an event of the branch.
+    pub fn apply(&mut self, at: EventRef, body: &EventBody) {
+        match body {
+            EventBody::ToolCallRequested(call) => {
+                let asked = Asked::new(&self.policy, call);
+                self.asked.insert(call.call_id.clone(), asked);
+            }
+            EventBody::ToolCallCancelled(cancelled) => {
+                self.asked.remove(&cancelled.call_id);
+            }
+            EventBody::ToolResultRecorded(result) => {
+                if let Some(asked) = self.asked.remove(&result.call_id) {
+                    self.apply_result(at, &asked, result);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Files, in the order in which they were first seen.
+    #[must_use]
+    pub fn files(&self) -> &[KnownFile] {
+        &self.files
+    }
+
+    /// Variables by file, in the order in which the files were first analysed.
+    #[must_use]
+    pub fn variables(&self) -> &[FileVariables] {
+        &self.variables
+    }
+
+    /// The variables of one file.
+    #[must_use]
+    pub fn variables_of(&self, file: &str) -> Option<&FileVariables> {
+        let place = self.variable_places.get(file)?;
+        self.variables.get(*place)
+    }
+
+    /// The file, if it is known.
+    #[must_use]
+    pub fn file(&self, path: &str) -> Option<&KnownFile> {
+        self.files.get(*self.file_places.get(path)?)
+    }
+
+    /// The working directory, if it is known.
+    #[must_use]
+    pub fn working_directory(&self) -> Option<&WorkingDirectory> {
+        self.directory.as_ref()
+    }
+
+    /// Successes and failures of each tool, by name.
+    #[must_use]
+    pub fn outcomes(&self) -> &BTreeMap<String, ToolOutcomes> {
+        &self.outcomes
+    }
+
+    /// Whether a call of the tool has succeeded.
+    #[must_use]
+    pub fn has_succeeded(&self, tool: &str) -> bool {
+        self.outcomes.get(tool).is_some_and(|o| o.succeeded > 0)
+    }
+
+    /// Files, variables and tools that were omitted because of the limits. Each occurrence counts.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Estimated memory, in bytes.
+    #[must_use]
+    pub fn estimated_bytes(&self) -> usize {
+        self.bytes + (self.asked.len() + self.outcomes.len()) * 2 * ITEM_BYTES
+    }
+
+    fn apply_result(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
+        self.results += 1;
+        self.count(at, &asked.tool, result.success);
+        if !result.success {
+            return;
+        }
+        self.left_out += asked.left_out;
+        if self.recent.len() == RECENT_TOOLS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(Arc::clone(&asked.tool));
+        let uses_known = self.mention(&asked.mentions);
+        for path in &asked.gives_files {
+            self.add_file(path, at, &asked.tool, Touch::Listed);
+        }
+        if let Some((path, relative)) = &asked.directory {
+            self.set_directory(path, *relative, at);
+        }
+        let policy = Arc::clone(&self.policy);
+        let mut reading = None;
+        self.touch(at, asked, result);
+        for rule in policy.rules_of(&asked.tool) {
+            let is_touched = asked.touch.is_some() && rule.is_by_prefix();
+            if rule.from == From::Result && !is_touched {
+                let reading = reading.get_or_insert_with(|| ReadableResult::of(result));
+                self.apply_rule(at, asked, rule, reading);
+            }
+        }
+        let shows = policy
+            .rules_of(&asked.tool)
+            .any(|rule| rule.from == From::Result);
+        if !shows && uses_known && !self.variables.is_empty() {
+            self.analyses += 1;
+        }
+    }
+
+    /// Records what a successful call did to files.
+    fn touch(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
+        let Some((form, arguments)) = &asked.touch else {
+            return;
+        };
+        let output = output_text(*form, result);
+        let spoken = ReadCall {
+            arguments,
+            output: &output,
+        };
+        let touched = Touched::of(*form, spoken);
+        steps::note(touched.files.len());
+        self.left_out += touched.left_out;
+        for (path, touch) in &touched.files {
+            self.add_file(path, at, &asked.tool, *touch);
+        }
+        // A rule of the policy that reads the directory takes precedence.
+        if let Some(directory) = touched
+            .directory
+            .as_ref()
+            .filter(|_| asked.directory.is_none())
+        {
+            self.set_directory(directory, true, at);
+        }
+    }
+
+    fn apply_rule(
+        &mut self,
+        at: EventRef,
+        asked: &Asked,
+        rule: &KnowledgeRule,
+        reading: &ReadableResult,
+    ) {
+        match rule.gives {
+            Gives::Files => {
+                let found = Learned::files(reading, rule);
+                self.left_out += found.left_out;
+                for path in &found.names {
+                    self.add_file(path, at, &asked.tool, Touch::Listed);
+                }
+            }
+            Gives::Variables => {
+                let policy = Arc::clone(&self.policy);
+                let found = Learned::variables(reading, rule, &policy.file_arguments);
+                self.left_out += found.left_out;
+                let named = found.file.as_deref();
+                let named = named.and_then(|file| clean(file, PATH_BYTES_MAX));
+                let file = asked.file.as_deref().or(named).unwrap_or(UNKNOWN_FILE);
+                self.add_variables(file, &found.variables, at, &asked.tool);
+            }
+            Gives::WorkingDirectory => {
+                if let Some(path) = Learned::directory(reading, rule) {
+                    self.set_directory(&path, rule.relative, at);
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, at: EventRef, tool: &str, success: bool) {
+        if !self.outcomes.contains_key(tool) && self.outcomes.len() >= self.items_max {
+            self.left_out += 1;
+            return;
+        }
+        let outcomes = self
+            .outcomes
+            .entry(tool.to_owned())
+            .or_insert(ToolOutcomes {
+                succeeded: 0,
+                failed: 0,
+                last: at,
+            });
+        outcomes.succeeded += u64::from(success);
+        outcomes.failed += u64::from(!success);
+        outcomes.last = at;
+    }
+
+    /// Marks known files that a call uses as recent. Returns true if there are any.
+    fn mention(&mut self, mentions: &[String]) -> bool {
+        let mut known = false;
+        for text in mentions {
+            if let Some(place) = self.file_places.get(text.as_str()) {
+                self.files[*place].recency = self.results;
+                known = true;
+            }
+            if let Some(place) = self.variable_places.get(text.as_str()) {
+                self.variables[*place].recency = self.results;
+                known = true;
+            }
+        }
+        known
+    }
+
+    fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>, touch: Touch) {
+        if let Some(place) = self.file_places.get(path) {
+            let known = &mut self.files[*place];
+            known.recency = self.results;
+            known.touch = and_then(known.touch, touch);
+            return;
+        }
+        if self.files.len() >= self.items_max {
+            self.left_out += 1;
+            return;
+        }
+        let path: Arc<str> = path.into();
+        self.bytes += path.len() + 2 * ITEM_BYTES;
+        self.file_places.insert(Arc::clone(&path), self.files.len());
+        self.files.push(KnownFile {
+            path,
+            event,
+            tool: Arc::clone(tool),
+            touch,
+            recency: self.results,
+        });
+    }
+
+    fn add_variables(
+        &mut self,
+        file: &str,
+        found: &[(String, String)],
+        event: EventRef,
+        tool: &Arc<str>,
+    ) {
+        if found.is_empty() {
+            return;
+        }
+        let place = match self.variable_places.get(file) {
+            Some(place) => *place,
+            None if self.variables_count >= self.items_max => {
+                self.left_out += found.len() as u64;
+                return;
+            }
+            None => {
+                let file: Arc<str> = file.into();
+                self.bytes += file.len() + 2 * ITEM_BYTES;
+                self.variable_places
+                    .insert(Arc::clone(&file), self.variables.len());
+                self.name_places.push(HashMap::new());
+                self.variables.push(FileVariables {
+                    file,
+                    variables: Vec::new(),
+                    event,
+                    tool: Arc::clone(tool),
+                    recency: self.results,
+                });
+                self.variables.len() - 1
+            }
+        };
+        let of_file = &mut self.variables[place];
+        of_file.event = event;
+        of_file.tool = Arc::clone(tool);
+        of_file.recency = self.results;
+        let places = &mut self.name_places[place];
+        for (name, detail) in found {
+            steps::note(1);
+            if let Some(place) = places.get(name) {
+                let known = &mut of_file.variables[*place].detail;
+                self.bytes = self.bytes + detail.len() - known.len();
+                known.clone_from(detail);
+            } else if self.variables_count < self.items_max {
+                self.variables_count += 1;
+                self.bytes += 2 * name.len() + detail.len() + 2 * ITEM_BYTES;
+                places.insert(name.clone(), of_file.variables.len());
+                of_file.variables.push(Variable {
+                    name: name.clone(),
+                    detail: detail.clone(),
+                });
+            } else {
+                self.left_out += 1;
+            }
+        }
+    }
+
+    fn set_directory(&mut self, path: &str, relative: bool, event: EventRef) {
+        let known = self.directory.as_ref().filter(|_| relative);
+        let path = below(known.map(|known| known.path.as_str()), path);
+        if clean(&path, PATH_BYTES_MAX).is_none() {
+            self.left_out += 1;
+            return;
+        }
+        self.directory = Some(WorkingDirectory { path, event });
+    }
+}
+
+impl Asked {
+    fn new(policy: &KnowledgePolicy, call: &ToolCallRequested) -> Self {
+        let mut asked = Self {
+            tool: call.tool.as_str().into(),
+            file: None,
+            mentions: Vec::new(),
+            gives_files: Vec::new(),
+            directory: None,
+            touch: None,
+            left_out: 0,
+        };
+        let arguments: Value = serde_json::from_str(call.arguments.as_str()).unwrap_or_default();
+        let touches = policy.touches.values();
+        let form = touches
+            .filter(|rule| rule.matches(&call.tool))
+            .map(|rule| rule.form)
+            .next();
+        asked.touch = form.map(|form| (form, slim(form, &arguments)));
+        let text = |name: &String| arguments.get(name).and_then(Value::as_str);
+        for name in &policy.file_arguments {
+            if let Some(path) = text(name).and_then(|path| clean(path, PATH_BYTES_MAX)) {
+                asked.file.get_or_insert_with(|| path.to_owned());
+                asked.mentions.push(path.to_owned());
+            }
+        }
+        asked.mentions.truncate(MENTIONS_MAX);
+        for rule in policy.rules_of(&call.tool) {
+            if rule.from == From::Arguments {
+                let given = rule.arguments.iter().find_map(|name| {
+                    let value = arguments.get(name)?;
+                    (!value.is_null()).then_some(value)
+                });
+                if let Some(value) = given {
+                    asked.take(rule, value);
+                }
+            }
+        }
+        asked
+    }
+
+    fn take(&mut self, rule: &KnowledgeRule, value: &Value) {
+        let texts: Vec<&str> = match value {
+            Value::String(text) => vec![text],
+            Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+            _ => return,
+        };
+        match rule.gives {
+            Gives::WorkingDirectory => {
+                let Some(text) = texts.first() else { return };
+                let path = match rule.text {
+                    TextForm::ShellCd => shell_cd(text),
+                    _ => Some((*text).to_owned()),
+                };
+                match path.as_deref().map(|path| clean(path, PATH_BYTES_MAX)) {
+                    Some(Some(path)) => self.directory = Some((path.to_owned(), rule.relative)),
+                    Some(None) => self.left_out += 1,
+                    None => {}
+                }
+            }
+            Gives::Files => {
+                for text in texts {
+                    match clean(text, PATH_BYTES_MAX) {
+                        Some(path) if self.gives_files.len() < ARGUMENT_FILES_MAX => {
+                            self.gives_files.push(path.to_owned());
+                        }
+                        _ => self.left_out += 1,
+                    }
+                }
+            }
+            // A name without a result says nothing about a variable.
+            Gives::Variables => {}
+        }
+    }
+}
+
+/// Longest text of an argument that is kept until the call returns, in bytes: for command lines and
+/// patches, and for other texts, which are paths.
+const LINE_BYTES_MAX: usize = 256 << 10;
+
+/// The arguments that say which files a call touches, without the text of a file that it writes.
+fn slim(form: TouchForm, arguments: &Value) -> Value {
+    let bytes_max = match form {
+        TouchForm::Shell | TouchForm::Patch => LINE_BYTES_MAX,
+        _ => PATH_BYTES_MAX,
+    };
+    fn kept(value: &Value, bytes_max: usize, depth: usize) -> Option<Value> {
+        Some(match value {
+            Value::String(text) if text.len() > bytes_max => return None,
+            Value::Array(items) if depth < 3 => {
+                let items = items.iter().take(ARGUMENT_FILES_MAX);
+                Value::Array(
+                    items
+                        .filter_map(|item| kept(item, bytes_max, depth + 1))
+                        .collect(),
+                )
+            }
+            Value::Object(members) if depth < 3 => {
+                let members = members.iter().take(ARGUMENT_FILES_MAX);
+                let kept = members.filter_map(|(key, value)| {
+                    Some((key.clone(), kept(value, bytes_max, depth + 1)?))
+                });
+                Value::Object(kept.collect())
+            }
+            Value::Array(_) | Value::Object(_) => return None,
+            value => value.clone(),
+        })
+    }
+    kept(arguments, bytes_max, 0).unwrap_or_default()
+}
+
+/// The text of a result. For JSON, the names that it lists or the output of a program.
+pub(super) fn output_text(form: TouchForm, result: &ToolResultRecorded) -> String {
+    let lists = matches!(form, TouchForm::List | TouchForm::Glob | TouchForm::Search);
+    match ReadableResult::of(result) {
+        ReadableResult::Text(text) => text,
+        ReadableResult::TooLarge => String::new(),
+        ReadableResult::Json(Value::String(text)) => text,
+        reading if lists => {
+            let rule = KnowledgeRule::of_files();
+            Learned::files(&reading, &rule).names.join("\n")
+        }
+        ReadableResult::Json(Value::Object(members)) => {
+            let output = ["output", "stdout", "content", "result", "text"]
+                .iter()
+                .find_map(|key| members.get(*key)?.as_str());
+            output.unwrap_or_default().to_owned()
+        }
+        ReadableResult::Json(_) => String::new(),
+    }
+}

@@ -1,0 +1,460 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::summary::text::is_hidden;
+use treering_context::samples::{Spoken, window};
+use treering_domain::{Compacted, CompactionTrigger, EventBody, RawEncoding, RawMessage, Revision};
+
+fn extract(spoken: &[Spoken], max_chars: usize) -> String {
+    compaction_extract(&window(spoken).1, None, max_chars)
+}
+
+/// A successor needs the exact task, the changes, commands, failures and open tasks, not a clipped
+/// line of each turn.
+#[test]
+fn extract_lists_task_changes_failures_and_open_work() {
+    let text = extract(
+        &[
+            Spoken::User("Change the title of content/home.md, please.\nKeep the footer."),
+            Spoken::Assistant("I look first. It fails because the page moved."),
+            Spoken::Call("a", "Write", r#"{"file_path":"content/home.md"}"#),
+            Spoken::Result("a", "File created successfully"),
+            Spoken::Call("b", "Bash", r#"{"command":"npm test"}"#),
+            Spoken::Result("b", "ok\n12 passing"),
+            Spoken::Call("c", "Bash", r#"{"command":"npm run lint"}"#),
+            Spoken::Failure("c", "error: trailing space in home.md:3"),
+            Spoken::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
+            Spoken::User("Not \"Welcome\": \"Home\"."),
+            Spoken::Call("d", "Bash", r#"{"command":"rm content/old.md"}"#),
+            Spoken::Result("d", ""),
+        ],
+        4_000,
+    );
+    let expected = format!(
+        "{CONTINUATION}\n\n\
+         The task, as it was first asked:\n  \
+         Change the title of content/home.md, please.\n  Keep the footer.\n\n\
+         Asked later, and what the user answered and refused, in order:\n\
+         - Not \"Welcome\": \"Home\".\n\n\
+         What is next:\n\
+         - footer\n\
+         - the last request has no answer yet\n\n\
+         Files:\n\
+         - last changed: content/old.md (deleted)\n\
+         - created: content/home.md\n\
+         - deleted: content/old.md\n\n\
+         Errors that were not put right:\n\
+         - npm run lint: error: trailing space in home.md:3\n\n\
+         Commands that worked, the last ones, with what they said:\n\
+         - npm test → ok … 12 passing\n\
+         - rm content/old.md → no output\n\n\
+         Said and decided, in order:\n\
+         - It fails because the page moved.\n\
+         - Last: The title is \"Welcome\" now.\n  - [x] title\n  - [ ] footer"
+    );
+    assert_eq!(text, expected);
+}
+
+/// The first request has the task, and the last ones the current state. Short ones stay whole
+/// beside long ones, and the oldest are dropped first.
+#[test]
+fn extract_keeps_first_last_and_short_requests() {
+    let long = format!("{} the end of it", "word ".repeat(4_000));
+    let mut spoken = vec![Spoken::User("Paint it blue"), Spoken::Assistant("Done.")];
+    let asked: Vec<String> = (1..=30).map(|n| format!("request {n}")).collect();
+    for asked in &asked {
+        spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
+    }
+    spoken.push(Spoken::User(&long));
+    let text = extract(&spoken, 6_000);
+    for n in [1, 15, 30] {
+        assert!(text.contains(&format!("- request {n}\n")), "{n}: {text}");
+    }
+    assert!(text.contains("the end of it"), "{text}");
+    assert!(text.chars().count() <= 6_000);
+    let short = extract(&spoken, 1_000);
+    assert!(short.contains("Paint it blue"), "{short}");
+    assert!(short.chars().count() <= 1_000);
+}
+
+/// A failure that was fixed is not open, and a denied call is a wish of the user.
+#[test]
+fn extract_omits_fixed_and_refused_failures() {
+    let refused = "The user doesn't want to proceed with this tool use. To tell you how to \
+                   proceed, the user said:\nuse the other file";
+    let text = extract(
+        &[
+            Spoken::User("Go"),
+            Spoken::Call("a", "Bash", r#"{"command":"cargo test"}"#),
+            Spoken::Failure("a", "error: it is broken"),
+            Spoken::Call("b", "Bash", r#"{"command":"cargo test 2>&1 | tail -3"}"#),
+            Spoken::Result("b", "test result: ok. 3 passed"),
+            Spoken::Call("c", "Write", r#"{"file_path":"a.rs"}"#),
+            Spoken::Failure("c", refused),
+            Spoken::Assistant("Done."),
+        ],
+        4_000,
+    );
+    assert!(!text.contains("it is broken"), "{text}");
+    assert!(!text.contains("not put right"), "{text}");
+    let refused = "- refused write a.rs: “use the other file”";
+    assert!(text.contains(refused), "{text}");
+    assert!(!text.contains("created"), "{text}");
+}
+
+// 7 of 24 extracts with open errors listed one that had been fixed in another way: a merge by its
+// commit, tests by another run, an edit by rewriting the file.
+#[test]
+fn extract_omits_failures_fixed_in_another_way() {
+    let text = extract(
+        &[
+            Spoken::User("Go"),
+            Spoken::Call("a", "Bash", r#"{"command":"git merge origin/main"}"#),
+            Spoken::Failure("a", "CONFLICT (content): a.go"),
+            Spoken::Call("b", "Bash", r#"{"command":"git commit -m merged"}"#),
+            Spoken::Result("b", "[main 1] merged"),
+            Spoken::Call("c", "Bash", r#"{"command":"mise run test:integration"}"#),
+            Spoken::Failure("c", "--- FAIL: TestShadow"),
+            Spoken::Call("d", "Bash", r#"{"command":"mise run test:ci"}"#),
+            Spoken::Result("d", "ok"),
+            Spoken::Call("e", "Edit", r#"{"file_path":"a.go","old_string":"x"}"#),
+            Spoken::Failure("e", "String to replace not found in file."),
+            Spoken::Call("f", "Write", r#"{"file_path":"a.go","content":"x"}"#),
+            Spoken::Result("f", "File created successfully"),
+            Spoken::Call("g", "Grepper", "{}"),
+            Spoken::Failure(
+                "g",
+                "<tool_use_error>Sibling tool call errored</tool_use_error>",
+            ),
+            Spoken::Call("h", "Bash", r#"{"command":"mise run lint"}"#),
+            Spoken::Failure("h", "error: unused"),
+            Spoken::Assistant("Done."),
+        ],
+        4_000,
+    );
+    let open = text
+        .split("Errors that were not put right:")
+        .nth(1)
+        .unwrap();
+    let open = open.split("\n\n").next().unwrap();
+    assert_eq!(open.trim(), "- mise run lint: error: unused", "{text}");
+}
+
+/// The second compaction replaces the first one's summary. Its content must not be lost, and the
+/// opening must not be repeated. An imported summary is kept whole.
+#[test]
+fn extract_keeps_the_content_of_an_earlier_summary() {
+    let first = extract(
+        &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
+        2_000,
+    );
+    let (_, events) = window(&[Spoken::User("Darker"), Spoken::Assistant("Navy.")]);
+    let second = compaction_extract(&events, Some(&first), 2_000);
+    assert_eq!(second.matches(CONTINUATION).count(), 1);
+    for said in ["Paint it", "Blue it is.", "Darker", "Navy."] {
+        assert!(second.contains(said), "{second}");
+    }
+    let imported = format!(
+        "This session is being continued from a previous conversation that ran out of \
+         context.\nSummary:\n{}",
+        (1..60)
+            .map(|n| format!("{n}. fact number {n}\n"))
+            .collect::<String>()
+    );
+    let text = extract(&[Spoken::User(&imported), Spoken::User("Go on")], 6_000);
+    assert!(text.contains(imported.trim()), "{text}");
+    // The summary has the first request. A later answer `1` to a menu was called the task.
+    assert!(text.contains("refused, in order:\n- Go on"), "{text}");
+    assert!(!text.contains("as it was first asked"), "{text}");
+}
+
+/// Without messages, the extract is still a text that can be recorded.
+#[test]
+fn extract_of_an_empty_window_is_not_empty() {
+    assert_eq!(
+        extract(&[], 500),
+        format!("{CONTINUATION}\n\nNothing was said.")
+    );
+}
+
+// `you have LSP tool access` became `you have … tool access`, and `use Bash("gh pr list")` became
+// `use …("gh pr list")`. Quotations must not change.
+#[test]
+fn extract_quotes_the_user_verbatim() {
+    let asked = "remember also you have LSP tool access. Use the Task tool, Bash(\"gh pr \
+                 list\") 🤷🏻\u{200d}♂️";
+    let text = extract(
+        &[
+            Spoken::User(asked),
+            Spoken::Call("a", "LSP", "{}"),
+            Spoken::Result("a", "ok"),
+            Spoken::Call("b", "Task", r#"{"description":"look"}"#),
+            Spoken::Result("b", "found"),
+            Spoken::Assistant("I used `Bash` and the Task tool."),
+        ],
+        4_000,
+    );
+    assert!(text.contains(asked), "{text}");
+    assert!(
+        text.contains("- Last: I used `Bash` and the Task tool."),
+        "{text}"
+    );
+}
+
+// The extract of a booking agent had neither the reservation nor its changes or failures, because
+// the agent used no files and no commands.
+#[test]
+fn extract_lists_calls_that_touch_no_files() {
+    let get = r#"{"reservation_id":"OBUT9V"}"#;
+    let first = r#"{"reservation_id":"OBUT9V","cabin":"economy","payment_id":"gift_card_7480005"}"#;
+    let last =
+        r#"{"reservation_id":"OBUT9V","cabin":"business","payment_id":"credit_card_9879898"}"#;
+    let text = extract(
+        &[
+            Spoken::User("Change my flight back."),
+            Spoken::Call("a", "get_reservation_details", get),
+            Spoken::Result("a", r#"{"reservation_id":"OBUT9V","cabin":"economy"}"#),
+            Spoken::Call("b", "update_reservation_flights", first),
+            Spoken::Result("b", "Error: gift card balance is not enough"),
+            Spoken::Call("c", "update_reservation_flights", last),
+            Spoken::Result("c", r#"{"reservation_id":"OBUT9V","status":"changed"}"#),
+            Spoken::Assistant("It is changed."),
+        ],
+        4_000,
+    );
+    let failed =
+        format!("- update reservation flights {first} → Error: gift card balance is not enough\n");
+    assert!(text.contains(&failed), "{text}");
+    let done = format!(
+        "- update reservation flights {last} → reservation_id: \"OBUT9V\", status: \"changed\""
+    );
+    assert!(text.contains(&done), "{text}");
+    assert!(!text.contains("get reservation"), "{text}");
+    assert!(text.contains("Used again and again:\n- OBUT9V"), "{text}");
+}
+
+// Three decisions of a session were answers to questions, and none of its summaries had them.
+#[test]
+fn extract_quotes_answers_to_questions() {
+    let questions = r#"{"questions":[{"question":"Which method?","header":"m"}]}"#;
+    let text = extract(
+        &[
+            Spoken::User("Release it"),
+            Spoken::Call("a", "AskUserQuestion", questions),
+            Spoken::Result(
+                "a",
+                "User has answered your questions: \"Which method?\"=\"Pre-built\". You can \
+                 now continue with the user's answers in mind.",
+            ),
+            Spoken::Call("b", "Skill", r#"{"skill":"superpowers:brainstorming"}"#),
+            Spoken::Result("b", "Launching skill: superpowers:brainstorming"),
+            Spoken::Assistant("Done."),
+        ],
+        4_000,
+    );
+    assert!(
+        text.contains("- asked “Which method?”: “Pre-built”"),
+        "{text}"
+    );
+    assert!(
+        text.contains("used:\n- superpowers:brainstorming"),
+        "{text}"
+    );
+}
+
+// Two fifths of the requests quoted as the user's were texts of the harness.
+#[test]
+fn extract_does_not_list_skill_texts_as_requests() {
+    let (_, mut events) = window(&[
+        Spoken::User("Mend it"),
+        Spoken::Assistant("I use a skill."),
+        Spoken::User("Base directory for this skill: /plugins/brainstorming"),
+        Spoken::Assistant("Done."),
+    ]);
+    let mut event = WindowEvent::clone(&events[2]);
+    if let EventBody::MessageAppended(message) = &mut event.body {
+        message.raw = Some(RawMessage {
+            origin: "openai-chat".to_owned(),
+            provider: String::new(),
+            model: String::new(),
+            encoding: RawEncoding::JsonPatch,
+            data: bytes::Bytes::from_static(br#"[{"op":"add","path":"/x/meta","value":true}]"#),
+        });
+    }
+    events[2] = Arc::new(event);
+    let text = compaction_extract(&events, None, 4_000);
+    assert!(!text.contains("Base directory"), "{text}");
+    assert!(text.contains("Mend it"), "{text}");
+}
+
+// A plan of 4,193 characters, which was the task, was cut in half although twice as much room was
+// left.
+#[test]
+fn extract_gives_unused_room_to_cut_requests() {
+    let plan = format!("Implement the plan: {}the end", "word ".repeat(900));
+    let first = format!("Look: {}so", "note ".repeat(900));
+    let spoken = [
+        Spoken::User(&first),
+        Spoken::Assistant("Here it is."),
+        Spoken::User(&plan),
+        Spoken::Assistant("Done."),
+    ];
+    let text = extract(&spoken, 20_000);
+    assert!(
+        text.contains(&plan) && text.contains(first.trim()),
+        "{text}"
+    );
+}
+
+// `mise run lint` was listed three times as a command that worked: alone, after another command,
+// and before a third.
+#[test]
+fn extract_lists_a_repeated_command_once() {
+    let text = extract(
+        &[
+            Spoken::User("Format it"),
+            Spoken::Call(
+                "a",
+                "Bash",
+                r#"{"command":"mise run lint 2>&1 | head -100"}"#,
+            ),
+            Spoken::Result("a", "0 issues."),
+            Spoken::Call(
+                "b",
+                "Bash",
+                r#"{"command":"mise run fmt && mise run lint"}"#,
+            ),
+            Spoken::Result("b", "0 issues."),
+            Spoken::Call("c", "Bash", r#"{"command":"gh api repos/x"}"#),
+            Spoken::Result(
+                "c",
+                r#"{"url":"https://example.org/1","id":1,"user":{"a":1}}"#,
+            ),
+            Spoken::Assistant("Done."),
+        ],
+        4_000,
+    );
+    assert_eq!(text.matches("mise run lint").count(), 1, "{text}");
+    assert!(!text.contains("… {"), "{text}");
+}
+
+// Sentences from all over the session followed its final answer, so early plans read as next steps.
+#[test]
+fn extract_keeps_statements_in_order_without_plans() {
+    let text = extract(
+        &[
+            Spoken::User("Why is it slow?"),
+            Spoken::Assistant("It turns out that the hook runs twice."),
+            Spoken::Call("a", "Bash", r#"{"command":"make x"}"#),
+            Spoken::Result("a", "ok"),
+            Spoken::Assistant("No, let me add a test for the other case instead."),
+            Spoken::Call("b", "Bash", r#"{"command":"make y"}"#),
+            Spoken::Result("b", r#"{"url":"https://example.org/1","id":1}"#),
+            Spoken::Assistant("The hook runs once now."),
+            Spoken::User("And the tests?"),
+            Spoken::Assistant("All of them pass."),
+        ],
+        4_000,
+    );
+    let expected = "Said and decided, in order:\n\
+                    - It turns out that the hook runs twice.\n\
+                    - The hook runs once now.\n\
+                    - Last: All of them pass.";
+    assert!(text.contains(expected), "{text}");
+}
+
+proptest! {
+    /// For any dialogue: bounded, deterministic, and without hidden characters.
+    #[test]
+    fn any_extract_is_bounded_and_visible(
+        said in proptest::collection::vec(
+            prop_oneof![any::<String>(), "(get_page|search|`search`|a/b.rs|X-1|[ .\n])*"],
+            0..12,
+        ),
+        max in 1_usize..900,
+    ) {
+        let spoken: Vec<Spoken> = said
+            .iter()
+            .enumerate()
+            .map(|(n, text)| match n % 6 {
+                0 => Spoken::User(text),
+                1 => Spoken::Call("c", "Bash", r#"{"command":"make x"}"#),
+                2 => Spoken::Result("c", text),
+                3 => Spoken::Call("d", "send_it", r#"{"to":"a"}"#),
+                4 => Spoken::Result("d", text),
+                _ => Spoken::Assistant(text),
+            })
+            .collect();
+        let text = extract(&spoken, max);
+        prop_assert!(!text.is_empty());
+        prop_assert!(text.chars().count() <= max);
+        let may_stay = |c: char| matches!(c, '\n' | '\u{200c}' | '\u{200d}');
+        prop_assert!(!text.chars().any(|c| is_hidden(c) && !may_stay(c)));
+        prop_assert_eq!(&text, &extract(&spoken, max));
+    }
+}
+
+// After an earlier summary, its instructions were kept as instructions, its finished tasks as open,
+// and requests from before it as later ones.
+#[test]
+fn extract_marks_tasks_of_an_earlier_summary_as_past() {
+    let (_, mut events) = window(&[
+        Spoken::User("Mend the parser."),
+        Spoken::Assistant("I look at it."),
+        Spoken::Noted,
+        Spoken::User("Now the tests, please."),
+        Spoken::Assistant("They pass."),
+    ]);
+    let earlier = "Summary:\n7. Pending Tasks:\n   - mend the parser\n\nPlease continue from \
+                   where we left it off without asking the user any further questions.";
+    let mut imported = (*events[2]).clone();
+    imported.body = EventBody::Compacted(Compacted {
+        summary: String::new(),
+        cut_revision: Revision(1),
+        kept_turns: 0,
+        tokens_before: 0,
+        tokens_after: 0,
+        trigger: CompactionTrigger::Imported,
+        raw: None,
+    });
+    events[2] = Arc::new(imported);
+    let text = compaction_extract(&events, Some(earlier), 6_000);
+    assert!(!text.contains("any further questions"), "{text}");
+    assert!(text.contains("7. Pending Tasks (as of then)\n"), "{text}");
+    let before = "- before that summary: “Mend the parser.”\n- Now the tests, please.";
+    assert!(text.contains(before), "{text}");
+}
+
+// "Now implementing the fix." was listed as a decision although it was refused. A fix was quoted
+// without its cause, praise was listed among requests, and a question without its subject.
+#[test]
+fn extract_separates_decisions_from_announcements() {
+    let text = extract(
+        &[
+            Spoken::User("Why does it fail?"),
+            Spoken::Assistant(
+                "The hook runs twice on each commit. The fix is to look at its lock.",
+            ),
+            Spoken::Assistant("Now implementing the fix."),
+            Spoken::Assistant("Let me try a different approach:"),
+            Spoken::User("wow, it works"),
+            Spoken::Assistant("It holds now: one lock for both hooks, as in #10."),
+            Spoken::User("See #10 and the other one."),
+            Spoken::Assistant(
+                "I could keep both hooks, or drop the older one.\n\nWhat do you think?",
+            ),
+        ],
+        6_000,
+    );
+    let decided = "- The hook runs twice on each commit. The fix is to look at its lock.";
+    assert!(text.contains(decided), "{text}");
+    assert!(!text.contains("Now implementing"), "{text}");
+    assert!(!text.contains("different approach"), "{text}");
+    assert!(!text.contains("wow"), "{text}");
+    let offered = "- offered: I could keep both hooks, or drop the older one. What do you think?";
+    assert!(text.contains(offered), "{text}");
+    assert!(
+        text.contains("- “#10” (numbers that the texts name, of no event)"),
+        "{text}"
+    );
+}

@@ -1,0 +1,132 @@
+//! Marks of the author in the original form of a message.
+
+use serde_json::Value;
+
+use super::{harness::is_harness_alone, local_command::read};
+use treering_context::heuristics::LocalCommand;
+use treering_domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
+
+/// Names with which harnesses mark their own messages in the user's role: the text of a skill, a
+/// notice, the output of a hook.
+const MARKS: [&str; 6] = [
+    "meta",
+    "isMeta",
+    "is_meta",
+    "synthetic",
+    "isSynthetic",
+    "is_synthetic",
+];
+
+/// A message as a command that the user ran at the prompt, if it is one.
+pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
+    match &message.parts[..] {
+        [ContentPart::Text(text)] => read(text),
+        _ => None,
+    }
+}
+
+/// Whether a message in the user's role is from the harness: marked as such, or with tagged texts
+/// only.
+pub(crate) fn is_by_harness(message: &MessageAppended) -> bool {
+    message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
+}
+
+fn is_tagged(message: &MessageAppended) -> bool {
+    let is_tagged = |part: &ContentPart| match part {
+        ContentPart::Text(text) => is_harness_alone(text),
+        _ => false,
+    };
+    !message.parts.is_empty() && message.parts.iter().all(is_tagged)
+}
+
+fn is_marked(raw: &RawMessage) -> bool {
+    // Cheap test: most originals have no mark, and some have megabytes.
+    let Ok(text) = std::str::from_utf8(&raw.data) else {
+        return false;
+    };
+    if !MARKS.iter().any(|mark| text.contains(mark)) {
+        return false;
+    }
+    let Ok(form) = serde_json::from_str::<Value>(text) else {
+        return false;
+    };
+    match raw.encoding {
+        RawEncoding::Whole | RawEncoding::Rest => marks(&form),
+        RawEncoding::JsonPatch => form
+            .as_array()
+            .is_some_and(|patch| patch.iter().any(adds_mark)),
+    }
+}
+
+/// Looks for a mark in the message itself, or in the extra data of its format (`x`).
+fn marks(object: &Value) -> bool {
+    let is_true = |of: &Value| MARKS.iter().any(|mark| of[*mark] == Value::Bool(true));
+    is_true(object) || is_true(&object["x"])
+}
+
+/// Whether a JSON Patch operation adds a mark, or an object with one.
+fn adds_mark(operation: &Value) -> bool {
+    let path = operation["path"].as_str().unwrap_or_default();
+    let value = &operation["value"];
+    let place = path.strip_prefix("/x").unwrap_or(path);
+    match place.strip_prefix('/') {
+        Some(name) => MARKS.contains(&name) && *value == Value::Bool(true),
+        None => marks(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use treering_domain::Role;
+
+    fn raw(encoding: RawEncoding, form: &str) -> MessageAppended {
+        let mut message = MessageAppended::text(Role::User, "Base directory for this skill: /x");
+        message.raw = Some(RawMessage {
+            origin: "openai-chat".to_owned(),
+            provider: String::new(),
+            model: String::new(),
+            encoding,
+            data: bytes::Bytes::copy_from_slice(form.as_bytes()),
+        });
+        message
+    }
+
+    // A skill's text that a harness added counted as the last message of the user, and the task was
+    // dropped. Only a mark of the message itself counts, not one in its content.
+    #[test]
+    fn marked_messages_are_attributed_to_the_harness() {
+        use RawEncoding::{JsonPatch, Whole};
+        for (encoding, form) in [
+            (JsonPatch, r#"[{"op":"add","path":"/x/meta","value":true}]"#),
+            (
+                JsonPatch,
+                r#"[{"op":"add","path":"/x","value":{"meta":true,"i":1}}]"#,
+            ),
+            (JsonPatch, r#"[{"op":"add","path":"/isMeta","value":true}]"#),
+            (Whole, r#"{"type":"user","isMeta":true,"message":{}}"#),
+            (Whole, r#"{"role":"user","content":"x","x":{"meta":true}}"#),
+        ] {
+            assert!(is_by_harness(&raw(encoding, form)), "{form}");
+        }
+        for (encoding, form) in [
+            (
+                JsonPatch,
+                r#"[{"op":"add","path":"/x/meta","value":false}]"#,
+            ),
+            (
+                JsonPatch,
+                r#"[{"op":"add","path":"/x/a/meta","value":true}]"#,
+            ),
+            (
+                JsonPatch,
+                r#"[{"op":"add","path":"/meta","value":{"a":1}}]"#,
+            ),
+            (Whole, r#"{"role":"user","content":"{\"meta\":true}"}"#),
+            (Whole, "meta"),
+        ] {
+            assert!(!is_by_harness(&raw(encoding, form)), "{form}");
+        }
+        assert!(!is_by_harness(&MessageAppended::text(Role::User, "meta")));
+    }
+}
