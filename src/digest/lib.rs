@@ -1,7 +1,7 @@
 //! Heuristics about recorded text, without a model: who wrote a message, which lines of a result
 //! matter, what to quote of dropped history, what calls did to files.
 //!
-//! [`Digest`] implements [`Heuristics`], through which requests use everything here except
+//! [`TextHeuristics`] implements [`Heuristics`], through which requests use everything here except
 //! [`knowledge`]. Without this crate, requests are plain: texts are cut to a length, and notes only
 //! count dropped items.
 //!
@@ -41,9 +41,9 @@ use treering_domain::{ConversationId, MessageAppended, ToolResultRecorded};
 
 /// The heuristics of this crate.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Digest;
+pub struct TextHeuristics;
 
-impl Heuristics for Digest {
+impl Heuristics for TextHeuristics {
     fn local_command(&self, message: &MessageAppended) -> Option<LocalCommand> {
         user_text::local_command(message)
     }
@@ -116,7 +116,7 @@ trait Digested {
 #[cfg(test)]
 impl Digested for treering_context::WindowInput {
     fn digested(mut self) -> Self {
-        self.heuristics = Arc::new(Digest);
+        self.heuristics = Arc::new(TextHeuristics);
         self
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of the texts that replace dropped content: notes, commands and cuts.
 
 use super::{
-    Digest, Digested,
+    Digested, TextHeuristics,
     budget_tests::{draft, fitted, kept_texts, marked, policy, tally, text_of},
 };
 use treering_context::{
@@ -35,7 +35,7 @@ pub(super) fn note_in(window: &WindowInput, tokens: u64) -> String {
     };
     let tally = tally();
     let fits = |text: &str| tally.text(text) <= tokens;
-    Digest.notes().write(&gap, &fits).unwrap()
+    TextHeuristics.notes().write(&gap, &fits).unwrap()
 }
 
 // 790 of 898 characters of a note were a skill's text, quoted as the user's, before the user's

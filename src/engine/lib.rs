@@ -133,7 +133,7 @@ use treering_context::heuristics::Heuristics;
 #[cfg(not(feature = "digest"))]
 use treering_context::heuristics::PlainHeuristics as OwnHeuristics;
 #[cfg(feature = "digest")]
-use treering_digest::Digest as OwnHeuristics;
+use treering_digest::TextHeuristics as OwnHeuristics;
 use treering_domain::{
     BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits, Namespace,
     Position, Quotas, TimestampMicros,

@@ -18,6 +18,10 @@ mod values;
 mod window;
 
 #[cfg(feature = "digest")]
+pub(super) use self::knowledge::KnowledgeCache;
+#[cfg(not(feature = "digest"))]
+pub(super) use self::knowledge::NoKnowledge as KnowledgeCache;
+#[cfg(feature = "digest")]
 pub use self::knowledge::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
 pub use self::{
     active::{
@@ -28,10 +32,7 @@ pub use self::{
     sub_contexts::{Return, Spawn, Spawned},
     values::BranchValues,
 };
-pub(super) use self::{
-    cache::ContextCaches, compact::compactions_of, knowledge::KnowledgeCache,
-    recorded::RecordedBatch,
-};
+pub(super) use self::{cache::ContextCaches, compact::compactions_of, recorded::RecordedBatch};
 use super::{
     error::{AppendError, ReadError},
     query::BranchAddress,

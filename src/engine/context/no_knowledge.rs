@@ -6,9 +6,9 @@ use crate::{Engine, error::ReadError, memory, query::BranchAddress};
 use treering_domain::Revision;
 
 /// A cache that stays empty.
-pub(crate) struct KnowledgeCache(Cache<(), ()>);
+pub(crate) struct NoKnowledge(Cache<(), ()>);
 
-impl KnowledgeCache {
+impl NoKnowledge {
     pub(crate) fn new(_: u64) -> Self {
         Self(Cache::new(1))
     }
