@@ -3,15 +3,19 @@
 //! A request for an open turn of 300,000 messages never finished, because each cut counted all
 //! items again. The tests count steps, not seconds.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use super::{
+    cancellation::CancellationToken,
     draft::{Draft, Item},
     enhancer, enhancers,
     names::tool_names_in,
     policy::ContextPolicy,
     provider::{self, Provider, RenderError},
-    steps, stopping,
+    steps,
     tokens::{Counter, Tally},
     window::{
         self, WindowInput,
@@ -73,15 +77,18 @@ fn one_step(calls: usize) -> Story {
 fn token_counting_stops_when_cancelled() {
     let text = "a ".repeat(1_300);
     assert!(tally().text(&text) > 1_000);
-    assert_eq!(tally().until(|| true).text(&text), 0);
-    assert!(tally().until(|| false).text(&text) > 1_000);
+    assert_eq!(
+        tally().until(CancellationToken::new(|| true)).text(&text),
+        0
+    );
+    assert!(tally().until(CancellationToken::new(|| false)).text(&text) > 1_000);
 }
 
 // The client disconnects while the window is folded or the body is rendered. A request of 300,000
 // messages ran to its end all the same, using a core and its memory.
 #[test]
 fn folding_and_rendering_stop_when_cancelled() {
-    /// Most steps between two checks, see `stopping`, and one check at the start.
+    /// Most steps between two checks, see `cancellation`, and one check at the start.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
     let mut story = Story::new();
@@ -93,10 +100,12 @@ fn folding_and_rendering_stop_when_cancelled() {
     assert!(steps >= MESSAGES && items.len() == MESSAGES);
     // Stops at the second check.
     let second = || {
-        let looks = std::cell::Cell::new(0);
-        move || looks.replace(looks.get() + 1) > 0
+        let looks = AtomicUsize::new(0);
+        CancellationToken::new(move || looks.fetch_add(1, Ordering::Relaxed) > 0)
     };
-    let fold = || stopping::until(second(), || window::fold(&window));
+    let mut cancelled = window.clone();
+    cancelled.cancellation = second();
+    let fold = || window::fold(&cancelled);
     let (steps, _) = steps::of(fold);
     assert!(steps <= MOST_STEPS, "folding took {steps} steps");
     let policy = ContextPolicy::default();
@@ -105,7 +114,7 @@ fn folding_and_rendering_stop_when_cancelled() {
         let render = || provider::render(&draft, &policy);
         let (whole, rendered) = steps::of(render);
         assert!(whole >= MESSAGES && rendered.is_ok(), "{provider}");
-        let (steps, rendered) = steps::of(|| stopping::until(second(), render));
+        let (steps, rendered) = steps::of(|| provider::render_until(&draft, &policy, &second()));
         assert_eq!(rendered.err(), Some(RenderError::Stopped), "{provider}");
         assert!(steps <= MOST_STEPS, "{provider}: {steps} steps");
     }

@@ -19,6 +19,7 @@
 
 pub mod budget;
 pub mod called;
+pub mod cancellation;
 pub mod compaction;
 pub mod draft;
 pub mod due;
@@ -38,7 +39,6 @@ pub mod references;
 pub mod samples;
 pub mod shared;
 pub mod steps;
-pub mod stopping;
 pub mod text;
 pub mod tokens;
 pub mod turns;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use bytes::Bytes;
 
 use super::{
+    cancellation::CancellationToken,
     heuristics::PlainHeuristics,
     window::{WindowEvent, WindowInput},
 };
@@ -68,6 +69,7 @@ pub fn window_of(conversation: ConversationId, events: Vec<Arc<WindowEvent>>) ->
         long_term: Vec::new(),
         knowledge: None,
         heuristics: Arc::new(PlainHeuristics),
+        cancellation: CancellationToken::default(),
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{called::CalledTools, heuristics::Heuristics};
+use super::{called::CalledTools, cancellation::CancellationToken, heuristics::Heuristics};
 use treering_domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
@@ -62,6 +62,8 @@ pub struct WindowInput {
     pub knowledge: Option<String>,
     /// Heuristics about recorded text.
     pub heuristics: Arc<dyn Heuristics>,
+    /// Ends folding early; what is folded then is incomplete.
+    pub cancellation: CancellationToken,
 }
 
 /// A key of the namespace's long-term context.

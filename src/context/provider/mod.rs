@@ -56,6 +56,8 @@ pub(crate) use self::{
     sent::{Sent, sent, sent_thoughts},
 };
 pub use self::{
-    render::{Adapted, Adapter, CacheUnit, RenderError, Rendered, render, render_with},
+    render::{
+        Adapted, Adapter, CacheUnit, RenderError, Rendered, render, render_until, render_with,
+    },
     table::UnknownProvider,
 };

@@ -5,9 +5,10 @@ use std::{borrow::Cow, collections::HashMap};
 
 use super::{
     super::{
+        cancellation::CancellationToken,
         draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
         policy::{ContextPolicy, UnsupportedMedia},
-        steps, stopping,
+        steps,
     },
     Provider, RenderError,
     json::{self, Fields, Raw},
@@ -118,6 +119,7 @@ impl<'a> ToldOutcome<'a> {
 
 /// Reads a draft for an adapter.
 pub(super) struct Reader<'a, 'p> {
+    cancellation: CancellationToken,
     pub draft: &'a Draft,
     pub policy: &'p ContextPolicy,
     pub provider: Provider,
@@ -166,8 +168,10 @@ impl<'a, 'p> Reader<'a, 'p> {
         reshaping: &Reshaping,
         draft: &'a Draft,
         policy: &'p ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Self {
         let mut reader = Self {
+            cancellation: cancellation.clone(),
             draft,
             policy,
             provider,
@@ -190,7 +194,8 @@ impl<'a, 'p> Reader<'a, 'p> {
     /// Items that were not dropped, with their indexes. Stops when the body is not needed any more.
     pub fn items(&self) -> impl Iterator<Item = (usize, &'a Item)> + use<'a> {
         let items = self.draft.items.iter().enumerate();
-        let items = items.take_while(|(at, _)| !stopping::is_stopped_at(*at));
+        let cancellation = self.cancellation.clone();
+        let items = items.take_while(move |(at, _)| !cancellation.is_cancelled_at(*at));
         let items = items.inspect(|_| steps::note(1));
         items.filter(|(_, item)| item.fate != Fate::Dropped)
     }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::{Provider, outline, units};
-use crate::{draft::Draft, policy::ContextPolicy, stopping};
+use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy};
 
 /// A body and its units.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,7 +89,7 @@ pub trait Adapter {
     /// Provider of the body.
     fn provider(&self) -> Provider;
 
-    /// The body.
+    /// The body; incomplete if it is cancelled.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`] if the policy refuses media.
@@ -97,6 +97,7 @@ pub trait Adapter {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
 }
 
@@ -105,7 +106,19 @@ pub trait Adapter {
 /// # Errors
 /// [`RenderError`].
 pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
-    (draft.provider.description().render)(draft, policy)
+    render_until(draft, policy, &CancellationToken::default())
+}
+
+/// The draft as its provider's body, unless it is cancelled.
+///
+/// # Errors
+/// [`RenderError`].
+pub fn render_until(
+    draft: &Draft,
+    policy: &ContextPolicy,
+    cancellation: &CancellationToken,
+) -> Result<Rendered, RenderError> {
+    (draft.provider.description().render)(draft, policy, cancellation)
 }
 
 /// As [`render`], with an adapter of the caller.
@@ -116,9 +129,14 @@ pub fn render_with<A: Adapter>(
     adapter: &A,
     draft: &Draft,
     policy: &ContextPolicy,
+    cancellation: &CancellationToken,
 ) -> Result<Rendered, RenderError> {
+    let go_on = || match cancellation.is_cancelled() {
+        true => Err(RenderError::Stopped),
+        false => Ok(()),
+    };
     let provider = adapter.provider();
-    let adapted = adapter.adapt(draft, policy);
+    let adapted = adapter.adapt(draft, policy, cancellation);
     // A partial body breaks rules that the whole body keeps.
     go_on()?;
     let adapted = adapted?;
@@ -136,11 +154,4 @@ pub fn render_with<A: Adapter>(
         units,
         warnings: adapted.warnings,
     })
-}
-
-fn go_on() -> Result<(), RenderError> {
-    if stopping::is_stopped() {
-        return Err(RenderError::Stopped);
-    }
-    Ok(())
 }

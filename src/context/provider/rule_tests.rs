@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{samples::*, *};
 use crate::{
+    cancellation::CancellationToken,
     draft::{Block, Content, Draft, Maker, Message, Speaker, Step},
     policy::ContextPolicy,
 };
@@ -416,10 +417,18 @@ fn anthropic_breakpoints_end_stable_parts() {
 fn typed_body_serialises_to_the_rendered_body() {
     let draft = rich(Provider::Anthropic);
     let policy = ContextPolicy::default();
-    let adapted = anthropic::Anthropic.adapt(&draft, &policy).unwrap();
+    let adapted = anthropic::Anthropic
+        .adapt(&draft, &policy, &CancellationToken::default())
+        .unwrap();
     assert_eq!(adapted.body.messages.len(), 7);
     assert_eq!(adapted.body.messages[0].role, anthropic::Role::User);
-    let rendered = render_with(&anthropic::Anthropic, &draft, &policy).unwrap();
+    let rendered = render_with(
+        &anthropic::Anthropic,
+        &draft,
+        &policy,
+        &CancellationToken::default(),
+    )
+    .unwrap();
     assert_eq!(serde_json::to_vec(&adapted.body).unwrap(), rendered.body);
 }
 

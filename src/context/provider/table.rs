@@ -8,7 +8,7 @@ use super::{
     names::Charset,
     render::{RenderError, Rendered},
 };
-use crate::{draft::Draft, policy::ContextPolicy};
+use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy};
 
 /// Everything that the rest of the crate knows about a provider.
 pub(crate) struct Description {
@@ -29,7 +29,7 @@ pub(crate) struct Description {
     /// How its body is cut into units that a prompt cache can share.
     pub cutting: Cutting,
     /// Writes the body.
-    pub render: fn(&Draft, &ContextPolicy) -> Result<Rendered, RenderError>,
+    pub render: fn(&Draft, &ContextPolicy, &CancellationToken) -> Result<Rendered, RenderError>,
 }
 
 /// How recorded content is adapted to what a provider accepts.

@@ -6,6 +6,7 @@ use std::{fmt, sync::Arc};
 
 use super::{CountedFor, Counter, Encoding};
 use crate::{
+    cancellation::CancellationToken,
     draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
     provider::{self, MediaPlace, Provider, Sent},
     shared::{SharedContent, TokenCounts},
@@ -57,7 +58,7 @@ pub struct Tally {
     model: Arc<str>,
     factor: f64,
     memo: Option<Arc<dyn TokenMemo>>,
-    stopped: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    cancellation: CancellationToken,
 }
 
 impl fmt::Debug for Tally {
@@ -80,7 +81,7 @@ impl Tally {
             model: "".into(),
             factor: 1.0,
             memo,
-            stopped: None,
+            cancellation: CancellationToken::default(),
         }
     }
 
@@ -94,18 +95,18 @@ impl Tally {
         }
     }
 
-    /// Stops counting once `stopped` returns true. The counts are then incomplete; the caller must
-    /// check for cancellation itself.
+    /// Stops counting once `cancellation` is cancelled. The counts are then incomplete; the caller
+    /// must check for cancellation itself.
     #[must_use]
-    pub fn until(self, stopped: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn until(self, cancellation: CancellationToken) -> Self {
         Self {
-            stopped: Some(Arc::new(stopped)),
+            cancellation,
             ..self
         }
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.as_ref().is_some_and(|stopped| stopped())
+        self.cancellation.is_cancelled()
     }
 
     /// The same tally with a factor for every count.

@@ -16,13 +16,14 @@ use std::{
 
 use super::{WindowEvent, WindowInput, calls::UnansweredCall, maker};
 use crate::{
+    cancellation::CancellationToken,
     draft::{
         Block, Call, Content, Item, Maker, Message, Outcome, ResultOutcome, Section, Speaker, Step,
     },
     heuristics::Heuristics,
     references::short_reference,
     shared::Parts,
-    steps, stopping,
+    steps,
 };
 use treering_domain::{
     BranchState, Compacted, CompactionTrigger, ContentPart, Decision, EventBody, EventRef,
@@ -32,13 +33,16 @@ use treering_domain::{
 /// Name of the enhancer that adds these items.
 pub(crate) const MESSAGES: &str = "messages";
 
-/// The messages and steps of a window, in the order of the request. Stops early when it is
-/// [cancelled](crate::stopping).
+/// The messages and steps of a window, in the order of the request. Stops early when the window's
+/// token is cancelled.
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     match &input.folded {
         Some(folded) if folded.is_of(&input.branch, &input.events) => folded.items(),
-        _ => Folded::of(&input.branch, &input.events, &input.heuristics).items(),
+        _ => {
+            let (heuristics, cancellation) = (&input.heuristics, &input.cancellation);
+            Folded::of(&input.branch, &input.events, heuristics, cancellation).items()
+        }
     }
 }
 
@@ -58,30 +62,41 @@ impl Folded {
         branch: &BranchState,
         events: &[Arc<WindowEvent>],
         heuristics: &Arc<dyn Heuristics>,
+        cancellation: &CancellationToken,
     ) -> Self {
         let empty = Self {
             fold: Fold::new(branch, Arc::clone(heuristics)).with_model(branch, events),
             events: 0,
             last: None,
         };
-        empty.and(branch, events)
+        empty.and(branch, events, cancellation)
     }
 
     /// Extends the fold by the events that are new; `events` is the whole window. Same result as
     /// [`Folded::of`], but faster.
     #[must_use]
-    pub fn grown(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+    pub fn grown(
+        &self,
+        branch: &BranchState,
+        events: &[Arc<WindowEvent>],
+        cancellation: &CancellationToken,
+    ) -> Self {
         if self.can_grow(branch, events) {
-            return self.clone().and(branch, events);
+            return self.clone().and(branch, events, cancellation);
         }
-        Self::of(branch, events, &self.fold.heuristics)
+        Self::of(branch, events, &self.fold.heuristics, cancellation)
     }
 
-    fn and(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
+    fn and(
+        mut self,
+        branch: &BranchState,
+        events: &[Arc<WindowEvent>],
+        cancellation: &CancellationToken,
+    ) -> Self {
         self.fold.preamble = branch.preamble.iter().copied().collect();
         for place in self.events..events.len() {
             // The fold so far can be extended later.
-            if stopping::is_stopped_at(place) {
+            if cancellation.is_cancelled_at(place) {
                 break;
             }
             steps::note(1);

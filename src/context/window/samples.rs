@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
-use crate::{called::CalledTools, heuristics::PlainHeuristics};
+use crate::{called::CalledTools, cancellation::CancellationToken, heuristics::PlainHeuristics};
 use treering_domain::*;
 
 /// A branch's history that grows.
@@ -129,6 +129,7 @@ impl Story {
             long_term: Vec::new(),
             knowledge: None,
             heuristics: Arc::new(PlainHeuristics),
+            cancellation: CancellationToken::default(),
         }
     }
 }

@@ -537,10 +537,15 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
 /// Windows of a growing story, each fold extended from the one before.
 fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
     let first = story.input_at(from.min(story.len()));
-    let mut folded = Folded::of(&first.branch, &first.events, &first.heuristics);
+    let mut folded = Folded::of(
+        &first.branch,
+        &first.events,
+        &first.heuristics,
+        &first.cancellation,
+    );
     for count in (from..=story.len()).step_by(step.max(1)) {
         let input = story.input_at(count);
-        folded = folded.grown(&input.branch, &input.events);
+        folded = folded.grown(&input.branch, &input.events, &input.cancellation);
         // When an item changes, its cached values must be cleared.
         for item in folded.items() {
             let told = || crate::shared::Caption {

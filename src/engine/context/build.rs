@@ -9,18 +9,19 @@ use super::{BuildQuery, Built, ContextError, cache::SentTo};
 use crate::{
     Engine, Inner,
     error::ReadError,
-    work::{self, Lane, Stop, lane_for},
+    work::{self, Lane, lane_for},
 };
 use treering_context::{
     Draft, Explanation, SharedPrefix,
     budget::{self, Fitted},
+    cancellation::CancellationToken,
     compaction, enhancer,
     enhancers::KNOWLEDGE,
     explain::{EnhancerReport, Telling, TokenBasis},
     policy::{CONTEXT_POLICY, ContextPolicy},
     prefix::SentUnits,
     provider::{self, Rendered, maker},
-    references, stopping,
+    references,
     tokens::{Counter, Tally, TokenMemo, calibrate},
     window::WindowInput,
 };
@@ -264,10 +265,8 @@ impl Gathered {
         };
         let tally = Tally::new(counter, Some(counts))
             .sent_to(counted_as, &draft.config.model_id)
-            .until(stops());
-        let reports = stopping::until(stops(), || {
-            enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft)
-        });
+            .until(cancellation());
+        let reports = enhancer::run(&window, &policy, &query.enhancers, &tally, &mut draft);
         work::check()?;
         let calibration = calibrate(counter, &window, &draft);
         let tally = tally.scaled(calibration.factor);
@@ -303,7 +302,7 @@ impl Assembled {
 
     fn finish(mut self) -> Result<Finished, ContextError> {
         let fitted = self.fit()?;
-        let rendered = stopping::until(stops(), || provider::render(&self.draft, &self.policy));
+        let rendered = provider::render_until(&self.draft, &self.policy, &cancellation());
         work::check()?;
         let mut rendered = rendered?;
         self.draft.warnings.append(&mut rendered.warnings);
@@ -332,8 +331,10 @@ impl Assembled {
     }
 }
 
-/// Returns a function that tells whether the current work is cancelled.
-pub(super) fn stops() -> impl Fn() -> bool + Send + Sync + 'static {
-    let stop = work::current();
-    move || stop.as_ref().is_some_and(Stop::is_set)
+/// Returns the token of the current work.
+pub(super) fn cancellation() -> CancellationToken {
+    match work::current() {
+        Some(stop) => CancellationToken::new(move || stop.is_set()),
+        None => CancellationToken::default(),
+    }
 }

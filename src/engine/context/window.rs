@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    build::stops,
+    build::cancellation,
     cache::{KeptLongTerm, KeptWindow, event_bytes},
 };
 use crate::{
@@ -17,10 +17,7 @@ use crate::{
     query::BranchAddress,
     work,
 };
-use treering_context::{
-    stopping,
-    window::{Folded, LongTermEntry, WindowEvent, WindowInput},
-};
+use treering_context::window::{Folded, LongTermEntry, WindowEvent, WindowInput};
 use treering_domain::{
     BranchState, ConversationKey, EventKind, EventRef, Namespace, Position, Revision,
 };
@@ -83,6 +80,7 @@ impl Inner {
             long_term,
             knowledge: None,
             heuristics: Arc::clone(&self.options.heuristics),
+            cancellation: cancellation(),
         })
     }
 
@@ -181,10 +179,14 @@ impl Inner {
             };
             referred.insert(at, event);
         }
-        let folded = stopping::until(stops(), || match kept {
-            Some(kept) => kept.folded.grown(branch, &read.events),
-            None => Folded::of(branch, &read.events, &self.options.heuristics),
-        });
+        let cancellation = cancellation();
+        let folded = match kept {
+            Some(kept) => kept.folded.grown(branch, &read.events, &cancellation),
+            None => {
+                let heuristics = &self.options.heuristics;
+                Folded::of(branch, &read.events, heuristics, &cancellation)
+            }
+        };
         work::check()?;
         let is_wanted = branch.tools_defined.is_none() && branch.compaction.is_some();
         let earlier_tools = match kept {

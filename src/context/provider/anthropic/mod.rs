@@ -14,6 +14,7 @@ pub use body::*;
 use std::borrow::Cow;
 
 use crate::{
+    cancellation::CancellationToken,
     draft::{Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
@@ -73,7 +74,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: true,
     },
-    render: |draft, policy| render_with(&Anthropic, draft, policy),
+    render: |draft, policy, cancellation| render_with(&Anthropic, draft, policy, cancellation),
 };
 
 const RESHAPING: Reshaping = Reshaping {
@@ -111,9 +112,10 @@ impl Adapter for Anthropic {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(Provider::Anthropic, &RESHAPING, draft, policy),
+            reader: Reader::new(Provider::Anthropic, &RESHAPING, draft, policy, cancellation),
             messages: Vec::new(),
             blocks: Vec::new(),
             is_volatile: false,

@@ -12,6 +12,7 @@ pub use body::*;
 use std::borrow::Cow;
 
 use crate::{
+    cancellation::CancellationToken,
     draft::{Call, Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
@@ -74,7 +75,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "contents",
         by_block: false,
     },
-    render: |draft, policy| render_with(&Gemini, draft, policy),
+    render: |draft, policy, cancellation| render_with(&Gemini, draft, policy, cancellation),
 };
 
 const RESHAPING: Reshaping = Reshaping {
@@ -153,8 +154,9 @@ impl Adapter for Gemini {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
-        let reader = Reader::new(Provider::Gemini, &RESHAPING, draft, policy);
+        let reader = Reader::new(Provider::Gemini, &RESHAPING, draft, policy, cancellation);
         let mut writer = Writer {
             needs_signature: family(reader.model()).starts_with("gemini-3"),
             reader,

@@ -38,12 +38,13 @@ use super::{
     table::{Cutting, Description, Thoughts},
 };
 use crate::{
+    cancellation::CancellationToken,
     draft::{
         Block as StepBlock, Call, Content, Draft, Fate, Item as DraftItem, Message, Outcome,
         ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
     },
     policy::ContextPolicy,
-    steps, stopping,
+    steps,
 };
 use treering_domain::{ContentPart, EventRef, JsonText, Media, MediaSource, Role, ToolDefinition};
 
@@ -61,7 +62,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "items",
         by_block: false,
     },
-    render: |draft, policy| render_with(&Neutral, draft, policy),
+    render: |draft, policy, cancellation| render_with(&Neutral, draft, policy, cancellation),
 };
 
 /// Name and version of the format.
@@ -277,11 +278,12 @@ impl Adapter for Neutral {
         &self,
         draft: &'a Draft,
         _: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let (mut instructions, mut instruction_items) = (Vec::new(), Vec::new());
         let (mut items, mut units) = (Vec::new(), Vec::new());
         for (at, item) in draft.items.iter().enumerate() {
-            if stopping::is_stopped_at(at) {
+            if cancellation.is_cancelled_at(at) {
                 break;
             }
             steps::note(1);

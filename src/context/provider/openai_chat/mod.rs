@@ -11,6 +11,7 @@ pub use body::*;
 use std::borrow::Cow;
 
 use crate::{
+    cancellation::CancellationToken,
     draft::{Content, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
@@ -61,7 +62,7 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "messages",
         by_block: false,
     },
-    render: |draft, policy| render_with(&OpenAiChat, draft, policy),
+    render: |draft, policy, cancellation| render_with(&OpenAiChat, draft, policy, cancellation),
 };
 
 const RESHAPING: Reshaping = Reshaping {
@@ -112,9 +113,16 @@ impl Adapter for OpenAiChat {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(Provider::OpenAiChat, &RESHAPING, draft, policy),
+            reader: Reader::new(
+                Provider::OpenAiChat,
+                &RESHAPING,
+                draft,
+                policy,
+                cancellation,
+            ),
             messages: Vec::new(),
             units: Vec::new(),
         };

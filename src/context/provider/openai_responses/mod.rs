@@ -19,6 +19,7 @@ use std::{
 };
 
 use crate::{
+    cancellation::CancellationToken,
     draft::{Block, Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
@@ -77,7 +78,9 @@ pub(super) static DESCRIPTION: Description = Description {
         said: "input",
         by_block: false,
     },
-    render: |draft, policy| render_with(&OpenAiResponses, draft, policy),
+    render: |draft, policy, cancellation| {
+        render_with(&OpenAiResponses, draft, policy, cancellation)
+    },
 };
 
 const RESHAPING: Reshaping = Reshaping {
@@ -117,9 +120,16 @@ impl Adapter for OpenAiResponses {
         &self,
         draft: &'a Draft,
         policy: &ContextPolicy,
+        cancellation: &CancellationToken,
     ) -> Result<Adapted<Body<'a>>, RenderError> {
         let mut writer = Writer {
-            reader: Reader::new(Provider::OpenAiResponses, &RESHAPING, draft, policy),
+            reader: Reader::new(
+                Provider::OpenAiResponses,
+                &RESHAPING,
+                draft,
+                policy,
+                cancellation,
+            ),
             input: Vec::new(),
             units: Vec::new(),
             replays_reasoning: false,
