@@ -536,7 +536,7 @@ impl Making {
         })?;
         let body = treering_proto::body::decode(kind, bytes);
         let body = body.map_err(|fault| objects.damaged(object, fault.to_string()))?;
-        Ok(treering_proto::body::encode(&body.stub(header.branch)))
+        Ok(treering_proto::body::stub(&body, header.branch))
     }
 
     /// Returns a large body from this object or an earlier one.

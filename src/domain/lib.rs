@@ -22,7 +22,6 @@ mod quota;
 mod rejection;
 mod rules;
 mod state;
-mod stub;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -42,6 +41,5 @@ pub use message::*;
 pub use quota::*;
 pub use rejection::{NewestWithKey, Rejection, Rule};
 pub use state::*;
-pub use stub::ERASED;
 pub use tags::{Tags, TagsFault, check_key};
 pub use tool::*;

@@ -53,7 +53,7 @@ pub(super) fn erased(events: &[StoredEvent], goes: impl Fn(usize) -> bool) -> Ve
     for (index, event) in events.iter_mut().enumerate() {
         if goes(index) {
             let whole = body::decode(event.header.kind().unwrap(), &event.body).unwrap();
-            event.body = body::encode(&whole.stub(event.header.branch));
+            event.body = body::stub(&whole, event.header.branch);
             event.erased = true;
         }
     }

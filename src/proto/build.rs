@@ -5,6 +5,8 @@
 //! `Event.body` and `NewEvent.body` are bytes in the generated Rust; on the wire, and
 //! in the descriptors that reflection serves, they are messages.
 //!
+//! The options of `options.proto` become code: see `bodies` and `access`.
+//!
 //! Maps are ordered, so that equal content is always encoded to equal bytes: bodies
 //! and batches with an idempotency key are hashed.
 
@@ -12,7 +14,15 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost_types::{FileDescriptorSet, field_descriptor_proto::Type};
 
-const PROTOS: [&str; 9] = [
+#[path = "build/access.rs"]
+mod access;
+#[path = "build/bodies.rs"]
+mod bodies;
+#[path = "build/options.rs"]
+mod options;
+
+const PROTOS: [&str; 10] = [
+    "treering/v1/options.proto",
     "treering/v1/event.proto",
     "treering/v1/events.proto",
     "treering/v1/conversation.proto",
@@ -27,6 +37,9 @@ const PROTOS: [&str; 9] = [
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=../../proto");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
+    // Its table of kinds.
+    println!("cargo::rerun-if-changed=../domain/kind.rs");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     let mut compiler = protox::Compiler::new(["../../proto"])?;
@@ -36,6 +49,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         out.join("treering_descriptor.bin"),
         compiler.encode_file_descriptor_set(),
     )?;
+
+    let pool = compiler.descriptor_pool();
+    fs::write(out.join("bodies.rs"), bodies::generate(&pool))?;
+    fs::write(out.join("access.rs"), access::generate(&pool))?;
 
     let mut files = compiler.file_descriptor_set();
     bodies_as_bytes(&mut files);

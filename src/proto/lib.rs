@@ -7,6 +7,7 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
+pub mod access;
 pub mod body;
 pub mod envelope;
 pub mod json;

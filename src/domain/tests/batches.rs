@@ -4,52 +4,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::world::{
-    World, approve, assistant, compact, create, create_from, deny, event, failure, fork, id, name,
-    request, start, success, user,
+use super::{
+    random::{any_event, batches},
+    world::{World, assistant, fork, id, name, request, user},
 };
 use crate::{
-    AppendCommand, BranchId, EventBody, EventRef, Expectation, ExpectedRevision, Namespace,
-    NewEvent, Placed, Revision,
+    AppendCommand, BranchId, EventBody, Expectation, ExpectedRevision, Namespace, NewEvent,
 };
-
-const BRANCHES: [&str; 3] = ["main", "a", "b"];
-const CALLS: [&str; 2] = ["x", "y"];
-
-fn any_event() -> impl Strategy<Value = NewEvent> {
-    let call = prop::sample::select(&CALLS[..]);
-    let branch = prop::sample::select(&BRANCHES[..]);
-    let body = prop_oneof![
-        6 => Just(user()),
-        6 => Just(assistant()),
-        6 => (call.clone(), any::<bool>()).prop_map(|(call, asks)| request(call, asks)),
-        2 => call.clone().prop_map(approve),
-        2 => call.clone().prop_map(deny),
-        2 => call.clone().prop_map(start),
-        3 => call.clone().prop_map(success),
-        3 => call.prop_map(failure),
-        2 => (branch.clone(), 0..4_u64, 0..20_u64).prop_map(|(n, b, r)| fork(n, b, r)),
-        1 => (0..20_u64).prop_map(compact),
-        1 => Just(event(EventBody::BranchActivated)),
-        1 => branch.clone().prop_map(|to| event(EventBody::BranchRenamed(name(to)))),
-        1 => Just(event(EventBody::BranchArchived { reason: String::new() })),
-        1 => (2..4_u128, 1..20_u64).prop_map(|(n, r)| create_from(n, 1, r, true)),
-    ];
-    // Mostly the objects that exist from the start, so that enough batches are accepted.
-    let branch = prop_oneof![6 => Just(None), 4 => branch.prop_map(Some)];
-    let conversation = prop_oneof![9 => Just(1_u128), 1 => 2..4_u128];
-    (body, branch, conversation).prop_map(|(mut event, branch, conversation)| {
-        if !matches!(event.body, EventBody::ConversationCreated(_)) {
-            event.conversation = id(conversation);
-            event.branch = branch.map(name);
-        }
-        event
-    })
-}
-
-fn batches() -> impl Strategy<Value = Vec<Vec<NewEvent>>> {
-    prop::collection::vec(prop::collection::vec(any_event(), 1..4), 1..80)
-}
 
 /// The state of a call on a branch's own events since its fork, derived from the accepted
 /// events.
@@ -152,39 +113,6 @@ proptest! {
                 follow(&mut lives, &world, event, at);
             }
         }
-    }
-
-    // After erasing the content of any events, the branches must have the same events, calls,
-    // turns, forks and heads, whatever the texts were.
-    #[test]
-    fn erased_stubs_fold_to_the_same_structure(
-        batches in batches(),
-        erased in prop::collection::vec(any::<bool>(), 1..40),
-    ) {
-        let mut world = World::new();
-        let (mut whole, mut stubs) = (World::empty(), World::empty());
-        let first = create(1);
-        let mut accepted = vec![(first, Placed { branch: BranchId::MAIN, at: EventRef {
-            conversation: id(1),
-            revision: Revision(1),
-        } })];
-        for events in batches {
-            let command = AppendCommand::new(Namespace::default(), events);
-            if let Ok(placed) = world.append(&command) {
-                accepted.extend(command.events.into_iter().zip(placed));
-            }
-        }
-        for ((event, placed), erased) in accepted.into_iter().zip(erased.into_iter().cycle()) {
-            whole.record(&event, placed);
-            let body = match erased {
-                true => event.body.stub(placed.branch),
-                false => event.body.clone(),
-            };
-            prop_assert_eq!(body.kind(), event.body.kind());
-            stubs.record(&NewEvent { body, ..event }, placed);
-        }
-        prop_assert_eq!(whole.without_texts(), world.without_texts());
-        prop_assert_eq!(stubs.without_texts(), whole.without_texts());
     }
 
     // Agents explore on their own branches. An append to one branch must not invalidate the

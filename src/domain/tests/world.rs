@@ -6,13 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
+use super::domain::{
     AppendCommand, ApprovalDecided, BranchForked, BranchId, BranchName, BranchState, Compacted,
     CompactionTrigger, ContentHash, ConversationCreated, ConversationId, ConversationState,
-    Decided, Decision, EventBody, EventKind, Expectation, ExpectedRevision, JsonText, Limits,
-    Lookup, MessageAppended, Namespace, Need, NewEvent, ParentRef, PastBranch, Placed, Rejection,
-    Revision, Role, Rule, ToolCallRequested, ToolCallStarted, ToolResultRecorded, Undecided,
-    decide,
+    Decided, Decision, EventBody, EventKind, Expectation, ExpectedRevision, ForkPoint, JsonText,
+    Limits, Lookup, MessageAppended, Namespace, Need, NewEvent, ParentRef, PastBranch, Placed,
+    Rejection, Revision, Role, Rule, ToolCallRequested, ToolCallStarted, ToolResultRecorded,
+    Undecided, decide,
 };
 
 /// The branch state after an event, with the event's kind.
@@ -118,7 +118,7 @@ impl World {
         let mut after = match (before, &event.body) {
             (Some(past), _) => (*past.after).clone(),
             (None, EventBody::BranchForked(forked)) => {
-                let point = crate::ForkPoint {
+                let point = ForkPoint {
                     conversation: id,
                     branch: forked.parent,
                     revision: forked.fork_revision,
@@ -129,7 +129,7 @@ impl World {
             }
             (None, EventBody::ConversationCreated(created)) if created.shares_history => {
                 let parent = created.parent.clone().unwrap();
-                let point = crate::ForkPoint {
+                let point = ForkPoint {
                     conversation: parent.conversation,
                     branch: parent.branch,
                     revision: parent.revision,

@@ -554,7 +554,7 @@ impl Plan {
         if why == ErasedWhy::Derived {
             self.note_described(header.conversation, &body);
         }
-        let stub = codec::body::encode(&body.stub(header.branch));
+        let stub = codec::body::stub(&body, header.branch);
         let event = ErasedEvent {
             conversation: header.conversation,
             revision: header.revision,

@@ -2,20 +2,23 @@
 //!
 //! Decoding checks everything that does not depend on other events: required fields,
 //! known enum values, JSON, names, lengths. `domain::decide` decides whether the event
-//! may be appended. A decoded value does not have fields that this version does not
+//! may be appended. Most of the code is generated from the options in `event.proto`
+//! (`build/bodies.rs`). A decoded value does not have fields that this version does not
 //! know; therefore the log stores the received bytes, not the result of [`encode`].
 
-mod context;
 mod conversation;
+mod convert;
 mod encoded;
 mod fault;
-mod incoming;
+mod generated;
 mod message;
 mod tool;
 
 use bytes::Bytes;
 use prost::Message;
 
+use convert::Choice;
+pub use convert::ERASED;
 pub use encoded::{Encode, EncodeFault, EncodedBody};
 pub use fault::{BodyFault, BodyProblem};
 use fault::{Checked, FieldFault};
@@ -23,26 +26,26 @@ pub use tool::arguments;
 
 use super::{json::JsonFault, pb};
 use treering_domain::{
-    EventBody, EventKind, Role, ToolCallRequested, ToolDefinition, event_kinds,
+    BranchId, EventBody, EventKind, Role, ToolCallRequested, ToolDefinition,
     limits::JSON_VALUES_MAX,
 };
 
 /// Converts a role to protobuf.
 #[must_use]
 pub fn role_to_pb(role: Role) -> pb::Role {
-    message::role_pb(role)
+    pb::Role::try_from(role.number()).unwrap_or_default()
 }
 
 /// Converts tool definitions to protobuf.
 #[must_use]
 pub fn tools_to_pb(tools: &[ToolDefinition]) -> Vec<pb::ToolDefinition> {
-    pb::ToolsDefined::of(tools).tools
+    tools.iter().map(pb::ToolDefinition::of).collect()
 }
 
 /// Converts a protobuf role; `None` if it is unspecified or unknown.
 #[must_use]
 pub fn role_from_pb(role: i32) -> Option<Role> {
-    message::role(role).ok()
+    Role::read("role", role).ok()
 }
 
 /// Makes a tool call that needs no approval and names no assistant message. `arguments`
@@ -73,7 +76,7 @@ pub fn tool_call(
 /// # Errors
 /// [`BodyFault`] names the kind, the field and what is wrong with it.
 pub fn decode(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
-    decode_kind(kind, bytes).map_err(|fault| fault.of(kind))
+    generated::decode_kind(kind, bytes, false).map_err(|fault| fault.of(kind))
 }
 
 /// Decodes a body from a client: like [`decode`], and each JSON text has at most
@@ -82,49 +85,58 @@ pub fn decode(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
 /// # Errors
 /// As [`decode`].
 pub(crate) fn decode_incoming(kind: EventKind, bytes: &Bytes) -> Result<EventBody, BodyFault> {
-    let body = decode(kind, bytes)?;
     // A shorter body cannot have that many values.
-    if bytes.len() > JSON_VALUES_MAX {
-        incoming::check_values(&body).map_err(|fault| fault.of(kind))?;
-    }
-    Ok(body)
+    let is_long = bytes.len() > JSON_VALUES_MAX;
+    generated::decode_kind(kind, bytes, is_long).map_err(|fault| fault.of(kind))
 }
 
-fn read<M: Message + Default>(bytes: &Bytes) -> Checked<M> {
-    M::decode(bytes.clone()).map_err(|_| FieldFault::here(BodyProblem::NotProtobuf))
+/// Encodes a body.
+#[must_use]
+pub fn encode(body: &EventBody) -> Bytes {
+    generated::encode_kind(body, None)
 }
 
-macro_rules! codec {
-    ($(
-        $(#[$about:meta])*
-        $number:literal $text:ident $name:ident
-        $(($said:ident: $payload:ty))? $({ $($field:ident: $of:ty),* })?;
-    )*) => {
-        fn decode_kind(kind: EventKind, bytes: &Bytes) -> Checked<EventBody> {
-            match kind {
-                $(EventKind::$name => read::<pb::$name>(bytes)?.into_body(),)*
-            }
-        }
+/// Encodes the stub of a body, which is what is left of it after its content was erased.
+///
+/// A stub is a body of the same kind. It keeps the ids, numbers and enums that folds need, and
+/// no text that somebody wrote. Everything that accepts a body therefore accepts a stub, and a
+/// branch keeps the same events, calls, turns and forks. A required text becomes [`ERASED`],
+/// and a branch is named by its id. Each field of `event.proto` says what is left of it.
+#[must_use]
+pub fn stub(body: &EventBody, branch: BranchId) -> Bytes {
+    generated::encode_kind(body, Some(branch))
+}
 
-        /// Encodes a body.
-        #[must_use]
-        pub fn encode(body: &EventBody) -> Bytes {
-            match body {
-                $(EventBody::$name $(($said))? $({ $($field),* })? => {
-                    write(&pb::$name::of($($said)? $($($field),*)?))
-                })*
-            }
-        }
+/// The message of a kind.
+trait Body: Message + Default {
+    /// Checks the number of values in each JSON text.
+    fn check_values(&self) -> Checked<()>;
+
+    /// Erases the content of an event on this branch.
+    fn erase(&mut self, branch: BranchId);
+
+    fn into_body(self) -> Checked<EventBody>;
+}
+
+fn decode_as<M: Body>(bytes: &Bytes, counts_values: bool) -> Checked<EventBody> {
+    let message = M::decode(bytes.clone());
+    let message = message.map_err(|_| FieldFault::here(BodyProblem::NotProtobuf))?;
+    let counted = match counts_values {
+        true => message.check_values(),
+        false => Ok(()),
     };
+    let body = message.into_body()?;
+    counted.map(|()| body)
 }
 
-// The message of each kind has `into_body`, which checks it, and `of`, which makes it, in
-// the file of its subject.
-event_kinds!(codec);
-
-fn write(message: &impl Message) -> Bytes {
+fn written<M: Body>(mut message: M, erased_on: Option<BranchId>) -> Bytes {
+    if let Some(branch) = erased_on {
+        message.erase(branch);
+    }
     message.encode_to_vec().into()
 }
 
+#[cfg(test)]
+mod stub_tests;
 #[cfg(test)]
 mod tests;

@@ -316,3 +316,41 @@ fn unclosed_brackets_are_text_and_deep_json_is_refused() {
     assert!(tool_call("c", "t", "ls -la").unwrap().arguments_not_json);
     assert!(!tool_call("c", "t", "{}").unwrap().arguments_not_json);
 }
+
+// A JSON list of 4 MiB takes 100 MB as a tree: it must be refused in any field of a
+// client's event, and must stay readable if it is stored.
+#[test]
+fn wide_json_is_refused_where_it_comes_in() {
+    let wide = format!("[0{}]", ",0".repeat(2 << 20));
+    let tool = |name: &str, schema: &str| pb::ToolDefinition {
+        name: name.into(),
+        input_schema: schema.as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    let tools = pb::ToolsDefined {
+        tools: vec![tool("narrow", "{}"), tool("wide", &wide)],
+    };
+    let result = pb::ToolResultRecorded {
+        call_id: "c".into(),
+        parts: vec![pb::ContentPart {
+            part: Some(pb::content_part::Part::Json(wide.clone())),
+        }],
+        ..Default::default()
+    };
+    for (kind, bytes, field) in [
+        (
+            EventKind::ToolsDefined,
+            tools.encode_to_vec(),
+            "tools[1].input_schema",
+        ),
+        (
+            EventKind::ToolResultRecorded,
+            result.encode_to_vec(),
+            "parts[0].json",
+        ),
+    ] {
+        let bytes = bytes.into();
+        assert_eq!(decode_incoming(kind, &bytes).unwrap_err().field, field);
+        assert!(decode(kind, &bytes).is_ok());
+    }
+}
