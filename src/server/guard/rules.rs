@@ -1,9 +1,10 @@
-//! The requirement of each method. A method missing from this table is refused, and a test fails.
+//! What each method requires, by the options in `proto/`. A method without a requirement is refused.
 
 use Needs::{AnyKey, Appending, Nothing, Role, Store};
 
-use treering_access::KeyRole::{self, Admin, Reader, Writer};
+use treering_access::KeyRole::{self, Admin, Approver, Reader, Writer};
 use treering_domain::EventKind;
+use treering_proto::{access, pb::Access};
 
 /// What a method requires of its caller, on a server with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,57 +31,8 @@ impl Needs {
     }
 }
 
-/// Every method that is served.
-pub(super) const RULES: &[(&str, Needs)] = &[
-    ("/treering.v1.Events/Append", Appending),
-    ("/treering.v1.Events/AppendStream", Appending),
-    ("/treering.v1.Events/Read", Role(Reader)),
-    ("/treering.v1.Events/Latest", Role(Reader)),
-    ("/treering.v1.Events/GetMany", Role(Reader)),
-    ("/treering.v1.Events/KnownKeys", Role(Reader)),
-    ("/treering.v1.Events/Subscribe", Role(Reader)),
-    ("/treering.v1.Conversations/Get", Role(Reader)),
-    ("/treering.v1.Conversations/List", Role(Reader)),
-    ("/treering.v1.Conversations/Find", Role(Reader)),
-    ("/treering.v1.Conversations/ListBranches", Role(Reader)),
-    ("/treering.v1.Conversations/Lineage", Role(Reader)),
-    ("/treering.v1.Conversations/Diff", Role(Reader)),
-    ("/treering.v1.Conversations/Fork", Role(Writer)),
-    ("/treering.v1.Conversations/Rewind", Role(Writer)),
-    ("/treering.v1.Conversations/RenameBranch", Role(Writer)),
-    ("/treering.v1.Conversations/ArchiveBranch", Role(Writer)),
-    ("/treering.v1.Conversations/ActivateBranch", Role(Writer)),
-    ("/treering.v1.Conversations/Seal", Role(Writer)),
-    ("/treering.v1.Conversations/Erase", Role(Admin)),
-    ("/treering.v1.Contexts/Build", Role(Reader)),
-    ("/treering.v1.Contexts/Explain", Role(Reader)),
-    ("/treering.v1.Contexts/PlanCompaction", Role(Reader)),
-    ("/treering.v1.Contexts/Expand", Role(Reader)),
-    ("/treering.v1.Contexts/Get", Role(Reader)),
-    ("/treering.v1.Contexts/Watch", Role(Reader)),
-    ("/treering.v1.Contexts/Compact", Role(Writer)),
-    ("/treering.v1.Contexts/Set", Role(Writer)),
-    ("/treering.v1.Contexts/Spawn", Role(Writer)),
-    ("/treering.v1.Contexts/Return", Role(Writer)),
-    ("/treering.v1.Items/Batch", Role(Writer)),
-    ("/treering.v1.Items/Read", Role(Reader)),
-    ("/treering.v1.Tools/History", Role(Reader)),
-    ("/treering.v1.Tools/Pending", Role(Reader)),
-    ("/treering.v1.Tools/WaitForDecision", Role(Reader)),
-    ("/treering.v1.Tools/GetResult", Role(Reader)),
-    ("/treering.v1.Tools/Recorded", Role(Reader)),
-    ("/treering.v1.Tools/Knowledge", Role(Reader)),
-    ("/treering.v1.Tools/SuggestArguments", Role(Reader)),
-    ("/treering.v1.Tools/MissingPrerequisites", Role(Reader)),
-    ("/treering.v1.Tools/Guidance", Role(Reader)),
-    ("/treering.v1.Tools/Snapshots", Role(Reader)),
-    ("/treering.v1.Tools/RecordResult", Role(Writer)),
-    ("/treering.v1.Search/Search", Role(Reader)),
-    ("/treering.v1.Admin/Stats", Role(Reader)),
-    ("/treering.v1.Admin/Verify", Store),
-    ("/treering.v1.Admin/Rebuild", Store),
-    ("/treering.v1.Backups/ShipLog", Store),
-    ("/treering.v1.Backups/NoteBackup", Store),
+/// Methods of other packages. Those of `treering.v1` have the option `access` in `proto/`.
+pub(super) const FOREIGN: &[(&str, Needs)] = &[
     ("/grpc.health.v1.Health/Check", Nothing),
     ("/grpc.health.v1.Health/Watch", Nothing),
     (
@@ -99,44 +51,27 @@ pub(super) const RULES: &[(&str, Needs)] = &[
 
 /// Returns a method's requirement, or `None` when it is not served.
 pub(super) fn of(path: &str) -> Option<Needs> {
-    let rule = RULES.iter().find(|(method, _)| *method == path);
-    rule.map(|(_, needs)| *needs)
+    let ours = access::METHODS.iter().find(|(method, _)| *method == path);
+    let foreign = || FOREIGN.iter().find(|(method, _)| *method == path);
+    ours.map(|(_, access)| needs(*access))
+        .or_else(|| foreign().map(|(_, needs)| *needs))
 }
 
 /// Returns the role required to append an event of a kind, by any method.
 pub(super) fn appends(kind: EventKind) -> KeyRole {
-    use EventKind as Kind;
-    match kind {
-        Kind::ApprovalDecided => KeyRole::Approver,
-        // Written by the engine only; clients are refused.
-        Kind::ContentErased => Admin,
-        Kind::ConversationCreated
-        | Kind::ConfigChanged
-        | Kind::BranchForked
-        | Kind::BranchActivated
-        | Kind::BranchRenamed
-        | Kind::BranchArchived
-        | Kind::SystemPromptSet
-        | Kind::UserPromptSet
-        | Kind::MessageAppended
-        | Kind::ToolCallRequested
-        | Kind::ToolCallStarted
-        | Kind::ToolResultRecorded
-        | Kind::ToolCallCancelled
-        | Kind::ToolSnapshotRecorded
-        | Kind::ContextSet
-        | Kind::ContextRemoved
-        | Kind::ToolsDiscovered
-        | Kind::GuidanceGiven
-        | Kind::EntitiesNoted
-        | Kind::SummaryRecorded
-        | Kind::Compacted
-        | Kind::SubContextSpawned
-        | Kind::SubContextReturned
-        | Kind::ConversationSealed
-        | Kind::ToolsDefined
-        | Kind::AnnotationAdded
-        | Kind::ConversationChanged
-        | Kind::Custom => Writer,
+    match needs(access::appended_with(kind)) {
+        Role(role) => role,
+        Nothing | AnyKey | Appending | Store => Admin,
+    }
+}
+
+fn needs(access: Access) -> Needs {
+    match access {
+        Access::Reader => Role(Reader),
+        Access::Writer => Role(Writer),
+        Access::Approver => Role(Approver),
+        Access::Admin => Role(Admin),
+        Access::Appending => Appending,
+        Access::Store | Access::Unspecified => Store,
     }
 }
