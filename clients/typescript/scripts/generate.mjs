@@ -47,6 +47,10 @@ function generate(folder) {
     stdio: "inherit",
     env: { ...process.env, BUF_CACHE_DIR: join(folder, "cache") },
   });
+  // Options of the schema, which only the server's build reads.
+  for (const unused of ["treering/v1/options.ts", "google/protobuf/descriptor.ts"]) {
+    rmSync(join(folder, "gen", unused));
+  }
   return join(folder, "gen");
 }
 

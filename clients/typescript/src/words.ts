@@ -1,6 +1,7 @@
 // Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
 
 import { Invalid } from "./errors/index.js";
+import type { Provider } from "./gen/treering/v1/context.js";
 import type {
   CancelReason,
   CompactionTrigger,
@@ -14,6 +15,11 @@ import type { CallStatus } from "./gen/treering/v1/tool.js";
 /** The words of an enumeration of the API: `ROLE_USER` is "user". */
 type Words<E> = Lowercase<Exclude<keyof E & string, "UNSPECIFIED">>;
 
+/** "openai-chat" of "openai_chat". */
+type Dashed<W extends string> = W extends `${infer Head}_${infer Tail}`
+  ? `${Head}-${Dashed<Tail>}`
+  : W;
+
 export type RoleName = Words<typeof Role>;
 export type DecisionName = Words<typeof Decision>;
 export type CancelReasonName = Words<typeof CancelReason>;
@@ -22,7 +28,7 @@ export type CallStatusName = Words<typeof CallStatus> | "unspecified";
 /** The kind of an event: "message_appended", "tool_result_recorded" and so on. */
 export type KindName = Words<typeof EventKind>;
 /** The format of a request. */
-export type ProviderName = "openai-chat" | "openai-responses" | "anthropic" | "gemini" | "neutral";
+export type ProviderName = Dashed<Words<typeof Provider>>;
 /** How the text of a search is read; empty detects it. */
 export type QueryModeName = "" | Words<typeof QueryMode>;
 
