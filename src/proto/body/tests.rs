@@ -320,7 +320,7 @@ fn unclosed_brackets_are_text_and_deep_json_is_refused() {
 // A JSON list of 4 MiB takes 100 MB as a tree: it must be refused in any field of a
 // client's event, and must stay readable if it is stored.
 #[test]
-fn wide_json_is_refused_where_it_comes_in() {
+fn incoming_json_with_too_many_values_is_refused() {
     let wide = format!("[0{}]", ",0".repeat(2 << 20));
     let tool = |name: &str, schema: &str| pb::ToolDefinition {
         name: name.into(),
