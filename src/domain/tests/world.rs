@@ -151,6 +151,7 @@ impl World {
     }
 
     /// Returns the state after each event, without texts.
+    #[allow(dead_code, reason = "only tests of treering-proto use it")]
     pub(crate) fn without_texts(&self) -> Vec<BranchState> {
         let states = self.past.values().flatten().map(|past| {
             let mut state = (*past.after).clone();

@@ -9,7 +9,6 @@ use treering_domain::{
 };
 use world::{World, create, id};
 
-#[expect(dead_code, reason = "tests of the domain use more of it")]
 #[path = "../../domain/tests/random.rs"]
 mod random;
 #[expect(dead_code, reason = "tests of the domain use more of it")]
