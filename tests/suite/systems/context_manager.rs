@@ -20,6 +20,7 @@ use treering::{
     context::{
         self, Content, ContextPolicy, Draft, EnhancerReport, Item, Message, Provider, Section,
         Speaker, WindowInput,
+        cancellation::CancellationToken,
         enhancer::Enhancer,
         provider::{Adapter, anthropic, gemini, neutral, openai_chat, openai_responses},
     },
@@ -558,6 +559,7 @@ impl Adapter for Transcript {
         &self,
         draft: &Draft,
         _: &ContextPolicy,
+        _: &CancellationToken,
     ) -> Result<context::provider::Adapted<Said>, context::RenderError> {
         Ok(context::provider::Adapted {
             body: Said {
@@ -592,9 +594,10 @@ async fn adapters_are_typed_for_each_provider() {
     );
     let (draft, _) = world.engine().draft(query).await.unwrap();
     let policy = ContextPolicy::default();
+    let token = CancellationToken::default();
     macro_rules! typed {
         ($adapter:expr) => {{
-            let adapted = $adapter.adapt(&draft, &policy).unwrap();
+            let adapted = $adapter.adapt(&draft, &policy, &token).unwrap();
             serde_json::to_value(&adapted.body).unwrap()
         }};
     }
@@ -627,7 +630,7 @@ async fn adapters_are_typed_for_each_provider() {
     );
     let parts = list(&gemini["contents"]).last().unwrap();
     assert_eq!(parts["parts"][1]["functionResponse"]["name"], "count_lines");
-    let own = Transcript.adapt(&draft, &policy).unwrap().body;
+    let own = Transcript.adapt(&draft, &policy, &token).unwrap().body;
     assert_eq!((own.lines, &*own.model), (draft.items.len(), "gpt-4o"));
     world.end().await;
 }
