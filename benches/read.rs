@@ -37,7 +37,7 @@ async fn store(dir: &std::path::Path) -> (Engine, ConversationId) {
     (engine, id)
 }
 
-async fn read(engine: &Engine, source: Source) -> u64 {
+async fn read(engine: &Engine, source: EventSource) -> u64 {
     let mut batches = engine.read(ReadQuery::all(Namespace::default(), source));
     let mut events = 0;
     while let Some(batch) = batches.next().await {
@@ -60,10 +60,10 @@ fn reads(criterion: &mut Criterion) {
         bencher.iter(|| black_box(fs::read(&plain).unwrap()));
     });
     group.bench_function("log", |bencher| {
-        bencher.iter(|| runtime.block_on(read(&engine, Source::Log)));
+        bencher.iter(|| runtime.block_on(read(&engine, EventSource::Log)));
     });
     group.bench_function("branch", |bencher| {
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: id,
             branch: None,
         };
@@ -84,7 +84,7 @@ fn look_ups(criterion: &mut Criterion) {
         let dir = folder.path().join(length.to_string());
         let (engine, id) = runtime.block_on(checkpoints(&dir, length));
         let middle = format!("checkpoint/{}", length / 2);
-        let latest = |wanted: Vec<Wanted>| LatestQuery {
+        let latest = |wanted: Vec<EventSelector>| LatestQuery {
             namespace: Namespace::default(),
             conversations: vec![id],
             branch: None,
@@ -94,15 +94,15 @@ fn look_ups(criterion: &mut Criterion) {
             bytes_max: 1 << 20,
         };
         for (name, wanted) in [
-            ("by key", Wanted::Key(middle.clone())),
-            ("by type", Wanted::Type("checkpoint".into())),
+            ("by key", EventSelector::Key(middle.clone())),
+            ("by type", EventSelector::Type("checkpoint".into())),
         ] {
             let query = latest(vec![wanted]);
             group.bench_function(format!("{name}, {length} events"), |bencher| {
                 bencher.iter(|| runtime.block_on(engine.latest(query.clone())).unwrap());
             });
         }
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: id,
             branch: None,
         };

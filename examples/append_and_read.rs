@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // What is stored is protobuf; `proto::body` makes typed events of it.
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: id,
         branch: None,
     };

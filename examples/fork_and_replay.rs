@@ -64,7 +64,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     for branch in [BranchName::default(), longer] {
         println!("{branch}:");
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: id,
             branch: Some(branch),
         };

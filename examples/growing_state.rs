@@ -67,7 +67,7 @@ async fn measure(steps: usize, delta_of: &str) -> Result<(), Box<dyn Error>> {
         namespace: Namespace::default(),
         conversations: vec![id],
         branch: None,
-        wanted: vec![Wanted::Key("state".to_owned())],
+        wanted: vec![EventSelector::Key("state".to_owned())],
         as_of: None,
         headers_only: false,
         bytes_max: usize::MAX,
@@ -76,12 +76,12 @@ async fn measure(steps: usize, delta_of: &str) -> Result<(), Box<dyn Error>> {
     engine.latest(last).await?;
     let read_last = began.elapsed();
     let began = Instant::now();
-    let source = Source::Conversation(id);
+    let source = EventSource::Conversation(id);
     engine
         .read_all(ReadQuery::all(Namespace::default(), source))
         .await?;
     let read = began.elapsed();
-    engine.make_dense().await?;
+    engine.pack_log().await?;
     engine.close().await;
     let sealed = bytes_of(&folder.path().join("log"))?;
     println!(

@@ -128,7 +128,7 @@ pub fn view_row(data: &[u8]) {
     if let Some((kind, value)) = data.split_first() {
         let probed = probe::row(kind % probe::KINDS, value);
         assert!(
-            probed != probe::Probed::Changed,
+            probed != probe::ProbeOutcome::Changed,
             "a row changes when it is written again"
         );
     }

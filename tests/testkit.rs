@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use treering::{
     domain::ShardId,
     log::{
-        Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
+        AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
         LogStats, MemoryLog, OpenMode, Record, RedbLog, RedbLogOptions, testkit::conformance,
     },
 };
@@ -73,13 +73,13 @@ impl EventLog for ListLog {
         self.identity
     }
 
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
         let mut shards = self.shards();
         let shard = shards.entry(shard).or_default();
         let head = shard.head()?;
         shard.epoch = Epoch(shard.epoch.0 + 1);
         let epoch = shard.epoch;
-        Ok(Acquired { epoch, head })
+        Ok(AcquiredShard { epoch, head })
     }
 
     async fn append(

@@ -14,7 +14,7 @@ use super::{
 use treering::{
     context::{Explanation, Provider, Section},
     domain::{BranchName, Limits, Namespace},
-    engine::{BranchAddress, BuildQuery, Built, Engine},
+    engine::{BranchAddress, BuildQuery, BuiltRequest, Engine},
     import::ImportedConversation,
 };
 use treering_client::error::CliError;
@@ -176,7 +176,7 @@ fn common(before: &[u8], now: &[u8]) -> u64 {
 
 impl Sum {
     #[allow(clippy::cast_precision_loss)]
-    fn count(&mut self, built: &Built, budget: u64) {
+    fn count(&mut self, built: &BuiltRequest, budget: u64) {
         let told = &built.explanation;
         self.requests += 1;
         let share = told.tokens as f64 / budget as f64;

@@ -14,7 +14,7 @@ use super::{
     child::Child,
     empty, failed,
     payload::created,
-    rounds::{Looped, closed_loop, median, ratio},
+    rounds::{LoopResult, closed_loop, median, ratio},
     row::{Row, Target, Unit},
     stores,
 };
@@ -55,7 +55,7 @@ struct Samples {
 }
 
 impl Samples {
-    fn push(&mut self, peer: &Peer, cpu_before: Option<f64>, done: Looped) {
+    fn push(&mut self, peer: &Peer, cpu_before: Option<f64>, done: LoopResult) {
         self.per_second.push(done.per_second);
         if let (Some(before), Some(after)) = (cpu_before, peer.child.cpu_micros()) {
             self.cpu_micros.push((after - before) / done.calls as f64);
@@ -130,7 +130,7 @@ async fn call_echo(
     peer: &Peer,
     id: ConversationId,
     in_flight: usize,
-) -> Result<Looped, CliError> {
+) -> Result<LoopResult, CliError> {
     let transport = peer.connection.transport();
     let request = stores::request(&[setup.payloads.event(id)]);
     let bytes = Bytes::from(request.encode_to_vec());
@@ -140,7 +140,7 @@ async fn call_echo(
     .await
 }
 
-async fn call_empty(setup: &Setup, peer: &Peer, in_flight: usize) -> Result<Looped, CliError> {
+async fn call_empty(setup: &Setup, peer: &Peer, in_flight: usize) -> Result<LoopResult, CliError> {
     let transport = peer.connection.transport();
     closed_loop(in_flight, setup.round_time(), move |_| {
         empty::call(transport.clone())
@@ -154,7 +154,7 @@ pub(super) async fn call_append(
     peer: &Peer,
     ids: Arc<[ConversationId]>,
     in_flight: usize,
-) -> Result<Looped, CliError> {
+) -> Result<LoopResult, CliError> {
     let client = peer.connection.events();
     let payloads = setup.payloads.clone();
     closed_loop(in_flight, setup.round_time(), move |caller| {

@@ -51,15 +51,15 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     setup.doing("pages: starting a server");
     let child = Child::serve(folder.path()).await?;
     let address = child.url.trim_start_matches("http://").to_owned();
-    let shown = Shown::find(&child.connect().await?).await?;
+    let shown = PageTargets::find(&child.connect().await?).await?;
     let mut rows = Vec::new();
     for (id, what, path) in shown.pages() {
         setup.doing(&format!("pages: {what}"));
         let (mut ours, mut plain, mut bytes) = (Vec::new(), Vec::new(), 0);
         // The first of each is what a process does once.
         for round in 0..=setup.or_quick(40, 8) {
-            let page = Loaded::get(&address, &path).await?;
-            let asset = Loaded::get(&address, PLAIN).await?;
+            let page = PageLoad::get(&address, &path).await?;
+            let asset = PageLoad::get(&address, PLAIN).await?;
             if round > 0 {
                 ours.push(page.first_byte_ms);
                 plain.push(asset.first_byte_ms);
@@ -87,13 +87,13 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
 }
 
 /// What the pages show: the longest conversation, and the longest with a fork.
-struct Shown {
+struct PageTargets {
     long: String,
     forked: String,
     branches: [String; 2],
 }
 
-impl Shown {
+impl PageTargets {
     async fn find(store: &Connection) -> Result<Self, CliError> {
         let (mut long, mut forked) = (None, None);
         let mut page_token = String::new();
@@ -177,12 +177,12 @@ fn longest(best: &mut Option<(u64, String)>, found: &pb::ConversationSummary) {
 }
 
 /// An answer as a browser gets it.
-struct Loaded {
+struct PageLoad {
     first_byte_ms: f64,
     bytes: usize,
 }
 
-impl Loaded {
+impl PageLoad {
     async fn get(address: &str, path: &str) -> Result<Self, CliError> {
         let started = Instant::now();
         let mut stream = TcpStream::connect(address).await?;

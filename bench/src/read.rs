@@ -19,7 +19,7 @@ use super::{
 };
 use treering::{
     domain::Namespace,
-    engine::{Engine, ReadQuery, Source},
+    engine::{Engine, EventSource, ReadQuery},
     proto::pb,
 };
 use treering_client::{connect::Connection, error::CliError};
@@ -44,7 +44,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     filler.settle().await?;
     stores::indexed(&engine).await?;
     // As it is some seconds later, and not while that happens.
-    let dense = engine.make_dense().await;
+    let dense = engine.pack_log().await;
     dense.map_err(|error| failed("making the log dense", error))?;
     let sqlite = filled_sqlite(
         &folder.path().join("events.sqlite"),
@@ -98,11 +98,11 @@ async fn in_process(setup: &Setup, engine: &Engine, sqlite: &Sqlite) -> Result<V
 
 async fn read_log(engine: &Engine) -> Result<f64, CliError> {
     let started = Instant::now();
-    let events = read(engine, Source::Log).await?;
+    let events = read(engine, EventSource::Log).await?;
     Ok(events as f64 / started.elapsed().as_secs_f64())
 }
 
-async fn read(engine: &Engine, source: Source) -> Result<u64, CliError> {
+async fn read(engine: &Engine, source: EventSource) -> Result<u64, CliError> {
     let mut batches = engine.read(ReadQuery::all(Namespace::default(), source));
     let mut events = 0;
     while let Some(batch) = batches.next().await {
@@ -127,7 +127,7 @@ async fn read_conversations(engine: &Engine) -> Result<f64, CliError> {
     let started = Instant::now();
     let mut events = 0;
     for conversation in page.conversations {
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: conversation.id,
             branch: None,
         };

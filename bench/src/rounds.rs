@@ -49,7 +49,7 @@ pub async fn timed<T>(call: impl Future<Output = T>) -> (T, f64) {
 
 /// What a closed loop did.
 #[derive(Clone, Copy, Debug)]
-pub struct Looped {
+pub struct LoopResult {
     /// Calls that ended.
     pub calls: u64,
     /// Calls in a second.
@@ -65,7 +65,7 @@ pub async fn closed_loop<F, Fut>(
     in_flight: usize,
     time: Duration,
     call: F,
-) -> Result<Looped, CliError>
+) -> Result<LoopResult, CliError>
 where
     F: Fn(usize) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = Result<(), CliError>> + Send,
@@ -87,7 +87,7 @@ where
     while let Some(done) = callers.join_next().await {
         calls += done.map_err(|error| failed("calling", error))??;
     }
-    Ok(Looped {
+    Ok(LoopResult {
         calls,
         per_second: calls as f64 / started.elapsed().as_secs_f64(),
     })

@@ -24,7 +24,7 @@ use treering::{
         ConversationId, EventBody, EventKind, JsonText, MessageAppended, Namespace, NewEvent, Role,
         ToolCallRequested, ToolResultRecorded,
     },
-    engine::{Engine, ReadQuery, SearchRequest, Source, searchable_text},
+    engine::{Engine, EventSource, ReadQuery, SearchRequest, searchable_text},
     import::source::LineSource,
     proto::body,
 };
@@ -174,7 +174,7 @@ impl Fts {
             texts: 0,
         };
         let mut tools: HashMap<(ConversationId, String), String> = HashMap::new();
-        let mut batches = engine.read(ReadQuery::all(Namespace::default(), Source::Log));
+        let mut batches = engine.read(ReadQuery::all(Namespace::default(), EventSource::Log));
         while let Some(batch) = batches.next().await {
             for event in batch.map_err(|error| failed("reading", error))? {
                 let header = &event.event.header;
@@ -454,14 +454,14 @@ async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), CliError> {
     filler.settle().await
 }
 
-type Judged = BTreeMap<String, f64>;
+type Judgements = BTreeMap<String, f64>;
 
-fn judgements(path: &Path) -> Result<HashMap<String, Judged>, CliError> {
+fn judgements(path: &Path) -> Result<HashMap<String, Judgements>, CliError> {
     let file = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
-    let mut judged: HashMap<String, Judged> = HashMap::new();
+    let mut judged: HashMap<String, Judgements> = HashMap::new();
     for line in file.lines().skip(1) {
         let mut fields = line.split('\t');
         let (Some(query), Some(document), Some(gain)) =
@@ -504,7 +504,7 @@ async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, CliError> 
 }
 
 /// With the judgement as gain.
-fn ndcg_10(found: &[String], judged: &Judged) -> f64 {
+fn ndcg_10(found: &[String], judged: &Judgements) -> f64 {
     let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
         gains
             .take(10)
@@ -531,7 +531,7 @@ mod tests {
     /// can be worked out by hand.
     #[test]
     fn ndcg_is_as_by_hand() {
-        let judged = Judged::from([("a".to_owned(), 1.0), ("b".to_owned(), 1.0)]);
+        let judged = Judgements::from([("a".to_owned(), 1.0), ("b".to_owned(), 1.0)]);
         let found = ["a", "x", "b"].map(str::to_owned);
         let ideal = 1.0 + 1.0 / 3_f64.log2();
         let own = 1.0 + 1.0 / 4_f64.log2();

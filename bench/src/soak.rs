@@ -64,7 +64,7 @@ pub struct SoakOptions {
 
 /// What agents have done, and how long each call took, in milliseconds.
 #[derive(Debug, Default)]
-struct Done {
+struct CallTimes {
     events: AtomicU64,
     appends: Mutex<Vec<f64>>,
     builds: Mutex<Vec<f64>>,
@@ -72,7 +72,7 @@ struct Done {
     searches: Mutex<Vec<f64>>,
 }
 
-impl Done {
+impl CallTimes {
     fn note(times: &Mutex<Vec<f64>>, started: Instant) {
         let took = started.elapsed().as_secs_f64() * 1e3;
         times
@@ -137,13 +137,13 @@ pub(super) async fn measure(setup: &Setup, plan: &SoakOptions) -> Result<Vec<Row
     let folder = setup.folder()?;
     let store = folder.path().join("store");
     let child = Child::serve(&store).await?;
-    let done = Arc::new(Done::default());
+    let done = Arc::new(CallTimes::default());
     setup.doing("soak: the peak");
     let started = Instant::now();
     drive(&child, &lives, &done, None, PEAK_TIME, |_| Ok(())).await?;
     let peak = done.events.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     for times in [&done.appends, &done.builds, &done.reads, &done.searches] {
-        Done::taken(times);
+        CallTimes::taken(times);
     }
     let mut file = match &plan.samples {
         Some(path) => Some(created_file(path)?),
@@ -214,7 +214,7 @@ fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, CliError> {
 async fn drive(
     child: &Child,
     lives: &Arc<[Vec<NewEvent>]>,
-    done: &Arc<Done>,
+    done: &Arc<CallTimes>,
     events_per_second: Option<f64>,
     time: Duration,
     mut look: impl FnMut(f64) -> Result<(), CliError>,
@@ -255,7 +255,7 @@ struct Agent {
     server: Connection,
     lives: Arc<[Vec<NewEvent>]>,
     next: Arc<AtomicUsize>,
-    done: Arc<Done>,
+    done: Arc<CallTimes>,
     ends: Arc<AtomicBool>,
     /// Time for each event; none: as fast as it can.
     pause: Option<Duration>,
@@ -304,7 +304,7 @@ impl Agent {
         let request = stores::request(&[event]);
         let started = Instant::now();
         self.server.events().append(request).await?;
-        Done::note(&self.done.appends, started);
+        CallTimes::note(&self.done.appends, started);
         self.done.events.fetch_add(1, Ordering::Relaxed);
         self.appends += 1;
         Ok(())
@@ -321,12 +321,12 @@ impl Agent {
             };
             let started = Instant::now();
             self.server.contexts().build(request).await?;
-            Done::note(&self.done.builds, started);
+            CallTimes::note(&self.done.builds, started);
         }
         if self.appends.is_multiple_of(READ_EVERY) {
             let started = Instant::now();
             self.read_back(conversation_id.clone()).await?;
-            Done::note(&self.done.reads, started);
+            CallTimes::note(&self.done.reads, started);
         }
         if self.appends.is_multiple_of(SEARCH_EVERY) {
             let request = pb::SearchRequest {
@@ -336,7 +336,7 @@ impl Agent {
             };
             let started = Instant::now();
             self.server.search().search(request).await?;
-            Done::note(&self.done.searches, started);
+            CallTimes::note(&self.done.searches, started);
         }
         if self.appends.is_multiple_of(FORK_EVERY) {
             let request = pb::ForkRequest {
@@ -373,7 +373,7 @@ impl Agent {
 fn sample(
     child: &Child,
     store: &Path,
-    done: &Done,
+    done: &CallTimes,
     seconds: f64,
     before: &mut (Instant, u64),
 ) -> Sample {
@@ -382,8 +382,8 @@ fn sample(
     let now = Instant::now();
     let per_second = (events - before.1) as f64 / (now - before.0).as_secs_f64();
     *before = (now, events);
-    let p99 = |times| percentile(&Done::taken(times), 99.0);
-    let appends = Done::taken(&done.appends);
+    let p99 = |times| percentile(&CallTimes::taken(times), 99.0);
+    let appends = CallTimes::taken(&done.appends);
     let size = |name: &str| bytes_on_disk(&store.join(name)) as f64 / MIB;
     Sample {
         seconds,

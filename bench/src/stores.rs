@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::{failed, payload::Payloads};
 use treering::{
     domain::{AppendCommand, AppendOutcome, ConversationId, Namespace, NewEvent},
-    engine::{Dense, Engine, OpenOptions, Pending, SearchRequest},
+    engine::{AppendFuture, Engine, OpenOptions, PackingMode, SearchRequest},
     import::{openai_chat, plan, source::LineSource},
     proto::{
         envelope::new_event_to_pb,
@@ -43,7 +43,7 @@ pub async fn open(dir: &Path) -> Result<Engine, CliError> {
 /// When it cannot be opened.
 pub async fn open_dense(dir: &Path) -> Result<Engine, CliError> {
     let options = OpenOptions {
-        dense: Dense::WhenClosed,
+        packing: PackingMode::WhenClosed,
         ..OpenOptions::new(dir)
     };
     Engine::open(options)
@@ -82,7 +82,7 @@ fn command(events: Vec<NewEvent>) -> AppendCommand {
 /// Appends batches, many under way at once.
 pub struct Filler<'a> {
     engine: &'a Engine,
-    waiting: Vec<Pending>,
+    waiting: Vec<AppendFuture>,
 }
 
 impl<'a> Filler<'a> {
@@ -153,7 +153,7 @@ pub async fn indexed(engine: &Engine) -> Result<(), CliError> {
 
 /// What an import brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Imported {
+pub struct ImportSummary {
     /// Bytes of the lines, with their ends.
     pub bytes: u64,
     /// Conversations.
@@ -167,7 +167,7 @@ pub struct Imported {
 /// # Errors
 /// When a file cannot be read or an append is refused. Lines that are no
 /// conversation are passed over.
-pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<Imported, CliError> {
+pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary, CliError> {
     let (to, mut lines) = mpsc::channel(32);
     let files = files.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
@@ -187,7 +187,7 @@ pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<Imported, CliE
         }
         Ok::<_, CliError>(())
     });
-    let mut sum = Imported::default();
+    let mut sum = ImportSummary::default();
     let mut filler = Filler::new(engine);
     while let Some((bytes, found)) = lines.recv().await {
         let Some(found) = found else { continue };

@@ -16,7 +16,7 @@ use super::{
     stores,
 };
 use treering::{
-    access::{self, Grant, GrantReach, KeyLimits, KeyRole, NewKey},
+    access::{self, Grant, GrantScope, KeyLimits, KeyRole, NewKey},
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Role},
     engine::{Engine, EraseCommand, EraseItem, EraseTarget},
 };
@@ -43,13 +43,13 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
 }
 
 /// A server, and the conversations that are appended to.
-struct Served {
+struct TrustServer {
     peer: Peer,
     ids: Arc<[ConversationId]>,
     per_second: Vec<f64>,
 }
 
-impl Served {
+impl TrustServer {
     async fn start(
         data: &Path,
         flags: &[&OsStr],
@@ -94,10 +94,10 @@ async fn appends(setup: &Setup) -> Result<Vec<Row>, CliError> {
     };
     let copy = folder.path().join("copy");
     let mut servers = [
-        Served::start(&dir("plain")?, &[], Credentials::default()).await?,
-        Served::start(&keys, &[], with_key(&keys)?).await?,
-        Served::start(&tls, &flags, over_tls).await?,
-        Served::start(
+        TrustServer::start(&dir("plain")?, &[], Credentials::default()).await?,
+        TrustServer::start(&keys, &[], with_key(&keys)?).await?,
+        TrustServer::start(&tls, &flags, over_tls).await?,
+        TrustServer::start(
             &dir("followed")?,
             &["--backup".as_ref(), copy.as_ref()],
             Credentials::default(),
@@ -130,7 +130,7 @@ fn with_key(dir: &Path) -> Result<Credentials, CliError> {
         name: "bench".to_owned(),
         roles: vec![Grant {
             role: KeyRole::Admin,
-            namespace: GrantReach::Every,
+            namespace: GrantScope::Every,
         }],
         expires_in: None,
         limits: KeyLimits::default(),

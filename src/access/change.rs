@@ -8,7 +8,7 @@ use super::{
     file::{self, KeyFile, KeyFileError, KeyRecord, SecretRecord},
     role::Grant,
     subject::CertificateSubject,
-    token::{KeyId, Token},
+    token::{KeyId, KeyToken},
 };
 use treering_domain::TimestampMicros;
 
@@ -47,24 +47,24 @@ pub struct NewKey {
 
 /// A new key, or one with a new secret. The token is stored nowhere.
 #[derive(Clone, Debug)]
-pub struct MadeKey {
+pub struct IssuedKey {
     /// The stored part.
     pub record: KeyRecord,
     /// The key to be sent.
-    pub token: Token,
+    pub token: KeyToken,
 }
 
 /// Creates a key.
 ///
 /// # Errors
 /// [`KeyFileError`]; no key was created then.
-pub fn create(dir: &Path, new: NewKey) -> Result<MadeKey, KeyFileError> {
-    let token = Token::generate().map_err(KeyFileError::Random)?;
+pub fn create(dir: &Path, new: NewKey) -> Result<IssuedKey, KeyFileError> {
+    let token = KeyToken::generate().map_err(KeyFileError::Random)?;
     let now = TimestampMicros::now();
     let secrets = vec![secret(&token, now, new.by.clone())];
     let record = new.record(token.id().clone(), now, secrets, None)?;
     let record = add(dir, record, now)?;
-    Ok(MadeKey { record, token })
+    Ok(IssuedKey { record, token })
 }
 
 /// Creates a key for clients whose certificate has this subject. It has no secret.
@@ -137,7 +137,7 @@ fn add(dir: &Path, new: KeyRecord, now: TimestampMicros) -> Result<KeyRecord, Ke
 pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileError> {
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
-        let key = living(keys, which, now)?;
+        let key = find_active(keys, which, now)?;
         key.revoked_at = Some(now);
         by.clone_into(&mut key.revoked_by);
         Ok(key.clone())
@@ -148,10 +148,15 @@ pub fn revoke(dir: &Path, which: &str, by: &str) -> Result<KeyRecord, KeyFileErr
 ///
 /// # Errors
 /// [`KeyFileError`]; the key is then unchanged.
-pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<MadeKey, KeyFileError> {
+pub fn rotate(
+    dir: &Path,
+    which: &str,
+    grace: Duration,
+    by: &str,
+) -> Result<IssuedKey, KeyFileError> {
     let now = TimestampMicros::now();
     file::change(dir, |keys| {
-        let key = living(keys, which, now)?;
+        let key = find_active(keys, which, now)?;
         if key.certificate_subject.is_some() {
             return Err(KeyFileError::NoSecret(key.name.clone()));
         }
@@ -161,9 +166,9 @@ pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<Made
         for old in &mut key.secrets {
             old.ends_at = Some(old.ends_at.map_or(end, |ends| ends.min(end)));
         }
-        let token = Token::with_id(key.id.clone()).map_err(KeyFileError::Random)?;
+        let token = KeyToken::with_id(key.id.clone()).map_err(KeyFileError::Random)?;
         key.secrets.push(secret(&token, now, by.to_owned()));
-        Ok(MadeKey {
+        Ok(IssuedKey {
             record: key.clone(),
             token,
         })
@@ -171,7 +176,7 @@ pub fn rotate(dir: &Path, which: &str, grace: Duration, by: &str) -> Result<Made
 }
 
 /// Returns the key with this id, or the living one of this name.
-fn living<'a>(
+fn find_active<'a>(
     file: &'a mut KeyFile,
     which: &str,
     now: TimestampMicros,
@@ -187,7 +192,7 @@ fn living<'a>(
     key.ok_or_else(|| KeyFileError::Ended(which.to_owned()))
 }
 
-fn secret(token: &Token, now: TimestampMicros, by: String) -> SecretRecord {
+fn secret(token: &KeyToken, now: TimestampMicros, by: String) -> SecretRecord {
     SecretRecord {
         blake3: token.hash().to_hex().to_string(),
         made_at: now,

@@ -2,7 +2,7 @@
 //! change it, and a server checks it for changes before each call.
 //!
 //! `token` is a key as it is sent, `role` what it may do and where, `file` what is stored of it,
-//! `subject` the identity in a certificate, `change` creation, rotation and revocation, `ring` the
+//! `subject` the identity in a certificate, `change` creation, rotation and revocation, `key_store` the
 //! keys of a running server, `proof` the credentials of an HTTP request, `rate` rate limits,
 //! `reads` counts of what was read. This crate does not know gRPC: the server decides which method
 //! needs which role.
@@ -13,22 +13,22 @@
 
 mod change;
 mod file;
+mod key_store;
 mod proof;
 mod rate;
 mod reads;
-mod ring;
 mod role;
 mod subject;
 mod token;
 
-pub use change::{KeyLimits, MadeKey, NewKey, create, create_for_certificate, revoke, rotate};
+pub use change::{IssuedKey, KeyLimits, NewKey, create, create_for_certificate, revoke, rotate};
 pub use file::{
     KeyFile, KeyFileError, KeyRecord, SecretRecord, had_keys, last_uses, note_made, read,
 };
+pub use key_store::{ClientCertificate, KeyHolder, KeyRefusal, KeyStore};
 pub use proof::CallerProof;
 pub use rate::Rate;
-pub use reads::{ManyRead, ReadBounds, Reads};
-pub use ring::{ClientCertificate, Holder, KeyRefusal, KeyRing};
-pub use role::{Grant, GrantError, GrantReach, KeyRole};
+pub use reads::{ExceededReadBound, ReadBounds, Reads};
+pub use role::{Grant, GrantError, GrantScope, KeyRole};
 pub use subject::{CertificateSubject, SubjectError};
-pub use token::{KeyId, Token, TokenError};
+pub use token::{KeyId, KeyToken, TokenError};

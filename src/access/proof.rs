@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{
-    ring::{ClientCertificate, Holder, KeyRefusal, KeyRing},
+    key_store::{ClientCertificate, KeyHolder, KeyRefusal, KeyStore},
     subject::CertificateSubject,
 };
 
@@ -44,7 +44,7 @@ impl CallerProof {
     ///
     /// # Errors
     /// [`KeyRefusal`].
-    pub fn holder(&self, keys: &Arc<KeyRing>) -> Result<Option<Arc<Holder>>, KeyRefusal> {
+    pub fn holder(&self, keys: &Arc<KeyStore>) -> Result<Option<Arc<KeyHolder>>, KeyRefusal> {
         match self {
             Self::Nothing => Ok(None),
             Self::Key(key) => keys.holder(key).map(Some),

@@ -26,7 +26,7 @@ pub struct ReadBounds {
 
 /// The bound that was passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ManyRead {
+pub enum ExceededReadBound {
     /// The number of conversations.
     Conversations(usize),
     /// The number of bytes.
@@ -35,21 +35,21 @@ pub enum ManyRead {
 
 /// What a key has read.
 #[derive(Debug, Default)]
-pub struct Reads(Mutex<Counted>);
+pub struct Reads(Mutex<ReadCounts>);
 
 #[derive(Debug, Default)]
-struct Counted {
+struct ReadCounts {
     since: Option<Instant>,
     /// At most as many as the bound, since more need not be told apart.
     conversations: HashSet<ConversationKey>,
     bytes: u64,
-    of_conversations: Noted,
-    of_bytes: Noted,
+    of_conversations: BoundStatus,
+    of_bytes: BoundStatus,
 }
 
 /// Whether a bound was passed in this time window, and recorded.
 #[derive(Debug, Default)]
-enum Noted {
+enum BoundStatus {
     #[default]
     Below,
     /// Passed by a read of this namespace, not recorded yet.
@@ -57,14 +57,14 @@ enum Noted {
     Done,
 }
 
-impl Noted {
+impl BoundStatus {
     fn pass(&mut self, namespace: &Namespace) {
         if matches!(self, Self::Below) {
             *self = Self::Due(namespace.clone());
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn restart_window(&mut self) {
         if matches!(self, Self::Done) {
             *self = Self::Below;
         }
@@ -79,7 +79,7 @@ impl Noted {
 }
 
 impl Reads {
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, ReadCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,10 +115,10 @@ impl Reads {
 
     /// Returns what is due to be recorded, with the namespace of the read that passed the bound.
     #[must_use]
-    pub fn due(&self, bounds: ReadBounds) -> Vec<(ManyRead, Namespace)> {
+    pub fn due(&self, bounds: ReadBounds) -> Vec<(ExceededReadBound, Namespace)> {
         let counted = self.lock();
-        let conversations = ManyRead::Conversations(bounds.conversations);
-        let bytes = ManyRead::Bytes(bounds.bytes);
+        let conversations = ExceededReadBound::Conversations(bounds.conversations);
+        let bytes = ExceededReadBound::Bytes(bounds.bytes);
         let of = [
             (conversations, &counted.of_conversations),
             (bytes, &counted.of_bytes),
@@ -129,11 +129,11 @@ impl Reads {
     }
 
     /// Marks a passed bound as recorded.
-    pub fn note(&self, many: ManyRead) {
+    pub fn note(&self, many: ExceededReadBound) {
         let mut counted = self.lock();
         match many {
-            ManyRead::Conversations(_) => counted.of_conversations = Noted::Done,
-            ManyRead::Bytes(_) => counted.of_bytes = Noted::Done,
+            ExceededReadBound::Conversations(_) => counted.of_conversations = BoundStatus::Done,
+            ExceededReadBound::Bytes(_) => counted.of_bytes = BoundStatus::Done,
         }
     }
 
@@ -150,15 +150,15 @@ impl Reads {
     }
 }
 
-impl Counted {
+impl ReadCounts {
     fn look_at_clock(&mut self, bounds: ReadBounds) {
         let since = *self.since.get_or_insert_with(Instant::now);
         if since.elapsed() >= bounds.within {
             self.since = Some(Instant::now());
             self.conversations.clear();
             self.bytes = 0;
-            self.of_conversations.begin_anew();
-            self.of_bytes.begin_anew();
+            self.of_conversations.restart_window();
+            self.of_bytes.restart_window();
         }
     }
 }
@@ -191,7 +191,7 @@ mod tests {
         read(&thief, 99);
         assert!(thief.due(BOUNDS).is_empty());
         read(&thief, 10_000);
-        let many = ManyRead::Conversations(100);
+        let many = ExceededReadBound::Conversations(100);
         assert_eq!(thief.due(BOUNDS), [(many, namespace.clone())]);
         assert_eq!(thief.conversations(), 100, "no more are kept");
         thief.note(many);
@@ -215,7 +215,7 @@ mod tests {
         tokio::time::advance(BOUNDS.within).await;
         reads.add_bytes(&namespace, 1, BOUNDS);
         assert_eq!(reads.bytes(), 1);
-        let due = [(ManyRead::Bytes(1_000), namespace)];
+        let due = [(ExceededReadBound::Bytes(1_000), namespace)];
         assert_eq!(reads.due(BOUNDS), due);
         reads.note(due[0].0);
         assert!(reads.due(BOUNDS).is_empty());

@@ -64,7 +64,7 @@ impl FromStr for KeyRole {
 /// The namespaces in which a role applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum GrantReach {
+pub enum GrantScope {
     /// One namespace.
     One(Namespace),
     /// Every namespace, `*`. Reserved ones only for admins.
@@ -74,7 +74,7 @@ pub enum GrantReach {
 /// Stands for every namespace.
 const EVERY: &str = "*";
 
-impl TryFrom<String> for GrantReach {
+impl TryFrom<String> for GrantScope {
     type Error = GrantError;
 
     fn try_from(text: String) -> Result<Self, GrantError> {
@@ -88,13 +88,13 @@ impl TryFrom<String> for GrantReach {
     }
 }
 
-impl From<GrantReach> for String {
-    fn from(reach: GrantReach) -> Self {
+impl From<GrantScope> for String {
+    fn from(reach: GrantScope) -> Self {
         reach.to_string()
     }
 }
 
-impl fmt::Display for GrantReach {
+impl fmt::Display for GrantScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::One(namespace) => namespace.fmt(f),
@@ -110,7 +110,7 @@ pub struct Grant {
     /// The role.
     pub role: KeyRole,
     /// The namespaces.
-    pub namespace: GrantReach,
+    pub namespace: GrantScope,
 }
 
 /// Why a text is not a grant.
@@ -129,8 +129,8 @@ impl Grant {
     #[must_use]
     pub fn covers(&self, role: KeyRole, namespace: &Namespace) -> bool {
         let there = match &self.namespace {
-            GrantReach::One(one) => one == namespace,
-            GrantReach::Every => !namespace.is_reserved() || self.role == KeyRole::Admin,
+            GrantScope::One(one) => one == namespace,
+            GrantScope::Every => !namespace.is_reserved() || self.role == KeyRole::Admin,
         };
         there && self.role.includes(role)
     }
@@ -138,7 +138,7 @@ impl Grant {
     /// Returns true for an admin of the whole store.
     #[must_use]
     pub(crate) fn is_of_store(&self) -> bool {
-        self.role == KeyRole::Admin && self.namespace == GrantReach::Every
+        self.role == KeyRole::Admin && self.namespace == GrantScope::Every
     }
 }
 

@@ -74,18 +74,18 @@ pub enum TokenError {
 
 /// A key with its secret. Its debug output shows the id only.
 #[derive(Clone)]
-pub struct Token {
+pub struct KeyToken {
     id: KeyId,
     text: String,
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for KeyToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({})", self.id)
     }
 }
 
-impl Token {
+impl KeyToken {
     /// Returns a new id with a new secret.
     ///
     /// # Errors
@@ -171,30 +171,30 @@ mod tests {
     // character must be reported as a typo, and never accepted.
     #[test]
     fn mistyped_token_is_reported_as_a_typo() {
-        let token = Token::generate().unwrap();
+        let token = KeyToken::generate().unwrap();
         let text = token.reveal().to_owned();
-        let read = Token::parse(&text).unwrap();
+        let read = KeyToken::parse(&text).unwrap();
         assert_eq!((read.id(), read.hash()), (token.id(), token.hash()));
         for at in PREFIX.len()..text.len() {
             let mut other = text.clone().into_bytes();
             other[at] = if other[at] == b'0' { b'1' } else { b'0' };
             let other = String::from_utf8(other).unwrap();
-            assert_eq!(Token::parse(&other).unwrap_err(), TokenError::Mistyped);
+            assert_eq!(KeyToken::parse(&other).unwrap_err(), TokenError::Mistyped);
             let cut = &text[..at];
-            assert_eq!(Token::parse(cut).unwrap_err(), TokenError::Mistyped);
+            assert_eq!(KeyToken::parse(cut).unwrap_err(), TokenError::Mistyped);
         }
         let longer = format!("{text}0");
-        assert_eq!(Token::parse(&longer).unwrap_err(), TokenError::Mistyped);
+        assert_eq!(KeyToken::parse(&longer).unwrap_err(), TokenError::Mistyped);
         for other in ["", "sk-live", "tr_test_x", "Tr_live_"] {
-            assert_eq!(Token::parse(other).unwrap_err(), TokenError::NotAKey);
+            assert_eq!(KeyToken::parse(other).unwrap_err(), TokenError::NotAKey);
         }
     }
 
     // Secrets that repeat, or that a log shows, open the store to others.
     #[test]
     fn secrets_are_unique_and_hidden_in_debug_output() {
-        let first = Token::generate().unwrap();
-        let second = Token::with_id(first.id().clone()).unwrap();
+        let first = KeyToken::generate().unwrap();
+        let second = KeyToken::with_id(first.id().clone()).unwrap();
         assert_eq!(first.id(), second.id());
         assert_ne!(first.hash(), second.hash());
         let shown = format!("{first:?}");

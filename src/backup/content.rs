@@ -13,7 +13,7 @@ const BLOB: u8 = 2;
 
 /// The content of an object under construction.
 #[derive(Debug, Default)]
-pub(super) struct Content {
+pub(super) struct ObjectContent {
     pub(crate) raw: Vec<u8>,
     /// Homes of the large bodies in it.
     homes: Vec<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Content {
     needs: Vec<u64>,
 }
 
-impl Content {
+impl ObjectContent {
     pub(crate) fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
@@ -62,13 +62,13 @@ impl Content {
 
 /// The parsed content of an object.
 #[derive(Debug, Default)]
-pub(super) struct Read {
+pub(super) struct ParsedObject {
     pub(crate) blocks: Vec<EncodedFrame>,
     /// Large bodies by home.
     pub(crate) blobs: HashMap<u64, Bytes>,
 }
 
-impl Read {
+impl ParsedObject {
     /// Parses the content of an object.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ mod tests {
     // never a shorter history.
     #[test]
     fn truncated_or_extended_content_is_refused() {
-        let mut content = Content::default();
+        let mut content = ObjectContent::default();
         content.block(&ShippedBlock {
             first: 7,
             count: 2,
@@ -157,17 +157,17 @@ mod tests {
         content.blob(9, b"a body");
         content.blob(9, b"a body");
         assert_eq!(content.needs(), [3]);
-        let read = Read::of(content.raw.clone()).unwrap();
+        let read = ParsedObject::of(content.raw.clone()).unwrap();
         assert_eq!(read.blocks.len(), 1);
         assert_eq!(read.blobs[&9], "a body");
         assert!(read.records(7, 8).is_err());
         let whole_parts = [0, 1 + 8 + 4 + 8 + 13];
         for cut in 0..content.raw.len() {
-            let read = Read::of(content.raw[..cut].to_vec());
+            let read = ParsedObject::of(content.raw[..cut].to_vec());
             assert_eq!(read.is_ok(), whole_parts.contains(&cut), "cut at {cut}");
         }
         let mut longer = content.raw;
         longer.push(7);
-        assert!(Read::of(longer).is_err());
+        assert!(ParsedObject::of(longer).is_err());
     }
 }

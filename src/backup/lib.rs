@@ -11,8 +11,8 @@
 mod cloud;
 mod content;
 mod error;
-mod following;
-mod look;
+mod follow;
+mod inspect;
 mod manifest;
 mod restore;
 mod run;
@@ -26,11 +26,14 @@ mod walk;
 
 pub use self::{
     error::BackupError,
-    following::follow,
-    look::{BackupFault, GenerationInfo, Keep, Pruned, Verified, generations, prune, verify},
-    restore::{RestoreOptions, RestoreTo, Restored, STAGING as RESTORE_STAGING, restore},
+    follow::follow,
+    inspect::{
+        BackupFault, GenerationInfo, PruneOutcome, RetentionRule, VerifyReport, generations, prune,
+        verify,
+    },
+    restore::{RestoreOptions, RestoreOutcome, RestoreTo, STAGING as RESTORE_STAGING, restore},
     run::{Backup, BackupOptions, BackupOutcome, BackupStep},
-    seal::Key,
+    seal::EncryptionKey,
     source::BackupSource,
     target::BackupTarget,
 };

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::{
     error::BackupError,
-    seal::{self, Key, Kind, Place},
-    target::{BackupTarget, Became, Listed, Put},
+    seal::{self, EncryptionKey, ObjectIdentity, ObjectKind},
+    target::{BackupTarget, ObjectEntry, PutOutcome, WriteMode},
 };
 use treering_domain::{
     ContentHash, ConversationId, ConversationKey, Namespace, Revision, TimestampMicros, unhex,
@@ -29,17 +29,17 @@ pub(super) struct Manifest {
     /// Identifies histories that only grew: of generations with the same last line, a later one
     /// contains all of an earlier one. A new line begins when the log has regressed. All lines are
     /// listed; the last one is this generation's.
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<HistoryLine>,
     /// Microseconds since 1970-01-01 UTC, like all times here.
     pub(crate) made_at: i64,
     /// Version of the program that wrote it.
     pub(crate) made_by: String,
     /// The last record; `None`: the log was empty.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<RecordMark>,
     /// In order and without gaps, from offset 1.
     pub(crate) objects: Vec<Object>,
     /// All recorded erasures, in order.
-    pub(crate) erasures: Vec<Erased>,
+    pub(crate) erasures: Vec<ErasureEntry>,
     /// Whether earlier generations may hold erased content and may still be there: then the next
     /// backup looks for them.
     #[serde(default)]
@@ -48,13 +48,13 @@ pub(super) struct Manifest {
 
 /// A history that only grew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct HistoryLine {
     pub(crate) id: Uuid,
     /// The last offset of it in this generation; `None`: it is still growing.
     pub(crate) to: Option<u64>,
 }
 
-impl Line {
+impl HistoryLine {
     fn new() -> Self {
         Self {
             id: Uuid::new_v4(),
@@ -65,7 +65,7 @@ impl Line {
 
 /// A record's position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Mark {
+pub(super) struct RecordMark {
     pub(crate) offset: u64,
     pub(crate) chain_hash: String,
     pub(crate) recorded_at: i64,
@@ -76,7 +76,7 @@ pub(super) struct Mark {
 pub(super) struct Object {
     pub(crate) first: u64,
     /// Its last record, which ends a batch.
-    pub(crate) last: Mark,
+    pub(crate) last: RecordMark,
     /// BLAKE3 of the stored bytes except the last 32, which are this hash.
     pub(crate) blake3: String,
     /// Stored size.
@@ -90,7 +90,7 @@ pub(super) struct Object {
 
 /// An event that records an erasure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Erased {
+pub(super) struct ErasureEntry {
     pub(crate) position: u64,
     pub(crate) recorded_at: i64,
     pub(crate) namespace: String,
@@ -104,7 +104,7 @@ pub(super) struct Erased {
     pub(crate) actor: String,
 }
 
-impl Mark {
+impl RecordMark {
     pub(crate) fn new(mark: ShipMark, recorded_at: TimestampMicros) -> Self {
         Self {
             offset: mark.offset,
@@ -128,9 +128,9 @@ impl Object {
         format!("{store}/records/{first:016x}-{last:016x}-{}", self.blake3)
     }
 
-    pub(crate) fn place(&self, store: Uuid) -> Place {
-        Place {
-            kind: Kind::Records,
+    pub(crate) fn place(&self, store: Uuid) -> ObjectIdentity {
+        ObjectIdentity {
+            kind: ObjectKind::Records,
             store,
             range: (self.first, self.last.offset),
         }
@@ -146,7 +146,7 @@ impl Object {
     }
 }
 
-impl Erased {
+impl ErasureEntry {
     pub(crate) fn new(erasure: ShippedErasure) -> Self {
         let revisions = erasure.revisions.iter().map(|revision| revision.0);
         Self {
@@ -206,7 +206,7 @@ impl Manifest {
             generation: 0,
             store,
             timeline,
-            lines: vec![Line::new()],
+            lines: vec![HistoryLine::new()],
             made_at: 0,
             made_by: String::new(),
             mark: None,
@@ -232,7 +232,7 @@ impl Manifest {
         for line in &mut self.lines {
             line.to = Some(line.to.map_or(head, |to| to.min(head)));
         }
-        self.lines.push(Line::new());
+        self.lines.push(HistoryLine::new());
     }
 
     /// True when this contains everything of an older generation.
@@ -242,16 +242,19 @@ impl Manifest {
         lines.any(|line| line.to.is_none_or(|to| older.head() <= to))
     }
 
-    fn place(store: Uuid, generation: u64) -> Place {
-        Place {
-            kind: Kind::Manifest,
+    fn place(store: Uuid, generation: u64) -> ObjectIdentity {
+        ObjectIdentity {
+            kind: ObjectKind::Manifest,
             store,
             range: (generation, generation),
         }
     }
 
     /// Returns the erasures known to a newer generation whose content this one may still hold.
-    pub(crate) fn holds_of<'a>(&'a self, newest: &'a Self) -> impl Iterator<Item = &'a Erased> {
+    pub(crate) fn holds_of<'a>(
+        &'a self,
+        newest: &'a Self,
+    ) -> impl Iterator<Item = &'a ErasureEntry> {
         let known = self.clean_to();
         newest.erasures.iter().filter(move |erased| {
             erased.position > known
@@ -268,8 +271,8 @@ impl Manifest {
     pub(crate) async fn put(
         &self,
         target: &BackupTarget,
-        key: Option<&Key>,
-    ) -> Result<(u64, Listed), BackupError> {
+        key: Option<&EncryptionKey>,
+    ) -> Result<(u64, ObjectEntry), BackupError> {
         let overtaken = |generation| BackupError::Overtaken {
             address: target.address().to_owned(),
             generation,
@@ -291,9 +294,9 @@ impl Manifest {
         let sealed = seal::seal(place, &text, key)?;
         let bytes = sealed.bytes.len() as u64;
         let name = name_of(self.store, self.generation);
-        match target.put(&name, sealed.bytes, Put::Once).await? {
-            Became::Written => {}
-            Became::WasThere => return Err(overtaken(self.generation)),
+        match target.put(&name, sealed.bytes, WriteMode::Once).await? {
+            PutOutcome::Written => {}
+            PutOutcome::WasThere => return Err(overtaken(self.generation)),
         }
         // Meanwhile, another generation may have been written and the previous one removed.
         let there = generations_from(target, self.store, self.generation).await?;
@@ -315,7 +318,7 @@ impl Manifest {
         target: &BackupTarget,
         store: Uuid,
         generation: u64,
-        key: Option<&Key>,
+        key: Option<&EncryptionKey>,
     ) -> Result<Self, BackupError> {
         let name = name_of(store, generation);
         let bytes = target.get(&name).await?;
@@ -363,7 +366,7 @@ pub(super) fn range_of(name: &str) -> Option<[u64; 2]> {
 #[derive(Clone, Debug)]
 pub(super) struct Generation {
     pub(crate) number: u64,
-    pub(crate) object: Listed,
+    pub(crate) object: ObjectEntry,
 }
 
 fn folder_of(store: Uuid) -> String {
@@ -395,8 +398,9 @@ async fn generations_from(
     Ok(numbered(listed))
 }
 
-fn numbered(listed: Vec<Listed>) -> Vec<Generation> {
-    let number = |listed: &Listed| u64::from_str_radix(listed.name.rsplit('/').next()?, 16).ok();
+fn numbered(listed: Vec<ObjectEntry>) -> Vec<Generation> {
+    let number =
+        |listed: &ObjectEntry| u64::from_str_radix(listed.name.rsplit('/').next()?, 16).ok();
     let found = listed.into_iter().filter_map(|object| {
         let number = number(&object)?;
         Some(Generation { number, object })
@@ -460,7 +464,7 @@ mod tests {
     // body whose home was erased: it may have to hold that body itself from now on.
     #[test]
     fn object_is_affected_by_erased_records_and_needed_bodies() {
-        let mark = Mark {
+        let mark = RecordMark {
             offset: 20,
             chain_hash: String::new(),
             recorded_at: 0,

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
-    content::Read,
+    content::ParsedObject,
     error::BackupError,
-    manifest::{Erased, Generation, Manifest, Object, generations, one_store},
-    seal::Key,
+    manifest::{ErasureEntry, Generation, Manifest, Object, generations, one_store},
+    seal::EncryptionKey,
     target::BackupTarget,
     walk::{Objects, Walk},
 };
@@ -55,7 +55,7 @@ pub enum RestoreTo {
 #[derive(Clone, Debug, Default)]
 pub struct RestoreOptions {
     /// The key of an encrypted backup.
-    pub key: Option<Key>,
+    pub key: Option<EncryptionKey>,
     /// The store that was backed up; `None`: the only one in the target.
     pub store: Option<Uuid>,
     /// The generation; `None`: the newest.
@@ -66,7 +66,7 @@ pub struct RestoreOptions {
 
 /// The outcome of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreOutcome {
     /// The store that was backed up.
     pub store: Uuid,
     /// The new store.
@@ -100,9 +100,9 @@ pub async fn restore(
     to: &Path,
     options: &RestoreOptions,
     mut report: impl FnMut(Progress),
-) -> Result<Restored, BackupError> {
+) -> Result<RestoreOutcome, BackupError> {
     let chosen = choose(target, options).await?;
-    let alone = be_alone(to)?;
+    let alone = lock_folder(to)?;
     let staging = prepare_folder(to)?;
     let made = make(target, &staging, &chosen, options, &mut report).await;
     match made {
@@ -120,13 +120,16 @@ pub async fn restore(
 }
 
 /// The generation to restore, and the known erasures.
-struct Chosen {
+struct RestoreSource {
     manifest: Manifest,
-    erasures: Vec<Erased>,
+    erasures: Vec<ErasureEntry>,
     unread: Vec<u64>,
 }
 
-async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chosen, BackupError> {
+async fn choose(
+    target: &BackupTarget,
+    options: &RestoreOptions,
+) -> Result<RestoreSource, BackupError> {
     let store = one_store(target, options.store).await?;
     let there = generations(target, store).await?;
     let key = options.key.as_ref();
@@ -145,21 +148,21 @@ async fn choose(target: &BackupTarget, options: &RestoreOptions) -> Result<Chose
         return Err(BackupError::NoSuchPlace { what });
     }
     let manifest = Manifest::get(target, store, number, key).await?;
-    let mut chosen = Chosen {
+    let mut chosen = RestoreSource {
         erasures: manifest.erasures.clone(),
         unread: Vec::new(),
         manifest,
     };
-    chosen.hear_newer(target, key, &there).await?;
+    chosen.collect_newer_erasures(target, key, &there).await?;
     Ok(chosen)
 }
 
-impl Chosen {
+impl RestoreSource {
     /// Collects erasures: the newest readable generation knows all of them.
-    async fn hear_newer(
+    async fn collect_newer_erasures(
         &mut self,
         target: &BackupTarget,
-        key: Option<&Key>,
+        key: Option<&EncryptionKey>,
         there: &[Generation],
     ) -> Result<(), BackupError> {
         let newer = there.iter().rev();
@@ -182,7 +185,7 @@ impl Chosen {
 }
 
 /// Locks a folder against other restores; creates it if it is missing.
-fn be_alone(to: &Path) -> Result<File, BackupError> {
+fn lock_folder(to: &Path) -> Result<File, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     // Nothing is written into a folder with other contents.
     check_folder(to)?;
@@ -207,7 +210,7 @@ fn be_alone(to: &Path) -> Result<File, BackupError> {
 /// contents.
 fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
-    let moved = moved_before(&to.join(STAGING)).map_err(failed)?;
+    let moved = find_interrupted_moves(&to.join(STAGING)).map_err(failed)?;
     let mut left = Vec::new();
     match fs::read_dir(to) {
         Ok(entries) => {
@@ -242,7 +245,7 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
 }
 
 /// Returns the names of what an interrupted restore moved or was about to move.
-fn moved_before(staging: &Path) -> io::Result<Vec<String>> {
+fn find_interrupted_moves(staging: &Path) -> io::Result<Vec<String>> {
     let names = match fs::read_to_string(staging.join(MOVING)) {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -282,17 +285,17 @@ fn move_log(to: &Path, staging: &Path) -> io::Result<()> {
 async fn make(
     target: &BackupTarget,
     staging: &Path,
-    chosen: &Chosen,
+    chosen: &RestoreSource,
     options: &RestoreOptions,
     report: &mut impl FnMut(Progress),
-) -> Result<Restored, BackupError> {
+) -> Result<RestoreOutcome, BackupError> {
     let manifest = &chosen.manifest;
     let objects = Objects {
         target,
         store: manifest.store,
         key: options.key.as_ref(),
     };
-    let mut making = Making::start(staging, &chosen.erasures).await?;
+    let mut making = LogBuilder::start(staging, &chosen.erasures).await?;
     check_cut(manifest, options.cut)?;
     for object in &manifest.objects {
         if matches!(options.cut, RestoreTo::Position(position) if position < object.first) {
@@ -313,12 +316,12 @@ async fn make(
         }
     }
     if making.events == 0 && manifest.head() > 0 {
-        return Err(nothing_before(manifest, options.cut));
+        return Err(check_unmoved(manifest, options.cut));
     }
     let erased = making.record_erasures(&chosen.erasures).await?;
     let restored = making.end(manifest, erased, chosen.unread.clone()).await?;
     let pseudonyms = check(staging).await?;
-    Ok(Restored {
+    Ok(RestoreOutcome {
         pseudonyms,
         ..restored
     })
@@ -339,7 +342,7 @@ fn check_cut(manifest: &Manifest, cut: RestoreTo) -> Result<(), BackupError> {
     }
 }
 
-fn nothing_before(manifest: &Manifest, cut: RestoreTo) -> BackupError {
+fn check_unmoved(manifest: &Manifest, cut: RestoreTo) -> BackupError {
     let what = match cut {
         RestoreTo::Position(position) => format!(
             "no batch ends at or before position {position}: the first batch is longer, and \
@@ -396,7 +399,7 @@ async fn check(staging: &Path) -> Result<bool, BackupError> {
 }
 
 /// The new log under construction, with the positions of the old one.
-struct Making {
+struct LogBuilder {
     folder: PathBuf,
     filler: LogFiller<RedbLog>,
     walk: Walk,
@@ -411,8 +414,8 @@ struct Making {
     last_recorded_at: Option<TimestampMicros>,
 }
 
-impl Making {
-    async fn start(folder: &Path, erasures: &[Erased]) -> Result<Self, BackupError> {
+impl LogBuilder {
+    async fn start(folder: &Path, erasures: &[ErasureEntry]) -> Result<Self, BackupError> {
         let failed = |error: LogError| BackupError::store(folder, error);
         let log = RedbLog::open(folder, RedbLogOptions::default(), OpenMode::Create);
         let log = log.map_err(failed)?;
@@ -445,7 +448,7 @@ impl Making {
         objects: &Objects<'_>,
         object: &Object,
         records: Vec<(u64, Record)>,
-        read: Read,
+        read: ParsedObject,
     ) -> Result<(), BackupError> {
         for (offset, record) in &records {
             let checked = self.walk.record(*offset, record, &read);
@@ -494,7 +497,7 @@ impl Making {
         &mut self,
         objects: &Objects<'_>,
         object: &Object,
-        read: &Read,
+        read: &ParsedObject,
         record: Record,
     ) -> Result<Record, BackupError> {
         if !self.is_erased(&record) {
@@ -544,7 +547,7 @@ impl Making {
         &self,
         objects: &Objects<'_>,
         home: u64,
-        read: &Read,
+        read: &ParsedObject,
     ) -> Result<Bytes, BackupError> {
         if let Some(bytes) = read.blobs.get(&home) {
             return Ok(bytes.clone());
@@ -565,7 +568,7 @@ impl Making {
         objects: &Objects<'_>,
         offset: u64,
         record: Record,
-        read: &Read,
+        read: &ParsedObject,
     ) -> Result<(), BackupError> {
         debug_assert_eq!(offset, self.filler.next());
         if let RecordBody::Blob(blob) = &record.body {
@@ -587,7 +590,7 @@ impl Making {
 
     /// Appends erasure events for those that are after the cut. Returns how many events were
     /// erased.
-    async fn record_erasures(&mut self, erasures: &[Erased]) -> Result<u64, BackupError> {
+    async fn record_erasures(&mut self, erasures: &[ErasureEntry]) -> Result<u64, BackupError> {
         let mut now = TimestampMicros::now();
         for erased in erasures {
             if erased.position <= self.events {
@@ -603,7 +606,7 @@ impl Making {
 
     fn erasure(
         &mut self,
-        erased: &Erased,
+        erased: &ErasureEntry,
         now: TimestampMicros,
     ) -> Result<Option<Record>, BackupError> {
         let id = erased.key()?;
@@ -657,10 +660,10 @@ impl Making {
         manifest: &Manifest,
         erased: u64,
         unread: Vec<u64>,
-    ) -> Result<Restored, BackupError> {
+    ) -> Result<RestoreOutcome, BackupError> {
         let closed = self.filler.close().await;
         closed.map_err(|error| self.failed(error))?;
-        Ok(Restored {
+        Ok(RestoreOutcome {
             store: manifest.store,
             new_store: self.filler.log().identity().store,
             generation: manifest.generation,

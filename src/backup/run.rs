@@ -11,18 +11,19 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::{
-    content::Content,
+    content::ObjectContent,
     error::BackupError,
     manifest::{
-        self, Erased, Generation, Manifest, Mark, Object, generations, other_store, stores,
+        self, ErasureEntry, Generation, Manifest, Object, RecordMark, generations, other_store,
+        stores,
     },
-    seal::Key,
+    seal::EncryptionKey,
     source::BackupSource,
-    target::{BackupTarget, Listed},
+    target::{BackupTarget, ObjectEntry},
     uploads::Uploads,
 };
 use treering_domain::{TimestampMicros, with_causes};
-use treering_engine::{BackupNote, ShipMark, ShipQuery, Shipped};
+use treering_engine::{BackupNote, ShipMark, ShipQuery, ShipmentItem};
 
 /// Size in bytes, before compression, at which an object is complete.
 const OBJECT_BYTES: usize = 16 << 20;
@@ -50,7 +51,7 @@ const NOWHERE: u64 = u64::MAX;
 #[derive(Clone, Debug, Default)]
 pub struct BackupOptions {
     /// Key that encrypts all objects.
-    pub key: Option<Key>,
+    pub key: Option<EncryptionKey>,
     /// Continue with records that are appended later.
     pub follow: bool,
 }
@@ -122,7 +123,7 @@ pub struct Backup<'a> {
     /// The generation under construction.
     next: Manifest,
     /// The newest existing generation.
-    base: Option<Listed>,
+    base: Option<ObjectEntry>,
     /// The highest existing number.
     last_number: u64,
     /// Whether `next` differs from the newest generation.
@@ -132,7 +133,7 @@ pub struct Backup<'a> {
     /// When they were last searched for.
     strays_at: Instant,
     /// Erasures whose content some objects may still hold.
-    to_erase: Vec<Erased>,
+    to_erase: Vec<ErasureEntry>,
     /// By hash of an object that this backup wrote: the log offset up to which erasures are applied
     /// in it.
     clean_to: HashMap<String, u64>,
@@ -206,7 +207,7 @@ impl<'a> Backup<'a> {
             next,
         };
         backup.find_strays().await?;
-        backup.find_gone().await?;
+        backup.drop_missing_objects().await?;
         backup.find_common().await?;
         if backup.next.timeline != start.identity.timeline {
             backup.next.timeline = start.identity.timeline;
@@ -227,7 +228,7 @@ impl<'a> Backup<'a> {
         let mut there = self.target.list(&below).await?;
         there.extend(self.target.unfinished(&below)?);
         let named = names(&self.next);
-        let is_stray = |object: &&Listed| {
+        let is_stray = |object: &&ObjectEntry| {
             let mut erasures = self.next.erasures.iter();
             !named.contains(&object.name)
                 && manifest::range_of(&object.name).is_some_and(|[first, last]| {
@@ -236,8 +237,8 @@ impl<'a> Backup<'a> {
                 })
         };
         let newest = self.base.as_ref().map(|base| base.modified);
-        let is_late = |object: &Listed| newest.is_none_or(|newest| object.modified >= newest);
-        let strays: Vec<&Listed> = there.iter().filter(is_stray).collect();
+        let is_late = |object: &ObjectEntry| newest.is_none_or(|newest| object.modified >= newest);
+        let strays: Vec<&ObjectEntry> = there.iter().filter(is_stray).collect();
         self.has_strays |= !strays.is_empty();
         self.is_changed |= strays.into_iter().any(is_late);
         Ok(())
@@ -245,7 +246,7 @@ impl<'a> Backup<'a> {
 
     /// Drops objects from the next generation that the target no longer has, or has only in part,
     /// so that they are written again.
-    async fn find_gone(&mut self) -> Result<(), BackupError> {
+    async fn drop_missing_objects(&mut self) -> Result<(), BackupError> {
         let store = self.next.store;
         let listed = self.target.list(&records_of(store)).await?;
         let there: HashMap<_, _> = listed.iter().map(|o| (o.name.as_str(), o.bytes)).collect();
@@ -300,7 +301,7 @@ impl<'a> Backup<'a> {
         self.is_changed = true;
     }
 
-    async fn log_has(&self, mark: &Mark) -> Result<bool, BackupError> {
+    async fn log_has(&self, mark: &RecordMark) -> Result<bool, BackupError> {
         let start = ask(self.source, mark.offset + 1).await?;
         Ok(start.before.is_some_and(|before| mark.is(&before)))
     }
@@ -322,7 +323,7 @@ impl<'a> Backup<'a> {
         report(BackupStep::Found {
             head: self.next.head(),
         });
-        let mut gathering = Gathering::new(self.next.head() + 1, self.every());
+        let mut gathering = PendingObject::new(self.next.head() + 1, self.every());
         loop {
             let item = tokio::select! {
                 item = items.next() => item,
@@ -369,7 +370,7 @@ impl<'a> Backup<'a> {
     /// Writes the gathered records and adds them to the next generation.
     async fn put_rest(
         &mut self,
-        gathering: &mut Gathering,
+        gathering: &mut PendingObject,
         uploads: &mut Uploads,
     ) -> Result<(), BackupError> {
         gathering.put(uploads).await?;
@@ -396,14 +397,14 @@ impl<'a> Backup<'a> {
     /// Writes a generation if anything changed.
     async fn commit(
         &mut self,
-        gathering: &mut Gathering,
+        gathering: &mut PendingObject,
         report: &mut impl FnMut(BackupStep),
     ) -> Result<(), BackupError> {
         gathering.due = None;
         if self.strays_at.elapsed() >= LOOK_FOR_STRAYS_EVERY {
             self.find_strays().await?;
         }
-        self.clean().await?;
+        self.rewrite_erased().await?;
         self.join_small().await?;
         let is_new = self.is_changed || self.base.is_none();
         if is_new {
@@ -427,7 +428,7 @@ impl<'a> Backup<'a> {
         }
         self.to_erase.clear();
         if is_new {
-            self.thin().await?;
+            self.remove_previous().await?;
             self.own = Some(self.next.clone());
             report(BackupStep::Generation {
                 number: self.next.generation,
@@ -440,7 +441,7 @@ impl<'a> Backup<'a> {
     }
 
     /// Rewrites objects that hold erased content.
-    async fn clean(&mut self) -> Result<(), BackupError> {
+    async fn rewrite_erased(&mut self) -> Result<(), BackupError> {
         if self.to_erase.is_empty() {
             return Ok(());
         }
@@ -456,7 +457,7 @@ impl<'a> Backup<'a> {
                 self.next.objects.push(object);
                 continue;
             }
-            let anew = self.anew(object.first, object.last.offset).await?;
+            let anew = self.reread_range(object.first, object.last.offset).await?;
             self.outcome.cleaned += anew.len() as u64;
             self.next.objects.extend(anew);
             self.is_changed = true;
@@ -465,7 +466,7 @@ impl<'a> Backup<'a> {
     }
 
     /// Reads a range from the store again and writes it.
-    async fn anew(&mut self, first: u64, last: u64) -> Result<Vec<Object>, BackupError> {
+    async fn reread_range(&mut self, first: u64, last: u64) -> Result<Vec<Object>, BackupError> {
         let key = self.options.key.as_ref();
         let mut uploads = Uploads::new(self.target, self.next.store, key);
         let query = ShipQuery {
@@ -474,7 +475,7 @@ impl<'a> Backup<'a> {
             follow: false,
         };
         let mut items = self.source.ship(query).await?;
-        let mut gathering = Gathering::new(first, CHECKPOINT_EVERY);
+        let mut gathering = PendingObject::new(first, CHECKPOINT_EVERY);
         while let Some(item) = items.next().await {
             gathering.take(item?);
             if gathering.is_at_end && gathering.content.raw.len() >= OBJECT_BYTES {
@@ -507,7 +508,7 @@ impl<'a> Backup<'a> {
         }
         let from = self.next.objects.len() - small;
         let (first, last) = (self.next.objects[from].first, self.next.head());
-        let anew = self.anew(first, last).await?;
+        let anew = self.reread_range(first, last).await?;
         let store = self.next.store;
         let replaced = self.next.objects.drain(from..);
         let now = Instant::now();
@@ -594,7 +595,7 @@ impl<'a> Backup<'a> {
 
     /// Removes the previous generation if this backup wrote it, because the next one contains all
     /// of it. While following, one per hour is kept.
-    async fn thin(&mut self) -> Result<(), BackupError> {
+    async fn remove_previous(&mut self) -> Result<(), BackupError> {
         let Some(own) = &self.own else { return Ok(()) };
         let hour = |manifest: &Manifest| manifest.made_at.div_euclid(KEPT_EVERY_MICROS);
         if self.options.follow && hour(own) != hour(&self.next) {
@@ -642,7 +643,7 @@ async fn newest_readable(
     target: &BackupTarget,
     store: Uuid,
     there: &[Generation],
-    key: Option<&Key>,
+    key: Option<&EncryptionKey>,
 ) -> Result<(Option<Manifest>, Vec<u64>), BackupError> {
     let mut unread = Vec::new();
     for generation in there.iter().rev() {
@@ -666,8 +667,8 @@ async fn newest_readable(
 /// Checks that either all generations have a key or none.
 async fn check_key(
     target: &BackupTarget,
-    newest: &Listed,
-    key: Option<&Key>,
+    newest: &ObjectEntry,
+    key: Option<&EncryptionKey>,
 ) -> Result<(), BackupError> {
     let bytes = target.get(&newest.name).await?;
     if key.is_some() && !super::seal::is_encrypted(&bytes) {
@@ -682,13 +683,13 @@ async fn check_key(
     Ok(())
 }
 
-struct Start {
+struct BackupStart {
     identity: treering_log::LogIdentity,
     before: Option<ShipMark>,
 }
 
 /// Asks for the identity of the log, and for the record before an offset.
-async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError> {
+async fn ask(source: &dyn BackupSource, from: u64) -> Result<BackupStart, BackupError> {
     let query = ShipQuery {
         from,
         to: Some(from.saturating_sub(1)),
@@ -696,9 +697,9 @@ async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError>
     };
     let first = source.ship(query).await?.next().await;
     match first.transpose()? {
-        Some(Shipped::Start {
+        Some(ShipmentItem::Start {
             identity, before, ..
-        }) => Ok(Start { identity, before }),
+        }) => Ok(BackupStart { identity, before }),
         _ => Err(BackupError::internal(
             "asking for the log's identity",
             "the store sent no identity",
@@ -707,14 +708,14 @@ async fn ask(source: &dyn BackupSource, from: u64) -> Result<Start, BackupError>
 }
 
 /// Records that are gathered for an object.
-struct Gathering {
+struct PendingObject {
     /// The first offset of the object.
     first: u64,
     /// The next expected offset.
     next: u64,
-    content: Content,
-    last: Option<Mark>,
-    erasures: Vec<Erased>,
+    content: ObjectContent,
+    last: Option<RecordMark>,
+    erasures: Vec<ErasureEntry>,
     /// Whether this is the end of a batch.
     is_at_end: bool,
     is_all: bool,
@@ -726,12 +727,12 @@ struct Gathering {
     due: Option<Instant>,
 }
 
-impl Gathering {
+impl PendingObject {
     fn new(first: u64, every: Duration) -> Self {
         Self {
             first,
             next: first,
-            content: Content::default(),
+            content: ObjectContent::default(),
             last: None,
             erasures: Vec::new(),
             is_at_end: true,
@@ -743,26 +744,26 @@ impl Gathering {
         }
     }
 
-    fn take(&mut self, item: Shipped) {
+    fn take(&mut self, item: ShipmentItem) {
         self.is_at_end = false;
         match item {
-            Shipped::Start { head, .. } => {
+            ShipmentItem::Start { head, .. } => {
                 (self.log_at_start, self.total) = (head, head);
                 self.is_at_end = true;
             }
-            Shipped::Block(block) => {
+            ShipmentItem::Block(block) => {
                 self.content.block(&block);
                 self.due.get_or_insert(Instant::now() + self.every);
             }
-            Shipped::Blob { home, bytes } => self.content.blob(home, &bytes),
-            Shipped::Erasure(erasure) => self.erasures.push(Erased::new(erasure)),
-            Shipped::Reached {
+            ShipmentItem::Blob { home, bytes } => self.content.blob(home, &bytes),
+            ShipmentItem::Erasure(erasure) => self.erasures.push(ErasureEntry::new(erasure)),
+            ShipmentItem::Reached {
                 mark,
                 recorded_at,
                 is_all,
             } => {
                 self.next = mark.offset + 1;
-                self.last = Some(Mark::new(mark, recorded_at));
+                self.last = Some(RecordMark::new(mark, recorded_at));
                 (self.is_at_end, self.is_all) = (true, is_all);
             }
         }

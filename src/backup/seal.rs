@@ -32,15 +32,15 @@ const KEY_FILE_BYTES_MAX: u64 = 1 << 12;
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ObjectKind {
     Records = 1,
     Manifest = 2,
 }
 
 /// Identity of an object, which the key authenticates together with the content.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(crate) kind: Kind,
+pub(super) struct ObjectIdentity {
+    pub(crate) kind: ObjectKind,
     pub(crate) store: Uuid,
     /// First and last offset; for a manifest, its generation twice.
     pub(crate) range: (u64, u64),
@@ -48,18 +48,18 @@ pub(super) struct Place {
 
 /// A 32-byte key that encrypts objects.
 #[derive(Clone)]
-pub struct Key {
+pub struct EncryptionKey {
     bytes: [u8; 32],
     id: [u8; KEY_ID_BYTES],
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for EncryptionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
 }
 
-impl Key {
+impl EncryptionKey {
     /// Makes a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
@@ -94,7 +94,7 @@ impl Key {
 }
 
 /// Wrapped content, with the hash that names it.
-pub(super) struct Sealed {
+pub(super) struct SealedObject {
     pub(crate) bytes: Bytes,
     pub(crate) sum: blake3::Hash,
 }
@@ -103,7 +103,11 @@ pub(super) struct Sealed {
 ///
 /// # Errors
 /// When it cannot be compressed.
-pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed, BackupError> {
+pub(super) fn seal(
+    place: ObjectIdentity,
+    raw: &[u8],
+    key: Option<&EncryptionKey>,
+) -> Result<SealedObject, BackupError> {
     let packed = zstd::bulk::compress(raw, ZSTD_LEVEL);
     let packed = packed.map_err(|error| BackupError::internal("compressing", error))?;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + packed.len() + 16 + SUM_BYTES);
@@ -133,7 +137,7 @@ pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed
     }
     let sum = blake3::hash(&bytes);
     bytes.extend_from_slice(sum.as_bytes());
-    Ok(Sealed {
+    Ok(SealedObject {
         bytes: bytes.into(),
         sum,
     })
@@ -141,26 +145,26 @@ pub(super) fn seal(place: Place, raw: &[u8], key: Option<&Key>) -> Result<Sealed
 
 /// Why content cannot be unwrapped; the text follows the object's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unopened {
+pub(super) enum UnsealError {
     /// It is not what was written.
     Changed(String),
     /// It may be sound, but the key is wrong or missing.
     Locked(&'static str),
 }
 
-impl From<String> for Unopened {
+impl From<String> for UnsealError {
     fn from(what: String) -> Self {
         Self::Changed(what)
     }
 }
 
-impl From<&str> for Unopened {
+impl From<&str> for UnsealError {
     fn from(what: &str) -> Self {
         Self::Changed(what.to_owned())
     }
 }
 
-impl Unopened {
+impl UnsealError {
     /// Makes the error for an object with this address.
     pub(crate) fn of(self, object: String) -> BackupError {
         match self {
@@ -174,7 +178,11 @@ impl Unopened {
 ///
 /// # Errors
 /// Why it cannot be unwrapped.
-pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<u8>, Unopened> {
+pub(super) fn open(
+    place: ObjectIdentity,
+    bytes: &[u8],
+    key: Option<&EncryptionKey>,
+) -> Result<Vec<u8>, UnsealError> {
     let changed = || "BLAKE3 mismatch";
     if bytes.len() < HEADER_BYTES + SUM_BYTES {
         return Err(format!("it is truncated: it has {} bytes", bytes.len()).into());
@@ -207,7 +215,7 @@ pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<
     let decrypted;
     let packed = match (header[6], key) {
         (0, _) => payload,
-        (_, None) => return Err(Unopened::Locked("it is encrypted")),
+        (_, None) => return Err(UnsealError::Locked("it is encrypted")),
         (_, Some(key)) => {
             decrypted = decrypt(place, header, payload, key)?;
             &decrypted
@@ -220,9 +228,14 @@ pub(super) fn open(place: Place, bytes: &[u8], key: Option<&Key>) -> Result<Vec<
     Ok(raw)
 }
 
-fn decrypt(place: Place, header: &[u8], payload: &[u8], key: &Key) -> Result<Vec<u8>, Unopened> {
+fn decrypt(
+    place: ObjectIdentity,
+    header: &[u8],
+    payload: &[u8],
+    key: &EncryptionKey,
+) -> Result<Vec<u8>, UnsealError> {
     if header[8..16] != key.id {
-        return Err(Unopened::Locked("it is encrypted with another key"));
+        return Err(UnsealError::Locked("it is encrypted with another key"));
     }
     let mut nonce = [0; NONCE_BYTES];
     nonce.copy_from_slice(&header[24..HEADER_BYTES]);
@@ -241,11 +254,11 @@ pub(super) fn is_encrypted(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC) && bytes.get(6).is_some_and(|flag| *flag != 0)
 }
 
-fn cipher(key: &Key) -> XChaCha20Poly1305 {
+fn cipher(key: &EncryptionKey) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(&key.bytes.into())
 }
 
-fn vouched(header: &[u8], place: Place) -> Vec<u8> {
+fn vouched(header: &[u8], place: ObjectIdentity) -> Vec<u8> {
     let mut vouched = header.to_vec();
     vouched.extend_from_slice(place.store.as_bytes());
     vouched.extend_from_slice(&place.range.0.to_le_bytes());
@@ -266,9 +279,9 @@ fn nonce() -> [u8; NONCE_BYTES] {
 mod tests {
     use super::*;
 
-    fn place() -> Place {
-        Place {
-            kind: Kind::Records,
+    fn place() -> ObjectIdentity {
+        ObjectIdentity {
+            kind: ObjectKind::Records,
             store: Uuid::nil(),
             range: (1, 9),
         }
@@ -279,7 +292,7 @@ mod tests {
     #[test]
     fn changed_truncated_or_swapped_object_is_refused() {
         let raw = b"some records, some records, some records".repeat(20);
-        let (key, other) = (Key::new([7; 32]), Key::new([8; 32]));
+        let (key, other) = (EncryptionKey::new([7; 32]), EncryptionKey::new([8; 32]));
         for key in [None, Some(&key)] {
             let sealed = seal(place(), &raw, key).unwrap().bytes;
             assert_eq!(open(place(), &sealed, key).unwrap(), raw);
@@ -292,7 +305,7 @@ mod tests {
             }
         }
         let sealed = seal(place(), &raw, Some(&key)).unwrap().bytes;
-        let moved = Place {
+        let moved = ObjectIdentity {
             range: (10, 19),
             ..place()
         };
@@ -301,16 +314,16 @@ mod tests {
             open(place(), &sealed, Some(&other)).unwrap_err(),
             open(place(), &sealed, None).unwrap_err(),
         );
-        assert!(matches!(moved, Unopened::Changed(what) if what.contains("under another name")));
-        assert!(matches!(others, Unopened::Locked(what) if what.contains("another key")));
-        assert!(matches!(unread, Unopened::Locked(what) if what.contains("encrypted")));
+        assert!(matches!(moved, UnsealError::Changed(what) if what.contains("under another name")));
+        assert!(matches!(others, UnsealError::Locked(what) if what.contains("another key")));
+        assert!(matches!(unread, UnsealError::Locked(what) if what.contains("encrypted")));
         assert!(!sealed.windows(12).any(|window| window == b"some records"));
     }
 
     // When encrypted, equal content must not be recognizable as equal.
     #[test]
     fn each_sealed_object_has_a_new_nonce() {
-        let key = Key::new([7; 32]);
+        let key = EncryptionKey::new([7; 32]);
         let one = seal(place(), b"the same", Some(&key)).unwrap().bytes;
         let two = seal(place(), b"the same", Some(&key)).unwrap().bytes;
         assert_ne!(one[24..48], two[24..48]);
@@ -324,7 +337,7 @@ mod tests {
         let file = dir.path().join("key");
         let read = |content: &[u8]| {
             disk::write(&file, content).unwrap();
-            Key::from_file(&file).map(|key| key.bytes)
+            EncryptionKey::from_file(&file).map(|key| key.bytes)
         };
         assert_eq!(read("0A".repeat(32).as_bytes()).unwrap(), [10; 32]);
         assert_eq!(

@@ -5,7 +5,7 @@ use futures::{StreamExt, stream::BoxStream};
 
 use super::error::BackupError;
 use treering_domain::Cause;
-use treering_engine::{BackupNote, Engine, ReadError, ShipQuery, Shipped};
+use treering_engine::{BackupNote, Engine, ReadError, ShipQuery, ShipmentItem};
 
 /// A store that provides its log.
 #[async_trait]
@@ -17,7 +17,7 @@ pub trait BackupSource: Send + Sync {
     async fn ship(
         &self,
         query: ShipQuery,
-    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError>;
+    ) -> Result<BoxStream<'static, Result<ShipmentItem, BackupError>>, BackupError>;
 
     /// Notes a backup in the store: see [`Engine::note_backup`].
     ///
@@ -44,7 +44,7 @@ impl BackupSource for Engine {
     async fn ship(
         &self,
         query: ShipQuery,
-    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError> {
+    ) -> Result<BoxStream<'static, Result<ShipmentItem, BackupError>>, BackupError> {
         let items = Engine::ship(self, query);
         Ok(items.map(|item| item.map_err(failed)).boxed())
     }

@@ -31,7 +31,7 @@ pub struct BackupTarget {
 
 /// An object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ObjectEntry {
     /// Relative to the target.
     pub(crate) name: String,
     pub(crate) bytes: u64,
@@ -40,7 +40,7 @@ pub(super) struct Listed {
 
 /// What a put does if the object exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum WriteMode {
     /// It must not exist: the second writer is told.
     Once,
     /// It may exist, because the name determines the content.
@@ -49,7 +49,7 @@ pub(super) enum Put {
 
 /// The outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Became {
+pub(super) enum PutOutcome {
     Written,
     /// The object existed.
     WasThere,
@@ -162,18 +162,18 @@ impl BackupTarget {
         &self,
         name: &str,
         bytes: Bytes,
-        put: Put,
-    ) -> Result<Became, BackupError> {
+        put: WriteMode,
+    ) -> Result<PutOutcome, BackupError> {
         let options = match put {
-            Put::Once => PutOptions::from(PutMode::Create),
-            Put::Any => PutOptions::from(PutMode::Overwrite),
+            WriteMode::Once => PutOptions::from(PutMode::Create),
+            WriteMode::Any => PutOptions::from(PutMode::Overwrite),
         };
         let path = self.path(name);
         match self.objects.put_opts(&path, bytes.into(), options).await {
-            Ok(_) => Ok(Became::Written),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Became::WasThere),
-            Err(object_store::Error::Precondition { .. }) if put == Put::Once => {
-                Ok(Became::WasThere)
+            Ok(_) => Ok(PutOutcome::Written),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(PutOutcome::WasThere),
+            Err(object_store::Error::Precondition { .. }) if put == WriteMode::Once => {
+                Ok(PutOutcome::WasThere)
             }
             Err(error) => Err(self.failed("writing", name, error)),
         }
@@ -184,7 +184,7 @@ impl BackupTarget {
     /// # Errors
     /// [`BackupError::Target`].
     pub async fn put_file(&self, name: &str, bytes: Bytes) -> Result<(), BackupError> {
-        self.put(name, bytes, Put::Any).await.map(drop)
+        self.put(name, bytes, WriteMode::Any).await.map(drop)
     }
 
     /// Returns an object; `None` if it does not exist.
@@ -213,7 +213,7 @@ impl BackupTarget {
     }
 
     /// Returns every object below a name, sorted by name.
-    pub(super) async fn list(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
+    pub(super) async fn list(&self, below: &str) -> Result<Vec<ObjectEntry>, BackupError> {
         self.list_after(below, None).await
     }
 
@@ -222,7 +222,7 @@ impl BackupTarget {
         &self,
         below: &str,
         after: Option<&str>,
-    ) -> Result<Vec<Listed>, BackupError> {
+    ) -> Result<Vec<ObjectEntry>, BackupError> {
         let prefix = self.path(below);
         let listed = match after {
             Some(after) => {
@@ -235,12 +235,12 @@ impl BackupTarget {
             .try_collect()
             .await
             .map_err(|error| self.failed("listing", below, error))?;
-        let mut found: Vec<Listed> = listed
+        let mut found: Vec<ObjectEntry> = listed
             .into_iter()
             .filter_map(|meta| {
                 let parts = meta.location.prefix_match(&prefix)?;
                 let rest: Vec<String> = parts.map(|part| part.as_ref().to_owned()).collect();
-                Some(Listed {
+                Some(ObjectEntry {
                     name: format!("{below}/{}", rest.join("/")),
                     bytes: meta.size,
                     modified: TimestampMicros(meta.last_modified.timestamp_micros()),
@@ -253,7 +253,7 @@ impl BackupTarget {
 
     /// Returns incomplete files below a name, whose writer died before renaming them. None for
     /// buckets, whose listings do not show incomplete objects.
-    pub(super) fn unfinished(&self, below: &str) -> Result<Vec<Listed>, BackupError> {
+    pub(super) fn unfinished(&self, below: &str) -> Result<Vec<ObjectEntry>, BackupError> {
         let Some(folder) = &self.folder else {
             return Ok(Vec::new());
         };
@@ -276,7 +276,7 @@ impl BackupTarget {
             };
             let modified = about.modified().map_err(failed)?;
             let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-            found.push(Listed {
+            found.push(ObjectEntry {
                 name: format!("{below}/{name}"),
                 bytes: about.len(),
                 modified: TimestampMicros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)),

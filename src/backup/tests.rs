@@ -9,16 +9,16 @@ use std::{
 use futures::StreamExt;
 
 use super::{
-    look::Keep,
+    inspect::RetentionRule,
     manifest::{self, Manifest},
-    seal::{self, Kind, Place},
+    seal::{self, ObjectIdentity, ObjectKind},
     *,
 };
 use treering_base::disk::copying::copy_folder;
 use treering_domain::*;
 use treering_engine::{
-    Engine, EraseCommand, EraseItem, EraseTarget, OpenOptions, ReadQuery, Source as ReadSource,
-    VerifyItem,
+    Engine, EraseCommand, EraseItem, EraseTarget, EventSource as ReadSource, OpenOptions,
+    ReadQuery, VerifyItem,
 };
 
 const NEEDLE: &str = "needlebackupqzx";
@@ -78,7 +78,7 @@ async fn is_sound(engine: &Engine) {
     assert_eq!(sound, Some(true));
 }
 
-async fn back_up(engine: &Engine, to: &Path, key: Option<&Key>) -> BackupOutcome {
+async fn back_up(engine: &Engine, to: &Path, key: Option<&EncryptionKey>) -> BackupOutcome {
     let target = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
     let options = BackupOptions {
         key: key.cloned(),
@@ -93,7 +93,7 @@ fn target(at: &Path) -> BackupTarget {
     BackupTarget::to_read(at.to_str().unwrap()).unwrap()
 }
 
-async fn restored(from: &Path, to: &Path, cut: RestoreTo) -> Result<Restored, BackupError> {
+async fn restored(from: &Path, to: &Path, cut: RestoreTo) -> Result<RestoreOutcome, BackupError> {
     let options = RestoreOptions {
         cut,
         ..RestoreOptions::default()
@@ -317,11 +317,11 @@ async fn found(to: &Path) -> Vec<String> {
             .split('-')
             .filter_map(|part| u64::from_str_radix(part, 16).ok())
             .collect();
-        let place = Place {
+        let place = ObjectIdentity {
             kind: if numbers.len() == 1 {
-                Kind::Manifest
+                ObjectKind::Manifest
             } else {
-                Kind::Records
+                ObjectKind::Records
             },
             store,
             range: (numbers[0], numbers[numbers.len().min(2) - 1]),
@@ -549,7 +549,7 @@ async fn backup_rewrites_missing_and_truncated_objects() {
         assert_eq!((done.gone, done.is_new), (1, true), "{number}: {victim:?}");
         let done = back_up(&engine, &to, None).await;
         assert_eq!((done.gone, done.is_new), (0, false), "{number}: {victim:?}");
-        let keep = Keep {
+        let keep = RetentionRule {
             newest: Some(1),
             days: None,
         };
@@ -580,7 +580,7 @@ async fn backup_continues_past_a_damaged_newest_generation() {
     back_up(&engine, &to, None).await;
     let bad = to.join(manifest::name_of(first.store, 2));
     fs::write(&bad, "torn").unwrap();
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: Some(1),
         days: None,
     };
@@ -719,7 +719,7 @@ async fn unreadable_generation_does_not_block_erasing() {
     append(&engine, Some(id), &["five"]).await;
     assert!(back_up(&engine, &to, None).await.is_new);
     assert!(bad.exists());
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: Some(1),
         days: None,
     };
@@ -736,7 +736,7 @@ async fn encrypted_backup_needs_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let (store, to) = (dir.path().join("store"), dir.path().join("to"));
     let engine = open(&store).await;
-    let key = Key::new([7; 32]);
+    let key = EncryptionKey::new([7; 32]);
     let noise = large(3);
     append(&engine, None, &[NEEDLE, &noise]).await;
     back_up(&engine, &to, Some(&key)).await;
@@ -752,7 +752,7 @@ async fn encrypted_backup_needs_its_key() {
         assert!(!holds(&noise), "{}", file.display());
     }
     let to_write = BackupTarget::to_write(to.to_str().unwrap()).unwrap();
-    for wrong in [None, Some(Key::new([8; 32]))] {
+    for wrong in [None, Some(EncryptionKey::new([8; 32]))] {
         let options = BackupOptions {
             key: wrong.clone(),
             follow: false,
@@ -823,7 +823,7 @@ async fn prune_removes_only_unreferenced_objects() {
         .set_modified(old)
         .unwrap();
     let before = files(&to);
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: Some(2),
         days: None,
     };
@@ -838,7 +838,7 @@ async fn prune_removes_only_unreferenced_objects() {
     assert!(!left.exists());
     assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
     assert_eq!(faults(&to).await, [] as [String; 0]);
-    let days = Keep {
+    let days = RetentionRule {
         newest: None,
         days: Some(1),
     };
@@ -849,7 +849,7 @@ async fn prune_removes_only_unreferenced_objects() {
         .into_iter()
         .find(|path| path.ends_with("0000000000000004"));
     fs::write(generation.unwrap(), b"torn").unwrap();
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: Some(1),
         days: None,
     };
@@ -959,7 +959,7 @@ async fn pruned_generation_number_is_not_reused() {
         append(&engine, Some(id), &[text]).await;
         back_up(&engine, &to, None).await;
     }
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: Some(1),
         days: None,
     };

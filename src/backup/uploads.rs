@@ -6,11 +6,11 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::{
-    content::Content,
+    content::ObjectContent,
     error::BackupError,
-    manifest::{Mark, Object},
-    seal::{self, Key, Kind, Place},
-    target::{BackupTarget, Put},
+    manifest::{Object, RecordMark},
+    seal::{self, EncryptionKey, ObjectIdentity, ObjectKind},
+    target::{BackupTarget, WriteMode},
 };
 
 /// Objects that are compressed and uploaded at once. Each keeps its content in memory.
@@ -20,13 +20,13 @@ const UNDER_WAY_MAX: usize = 2;
 pub(super) struct Uploads {
     target: BackupTarget,
     store: Uuid,
-    key: Option<Key>,
+    key: Option<EncryptionKey>,
     under_way: VecDeque<JoinHandle<Result<Object, BackupError>>>,
     done: Vec<Object>,
 }
 
 impl Uploads {
-    pub(crate) fn new(target: &BackupTarget, store: Uuid, key: Option<&Key>) -> Self {
+    pub(crate) fn new(target: &BackupTarget, store: Uuid, key: Option<&EncryptionKey>) -> Self {
         Self {
             target: target.clone(),
             store,
@@ -40,8 +40,8 @@ impl Uploads {
     pub(crate) async fn put(
         &mut self,
         first: u64,
-        last: Mark,
-        content: Content,
+        last: RecordMark,
+        content: ObjectContent,
     ) -> Result<(), BackupError> {
         while self.under_way.len() >= UNDER_WAY_MAX {
             self.wait_for_one().await?;
@@ -73,13 +73,13 @@ impl Uploads {
 async fn put(
     target: BackupTarget,
     store: Uuid,
-    key: Option<Key>,
+    key: Option<EncryptionKey>,
     first: u64,
-    last: Mark,
-    content: Content,
+    last: RecordMark,
+    content: ObjectContent,
 ) -> Result<Object, BackupError> {
-    let place = Place {
-        kind: Kind::Records,
+    let place = ObjectIdentity {
+        kind: ObjectKind::Records,
         store,
         range: (first, last.offset),
     };
@@ -98,7 +98,7 @@ async fn put(
         needs,
     };
     target
-        .put(&object.name(store), sealed.bytes, Put::Any)
+        .put(&object.name(store), sealed.bytes, WriteMode::Any)
         .await?;
     Ok(object)
 }

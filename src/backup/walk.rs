@@ -6,10 +6,10 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
-    content::Read,
+    content::ParsedObject,
     error::BackupError,
     manifest::Object,
-    seal::{self, Key},
+    seal::{self, EncryptionKey},
     target::BackupTarget,
 };
 use treering_domain::{ContentHash, ConversationKey, Revision};
@@ -19,7 +19,7 @@ use treering_log::{Record, RecordBody};
 pub(super) struct Objects<'a> {
     pub(crate) target: &'a BackupTarget,
     pub(crate) store: Uuid,
-    pub(crate) key: Option<&'a Key>,
+    pub(crate) key: Option<&'a EncryptionKey>,
 }
 
 impl Objects<'_> {
@@ -31,7 +31,7 @@ impl Objects<'_> {
     }
 
     /// Returns the content of an object.
-    pub(crate) async fn read(&self, object: &Object) -> Result<Read, BackupError> {
+    pub(crate) async fn read(&self, object: &Object) -> Result<ParsedObject, BackupError> {
         let name = object.name(self.store);
         let bytes = self.target.get(&name).await?;
         if bytes.len() as u64 != object.bytes {
@@ -49,7 +49,7 @@ impl Objects<'_> {
                 return Err("BLAKE3 mismatch".into());
             }
             let raw = seal::open(place, &bytes, key.as_ref())?;
-            Read::of(raw).map_err(seal::Unopened::from)
+            ParsedObject::of(raw).map_err(seal::UnsealError::from)
         });
         let opened = opened
             .await
@@ -60,7 +60,7 @@ impl Objects<'_> {
 
 /// The last known state of a conversation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ConversationEnd {
     pub(crate) head: Revision,
     pub(crate) chain: ContentHash,
 }
@@ -68,7 +68,7 @@ pub(super) struct Known {
 /// State of the check.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
-    pub(crate) conversations: HashMap<ConversationKey, Known>,
+    pub(crate) conversations: HashMap<ConversationKey, ConversationEnd>,
     /// By home: the hash of the large body.
     bodies: HashMap<u64, ContentHash>,
 }
@@ -82,7 +82,7 @@ impl Walk {
         &mut self,
         offset: u64,
         record: &Record,
-        read: &Read,
+        read: &ParsedObject,
     ) -> Result<(), String> {
         let header = &record.header;
         let known = self.conversations.entry(header.key()).or_default();
@@ -98,7 +98,7 @@ impl Walk {
                 header.conversation
             ));
         }
-        *known = Known {
+        *known = ConversationEnd {
             head: header.revision,
             chain: record.chain_hash(),
         };

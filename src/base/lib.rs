@@ -3,8 +3,8 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
-pub mod contained;
+pub mod cancel;
+pub mod catch_panics;
 pub mod disk;
 pub mod measure;
-pub mod stop;
-pub mod traced;
+pub mod trace;

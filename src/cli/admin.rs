@@ -58,7 +58,7 @@ pub(crate) async fn verify(
     out: &mut Out,
 ) -> Result<(), CliError> {
     if let Some(receipt) = &args.erased {
-        return super::erased::check(receipt, store, out).await;
+        return super::receipt_check::check(receipt, store, out).await;
     }
     if let Some(head) = args.since.head() {
         return super::heads::check(head, &args.since, common, store, out).await;

@@ -13,14 +13,14 @@ use super::{
     connect::Connection,
     error::{CliError, Exit},
     json::{Array, Object},
-    observe::BackupReached,
+    observe::BackupProgress,
     output::{Out, Steps, Tone},
     text::{bytes_human, count, things},
 };
 use treering_backup as backup;
 use treering_backup::{
     Backup, BackupError, BackupOptions, BackupOutcome, BackupSource, BackupStep, BackupTarget,
-    GenerationInfo, Keep, Key, Pruned, Verified,
+    EncryptionKey, GenerationInfo, PruneOutcome, RetentionRule, VerifyReport,
 };
 use treering_domain::with_causes;
 use treering_engine::Engine;
@@ -55,7 +55,7 @@ pub(crate) struct BackupArgs {
     #[command(flatten)]
     key: KeyArg,
     #[command(subcommand)]
-    pub(super) command: Option<About>,
+    pub(super) command: Option<BackupQuery>,
 }
 
 /// The key of an encrypted backup.
@@ -72,15 +72,15 @@ impl KeyArg {
     ///
     /// # Errors
     /// [`CliError::Outcome`] if it cannot be read.
-    pub(crate) fn read(&self) -> Result<Option<Key>, CliError> {
-        let key = self.key_file.as_deref().map(Key::from_file);
+    pub(crate) fn read(&self) -> Result<Option<EncryptionKey>, CliError> {
+        let key = self.key_file.as_deref().map(EncryptionKey::from_file);
         key.transpose().map_err(|error| refused(&error))
     }
 }
 
 /// Commands on a backup, without a store.
 #[derive(Subcommand, Debug, Clone)]
-pub(crate) enum About {
+pub(crate) enum BackupQuery {
     /// List the generations, and show which of them still hold erased content
     Ls(FromArgs),
     /// Read and check all of it: every object, its records and their hash chain
@@ -103,7 +103,7 @@ pub(crate) struct FromArgs {
 }
 
 impl FromArgs {
-    fn open(&self) -> Result<(BackupTarget, Option<Key>), CliError> {
+    fn open(&self) -> Result<(BackupTarget, Option<EncryptionKey>), CliError> {
         let target = BackupTarget::to_read(&self.from).map_err(|error| refused(&error))?;
         Ok((target, self.key.read()?))
     }
@@ -140,11 +140,11 @@ pub(crate) struct PruneArgs {
 ///
 /// # Errors
 /// [`CliError::Outcome`].
-pub(crate) async fn about(about: &About, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn about(about: &BackupQuery, out: &mut Out) -> Result<(), CliError> {
     match about {
-        About::Ls(args) => ls(args, out).await,
-        About::Verify(args) => verify(args, out).await,
-        About::Prune(args) => prune(args, out).await,
+        BackupQuery::Ls(args) => ls(args, out).await,
+        BackupQuery::Verify(args) => verify(args, out).await,
+        BackupQuery::Prune(args) => prune(args, out).await,
     }
 }
 
@@ -218,7 +218,7 @@ async fn follow(
             Ok(()),
         ) = (step, &failed)
         {
-            failed = tell_step(number, head, is_all, out);
+            failed = print_step(number, head, is_all, out);
         }
     });
     let followed = followed.await;
@@ -226,7 +226,7 @@ async fn follow(
     followed.map_err(|error| refused(&error))
 }
 
-fn tell_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -410,7 +410,7 @@ async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
     });
     let verified = verified.await.map_err(|error| refused(&error))?;
     drop(bar);
-    tell_verified(&verified, out)?;
+    print_verified(&verified, out)?;
     if verified.faults.is_empty() {
         return Ok(());
     }
@@ -426,7 +426,7 @@ async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
     })
 }
 
-fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
+fn print_verified(verified: &VerifyReport, out: &mut Out) -> Result<(), CliError> {
     for fault in &verified.faults {
         if out.json {
             let mut object = Object::new();
@@ -471,16 +471,16 @@ fn tell_verified(verified: &Verified, out: &mut Out) -> Result<(), CliError> {
 
 async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), CliError> {
     let (target, key) = args.from.open()?;
-    let keep = Keep {
+    let keep = RetentionRule {
         newest: args.keep,
         days: args.keep_days,
     };
     let pruned = backup::prune(&target, args.store, key.as_ref(), keep, !args.yes).await;
     let pruned = pruned.map_err(|error| refused(&error))?;
-    tell_pruned(&pruned, args.yes, out)
+    print_pruned(&pruned, args.yes, out)
 }
 
-fn tell_pruned(pruned: &Pruned, is_done: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_pruned(pruned: &PruneOutcome, is_done: bool, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -580,12 +580,12 @@ const LAST_WITHIN: Duration = Duration::from_secs(10);
 
 /// A backup that a server is to follow.
 #[derive(Debug)]
-pub(crate) struct Following {
+pub(crate) struct BackupJob {
     target: BackupTarget,
     options: BackupOptions,
 }
 
-impl Following {
+impl BackupJob {
     /// Checks address and key before anything is opened.
     ///
     /// # Errors
@@ -599,9 +599,9 @@ impl Following {
     }
 
     /// Follows a store in this process.
-    pub(crate) fn start(self, engine: &Engine) -> Followed {
+    pub(crate) fn start(self, engine: &Engine) -> RunningBackup {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
-        let reached = Arc::new(BackupReached::default());
+        let reached = Arc::new(BackupProgress::default());
         let told = Arc::clone(&reached);
         let task = tokio::spawn(async move {
             let followed = backup::follow(&store, &target, &options, |step| told.note(step)).await;
@@ -611,7 +611,7 @@ impl Following {
                 tracing::error!(error, to, "the backup has stopped following the store");
             }
         });
-        Followed {
+        RunningBackup {
             following: self,
             engine: engine.clone(),
             reached,
@@ -621,16 +621,16 @@ impl Following {
 }
 
 /// A backup that is followed.
-pub(crate) struct Followed {
-    following: Following,
+pub(crate) struct RunningBackup {
+    following: BackupJob,
     engine: Engine,
-    reached: Arc<BackupReached>,
+    reached: Arc<BackupProgress>,
     task: JoinHandle<()>,
 }
 
-impl Followed {
+impl RunningBackup {
     /// Progress of the backup.
-    pub(crate) fn reached(&self) -> Arc<BackupReached> {
+    pub(crate) fn reached(&self) -> Arc<BackupProgress> {
         Arc::clone(&self.reached)
     }
 
@@ -641,7 +641,7 @@ impl Followed {
         if is_over {
             return;
         }
-        let Following { target, options } = &self.following;
+        let BackupJob { target, options } = &self.following;
         let last = async {
             let mut backup = Backup::start(&self.engine, target, options).await?;
             backup.run(|_| {}).await

@@ -87,13 +87,19 @@ pub(crate) async fn run(
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {
             let did = format!("is now named {}", printable(&to));
-            (place, Change::Name(to), did)
+            (place, BranchChange::Name(to), did)
         }
         BranchCommand::Archive { place, reason } => {
             let did = "is archived".to_owned();
-            (place, Change::Archived(reason.unwrap_or_default()), did)
+            (
+                place,
+                BranchChange::Archived(reason.unwrap_or_default()),
+                did,
+            )
         }
-        BranchCommand::Activate { place } => (place, Change::Active, "is now active".to_owned()),
+        BranchCommand::Activate { place } => {
+            (place, BranchChange::Active, "is now active".to_owned())
+        }
     };
     let found = BranchArgs {
         conversation: place.conversation,
@@ -109,13 +115,13 @@ pub(crate) async fn run(
 }
 
 /// The change of a branch.
-enum Change {
+enum BranchChange {
     Name(String),
     Archived(String),
     Active,
 }
 
-impl Change {
+impl BranchChange {
     async fn of(
         self,
         place: &FoundBranch,

@@ -18,7 +18,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches};
 use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate, env::Shells};
 
 use super::{
-    Cli, Opening,
+    Cli, FolderOptions,
     args::Common,
     connect::Connection,
     error::CliError,
@@ -26,7 +26,7 @@ use super::{
     pb, read,
     text::{first_line, short_id},
 };
-use treering_engine::{Dense, OpenMode};
+use treering_engine::{OpenMode, PackingMode};
 
 /// Arguments that name conversations.
 const CONVERSATIONS: [&str; 3] = ["conversation", "conversations", "reference"];
@@ -166,10 +166,10 @@ fn ask(
         return Vec::new();
     };
     let answer = runtime.block_on(async {
-        let opening = Opening {
+        let opening = FolderOptions {
             mode: OpenMode::Read,
-            dense: Dense::Never,
-            views_anew: false,
+            packing: PackingMode::Never,
+            fresh_projections: false,
         };
         let store = Connection::open(&common(&typed())?.connect_options().ok()?, opening)
             .await

@@ -15,7 +15,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, parser::ValueSou
 use serde_json::json;
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::{AloneCommand, Cli, Command, error::CliError, output::Out};
+use super::{Cli, Command, StandaloneCommand, error::CliError, output::Out};
 use treering_domain::with_causes;
 
 const SERVE: &str = "serve";
@@ -54,11 +54,11 @@ Examples:
   TREERING_MEMORY=1GiB treering config print -- --listen 127.0.0.1:9000")]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
-    what: What,
+    what: ConfigCommand,
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum ConfigCommand {
     /// Check a file and list all errors in it
     Check {
         /// Path of the file; default: $TREERING_CONFIG
@@ -80,8 +80,8 @@ enum What {
 /// [`CliError::Usage`] for invalid options, [`CliError::ReadFile`].
 pub(crate) fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
     match &args.what {
-        What::Check { file } => check(file.as_deref(), out),
-        What::Print { file, options } => print(file.as_deref(), options, out),
+        ConfigCommand::Check { file } => check(file.as_deref(), out),
+        ConfigCommand::Print { file, options } => print(file.as_deref(), options, out),
     }
 }
 
@@ -97,10 +97,10 @@ fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
     words.extend(set.0.iter().flat_map(Setting::words).map(OsString::from));
     let complaint = |what| {
         let place = file.display().to_string();
-        refused(vec![Complaint { place, what }])
+        refused(vec![ConfigProblem { place, what }])
     };
     let read = Cli::try_parse_from(words).map_err(|error| complaint(first_line(&error)))?;
-    if let Command::Alone(AloneCommand::Serve(serve)) = &read.command {
+    if let Command::Alone(StandaloneCommand::Serve(serve)) = &read.command {
         let judged = serve.check();
         judged.map_err(|error| complaint(with_causes(&error).to_string()))?;
     }
@@ -119,7 +119,7 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
         words.push("--config".into());
         words.push(file.into());
     }
-    let put = Put::together(&words, &os_env)?.unwrap_or_default();
+    let put = ConfigLayer::together(&words, &os_env)?.unwrap_or_default();
     let mut all = words;
     all.extend(put.words());
     let matches = Cli::command().try_get_matches_from(all);
@@ -160,7 +160,7 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
 /// # Errors
 /// [`CliError::Usage`] with all invalid options, [`CliError::ReadFile`].
 pub(crate) fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
-    if let Some(put) = Put::together(&words, &os_env)? {
+    if let Some(put) = ConfigLayer::together(&words, &os_env)? {
         words.extend(put.words());
     }
     Ok(words)
@@ -168,7 +168,7 @@ pub(crate) fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, C
 
 /// Options from the environment and the file.
 #[derive(Debug, Default)]
-struct Put(Vec<Setting>);
+struct ConfigLayer(Vec<Setting>);
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -180,7 +180,7 @@ fn config_of(env: Env<'_>) -> Option<PathBuf> {
     env(CONFIG_ENV).map(PathBuf::from)
 }
 
-impl Put {
+impl ConfigLayer {
     /// Returns none if the command is not `serve`.
     fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, CliError> {
         // Errors are reported when the whole line is parsed.
@@ -221,11 +221,11 @@ impl Put {
 struct ServeOption {
     id: String,
     name: String,
-    takes: Takes,
+    takes: OptionArity,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum OptionArity {
     /// A flag.
     Nothing,
     One,
@@ -240,9 +240,9 @@ fn options_of_serve() -> Vec<ServeOption> {
     args.filter_map(|arg| {
         let name = arg.get_long().filter(|name| !ONLY_TYPED.contains(name))?;
         let takes = match arg.get_action() {
-            ArgAction::SetTrue => Takes::Nothing,
-            ArgAction::Append => Takes::Several,
-            ArgAction::Set => Takes::One,
+            ArgAction::SetTrue => OptionArity::Nothing,
+            ArgAction::Append => OptionArity::Several,
+            ArgAction::Set => OptionArity::One,
             _ => return None,
         };
         Some(ServeOption {
@@ -262,9 +262,9 @@ impl ServeOption {
     fn of_env(&self, variable: String, value: &std::ffi::OsStr) -> Result<Setting, CliError> {
         let text = value.to_string_lossy().into_owned();
         let values = match (self.takes, text.as_str()) {
-            (Takes::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
-            (Takes::Nothing, "false" | "0" | "no") => Ok(vec!["false".to_owned()]),
-            (Takes::Nothing, _) => Err("must be true or false".to_owned()),
+            (OptionArity::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
+            (OptionArity::Nothing, "false" | "0" | "no") => Ok(vec!["false".to_owned()]),
+            (OptionArity::Nothing, _) => Err("must be true or false".to_owned()),
             _ => Ok(vec![text]),
         };
         let setting = values.map(|values| Setting {
@@ -277,7 +277,7 @@ impl ServeOption {
         });
         let setting = setting.and_then(|setting| setting.check().map(|()| setting));
         setting.map_err(|what| {
-            refused(vec![Complaint {
+            refused(vec![ConfigProblem {
                 place: variable,
                 what,
             }])
@@ -289,7 +289,7 @@ impl ServeOption {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Setting {
     name: String,
-    takes: Takes,
+    takes: OptionArity,
     values: Vec<String>,
     origin: Origin,
 }
@@ -313,11 +313,11 @@ impl Setting {
     /// The option as words of a command line.
     fn words(&self) -> Vec<String> {
         match self.takes {
-            Takes::Nothing if self.values == ["true"] => vec![format!("--{}", self.name)],
-            Takes::Nothing => Vec::new(),
+            OptionArity::Nothing if self.values == ["true"] => vec![format!("--{}", self.name)],
+            OptionArity::Nothing => Vec::new(),
             // `serve` reads this variable itself.
-            Takes::One if self.is_data_of_env() => Vec::new(),
-            Takes::One | Takes::Several => {
+            OptionArity::One if self.is_data_of_env() => Vec::new(),
+            OptionArity::One | OptionArity::Several => {
                 let value = |value| format!("--{}={value}", self.name);
                 self.values.iter().map(value).collect()
             }
@@ -357,8 +357,8 @@ fn first_line(error: &clap::Error) -> String {
     }
 }
 
-fn of_line(error: &clap::Error) -> Complaint {
-    Complaint {
+fn of_line(error: &clap::Error) -> ConfigProblem {
+    ConfigProblem {
         place: "the command line".to_owned(),
         what: first_line(error),
     }
@@ -366,12 +366,12 @@ fn of_line(error: &clap::Error) -> Complaint {
 
 /// An error in a setting.
 #[derive(Debug)]
-struct Complaint {
+struct ConfigProblem {
     place: String,
     what: String,
 }
 
-fn refused(complaints: Vec<Complaint>) -> CliError {
+fn refused(complaints: Vec<ConfigProblem>) -> CliError {
     let lines = complaints
         .iter()
         .map(|it| format!("{}: {}", it.place, it.what));
@@ -396,15 +396,15 @@ impl Settings {
         Self::of(path, &text).map_err(refused)
     }
 
-    fn of(path: &Path, text: &str) -> Result<Self, Vec<Complaint>> {
+    fn of(path: &Path, text: &str) -> Result<Self, Vec<ConfigProblem>> {
         let document = Document::parse(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            vec![Complaint {
+            vec![ConfigProblem {
                 place: format!("{}:{}", path.display(), line_of(text, at)),
                 what: error.message().to_owned(),
             }]
         })?;
-        let mut reading = Reading {
+        let mut reading = ConfigReader {
             path,
             text,
             options: options_of_serve(),
@@ -425,15 +425,15 @@ fn line_of(text: &str, at: usize) -> usize {
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-struct Reading<'a> {
+struct ConfigReader<'a> {
     path: &'a Path,
     text: &'a str,
     options: Vec<ServeOption>,
     settings: Vec<Setting>,
-    complaints: Vec<Complaint>,
+    complaints: Vec<ConfigProblem>,
 }
 
-impl Reading<'_> {
+impl ConfigReader<'_> {
     fn table(&mut self, table: &dyn TableLike, within: &str) {
         for (key, item) in table.iter() {
             let name = match within {
@@ -444,7 +444,7 @@ impl Reading<'_> {
             let line = line_of(self.text, span.map_or(0, |span| span.start));
             if let Err(what) = self.item(&name, item, line) {
                 let place = format!("{}:{line}", self.path.display());
-                self.complaints.push(Complaint { place, what });
+                self.complaints.push(ConfigProblem { place, what });
             }
         }
     }
@@ -463,9 +463,9 @@ impl Reading<'_> {
         }
         let value = item.as_value();
         let values = match (option.takes, value) {
-            (Takes::Nothing, Some(Value::Boolean(is))) => vec![is.value().to_string()],
-            (Takes::Nothing, _) => return Err(format!("{name} must be true or false")),
-            (Takes::Several, Some(Value::Array(several))) => {
+            (OptionArity::Nothing, Some(Value::Boolean(is))) => vec![is.value().to_string()],
+            (OptionArity::Nothing, _) => return Err(format!("{name} must be true or false")),
+            (OptionArity::Several, Some(Value::Array(several))) => {
                 let texts: Option<Vec<_>> = several.iter().map(text_of).collect();
                 texts.ok_or_else(|| format!("{name} must be an array of strings or numbers"))?
             }
@@ -537,7 +537,7 @@ mod tests {
             let found = env.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         };
-        let put = Put::together(&words, &read).map_err(|error| error.to_string())?;
+        let put = ConfigLayer::together(&words, &read).map_err(|error| error.to_string())?;
         let words = put.unwrap_or_default();
         let words = words
             .words()

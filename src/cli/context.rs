@@ -149,7 +149,7 @@ pub(crate) async fn run(
     // A body above the budget must not be printed as one to send.
     within_budget(&told, allow_over, request, store).await?;
     out.json(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
-    tell_warnings(&told, out);
+    print_warnings(&told, out);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ async fn within_budget(
     if !told.over_budget || allow_over {
         return Ok(());
     }
-    let raise = match enough(told, request, store).await? {
+    let raise = match find_minimum_budget(told, request, store).await? {
         Some(budget) => format!("--budget {budget} suffices"),
         None => "raise --budget".into(),
     };
@@ -185,7 +185,7 @@ async fn within_budget(
 const TRIED_PERCENT: [u64; 7] = [105, 115, 130, 160, 220, 320, 500];
 
 /// A budget slightly above the least with which the request can be built.
-async fn enough(
+async fn find_minimum_budget(
     told: &pb::Explanation,
     request: pb::BuildRequest,
     store: &Connection,
@@ -218,7 +218,7 @@ fn round_up(tokens: u64) -> u64 {
 }
 
 /// Warnings go to standard error, not into the body.
-fn tell_warnings(told: &pb::Explanation, out: &Out) {
+fn print_warnings(told: &pb::Explanation, out: &Out) {
     let mut warnings = told.warnings.clone();
     if told.compaction_due {
         let command = compact_command(told);

@@ -79,10 +79,16 @@ pub(crate) fn print(
     }
     let how = out.event_text(LINES, full);
     let [cut_left, cut_right] = cut(diff);
-    side(left, Mark('<', Tone::Bad), (&diff.left, cut_left), how, out)?;
+    side(
+        left,
+        DiffMark('<', Tone::Bad),
+        (&diff.left, cut_left),
+        how,
+        out,
+    )?;
     side(
         right,
-        Mark('>', Tone::Good),
+        DiffMark('>', Tone::Good),
         (&diff.right, cut_right),
         how,
         out,
@@ -102,11 +108,11 @@ fn cut(diff: &pb::DiffResponse) -> [bool; 2] {
 }
 
 #[derive(Clone, Copy)]
-struct Mark(char, Tone);
+struct DiffMark(char, Tone);
 
 fn side(
     name: &str,
-    mark: Mark,
+    mark: DiffMark,
     (events, is_cut): (&[pb::Event], bool),
     how: EventText,
     out: &mut Out,

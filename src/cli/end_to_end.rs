@@ -7,7 +7,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::{Cli, CliError, demo, output::Out, run, serve::Served, web::WebOptions};
+use super::{Cli, CliError, demo, output::Out, run, serve::RunningServer, web::WebOptions};
 use treering_engine::OpenOptions;
 use treering_import::format;
 
@@ -284,7 +284,7 @@ async fn folder_and_server_give_the_same_output() {
     );
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = TcpListener::bind(any).await.unwrap();
-    let served = Served::start(
+    let served = RunningServer::start(
         OpenOptions::new(Path::new(&data)),
         listener,
         WebOptions::default(),

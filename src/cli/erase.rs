@@ -102,7 +102,7 @@ fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
 
 /// The responses to one call.
 #[derive(Default)]
-struct Told {
+struct EraseReply {
     events: Vec<pb::ErasedEvent>,
     shared: Vec<pb::SharedBy>,
     kept: Vec<pb::KeptBody>,
@@ -253,11 +253,11 @@ fn request(args: &EraseArgs, target: pb::erase_request::Target, dry_run: bool) -
     }
 }
 
-async fn call(store: &Connection, request: pb::EraseRequest) -> Result<Told, CliError> {
+async fn call(store: &Connection, request: pb::EraseRequest) -> Result<EraseReply, CliError> {
     use pb::erase_response::Item;
     let bar = Steps::start("erase");
     let mut answers = store.conversations().erase(request).await?.into_inner();
-    let mut told = Told::default();
+    let mut told = EraseReply::default();
     let mut outcome = None;
     while let Some(answer) = answers.message().await? {
         match answer.item {
@@ -285,7 +285,7 @@ fn why(event: &pb::ErasedEvent) -> &'static str {
 }
 
 /// `what` is the verb phrase for one event, and for several.
-fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
+fn show(told: &EraseReply, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return show_json(told, out);
     }
@@ -336,7 +336,7 @@ fn show(told: &Told, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-fn show_json(told: &Told, out: &mut Out) -> Result<(), CliError> {
+fn show_json(told: &EraseReply, out: &mut Out) -> Result<(), CliError> {
     for event in &told.events {
         let mut object = Object::new();
         object

@@ -21,7 +21,7 @@ use super::{
 use treering_domain::{PublicKey, unhex, with_causes};
 use treering_engine::{Engine, Signer};
 use treering_heads as heads;
-use treering_heads::{HeadError, HeadKeeping, HeadTarget, HeadsKept, SignedHead};
+use treering_heads::{HeadError, HeadKeeper, HeadKeeperHandle, HeadTarget, SignedHead};
 
 /// Sign the current state of the store's history, to verify the store against it later
 ///
@@ -384,13 +384,13 @@ impl HeadsToKeep {
     ///
     /// # Errors
     /// [`CliError::Usage`] if the store cannot have a key.
-    pub(crate) fn start(self, engine: &Engine, data: &Path) -> Result<HeadsKept, CliError> {
+    pub(crate) fn start(self, engine: &Engine, data: &Path) -> Result<HeadKeeperHandle, CliError> {
         let signer = match self.signer {
             Some(signer) => signer,
             None => {
                 Signer::of_store(data).map_err(|error| cannot_use(Path::new(OWN_KEY), &error))?
             }
         };
-        Ok(HeadKeeping::new(engine.clone(), signer, self.target).start(self.every))
+        Ok(HeadKeeper::new(engine.clone(), signer, self.target).start(self.every))
     }
 }

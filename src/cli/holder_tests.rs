@@ -18,21 +18,21 @@ use hyper_util::{
 use tokio::net::TcpListener;
 
 use crate::{
-    CliError, Common, Connection, args::CredentialArgs, connect::Opening, pb, serve::Served,
-    web::WebOptions,
+    CliError, Common, Connection, args::CredentialArgs, connect::FolderOptions, pb,
+    serve::RunningServer, web::WebOptions,
 };
-use treering_access::{Grant, Token};
-use treering_engine::{Dense, Engine, OpenMode, OpenOptions};
+use treering_access::{Grant, KeyToken};
+use treering_engine::{Engine, OpenMode, OpenOptions, PackingMode};
 use treering_server::FOLDER_PROOF;
 
-type Seen = Arc<Mutex<Vec<HeaderMap>>>;
+type CapturedHeaders = Arc<Mutex<Vec<HeaderMap>>>;
 
 /// An untrusted server: it answers every request and records it. `proof` is its answer to a
 /// question about a folder.
-async fn stranger(proof: String) -> (String, Seen) {
+async fn stranger(proof: String) -> (String, CapturedHeaders) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let seen = Seen::default();
+    let seen = CapturedHeaders::default();
     let remembered = Arc::clone(&seen);
     tokio::spawn(async move {
         loop {
@@ -76,10 +76,10 @@ fn common(dir: &Path, key: &str) -> Common {
 }
 
 async fn opened(common: &Common) -> Result<Connection, CliError> {
-    let opening = Opening {
+    let opening = FolderOptions {
         mode: OpenMode::Read,
-        dense: Dense::Never,
-        views_anew: false,
+        packing: PackingMode::Never,
+        fresh_projections: false,
     };
     Connection::open(&common.connect_options()?, opening).await
 }
@@ -96,7 +96,7 @@ async fn held(text: &str) -> (tempfile::TempDir, fs::File) {
     (dir, lock)
 }
 
-fn were_told(seen: &Seen, key: &str) -> bool {
+fn were_told(seen: &CapturedHeaders, key: &str) -> bool {
     let seen = seen.lock().unwrap();
     let shown = format!("{:?}", seen.iter().flatten().collect::<Vec<_>>());
     shown.contains(key) || shown.contains("authorization")
@@ -106,7 +106,7 @@ fn were_told(seen: &Seen, key: &str) -> bool {
 // the port: `treering ls --data` sent the key to whatever server the lock file named.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_not_sent_without_proof_of_holding_the_folder() {
-    let key = Token::generate().unwrap().reveal().to_owned();
+    let key = KeyToken::generate().unwrap().reveal().to_owned();
     let secret = "07".repeat(32);
     for proof in [String::new(), "00".repeat(32), secret.clone()] {
         let (url, seen) = stranger(proof).await;
@@ -126,7 +126,7 @@ async fn key_is_not_sent_without_proof_of_holding_the_folder() {
 // there, and the error says how to use it anyway.
 #[tokio::test(flavor = "multi_thread")]
 async fn remote_or_untrusted_lock_address_is_not_contacted() {
-    let key = Token::generate().unwrap().reveal().to_owned();
+    let key = KeyToken::generate().unwrap().reveal().to_owned();
     let (dir, _lock) = held("pid 1\naddress http://192.0.2.1:7171\n").await;
     let error = opened(&common(dir.path(), &key)).await.unwrap_err();
     let hint = error.hint().unwrap();
@@ -173,7 +173,7 @@ async fn key_is_sent_to_the_server_of_the_folder() {
     };
     let (admin, reader) = (made("ops", "admin:*"), made("reader", "reader:default"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let served = Served::start(
+    let served = RunningServer::start(
         OpenOptions::new(dir.path()),
         listener,
         WebOptions::default(),

@@ -219,13 +219,13 @@ pub(crate) async fn run(
             for item in &found.items {
                 print_item(item, out)?;
             }
-            tell_partial(found.partial)
+            print_partial(found.partial)
         }
         (Some(Answer::Paths(found)), _) => {
             for path in &found.paths {
                 print_path(&path.path, out)?;
             }
-            tell_partial(found.partial)
+            print_partial(found.partial)
         }
         (_, Op::Put(put)) => told("put", &put.path, &put.key, true, out),
         (_, Op::Delete(gone)) => told("removed", &gone.path, &gone.key, changed, out),
@@ -311,7 +311,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
     })
 }
 
-fn tell_partial(partial: bool) -> Result<(), CliError> {
+fn print_partial(partial: bool) -> Result<(), CliError> {
     if partial {
         tell!(
             "The result may be incomplete: the scan limit was reached. Search under a longer path."

@@ -17,8 +17,8 @@ use super::{
 };
 use treering_access as access;
 use treering_access::{
-    CertificateSubject, Grant, GrantReach, KeyFileError, KeyLimits, KeyRecord, KeyRing, KeyRole,
-    MadeKey, NewKey,
+    CertificateSubject, Grant, GrantScope, IssuedKey, KeyFileError, KeyLimits, KeyRecord, KeyRole,
+    KeyStore, NewKey,
 };
 use treering_domain::{TimestampMicros, with_causes};
 use treering_engine::Engine;
@@ -46,15 +46,15 @@ Examples:
   treering keys revoke agent")]
 pub(crate) struct KeysArgs {
     #[command(subcommand)]
-    what: What,
+    what: KeysCommand,
 }
 
 #[derive(Subcommand, Debug, Clone)]
-enum What {
+enum KeysCommand {
     Create(CreateArgs),
     /// List the keys with their roles and last use
     Ls,
-    Revoke(WhichArgs),
+    Revoke(KeyIdArgs),
     Rotate(RotateArgs),
 }
 
@@ -89,7 +89,7 @@ struct CreateArgs {
 
 /// Revoke a key at once
 #[derive(Args, Debug, Clone)]
-struct WhichArgs {
+struct KeyIdArgs {
     /// Name or id of the key
     key: String,
 }
@@ -114,7 +114,7 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
     let dir = common.folder_here("keys are managed", hint)?;
     let by = person(None);
     match args.what {
-        What::Create(args) => {
+        KeysCommand::Create(args) => {
             let new = NewKey {
                 name: args.name,
                 roles: grants(&args.roles, &common.namespace)?,
@@ -132,8 +132,8 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
             let made = access::create(&dir, new).map_err(refused)?;
             show(&made, out)
         }
-        What::Ls => list(&dir, out),
-        What::Revoke(args) => {
+        KeysCommand::Ls => list(&dir, out),
+        KeysCommand::Revoke(args) => {
             let key = access::revoke(&dir, &args.key, &by).map_err(refused)?;
             if out.json {
                 return Ok(out.line(json(&key, None, None))?);
@@ -141,7 +141,7 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
             let name = out.paint.text(Tone::Name, &key.name);
             Ok(out.line(format!("The key {name} ({}) is revoked", key.id))?)
         }
-        What::Rotate(args) => {
+        KeysCommand::Rotate(args) => {
             let made = access::rotate(&dir, &args.key, args.grace, &by).map_err(refused)?;
             show(&made, out)
         }
@@ -159,7 +159,7 @@ fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
         let role: KeyRole = role
             .parse()
             .map_err(|error| usage(text, format!("{error}")))?;
-        let namespace = GrantReach::try_from(namespace.to_owned());
+        let namespace = GrantScope::try_from(namespace.to_owned());
         let namespace = namespace.map_err(|error| usage(text, error.to_string()))?;
         Ok(Grant { role, namespace })
     };
@@ -197,7 +197,7 @@ fn until(key: &KeyRecord, zone: Zone) -> String {
 }
 
 /// Prints the key to standard output for scripts, and its description to standard error.
-fn show(made: &MadeKey, out: &mut Out) -> Result<(), CliError> {
+fn show(made: &IssuedKey, out: &mut Out) -> Result<(), CliError> {
     if out.json {
         return Ok(out.line(json(&made.record, None, Some(made.token.reveal())))?);
     }
@@ -307,7 +307,7 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
 /// [`CliError::Outcome`], also if this cannot be determined.
 pub(crate) async fn check_are_there(
     engine: &Engine,
-    keys: &KeyRing,
+    keys: &KeyStore,
     opens_all_the_same: bool,
 ) -> Result<(), CliError> {
     if !keys.is_open() {

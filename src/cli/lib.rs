@@ -23,10 +23,8 @@ mod context;
 mod demo;
 mod diff;
 mod erase;
-mod erased;
 mod export;
 mod fork;
-mod found_by;
 mod heads;
 mod import;
 mod init;
@@ -43,6 +41,7 @@ mod observe;
 pub mod output;
 mod pager;
 mod quota;
+mod receipt_check;
 mod repair;
 mod replay;
 mod restore;
@@ -56,6 +55,7 @@ mod set;
 mod show;
 mod sub;
 mod summariser;
+mod tag_args;
 mod text_arg;
 mod tool_stats;
 mod tools;
@@ -72,13 +72,13 @@ use args::Common;
 use output::Out;
 pub use serve::{listen_any, stdin_end, stop_signal};
 use treering_client::{
-    CliError, Connection, Opening, connect, embedded, error, error::EXIT_CODES_HELP, holder, names,
-    read,
+    CliError, Connection, FolderOptions, connect, embedded, error, error::EXIT_CODES_HELP, holder,
+    names, read,
 };
 use treering_present::{json, safe, text, time_arg};
 
 use treering_base::disk;
-use treering_engine::{Dense, OpenMode};
+use treering_engine::{OpenMode, PackingMode};
 use treering_otel::export::Traces;
 use treering_proto::pb;
 
@@ -100,7 +100,7 @@ struct Cli {
 #[derive(Subcommand, Debug, Clone)]
 enum Command {
     #[command(flatten)]
-    Alone(AloneCommand),
+    Alone(StandaloneCommand),
     #[command(flatten)]
     OnStore(StoreCommand),
 }
@@ -110,7 +110,7 @@ const LAST: usize = 100;
 
 /// A command that opens what it needs itself.
 #[derive(Subcommand, Debug, Clone)]
-enum AloneCommand {
+enum StandaloneCommand {
     Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
     Init(init::InitArgs),
@@ -190,10 +190,10 @@ pub fn main() -> ExitCode {
     };
     let cli = Cli::parse_from(words);
     disk::keep_private();
-    treering_base::contained::keep_contained_panics_quiet();
+    treering_base::catch_panics::log_caught_panics();
     // A server must know first where its traces go.
-    if !matches!(cli.command, Command::Alone(AloneCommand::Serve(_))) {
-        log_to_stderr(Logging::Command);
+    if !matches!(cli.command, Command::Alone(StandaloneCommand::Serve(_))) {
+        log_to_stderr(LogMode::Command);
     }
     let mut out = Out::stdout(cli.common.color, cli.common.json);
     out.absolute = cli.common.absolute;
@@ -231,7 +231,7 @@ pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError
 
 /// What is logged, and what is traced.
 #[derive(Clone, Copy, Debug)]
-enum Logging<'a> {
+enum LogMode<'a> {
     /// A command: only warnings. The command itself reports a failed call.
     Command,
     /// A server: its operation.
@@ -242,11 +242,11 @@ enum Logging<'a> {
 }
 
 /// Logs to standard error. `TREERING_LOG` sets the filter, for example `debug`.
-fn log_to_stderr(logging: Logging<'_>) {
+fn log_to_stderr(logging: LogMode<'_>) {
     let (default, traces) = match logging {
         // Invalid requests of agents are reported to the agents.
-        Logging::Served { traces } => ("treering=info,rmcp=error,warn", traces),
-        Logging::Command => (
+        LogMode::Served { traces } => ("treering=info,rmcp=error,warn", traces),
+        LogMode::Command => (
             "error,treering_server::status=off,treering_engine::health=off",
             None,
         ),
@@ -309,7 +309,7 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
         }
         StoreCommand::Import(args)
             if would_make_a_store(common)?
-                && import::brings_nothing(args, &common.namespace, out).await? =>
+                && import::is_empty_import(args, &common.namespace, out).await? =>
         {
             return Ok(());
         }
@@ -318,12 +318,12 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
     let opening = command.opening(common)?;
     match open_and_run(command.clone(), opening, common, out).await {
         // A command that only reads cannot rebuild the views, but works without them.
-        Err(error) if error.is_of_damaged_views() && opening.mode.is_read_only() => {
+        Err(error) if error.is_damaged_projections() && opening.mode.is_read_only() => {
             if out.is_begun() || common.is_for_a_server()? {
                 return Err(error);
             }
-            let anew = Opening {
-                views_anew: true,
+            let anew = FolderOptions {
+                fresh_projections: true,
                 ..opening
             };
             open_and_run(command, anew, common, out).await
@@ -332,20 +332,24 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
     }
 }
 
-async fn run_alone(command: AloneCommand, common: &Common, out: &mut Out) -> Result<(), CliError> {
+async fn run_alone(
+    command: StandaloneCommand,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), CliError> {
     match command {
-        AloneCommand::Serve(args) => serve::run(&args, common, out).await,
-        AloneCommand::Mcp(args) => mcp::run(&args, common).await,
-        AloneCommand::Init(args) => init::run(&args, common, out),
-        AloneCommand::Keys(args) => keys::run(args, common, out),
-        AloneCommand::Demo(args) => demo::run(&args, common, out).await,
-        AloneCommand::Repair(args) => repair::run(&args, common, out).await,
-        AloneCommand::Salvage(args) => salvage::run(&args, common, out).await,
-        AloneCommand::Restore(args) => restore::run(&args, out).await,
-        AloneCommand::Upgrade(args) => upgrade::run(&args, common, out).await,
-        AloneCommand::Config(args) => config::run(&args, out),
-        AloneCommand::Completions(args) => completions::script(&args, out),
-        AloneCommand::Man(args) => man::run(&args, out),
+        StandaloneCommand::Serve(args) => serve::run(&args, common, out).await,
+        StandaloneCommand::Mcp(args) => mcp::run(&args, common).await,
+        StandaloneCommand::Init(args) => init::run(&args, common, out),
+        StandaloneCommand::Keys(args) => keys::run(args, common, out),
+        StandaloneCommand::Demo(args) => demo::run(&args, common, out).await,
+        StandaloneCommand::Repair(args) => repair::run(&args, common, out).await,
+        StandaloneCommand::Salvage(args) => salvage::run(&args, common, out).await,
+        StandaloneCommand::Restore(args) => restore::run(&args, out).await,
+        StandaloneCommand::Upgrade(args) => upgrade::run(&args, common, out).await,
+        StandaloneCommand::Config(args) => config::run(&args, out),
+        StandaloneCommand::Completions(args) => completions::script(&args, out),
+        StandaloneCommand::Man(args) => man::run(&args, out),
     }
 }
 
@@ -358,7 +362,7 @@ fn would_make_a_store(common: &Common) -> Result<bool, CliError> {
 
 async fn open_and_run(
     command: StoreCommand,
-    opening: Opening,
+    opening: FolderOptions,
     common: &Common,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -370,7 +374,7 @@ async fn open_and_run(
     let started = Instant::now();
     let closed = store.close().await;
     if packs {
-        import::tell_time("Packed", started);
+        import::print_time("Packed", started);
     }
     done?;
     shown?;
@@ -423,14 +427,14 @@ async fn on_store(
 }
 
 impl StoreCommand {
-    fn opening(&self, common: &Common) -> Result<Opening, CliError> {
-        Ok(Opening {
+    fn opening(&self, common: &Common) -> Result<FolderOptions, CliError> {
+        Ok(FolderOptions {
             mode: self.opens(common)?,
-            dense: match self.ends_dense() {
-                true => Dense::WhenClosed,
-                false => Dense::Usually,
+            packing: match self.ends_dense() {
+                true => PackingMode::WhenClosed,
+                false => PackingMode::Usually,
             },
-            views_anew: false,
+            fresh_projections: false,
         })
     }
 

@@ -6,12 +6,12 @@ use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
-    found_by::FilterArgs,
     json,
     kind_arg::KindArg,
     names,
     output::{Out, Tone},
     pb, read,
+    tag_args::FilterArgs,
     text::{EventText, Zone, event_lines, is_undated},
 };
 
@@ -78,7 +78,7 @@ pub(crate) struct LogArgs {
 
 impl LogArgs {
     /// The branch, and the filter for its events.
-    async fn find(&self, store: &Connection) -> Result<Reading<'_>, CliError> {
+    async fn find(&self, store: &Connection) -> Result<BranchReader<'_>, CliError> {
         let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
         if to > 0 && from > to {
             return Err(CliError::Usage {
@@ -100,7 +100,7 @@ impl LogArgs {
             kinds: self.kinds.iter().map(|kind| kind.number()).collect(),
             ..source
         };
-        Ok(Reading {
+        Ok(BranchReader {
             args: self,
             place,
             events,
@@ -109,7 +109,7 @@ impl LogArgs {
 }
 
 /// What to read of a branch.
-struct Reading<'a> {
+struct BranchReader<'a> {
     args: &'a LogArgs,
     place: FoundBranch,
     events: pb::ReadRequest,
@@ -137,7 +137,7 @@ pub(crate) async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Re
         shown: 0,
     };
     if reading.place.revision > 0 {
-        return around(&reading, printer, store, out).await;
+        return print_neighbours(&reading, printer, store, out).await;
     }
     let (from, to) = (args.from.unwrap_or_default(), args.to.unwrap_or_default());
     // Backward, reading begins at the higher end.
@@ -200,8 +200,8 @@ async fn day_note(place: &FoundBranch, store: &Connection, out: &Out) -> &'stati
 }
 
 /// Prints an event with its neighbours.
-async fn around(
-    reading: &Reading<'_>,
+async fn print_neighbours(
+    reading: &BranchReader<'_>,
     mut printer: Printer,
     store: &Connection,
     out: &mut Out,
@@ -249,7 +249,7 @@ async fn around(
 
 /// Explains why nothing was printed.
 async fn nothing(
-    Reading { args, place, .. }: &Reading<'_>,
+    BranchReader { args, place, .. }: &BranchReader<'_>,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {

@@ -48,7 +48,7 @@ pub(crate) struct LsArgs {
     /// Sort by when the last event happened according to its source, or by when the conversation
     /// was recorded here
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
-    by: By,
+    by: SortTime,
     /// Oldest first
     #[arg(long)]
     oldest_first: bool,
@@ -56,7 +56,7 @@ pub(crate) struct LsArgs {
 
 /// Sort order of the list.
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum By {
+enum SortTime {
     /// By when the last event happened.
     #[default]
     Happened,
@@ -64,11 +64,11 @@ enum By {
     Recorded,
 }
 
-impl From<By> for pb::ListOrder {
-    fn from(by: By) -> Self {
+impl From<SortTime> for pb::ListOrder {
+    fn from(by: SortTime) -> Self {
         match by {
-            By::Happened => Self::Happened,
-            By::Recorded => Self::Unspecified,
+            SortTime::Happened => Self::Happened,
+            SortTime::Recorded => Self::Unspecified,
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Res
         };
         let page = store.conversations().list(request).await?.into_inner();
         let listed = &page.conversations[..left.min(page.conversations.len())];
-        let ids = names::apart(listed);
+        let ids = names::distinct_names(listed);
         let times = times(listed, out);
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
         for ((summary, id), when) in listed.iter().zip(ids).zip(times) {

@@ -5,7 +5,7 @@ use rmcp::transport::stdio_pipes;
 
 use super::{args::Common, error::CliError};
 use treering_mcp as mcp;
-use treering_mcp::{Allowed, HttpOptions};
+use treering_mcp::{AgentPermissions, HttpOptions};
 use treering_server::web_origin;
 
 /// Give an agent the store: a server of the Model Context Protocol on standard input and output
@@ -46,12 +46,12 @@ pub(crate) struct McpArgs {
 pub(crate) async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
     // Report wrong options at once, not at the first call.
     let options = common.connect_options()?;
-    let allowed = Allowed {
+    let allowed = AgentPermissions {
         writing: args.writable,
         approvals: args.allow_approvals,
     };
     let (read, write) = stdio_pipes();
-    mcp::speak(options, allowed, read, write).await
+    mcp::serve_agent(options, allowed, read, write).await
 }
 
 /// MCP over HTTP on a server.
@@ -79,7 +79,7 @@ impl McpServeArgs {
     /// The options for agents; none if they are not served.
     pub(crate) fn wanted(&self) -> Option<HttpOptions> {
         (!self.no_mcp).then(|| HttpOptions {
-            allowed: Allowed {
+            allowed: AgentPermissions {
                 writing: self.writable,
                 approvals: false,
             },

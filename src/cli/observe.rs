@@ -224,14 +224,14 @@ impl Observer {
     }
 
     /// Starts the monitoring of a served store, and notifies systemd.
-    pub(crate) fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> Observed {
+    pub(crate) fn start(self, engine: &Engine, more: Vec<NamedMetric>) -> ObservationGuard {
         let mut tasks = Vec::new();
         if let Some(listener) = self.listener {
             let exporter = Exporter::new(engine.clone(), self.server, more);
             tasks.push(tokio::spawn(metrics::serve(listener, exporter)));
         }
         tasks.extend(systemd::ready(engine));
-        Observed { tasks }
+        ObservationGuard { tasks }
     }
 }
 
@@ -262,7 +262,7 @@ pub(crate) fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
 }
 
 /// Metrics of a followed backup.
-pub(crate) fn of_backup(reached: Arc<BackupReached>) -> Vec<NamedMetric> {
+pub(crate) fn of_backup(reached: Arc<BackupProgress>) -> Vec<NamedMetric> {
     let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
         gauge(
@@ -307,13 +307,13 @@ pub(crate) fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
 
 /// Progress of a backup.
 #[derive(Debug, Default)]
-pub(crate) struct BackupReached {
+pub(crate) struct BackupProgress {
     /// The last offset plus one; 0 if unknown.
     next: AtomicU64,
     has_ended: AtomicBool,
 }
 
-impl BackupReached {
+impl BackupProgress {
     /// Records that the backup has stopped.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
@@ -339,11 +339,11 @@ impl BackupReached {
 
 /// The monitoring of a store. Ends on drop.
 #[derive(Debug)]
-pub(crate) struct Observed {
+pub(crate) struct ObservationGuard {
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Drop for Observed {
+impl Drop for ObservationGuard {
     fn drop(&mut self) {
         systemd::stopping();
         self.tasks.iter().for_each(JoinHandle::abort);

@@ -19,7 +19,7 @@ use super::{
 };
 pub use treering_present::{Paint, Tone};
 use treering_present::{
-    safe::Safe,
+    safe::SafeText,
     text::{EventText, Zone, cut, printable, row_around, wrapped},
 };
 
@@ -149,7 +149,7 @@ impl Out {
 
     /// Writes a row of a list or a sentence, within the width of a terminal.
     pub(crate) fn row(&mut self, text: impl Display) -> io::Result<()> {
-        let text = Safe::line(text, self.paint);
+        let text = SafeText::line(text, self.paint);
         let text = text.as_str();
         if !self.cuts {
             return self.line(text);
@@ -213,8 +213,8 @@ impl Out {
 
     /// An output for tests.
     #[cfg(test)]
-    pub fn captured(json: bool) -> (Self, Captured) {
-        let captured = Captured::default();
+    pub fn captured(json: bool) -> (Self, CapturedOutput) {
+        let captured = CapturedOutput::default();
         let out = Self {
             to: Box::new(captured.clone()),
             is_begun: false,
@@ -235,7 +235,7 @@ impl Out {
     pub fn line(&mut self, text: impl Display) -> io::Result<()> {
         match self.json {
             true => self.json(text),
-            false => self.put(&Safe::line(text, self.paint)),
+            false => self.put(&SafeText::line(text, self.paint)),
         }
     }
 
@@ -244,15 +244,15 @@ impl Out {
     /// # Errors
     /// Errors of the stream.
     pub fn lines(&mut self, text: impl Display) -> io::Result<()> {
-        self.put(&Safe::lines(text, self.paint))
+        self.put(&SafeText::lines(text, self.paint))
     }
 
     /// Writes JSON with characters escaped that a terminal would interpret.
     pub(crate) fn json(&mut self, json: impl Display) -> io::Result<()> {
-        self.put(&Safe::json(json))
+        self.put(&SafeText::json(json))
     }
 
-    fn put(&mut self, text: &Safe) -> io::Result<()> {
+    fn put(&mut self, text: &SafeText) -> io::Result<()> {
         self.is_begun = true;
         writeln!(self.to, "{}", text.as_str())
     }
@@ -262,7 +262,7 @@ impl Out {
     pub(crate) fn recorded(&mut self, text: &[u8]) -> io::Result<()> {
         self.is_begun = true;
         if self.is_terminal() {
-            let text = Safe::lines(String::from_utf8_lossy(text), Paint(false));
+            let text = SafeText::lines(String::from_utf8_lossy(text), Paint(false));
             return self.to.write_all(text.as_str().as_bytes());
         }
         self.to.write_all(text)
@@ -285,10 +285,10 @@ impl Out {
 /// The output in a test.
 #[cfg(test)]
 #[derive(Clone, Debug, Default)]
-pub struct Captured(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub struct CapturedOutput(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
-impl Captured {
+impl CapturedOutput {
     /// All of it.
     ///
     /// # Panics
@@ -299,7 +299,7 @@ impl Captured {
 }
 
 #[cfg(test)]
-impl Write for Captured {
+impl Write for CapturedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::{
     args::Common,
-    connect::Waiting,
+    connect::FolderWait,
     embedded::refused,
     error::{CliError, Exit},
     output::{Out, Tone},
@@ -43,7 +43,7 @@ pub(crate) struct RepairArgs {
 pub(crate) async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let hint = "stop the server, then run: treering repair --data DIR";
     let dir = common.folder_here("repairs run", hint)?;
-    let mut waiting = Waiting::new(common.wait);
+    let mut waiting = FolderWait::new(common.wait);
     let repair = loop {
         match engine::repair(&dir, args.accept_loss).await {
             Ok(repair) => break repair,

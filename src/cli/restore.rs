@@ -12,9 +12,9 @@ use super::{
     output::{Out, Steps},
     safe::tell,
     text::{count, things},
-    time_arg::Moment,
+    time_arg::TimeRange,
 };
-use treering_backup::{BackupTarget, RestoreOptions, RestoreTo, Restored, restore};
+use treering_backup::{BackupTarget, RestoreOptions, RestoreOutcome, RestoreTo, restore};
 use treering_domain::TimestampMicros;
 use treering_proto::{
     envelope::{timestamp_from_pb, timestamp_to_pb},
@@ -44,7 +44,7 @@ pub(crate) struct RestoreArgs {
     to: PathBuf,
     /// Restore as of this time: `2026-01-31 08:00` (UTC), `3h ago`, a day (its end)
     #[arg(long, value_name = "TIME", conflicts_with = "position")]
-    at: Option<Moment>,
+    at: Option<TimeRange>,
     /// Restore up to this log position
     #[arg(long, value_name = "N")]
     position: Option<u64>,
@@ -94,7 +94,7 @@ fn cut(args: &RestoreArgs) -> RestoreTo {
 }
 
 /// Prints warnings to standard error, where scripts do not miss them.
-fn warn(restored: &Restored) {
+fn warn(restored: &RestoreOutcome) {
     if restored.pseudonyms {
         tell!(
             "This store has pseudonyms, but backups do not contain their key: copy pseudonyms.key \
@@ -114,7 +114,7 @@ fn warn(restored: &Restored) {
     );
 }
 
-fn json(restored: &Restored) -> String {
+fn json(restored: &RestoreOutcome) -> String {
     let mut object = Object::new();
     object
         .string("store", &restored.store.to_string())
@@ -133,7 +133,7 @@ fn json(restored: &Restored) -> String {
     object.finish()
 }
 
-fn tell(restored: &Restored, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
+fn tell(restored: &RestoreOutcome, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
     let zone = out.zone();
     let last = |time: TimestampMicros| zone.day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(

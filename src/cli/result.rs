@@ -207,15 +207,15 @@ async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliEr
         return Ok(at);
     }
     match meant(store, &named.place).await? {
-        Meant::Itself => Ok(at),
-        Meant::ItsResult(result) => {
+        ResultTarget::Itself => Ok(at),
+        ResultTarget::ItsResult(result) => {
             tell!(
                 "#{at} is a call; this is its result, #{result}. Its arguments: treering result \
                  {id}/{at}"
             );
             Ok(result)
         }
-        Meant::NoResultYet => Err(CliError::NotFound {
+        ResultTarget::NoResultYet => Err(CliError::NotFound {
             what: format!("call {id}#{at} has no result"),
             hint: format!("`treering tools {id}` shows the state of its calls"),
         }),
@@ -224,7 +224,7 @@ async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliEr
 
 /// The event whose text is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meant {
+enum ResultTarget {
     /// The event itself: a result, a message, a summary.
     Itself,
     /// It is a call, and this is the revision of its result.
@@ -234,10 +234,10 @@ enum Meant {
 }
 
 /// The event that a revision of a branch means.
-async fn meant(store: &Connection, place: &FoundBranch) -> Result<Meant, CliError> {
+async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, CliError> {
     // Events inherited from another conversation are not its own.
     let Some(event) = itself(place, store).await? else {
-        return Ok(Meant::Itself);
+        return Ok(ResultTarget::Itself);
     };
     let call_id = match &event.body {
         Some(pb::event::Body::ToolCallRequested(body)) => {
@@ -246,11 +246,11 @@ async fn meant(store: &Connection, place: &FoundBranch) -> Result<Meant, CliErro
                 .unwrap_or_default()
         }
         // Requests refer to messages and summaries, too.
-        _ => return Ok(Meant::Itself),
+        _ => return Ok(ResultTarget::Itself),
     };
     let (conversation, branch, at) = (&place.conversation, &place.branch, place.revision);
     let result = read::result_of_call(store, conversation, branch, at, &call_id).await?;
-    Ok(result.map_or(Meant::NoResultYet, Meant::ItsResult))
+    Ok(result.map_or(ResultTarget::NoResultYet, ResultTarget::ItsResult))
 }
 
 /// The named event, if it belongs to the conversation itself.

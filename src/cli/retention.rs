@@ -100,7 +100,7 @@ impl FromStr for RetentionPolicy {
 }
 
 /// Erases what is due, once a day, until it is dropped.
-pub(crate) async fn keep_to(engine: Engine, policies: Vec<RetentionPolicy>) {
+pub(crate) async fn run_policy(engine: Engine, policies: Vec<RetentionPolicy>) {
     if policies.is_empty() {
         return std::future::pending().await;
     }

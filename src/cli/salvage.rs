@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     args::{Common, Target},
-    connect::Waiting,
+    connect::FolderWait,
     embedded::refused as held,
     error::{CliError, Exit},
     json::Object,
@@ -15,7 +15,7 @@ use super::{
     text::count,
 };
 use treering_domain::with_causes;
-use treering_engine::{SalvageError, Salvaged, salvage};
+use treering_engine::{SalvageError, SalvageOutcome, salvage};
 
 /// Copy everything sound from a damaged store to a new one
 ///
@@ -49,7 +49,7 @@ pub(crate) async fn run(
         });
     };
     let bar = Steps::start("salvage");
-    let mut waiting = Waiting::new(common.wait);
+    let mut waiting = FolderWait::new(common.wait);
     let done = loop {
         let done = salvage(&from, &args.to, |step| {
             bar.reach(step.done, step.total);
@@ -60,11 +60,11 @@ pub(crate) async fn run(
         }
     };
     drop(bar);
-    tell_damage(&done);
+    print_damage(&done);
     if out.json {
         return Ok(out.line(json(&done))?);
     }
-    let Salvaged {
+    let SalvageOutcome {
         whole, cut, lost, ..
     } = done;
     out.line(format!(
@@ -91,7 +91,7 @@ pub(crate) async fn run(
     ))?)
 }
 
-fn json(done: &Salvaged) -> String {
+fn json(done: &SalvageOutcome) -> String {
     let mut conversations = Object::new();
     conversations
         .number("whole", done.whole)
@@ -110,7 +110,7 @@ fn json(done: &Salvaged) -> String {
 }
 
 /// Prints damage to standard error, one line each.
-fn tell_damage(done: &Salvaged) {
+fn print_damage(done: &SalvageOutcome) {
     for cut in &done.damaged {
         tell!(
             "{} (namespace {}): left out from revision {} on, position {}: {}",

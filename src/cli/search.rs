@@ -1,8 +1,8 @@
 //! `search`: full-text search in messages, tool calls and results.
 
-mod asked;
-mod thoughts;
-mod why;
+mod empty_result;
+mod query_notes;
+mod reasoning;
 
 use std::{borrow::Cow, ops::Range, time::Duration};
 
@@ -19,12 +19,12 @@ use super::{
     safe::tell,
     text::{address, count, first_line, printable, printable_lines, short_id, things},
     text_arg::FreeWord,
-    time_arg::Moment,
+    time_arg::TimeRange,
 };
 use treering_present::hit as hit_text;
 
-use asked::Asked;
-pub(super) use thoughts::{Voice, heading, voices};
+use query_notes::QueryNotes;
+pub(super) use reasoning::{Voice, heading, voices};
 
 /// Default time that a search waits for the index, so that recent appends are included.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
@@ -102,10 +102,10 @@ pub(crate) struct SearchArgs {
     /// Also '2026-01-31 08:00', 2026-01 and 'last week'. Days are in UTC. An event without its own
     /// time counts from its recording, which for an import is the time of the import.
     #[arg(long, value_name = "TIME")]
-    since: Option<Moment>,
+    since: Option<TimeRange>,
     /// Only what happened at or before this time; for a day or month, up to its end
     #[arg(long, value_name = "TIME")]
-    until: Option<Moment>,
+    until: Option<TimeRange>,
     /// Only conversations from this source: claude-code, openai-chat … (may be given again)
     #[arg(long, value_name = "NAME")]
     source: Vec<String>,
@@ -272,8 +272,8 @@ impl SearchArgs {
             sources: self.source,
             labels: self.label,
             roles: self.role.iter().map(|role| role.number()).collect(),
-            happened_from: self.since.map(Moment::beginning),
-            happened_to: self.until.map(Moment::end),
+            happened_from: self.since.map(TimeRange::beginning),
+            happened_to: self.until.map(TimeRange::end),
             success: match (self.success, self.failed) {
                 (true, _) => Some(true),
                 (_, true) => Some(false),
@@ -307,7 +307,7 @@ pub(crate) async fn run(
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
-    let mut asked = Asked::of(&args);
+    let mut asked = QueryNotes::of(&args);
     // Search everything that is in the store now, even if the index lags behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
@@ -346,7 +346,7 @@ pub(crate) async fn run(
         for hit in &answer.hits {
             let voices = match hit.context.is_empty() {
                 true => Vec::new(),
-                false => thoughts::of_hit(hit, store).await?,
+                false => reasoning::of_hit(hit, store).await?,
             };
             print(hit, &voices, asked.is_regex, out)?;
         }
@@ -355,7 +355,7 @@ pub(crate) async fn run(
     let mut hints = asked.told(&answer);
     hints.extend(asked.hints(store).await);
     if is_nothing {
-        hints.extend(why::nothing_found(&request, store).await?);
+        hints.extend(empty_result::nothing_found(&request, store).await?);
     }
     for hint in hints {
         if out.json || only_count {
@@ -491,7 +491,7 @@ fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result
     let columns = out.columns().saturating_sub(CONTEXT_MARGIN);
     for (number, line) in (hit.context_line..).zip(hit.context.lines()) {
         let is_first = number == hit.context_line;
-        if let Some(voice) = thoughts::heading(voices, number, is_first) {
+        if let Some(voice) = reasoning::heading(voices, number, is_first) {
             out.note(format!("        ({voice})"))?;
         }
         if number == hit.line {

@@ -14,23 +14,23 @@ use serde_json::json;
 use tokio::{net::TcpListener, sync::oneshot};
 
 use super::{
-    Logging,
+    LogMode,
     args::Common,
-    backup::Following,
-    connect::Waiting,
-    embedded::{self, Door, Embedded},
+    backup::BackupJob,
+    connect::FolderWait,
+    embedded::{self, EmbeddedEngine, ListenEndpoint},
     error::CliError,
     heads::KeepHeadsArgs,
     holder, keys, log_to_stderr,
     observe::{ObserveArgs, of_backup, of_certificate, of_heads, of_summariser, of_traces},
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
-    retention::{RetentionPolicy, keep_to},
+    retention::{RetentionPolicy, run_policy},
     safe::tell,
     summariser::SummariserArgs,
     web::{Web, WebArgs, WebOptions},
 };
-use treering_access::KeyRing;
+use treering_access::KeyStore;
 use treering_domain::limits::MEMORY_OF_FILES_BYTES;
 use treering_engine::{Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
@@ -183,7 +183,7 @@ fn memory(text: &str) -> Result<usize, String> {
 /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
 pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
     let traces = args.observe.traces()?;
-    log_to_stderr(Logging::Served {
+    log_to_stderr(LogMode::Served {
         traces: traces.as_deref(),
     });
     let dir = common.data_dir()?;
@@ -206,7 +206,7 @@ pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Res
     let observer = args.observe.observer(traces.clone()).await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
-        Some(to) => Some(Following::prepare(to, args.backup_key_file.clone())?),
+        Some(to) => Some(BackupJob::prepare(to, args.backup_key_file.clone())?),
         None => None,
     };
     let heads = args.heads.prepare(&dir)?;
@@ -219,7 +219,7 @@ pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Res
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
-            tell_who_holds(&error, common, out).await?;
+            report_holder(&error, common, out).await?;
             return Err(error);
         }
     };
@@ -234,12 +234,12 @@ pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Res
             return Err(refused);
         }
     };
-    let retaining = tokio::spawn(keep_to(engine.clone(), args.retention.clone()));
+    let retaining = tokio::spawn(run_policy(engine.clone(), args.retention.clone()));
     let following = following.map(|following| following.start(&engine));
     let summaries = summariser
         .as_ref()
         .map(|config| Arc::clone(&config.measures));
-    let parts = ServedParts {
+    let parts = ServerParts {
         keys,
         tls: tls.clone(),
         web: args.web.options(),
@@ -247,7 +247,7 @@ pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Res
         summariser,
         measures: Some(observer.measures()),
     };
-    let served = Served::of(engine.clone(), listener, parts).await?;
+    let served = RunningServer::of(engine.clone(), listener, parts).await?;
     let reload = tokio::spawn(reload_on_hangup(tls.clone()));
     let metrics = observer.url();
     let mut more = summaries.map(of_summariser).unwrap_or_default();
@@ -356,12 +356,12 @@ impl ServeArgs {
 ///
 /// # Errors
 /// If they cannot be read. Nothing is served then.
-fn keys_of(dir: &Path) -> Result<Arc<KeyRing>, CliError> {
-    KeyRing::open(dir).map_err(keys::refused)
+fn keys_of(dir: &Path) -> Result<Arc<KeyStore>, CliError> {
+    KeyStore::open(dir).map_err(keys::refused)
 }
 
 /// Refuses a non-loopback address without keys or TLS.
-fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
+fn check_reach(args: &ServeArgs, keys: &KeyStore) -> Result<(), CliError> {
     let addr = args.listen;
     let Some(missing) = missing(addr, !keys.is_open(), args.tls_cert.is_some()) else {
         return Ok(());
@@ -373,9 +373,9 @@ fn check_reach(args: &ServeArgs, keys: &KeyRing) -> Result<(), CliError> {
     Err(reached(addr, missing))
 }
 
-fn reached(addr: SocketAddr, missing: Missing) -> CliError {
+fn reached(addr: SocketAddr, missing: MissingProtection) -> CliError {
     let (what, hint) = match missing {
-        Missing::Keys { tls } => (
+        MissingProtection::Keys { tls } => (
             "this store has no keys",
             if tls {
                 "create a key first: treering keys create NAME --role 'admin:*' --data DIR"
@@ -384,7 +384,7 @@ fn reached(addr: SocketAddr, missing: Missing) -> CliError {
                  --tls-cert and --tls-key, or listen on 127.0.0.1"
             },
         ),
-        Missing::Tls => (
+        MissingProtection::Tls => (
             "there is no TLS",
             "use --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts",
         ),
@@ -397,7 +397,7 @@ fn reached(addr: SocketAddr, missing: Missing) -> CliError {
 
 /// What a non-loopback address needs and is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
+enum MissingProtection {
     /// No keys are required.
     Keys {
         /// TLS is on.
@@ -407,13 +407,13 @@ enum Missing {
     Tls,
 }
 
-fn missing(addr: SocketAddr, keys: bool, tls: bool) -> Option<Missing> {
+fn missing(addr: SocketAddr, keys: bool, tls: bool) -> Option<MissingProtection> {
     let loopback = addr.ip().to_canonical().is_loopback();
     match (keys, tls) {
         _ if loopback => None,
         (true, true) => None,
-        (true, false) => Some(Missing::Tls),
-        (false, tls) => Some(Missing::Keys { tls }),
+        (true, false) => Some(MissingProtection::Tls),
+        (false, tls) => Some(MissingProtection::Keys { tls }),
     }
 }
 
@@ -439,7 +439,7 @@ async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
 
 /// Opens the folder, after waiting for other commands.
 async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliError> {
-    let mut waiting = Waiting::new(common.wait);
+    let mut waiting = FolderWait::new(common.wait);
     loop {
         match embedded::open(options.clone()).await {
             Err(error) => waiting.for_command(error).await?,
@@ -450,7 +450,7 @@ async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliE
 
 /// Prints who has the folder open. Programs then connect to that server with their key, so its
 /// address is printed only if it has proved that it has the folder open.
-async fn tell_who_holds(error: &CliError, common: &Common, out: &mut Out) -> Result<(), CliError> {
+async fn report_holder(error: &CliError, common: &Common, out: &mut Out) -> Result<(), CliError> {
     if let (
         true,
         CliError::Locked {
@@ -494,8 +494,8 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
 }
 
 /// Keys, certificates, HTTP services and background work of a server.
-struct ServedParts {
-    keys: Arc<KeyRing>,
+struct ServerParts {
+    keys: Arc<KeyStore>,
     tls: Option<Arc<ServerTls>>,
     web: WebOptions,
     takes_spans: bool,
@@ -505,13 +505,13 @@ struct ServedParts {
 
 /// A store that this process serves on a network address.
 #[derive(Debug)]
-pub(crate) struct Served {
-    engine: Embedded,
+pub(crate) struct RunningServer {
+    engine: EmbeddedEngine,
     web: Web,
     url: String,
 }
 
-impl Served {
+impl RunningServer {
     /// Opens a folder and serves it, with its keys.
     ///
     /// # Errors
@@ -521,7 +521,7 @@ impl Served {
         listener: TcpListener,
         web: WebOptions,
     ) -> Result<Self, CliError> {
-        let parts = ServedParts {
+        let parts = ServerParts {
             keys: keys_of(&options.data_dir)?,
             tls: None,
             web,
@@ -537,7 +537,7 @@ impl Served {
     async fn of(
         engine: Engine,
         listener: TcpListener,
-        parts: ServedParts,
+        parts: ServerParts,
     ) -> Result<Self, CliError> {
         let address = listener.local_addr()?;
         let url = url_of(address, parts.tls.is_some());
@@ -546,7 +546,7 @@ impl Served {
             Web::open(engine, keys, address, parts.tls.is_some(), parts.web).await?
         };
         let incoming = ConnectionStream::tcp(listener);
-        let door = Some(Door {
+        let door = Some(ListenEndpoint {
             address: url.clone(),
             keys: parts.keys,
             tls: parts.tls,
@@ -554,7 +554,7 @@ impl Served {
             takes_spans: parts.takes_spans,
         });
         let (summariser, measures) = (parts.summariser, parts.measures);
-        let engine = Embedded::start(engine, door, summariser, measures, incoming).await?;
+        let engine = EmbeddedEngine::start(engine, door, summariser, measures, incoming).await?;
         Ok(Self { engine, web, url })
     }
 
@@ -588,14 +588,14 @@ impl Served {
 }
 
 /// The warning for an insecure non-loopback address.
-fn warning(addr: SocketAddr, missing: Missing) -> String {
+fn warning(addr: SocketAddr, missing: MissingProtection) -> String {
     match missing {
-        Missing::Keys { .. } => format!(
+        MissingProtection::Keys { .. } => format!(
             "WARNING: anybody who can reach {addr} can read and write everything in this store: it \
              has no keys. Create one with `treering keys create` (it applies at once), or let only \
              trusted clients reach the port."
         ),
-        Missing::Tls => format!(
+        MissingProtection::Tls => format!(
             "WARNING: {addr} is not encrypted: anybody who can read the network traffic gets the \
              keys, and with them access to this store. Use --tls-cert and --tls-key, or a proxy \
              that encrypts."
@@ -711,7 +711,10 @@ mod tests {
             let addr = addr.parse().unwrap();
             assert_eq!(missing(addr, true, true), None, "{addr}");
             assert_eq!(missing(addr, false, false).is_some(), reached, "{addr}");
-            assert_eq!(missing(addr, true, false) == Some(Missing::Tls), reached);
+            assert_eq!(
+                missing(addr, true, false) == Some(MissingProtection::Tls),
+                reached
+            );
             assert_eq!(missing(addr, false, true).is_some(), reached);
         }
     }

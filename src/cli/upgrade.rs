@@ -7,14 +7,14 @@ use serde_json::json;
 
 use super::{
     args::Common,
-    connect::Waiting,
+    connect::FolderWait,
     embedded::{self, refused},
     error::CliError,
-    import::tell_time,
+    import::print_time,
     output::{Out, Tone},
     text::count,
 };
-use treering_engine::{ErasingAtOpen, OpenOptions, StoreFormats, store_formats};
+use treering_engine::{ErasureAtOpen, OpenOptions, StoreFormats, store_formats};
 
 /// Bring a store to this version, or check whether that is needed
 ///
@@ -46,20 +46,20 @@ pub(crate) async fn run(
 ) -> Result<(), CliError> {
     let hint = "stop the server, then run: treering upgrade --data DIR";
     let dir = common.folder_here("upgrades run", hint)?;
-    let mut waiting = Waiting::new(common.wait);
+    let mut waiting = FolderWait::new(common.wait);
     let formats = loop {
         match store_formats(&dir).await {
             Ok(formats) => break formats,
             Err(error) => waiting.for_folder_alone(refused(error)).await?,
         }
     };
-    let due = formats.views.is_some() || formats.index.is_some() || formats.erasing;
+    let due = formats.projections.is_some() || formats.index.is_some() || formats.erasing;
     if args.check || !due {
         return print(&formats, out);
     }
     let started = Instant::now();
     let engine = embedded::open(OpenOptions::new(&dir).existing()).await?;
-    if let ErasingAtOpen::Hidden { .. } = engine.erasing_at_open() {
+    if let ErasureAtOpen::Hidden { .. } = engine.erasing_at_open() {
         engine.close().await;
         return Err(CliError::Outcome {
             what: "the interrupted erase is not finished".into(),
@@ -74,7 +74,7 @@ pub(crate) async fn run(
         hint: "a server that serves the store retries".into(),
         exit: super::error::Exit::Failed,
     })?;
-    tell_time("Upgraded", started);
+    print_time("Upgraded", started);
     let now = store_formats(&dir).await.map_err(refused)?;
     print(&now, out)
 }
@@ -86,7 +86,7 @@ fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
             "log": formats.log,
             "log_newest": formats.log_here,
             "events": formats.events,
-            "views_made_anew": formats.views,
+            "views_made_anew": formats.projections,
             "index_made_anew": formats.index,
             "erasing_unfinished": formats.erasing,
         }))?);
@@ -98,7 +98,7 @@ fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
         formats.log_here,
         count(formats.events)
     ))?;
-    for (part, why) in [("views", &formats.views), ("index", &formats.index)] {
+    for (part, why) in [("views", &formats.projections), ("index", &formats.index)] {
         match why {
             None => out.line(format!("{part}: used as is"))?,
             Some(why) => out.line(format!("{part}: rebuilt from the log ({why})"))?,

@@ -6,10 +6,10 @@ use std::{net::SocketAddr, sync::Arc};
 use clap::Args;
 
 use super::{error::CliError, mcp::McpServeArgs};
-use treering_access::KeyRing;
+use treering_access::KeyStore;
 use treering_engine::Engine;
 use treering_inspector::Inspector;
-use treering_mcp::{HttpDoor, HttpOptions, MCP_PATH};
+use treering_mcp::{HttpEndpoint, HttpOptions, MCP_PATH};
 use treering_server::{WebPlace, WebService};
 
 /// HTTP options.
@@ -52,7 +52,7 @@ pub(crate) struct WebOptions {
 #[derive(Debug)]
 pub(crate) struct Web {
     pages: Option<Inspector>,
-    agents: Option<HttpDoor>,
+    agents: Option<HttpEndpoint>,
 }
 
 impl Web {
@@ -62,7 +62,7 @@ impl Web {
     /// If the engine cannot be reached.
     pub(crate) async fn open(
         engine: Engine,
-        keys: Arc<KeyRing>,
+        keys: Arc<KeyStore>,
         address: SocketAddr,
         tls: bool,
         options: WebOptions,
@@ -76,7 +76,7 @@ impl Web {
             false => None,
         };
         let agents = match options.agents {
-            Some(options) => Some(HttpDoor::open(engine, keys, place, options).await?),
+            Some(options) => Some(HttpEndpoint::open(engine, keys, place, options).await?),
             None => None,
         };
         Ok(Self { pages, agents })
@@ -95,7 +95,7 @@ impl Web {
     /// The service; none if there is nothing to serve.
     pub(crate) fn service(&self) -> Option<WebService> {
         let pages = self.pages.as_ref().map(Inspector::web);
-        let agents = self.agents.as_ref().map(HttpDoor::web);
+        let agents = self.agents.as_ref().map(HttpEndpoint::web);
         match (pages, agents) {
             (None, None) => None,
             (Some(one), None) | (None, Some(one)) => Some(one),

@@ -21,17 +21,17 @@ use tonic::{
 };
 
 use super::{
-    embedded::{self, Embedded},
+    embedded::{self, EmbeddedEngine},
     error::{CliError, Exit},
     holder,
     options::{ConnectOptions, Credentials, Target},
     pb,
     safe::tell,
 };
-use treering_access::{CallerProof, KeyRing};
+use treering_access::{CallerProof, KeyStore};
 use treering_base::disk;
 use treering_domain::Namespace;
-use treering_engine::{Dense, Engine, OpenMode, OpenOptions};
+use treering_engine::{Engine, OpenMode, OpenOptions, PackingMode};
 use treering_server::{CERTIFICATE_KEY, ConnectionStream, certificate_word};
 
 /// Pause between attempts to open a folder that another process holds.
@@ -79,24 +79,24 @@ impl Interceptor for Tag {
 
 /// How a command opens a folder.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening {
+pub struct FolderOptions {
     /// Whether the folder is created, read or written.
     pub mode: OpenMode,
     /// When the log is packed.
-    pub dense: Dense,
+    pub packing: PackingMode,
     /// Rebuild the projections from the log, even if the folder has some.
-    pub views_anew: bool,
+    pub fresh_projections: bool,
 }
 
 /// A wait for a folder that another process holds.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct FolderWait {
     began: Instant,
     wait: Duration,
     is_told: bool,
 }
 
-impl Waiting {
+impl FolderWait {
     /// Starts a wait of at most `wait`.
     #[must_use]
     pub fn new(wait: Duration) -> Self {
@@ -124,11 +124,11 @@ impl Waiting {
         Ok(())
     }
 
-    /// Like `Waiting::for_holder`, for work that cannot go through a server. Does not wait while
+    /// Like `FolderWait::for_holder`, for work that cannot go through a server. Does not wait while
     /// a server holds the folder, because servers do not end by themselves.
     ///
     /// # Errors
-    /// As `Waiting::for_holder`, and when a server has the folder.
+    /// As `FolderWait::for_holder`, and when a server has the folder.
     pub async fn for_command(&mut self, error: CliError) -> Result<(), CliError> {
         match error {
             CliError::Locked {
@@ -138,11 +138,11 @@ impl Waiting {
         }
     }
 
-    /// Like [`Waiting::for_command`], for work that needs the folder unused: when a server holds
+    /// Like [`FolderWait::for_command`], for work that needs the folder unused: when a server holds
     /// it, the error says to end that server.
     ///
     /// # Errors
-    /// As [`Waiting::for_command`].
+    /// As [`FolderWait::for_command`].
     pub async fn for_folder_alone(&mut self, error: CliError) -> Result<(), CliError> {
         self.for_command(error).await.map_err(|error| match error {
             CliError::Locked {
@@ -170,7 +170,7 @@ pub struct Connection {
     channel: Channel,
     namespace: Namespace,
     tag: Tag,
-    embedded: Option<Embedded>,
+    embedded: Option<EmbeddedEngine>,
 }
 
 impl Connection {
@@ -181,7 +181,7 @@ impl Connection {
     /// # Errors
     /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when another process
     /// holds the folder, [`CliError::Open`] when it cannot be opened.
-    pub async fn open(options: &ConnectOptions, opening: Opening) -> Result<Self, CliError> {
+    pub async fn open(options: &ConnectOptions, opening: FolderOptions) -> Result<Self, CliError> {
         match &options.target {
             Target::Server(url) => {
                 Self::to_server_as(url, &options.namespace, &options.credentials).await
@@ -202,9 +202,9 @@ impl Connection {
     async fn to_folder(
         dir: &Path,
         options: &ConnectOptions,
-        opening: Opening,
+        opening: FolderOptions,
     ) -> Result<Self, CliError> {
-        let mut waiting = Waiting::new(options.wait);
+        let mut waiting = FolderWait::new(options.wait);
         loop {
             let error = match Self::embedded(dir, &options.namespace, opening).await {
                 Err(error) => error,
@@ -223,17 +223,21 @@ impl Connection {
         }
     }
 
-    async fn embedded(dir: &Path, namespace: &str, opening: Opening) -> Result<Self, CliError> {
+    async fn embedded(
+        dir: &Path,
+        namespace: &str,
+        opening: FolderOptions,
+    ) -> Result<Self, CliError> {
         let (namespace, tag) = tag(namespace, None)?;
         let (client, server) = pipes();
         let options = OpenOptions {
             mode: opening.mode,
-            dense: opening.dense,
-            views_anew: opening.views_anew,
+            packing: opening.packing,
+            fresh_projections: opening.fresh_projections,
             ..OpenOptions::new(dir)
         };
         let engine = embedded::open(options).await?;
-        let embedded = Embedded::start(engine, None, None, None, server).await?;
+        let embedded = EmbeddedEngine::start(engine, None, None, None, server).await?;
         Ok(Self {
             channel: through_pipe(client).await?,
             namespace,
@@ -247,10 +251,10 @@ impl Connection {
     ///
     /// # Errors
     /// [`CliError::Connect`] when the pipe does not open.
-    pub async fn to_engine(engine: Engine, keys: Arc<KeyRing>) -> Result<Self, CliError> {
+    pub async fn to_engine(engine: Engine, keys: Arc<KeyStore>) -> Result<Self, CliError> {
         let (namespace, tag) = tag(Namespace::default().as_str(), None)?;
         let (client, server) = pipes();
-        let embedded = Embedded::beside(engine, keys, server);
+        let embedded = EmbeddedEngine::beside(engine, keys, server);
         Ok(Self {
             channel: through_pipe(client).await?,
             namespace,

@@ -10,10 +10,10 @@ use super::{
     error::{CliError, Exit},
     safe::tell,
 };
-use treering_access::KeyRing;
+use treering_access::KeyStore;
 use treering_backup::RESTORE_STAGING;
 use treering_domain::with_causes;
-use treering_engine::{Engine, ErasingAtOpen, OpenError, OpenMode, OpenOptions};
+use treering_engine::{Engine, ErasureAtOpen, OpenError, OpenMode, OpenOptions};
 use treering_server as server;
 use treering_server::{
     ConnectionStream, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls,
@@ -32,27 +32,27 @@ pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
     check_folder(&options.data_dir, options.mode)?;
     let dir = options.data_dir.clone();
     let engine = Engine::open(options).await.map_err(refused)?;
-    if let Some(told) = told_of_erasing(&engine, &dir) {
+    if let Some(told) = report_interrupted_erase(&engine, &dir) {
         tell!("{told}");
     }
     Ok(engine)
 }
 
 /// Returns what to report about an interrupted erase.
-fn told_of_erasing(engine: &Engine, dir: &Path) -> Option<String> {
+fn report_interrupted_erase(engine: &Engine, dir: &Path) -> Option<String> {
     let dir = dir.display();
     Some(match engine.erasing_at_open() {
-        ErasingAtOpen::None => return None,
-        ErasingAtOpen::Finished => {
+        ErasureAtOpen::None => return None,
+        ErasureAtOpen::Finished => {
             "An interrupted erase of this store is now finished: the erased content is in none of \
              its files any more."
                 .to_owned()
         }
-        ErasingAtOpen::Hidden { why: None } => format!(
+        ErasureAtOpen::Hidden { why: None } => format!(
             "WARNING: an erase of this store was interrupted. The erased content is hidden, but \
              still in the files. `treering upgrade --data {dir}` finishes it."
         ),
-        ErasingAtOpen::Hidden { why: Some(why) } => format!(
+        ErasureAtOpen::Hidden { why: Some(why) } => format!(
             "WARNING: an erase of this store was interrupted and cannot be finished: {why}. The \
              store is open read-only; the erased content is hidden, but still in the files. Fix \
              the problem (is the disk full?), then run `treering upgrade --data {dir}`."
@@ -121,11 +121,11 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
 
 /// Where a network listener is reached, and how its callers authenticate.
 #[derive(Clone, Debug)]
-pub struct Door {
+pub struct ListenEndpoint {
     /// Its URL.
     pub address: String,
     /// Keys that grant access.
-    pub keys: Arc<KeyRing>,
+    pub keys: Arc<KeyStore>,
     /// TLS certificate; `None`: no TLS.
     pub tls: Option<Arc<ServerTls>>,
     /// The web service for browsers at this address.
@@ -136,13 +136,13 @@ pub struct Door {
 
 /// An engine that runs in this process.
 #[derive(Debug)]
-pub struct Embedded {
+pub struct EmbeddedEngine {
     summariser: Option<Summariser>,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<Result<(), ServeError>>,
 }
 
-impl Embedded {
+impl EmbeddedEngine {
     /// Serves an engine on these connections. `door` is the address that is written to the lock
     /// file for other processes that want the folder, with the keys that grant access. Without it
     /// the connection is a pipe, and the client at its other end may do everything. `summariser`
@@ -152,7 +152,7 @@ impl Embedded {
     /// [`CliError::Outcome`] when the summariser's marks cannot be written.
     pub async fn start(
         engine: Engine,
-        door: Option<Door>,
+        door: Option<ListenEndpoint>,
         summariser: Option<SummariserConfig>,
         measures: Option<Arc<ServerMeasures>>,
         incoming: ConnectionStream,
@@ -211,7 +211,7 @@ impl Embedded {
     /// server's certificate and connection age limits do not apply to them. The keys are shared,
     /// and that server records their changes and uses.
     #[must_use]
-    pub fn beside(engine: Engine, keys: Arc<KeyRing>, incoming: ConnectionStream) -> Self {
+    pub fn beside(engine: Engine, keys: Arc<KeyStore>, incoming: ConnectionStream) -> Self {
         let (stop, stopped) = oneshot::channel();
         let shutdown = async {
             let _ = stopped.await;
@@ -283,7 +283,7 @@ pub fn refused(error: OpenError) -> CliError {
                     .into(),
             };
         }
-        OpenError::WentBack { path, .. } => {
+        OpenError::Regressed { path, .. } => {
             return CliError::Outcome {
                 hint: format!(
                     "`treering repair --data {}` lists what is lost",

@@ -58,7 +58,7 @@ pub enum CliError {
     #[error("cannot write the output: {0}")]
     Output(#[source] io::Error),
     /// The server, or the engine in this process, returned an error status.
-    #[error("{}", told(.0))]
+    #[error("{}", innermost_message(.0))]
     Status(Box<Status>),
     /// Nothing answers at the server's address.
     #[error("cannot reach the server at {url}: {cause}")]
@@ -191,7 +191,7 @@ impl CliError {
 
     /// True when damaged projections caused the error; they can be rebuilt.
     #[must_use]
-    pub fn is_of_damaged_views(&self) -> bool {
+    pub fn is_damaged_projections(&self) -> bool {
         matches!(self, Self::Status(status) if reason(status) == VIEWS_DAMAGED)
     }
 
@@ -292,7 +292,7 @@ fn without_index(message: &str) -> &str {
 }
 
 /// Returns the message of a status; for a broken connection, the innermost cause.
-fn told(status: &Status) -> String {
+fn innermost_message(status: &Status) -> String {
     if !is_broken_connection(status) {
         return without_index(status.message()).to_owned();
     }

@@ -15,7 +15,7 @@ pub mod names;
 pub mod options;
 pub mod read;
 
-pub use connect::{Connection, Opening};
+pub use connect::{Connection, FolderOptions};
 pub use error::CliError;
 pub use options::{ConnectOptions, Credentials, KeyArgument, Target};
 use treering_present::{safe, text};

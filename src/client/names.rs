@@ -84,7 +84,7 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
                 return Err(error);
             };
             return Err(match by_name(store, name).await {
-                Ok(found) => mistyped::no_place(text, rest, &found),
+                Ok(found) => mistyped::no_such_revision(text, rest, &found),
                 Err(_) => error,
             });
         }
@@ -240,7 +240,7 @@ async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
         }
     }
     // No id matches, so all titles are read.
-    let mut meant = Meant::new(name);
+    let mut meant = NameMatches::new(name);
     let mut page_token = String::new();
     loop {
         let page = page(store, page_token).await?;
@@ -255,7 +255,7 @@ async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
 }
 
 /// Conversations whose titles match the name.
-struct Meant<'a> {
+struct NameMatches<'a> {
     name: &'a str,
     /// The words of the name, in lower case.
     words: Vec<String>,
@@ -264,7 +264,7 @@ struct Meant<'a> {
     near: Vec<(f64, pb::ConversationSummary)>,
 }
 
-impl<'a> Meant<'a> {
+impl<'a> NameMatches<'a> {
     fn new(name: &'a str) -> Self {
         Self {
             name,
@@ -369,7 +369,7 @@ fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
 }
 
 /// Returns a short name for each conversation, lengthened where two would be equal.
-pub fn apart(summaries: &[pb::ConversationSummary]) -> Vec<String> {
+pub fn distinct_names(summaries: &[pb::ConversationSummary]) -> Vec<String> {
     let short = |summary: &pb::ConversationSummary| {
         short_id(&summary.source_id, &summary.conversation_id).to_owned()
     };
@@ -407,7 +407,10 @@ fn beginning<'a>(id: &'a str, others: &BTreeSet<&str>) -> &'a str {
 /// Formats the first conversations with their titles, each by an id that contains the name, so that
 /// the user sees what to type.
 fn listed(name: &str, summaries: &[pb::ConversationSummary]) -> String {
-    let called = summaries.iter().zip(apart(summaries)).take(LISTED_MAX);
+    let called = summaries
+        .iter()
+        .zip(distinct_names(summaries))
+        .take(LISTED_MAX);
     let shown = called.map(|(summary, called)| {
         let id = match id_with(name, summary) {
             Some(id) if !called.contains(name) => first_line(id, ID_CHARS),
@@ -571,7 +574,7 @@ mod tests {
     }
 
     fn meant(name: &str) -> Result<String, CliError> {
-        let mut meant = Meant::new(name);
+        let mut meant = NameMatches::new(name);
         for known in [
             summary("aa11-77", "tau/3-0", "Fix the parser"),
             summary("aa12-78", "tau/3-1", "Fix the lexer, please"),
@@ -690,9 +693,9 @@ mod tests {
             "7ad31c26-9708-4bd2-bbd5-9a3c977380c2",
             "7ad31c26-9708-4bd2-bbd5-000000000000",
         );
-        let short = apart(&[summary(one, ""), summary("x", "tau/3")]);
+        let short = distinct_names(&[summary(one, ""), summary("x", "tau/3")]);
         assert_eq!(short, ["7ad31c26", "tau/3"]);
-        let alike = apart(&[summary(one, ""), summary(two, "")]);
+        let alike = distinct_names(&[summary(one, ""), summary(two, "")]);
         assert_eq!(alike, [&one[..25], &two[..25]]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use treering_access::Token;
+use treering_access::KeyToken;
 use treering_base::disk;
 
 use crate::CliError;
@@ -91,7 +91,7 @@ impl KeyArgument {
         if text.is_empty() {
             return Ok(None);
         }
-        Token::parse(text).map_err(|error| CliError::Usage {
+        KeyToken::parse(text).map_err(|error| CliError::Usage {
             what: format!("--token or TREERING_TOKEN: {error}"),
             hint: "use the key exactly as `treering keys create` showed it, or unset it".into(),
         })?;

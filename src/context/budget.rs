@@ -4,24 +4,24 @@
 //! stay, are cut or are dropped.
 
 mod arguments;
+mod authorship;
 mod blobs;
+mod conversation_layout;
 mod cut;
 mod file_lines;
 mod json;
-mod laid_out;
 mod layout;
 mod mark;
 mod note;
-mod once;
+mod note_allowance;
 mod pieces;
-mod rooms;
-mod said;
+mod repeats;
 
 pub(super) use note::BUDGET;
 
 use treering_domain::ConversationId;
 
-use self::{laid_out::LaidOut, layout::May};
+use self::{conversation_layout::ConversationLayout, layout::CutPermissions};
 use super::{
     compaction::threshold_tokens,
     draft::{Draft, Fate, Item, Section},
@@ -36,7 +36,7 @@ const STARVED_SHARE: u64 = 4;
 
 /// Result of fitting a draft to its budget.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Fitted {
+pub struct BudgetOutcome {
     /// Tokens before anything was shortened or dropped.
     pub tokens_before: u64,
     /// Tokens after fitting.
@@ -63,7 +63,7 @@ pub fn fit(
     policy: &ContextPolicy,
     tally: &Tally,
     draft: &mut Draft,
-) -> Fitted {
+) -> BudgetOutcome {
     let tokens_before = draft.tokens();
     let threshold_tokens = threshold_tokens(policy);
     let budget = policy.budget_tokens;
@@ -78,7 +78,7 @@ pub fn fit(
     if excess > 0 {
         warn(draft, budget, excess);
     }
-    Fitted {
+    BudgetOutcome {
         tokens_before,
         tokens,
         over_budget: excess > 0,
@@ -93,8 +93,8 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         heuristics: &*window.heuristics,
     };
     let budget = policy.budget_tokens;
-    let mut may = May::default();
-    let mut plan: Option<LaidOut> = None;
+    let mut may = CutPermissions::default();
+    let mut plan: Option<ConversationLayout> = None;
     for (at, measure) in policy.drop_order.iter().enumerate() {
         if tally.is_stopped() {
             return;
@@ -118,7 +118,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
         if !is_last && !layout::may_fit(draft, tally, may, budget) {
             continue;
         }
-        let made = layout::lay_out(draft, scope, tally, may, budget);
+        let made = layout::compute_layout(draft, scope, tally, may, budget);
         // If nothing else may be dropped, the last layout is used although it is starved.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
@@ -143,7 +143,7 @@ fn drop_section(draft: &mut Draft, section: Section) -> bool {
     dropped
 }
 
-impl Fitted {
+impl BudgetOutcome {
     /// The same result after subtracting `unused` tokens: tokens reserved for content that is not
     /// in the request. Updates the warning of the draft.
     #[must_use]

@@ -297,7 +297,7 @@ pub enum Outcome {
     /// Its result, in full unless `shortened`.
     Result(ResultOutcome),
     /// The result digest, with a reference to the whole.
-    Snapshot(Snapshot),
+    Snapshot(ResultDigest),
     /// There is no result. The text tells the model why.
     Missing {
         /// For example "denied by alice: not on Fridays".
@@ -328,7 +328,7 @@ pub struct ResultOutcome {
 
 /// Digest of a finished call: `{tool_name, arguments, result_summary, full_result_ref}`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub struct ResultDigest {
     /// The event that recorded the result.
     pub event: EventRef,
     /// The tool succeeded.
@@ -342,7 +342,7 @@ pub struct Snapshot {
     pub recorded: bool,
 }
 
-impl Snapshot {
+impl ResultDigest {
     /// The text that the model reads.
     #[must_use]
     pub fn text(&self) -> String {

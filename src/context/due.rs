@@ -14,7 +14,7 @@ pub const DIALOGUE_SUMMARY_CHARS_MAX: usize = 2_000;
 
 /// A large result of a finished turn without a recorded digest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SnapshotDue<'a> {
+pub struct ResultDigestDue<'a> {
     /// The event that requested the call.
     pub request: EventRef,
     /// The call.
@@ -41,7 +41,7 @@ pub struct DialogueDue<'a> {
 /// Results of finished turns with at least `bytes_min` bytes of text and no recorded digest, oldest
 /// first. Only calls that were requested on the branch itself: inherited ones belong to its parent.
 #[must_use]
-pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<SnapshotDue<'_>> {
+pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<ResultDigestDue<'_>> {
     let turns = turns(window.conversation, &window.events);
     let end = turns
         .iter()
@@ -72,7 +72,7 @@ pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<SnapshotDue<
                 };
                 let known = recorded.contains(&(call.call_id.as_str(), request.revision));
                 if own(request) && !known && text_bytes(result) >= bytes_min {
-                    due.push(SnapshotDue {
+                    due.push(ResultDigestDue {
                         request,
                         call,
                         result,

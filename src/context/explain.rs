@@ -1,7 +1,7 @@
 //! Explains a request: tokens by section, each item with its events and fate, the report of each
 //! enhancer, and the prefix that it shares with the last request.
 
-mod tell;
+mod builder;
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use treering_domain::{BranchName, ConversationId, EventRef, Revision};
 
-pub use tell::{Telling, items, sections};
+pub use builder::{ExplanationBuilder, items, sections};
 
 /// The explanation of a request.
 #[derive(Clone, Debug, PartialEq)]

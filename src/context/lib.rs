@@ -8,7 +8,7 @@
 //! - [`draft`]: the items of a request, each with its source and fate; [`shared`]: the content that
 //!   requests share;
 //! - [`policy`]: what a conversation or a call can configure;
-//! - [`called`]: tool definitions derived from calls;
+//! - [`called_tools`]: tool definitions derived from calls;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: build a draft;
 //! - [`provider`]: renders a draft as a provider's body;
 //! - [`explain`]: the explanation of a request;
@@ -18,7 +18,7 @@
 //!   implements.
 
 pub mod budget;
-pub mod called;
+pub mod called_tools;
 pub mod cancellation;
 pub mod compaction;
 pub mod draft;
@@ -47,6 +47,6 @@ pub mod window;
 pub use draft::*;
 pub use explain::*;
 pub use policy::ContextPolicy;
-pub use provider::{Provider, RenderError, Rendered};
+pub use provider::{Provider, RenderError, RenderedBody};
 pub use shared::{Part, Parts, SharedContent};
 pub use window::{LongTermEntry, WindowEvent, WindowInput};

@@ -13,7 +13,7 @@ use treering_domain::*;
 
 /// An event in a window.
 #[derive(Clone, Copy, Debug)]
-pub enum Spoken<'a> {
+pub enum SampleEvent<'a> {
     User(&'a str),
     Assistant(&'a str),
     Developer(&'a str),
@@ -28,7 +28,7 @@ pub enum Spoken<'a> {
 }
 
 /// The first events of a conversation.
-pub fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
+pub fn window(spoken: &[SampleEvent]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
     let id = ConversationId(uuid::Uuid::from_u128(7));
     let events = spoken.iter().enumerate().map(|(index, spoken)| {
         Arc::new(WindowEvent {
@@ -45,7 +45,7 @@ pub fn window(spoken: &[Spoken]) -> (ConversationId, Vec<Arc<WindowEvent>>) {
 }
 
 /// The window of a conversation with exactly these events.
-pub fn window_input(spoken: &[Spoken]) -> WindowInput {
+pub fn window_input(spoken: &[SampleEvent]) -> WindowInput {
     let (conversation, events) = window(spoken);
     window_of(conversation, events)
 }
@@ -73,28 +73,30 @@ pub fn window_of(conversation: ConversationId, events: Vec<Arc<WindowEvent>>) ->
     }
 }
 
-fn body(spoken: Spoken) -> EventBody {
+fn body(spoken: SampleEvent) -> EventBody {
     let say = |role, text: &str| EventBody::MessageAppended(MessageAppended::text(role, text));
     match spoken {
-        Spoken::User(text) => say(Role::User, text),
-        Spoken::Assistant(text) => say(Role::Assistant, text),
-        Spoken::Developer(text) => say(Role::Developer, text),
-        Spoken::Call(call_id, tool, arguments) => EventBody::ToolCallRequested(ToolCallRequested {
-            call_id: call_id.to_owned(),
-            tool: tool.to_owned(),
-            arguments: JsonText::from_checked(Bytes::copy_from_slice(arguments.as_bytes())),
-            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
-            message_revision: None,
-            needs_approval: false,
-            ..ToolCallRequested::default()
-        }),
-        Spoken::Result(call_id, text) => {
+        SampleEvent::User(text) => say(Role::User, text),
+        SampleEvent::Assistant(text) => say(Role::Assistant, text),
+        SampleEvent::Developer(text) => say(Role::Developer, text),
+        SampleEvent::Call(call_id, tool, arguments) => {
+            EventBody::ToolCallRequested(ToolCallRequested {
+                call_id: call_id.to_owned(),
+                tool: tool.to_owned(),
+                arguments: JsonText::from_checked(Bytes::copy_from_slice(arguments.as_bytes())),
+                arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+                message_revision: None,
+                needs_approval: false,
+                ..ToolCallRequested::default()
+            })
+        }
+        SampleEvent::Result(call_id, text) => {
             EventBody::ToolResultRecorded(ToolResultRecorded::text(call_id, text))
         }
-        Spoken::Failure(call_id, text) => {
+        SampleEvent::Failure(call_id, text) => {
             EventBody::ToolResultRecorded(ToolResultRecorded::failure(call_id, text))
         }
-        Spoken::Noted => EventBody::ToolsDiscovered {
+        SampleEvent::Noted => EventBody::ToolsDiscovered {
             names: vec!["get_page".to_owned()],
         },
     }

@@ -12,19 +12,19 @@ use std::{
 
 use super::{
     draft::{Block, Content, Outcome},
-    tokens::CountedFor,
+    tokens::CountTarget,
     window::WindowEvent,
 };
 use treering_domain::{ContentPart, EventBody, EventRef};
 
 /// Content of an item.
 #[derive(Clone)]
-pub struct SharedContent(Arc<Noted>);
+pub struct SharedContent(Arc<CachedContent>);
 
 /// A content with its cached values.
-struct Noted {
+struct CachedContent {
     content: Content,
-    counts: [OnceLock<TokenCounts>; CountedFor::COUNT],
+    counts: [OnceLock<TokenCounts>; CountTarget::COUNT],
     told: OnceLock<Caption>,
     /// Whether some texts have encoded data.
     encoded: OnceLock<bool>,
@@ -72,7 +72,7 @@ impl SharedContent {
     /// The cached counts, or the result of `count`, which is cached if there is one.
     pub(super) fn counts(
         &self,
-        counted_for: CountedFor,
+        counted_for: CountTarget,
         count: impl FnOnce() -> Option<TokenCounts>,
     ) -> TokenCounts {
         let place = &self.0.counts[counted_for.index()];
@@ -116,7 +116,7 @@ impl SharedContent {
                 step.blocks.capacity() * size_of::<Block>() + blocks.sum::<usize>()
             }
         };
-        (size_of::<Noted>() + TOLD_BYTES + own) as u64
+        (size_of::<CachedContent>() + TOLD_BYTES + own) as u64
     }
 }
 
@@ -128,13 +128,13 @@ fn outcome_bytes(outcome: &Outcome) -> usize {
     }
 }
 
-impl Clone for Noted {
+impl Clone for CachedContent {
     fn clone(&self) -> Self {
         Self::from(self.content.clone())
     }
 }
 
-impl From<Content> for Noted {
+impl From<Content> for CachedContent {
     fn from(content: Content) -> Self {
         Self {
             content,
@@ -147,7 +147,7 @@ impl From<Content> for Noted {
 
 impl From<Content> for SharedContent {
     fn from(content: Content) -> Self {
-        Self(Arc::new(Noted::from(content)))
+        Self(Arc::new(CachedContent::from(content)))
     }
 }
 

@@ -32,12 +32,12 @@ pub struct Counter {
 
 /// What a count is valid for. Each provider gets the same content in its own format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CountedFor {
+pub(super) struct CountTarget {
     pub encoding: Encoding,
     pub provider: Provider,
 }
 
-impl CountedFor {
+impl CountTarget {
     /// Number of different values.
     pub const COUNT: usize = Encoding::COUNT * Provider::ALL.len();
 

@@ -14,13 +14,13 @@ use std::{
     sync::Arc,
 };
 
-use super::{called::CalledTools, cancellation::CancellationToken, heuristics::Heuristics};
+use super::{called_tools::CalledTools, cancellation::CancellationToken, heuristics::Heuristics};
 use treering_domain::{
     BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
 };
 
-pub use fold::{Folded, fold};
+pub use fold::{FoldedWindow, fold};
 
 /// An event of a window.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ pub struct WindowInput {
     /// compaction.
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
     /// The fold of the events, if it is already known.
-    pub folded: Option<Arc<Folded>>,
+    pub folded: Option<Arc<FoldedWindow>>,
     /// Tools of calls before the last compaction's cut, if nothing defines any. An agent that
     /// continues needs them.
     pub earlier_tools: Arc<CalledTools>,

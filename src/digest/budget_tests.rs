@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Digested, note_tests::note_in as note_of, user_text};
 use treering_context::{
-    budget::{Fitted, fit},
+    budget::{BudgetOutcome, fit},
     draft::{Block, Content, Draft, Fate, Item, Outcome, Section, Step},
     enhancer,
     explain::sections,
@@ -46,7 +46,7 @@ pub(super) fn policy(budget_tokens: u64) -> ContextPolicy {
     }
 }
 
-pub(super) fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, Fitted) {
+pub(super) fn fitted(story: &Story, policy: &ContextPolicy) -> (Draft, BudgetOutcome) {
     let window = story.input().digested();
     let mut draft = draft(&window, policy, Provider::Neutral);
     let fitted = fit(&window, policy, &tally(), &mut draft);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    summary::{TaskList, ended, paths, said_of, shows_a_file, tells_how_it_ended},
+    summary::{TaskList, ended, paths, reports_outcome, said_of, shows_a_file},
     user_text::{self, without_reminders},
 };
 use treering_context::{
@@ -29,7 +29,7 @@ const THOUGHT_BYTES_LEAST: usize = 60;
 
 /// How much of each kind a note contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct NoteLimits {
     /// User messages, and the characters of each.
     words: usize,
     word_chars: usize,
@@ -53,11 +53,11 @@ const WORD_CHARS: usize = 160;
 const CALL_CHARS: usize = 70;
 
 /// A setter and the amounts to try, largest first. The first amount that fits is used.
-type More = (fn(&mut Told, usize), &'static [usize]);
+type LimitStep = (fn(&mut NoteLimits, usize), &'static [usize]);
 
 /// The contents of a note in the order in which they get room; each tells the newest ones. User
 /// messages come before what was done about them. Tool names matter least.
-const MORE: [More; 11] = [
+const MORE: [LimitStep; 11] = [
     // With one answer and the last calls.
     (
         |told, n| {
@@ -115,8 +115,8 @@ impl NoteWriter for Notes {
     fn write(&mut self, gap: &Gap<'_>, fits: &dyn Fn(&str) -> bool) -> Option<String> {
         // Open tasks as of this place, so that later calls do not change a note that was sent.
         let tasks = self.tasks_behind(gap.items, gap.range.clone());
-        let gone = Gone::of(gap)?;
-        let mut told = Told::default();
+        let gone = DroppedContent::of(gap)?;
+        let mut told = NoteLimits::default();
         let mut note = None;
         for (more, amounts) in MORE {
             let found = amounts.iter().find_map(|amount| {
@@ -191,7 +191,7 @@ fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
 }
 
 /// The dropped items.
-struct Gone<'a> {
+struct DroppedContent<'a> {
     /// The conversation of the request.
     conversation: ConversationId,
     steps: usize,
@@ -201,7 +201,7 @@ struct Gone<'a> {
     /// Oldest first.
     calls: Vec<&'a Call>,
     /// Messages of the user, oldest first.
-    words: Vec<Word>,
+    words: Vec<UserQuote>,
     /// The model's last text without calls in each turn.
     answers: Vec<(EventRef, &'a str)>,
     /// Texts of the model beside calls.
@@ -210,7 +210,7 @@ struct Gone<'a> {
     below: Option<String>,
 }
 
-impl<'a> Gone<'a> {
+impl<'a> DroppedContent<'a> {
     fn of(gap: &Gap<'a>) -> Option<Self> {
         let items = gap.gone;
         steps::note(items.len());
@@ -231,7 +231,7 @@ impl<'a> Gone<'a> {
     }
 
     /// The note with the newest contents.
-    fn text(&self, told: Told, tasks: Option<&str>) -> String {
+    fn text(&self, told: NoteLimits, tasks: Option<&str>) -> String {
         let mut text = self.head.to_owned();
         if told.tools && !self.calls.is_empty() {
             let who = match self.steps {
@@ -263,7 +263,7 @@ impl<'a> Gone<'a> {
 
     /// The last calls, messages of the user and answers, oldest first, and whether that is
     /// everything.
-    fn lines(&self, told: Told) -> (Vec<String>, bool) {
+    fn lines(&self, told: NoteLimits) -> (Vec<String>, bool) {
         let of = self.last.conversation;
         let of_here = |at: &EventRef| at.conversation == of;
         let calls = self.calls.iter().rev();
@@ -335,7 +335,7 @@ impl<'a> Gone<'a> {
 }
 
 /// A message of the user.
-struct Word {
+struct UserQuote {
     at: EventRef,
     /// Who said it and about which call.
     before: String,
@@ -343,14 +343,14 @@ struct Word {
 }
 
 /// Messages of the user in an item: the message itself, or comments on calls.
-fn words_of(item: &Item) -> Vec<Word> {
+fn words_of(item: &Item) -> Vec<UserQuote> {
     if let Some(step) = item.step() {
         let replies = step.calls().filter_map(|call| {
             let (at, reply) = reply(call)?;
             let said = said_of(call.arguments.as_str(), REPLIED_CHARS, None);
             let call = format!("{} {said}", one_line(&call.tool));
             let told = reply.told(call.trim_end()).into_iter();
-            let told = told.map(move |(to, text)| Word {
+            let told = told.map(move |(to, text)| UserQuote {
                 at,
                 before: format!("the user {to}"),
                 text: text.to_owned(),
@@ -366,7 +366,7 @@ fn words_of(item: &Item) -> Vec<Word> {
     let (Some(text), Some(at), true) = (said, item.events.first(), item.is_of_user()) else {
         return Vec::new();
     };
-    vec![Word {
+    vec![UserQuote {
         at: *at,
         before: "the user".to_owned(),
         text,
@@ -376,13 +376,13 @@ fn words_of(item: &Item) -> Vec<Word> {
 /// The newest messages of the user. Those that say little (`wow`, `go on`) are used only if there
 /// is room left, or if there are no others.
 fn last_words<'w>(
-    said: impl DoubleEndedIterator<Item = &'w Word>,
+    said: impl DoubleEndedIterator<Item = &'w UserQuote>,
     most: usize,
     most_short: usize,
-) -> Vec<&'w Word> {
+) -> Vec<&'w UserQuote> {
     let (short, long): (Vec<_>, Vec<_>) = said
         .rev()
-        .partition(|word| user_text::says_little(&word.text));
+        .partition(|word| user_text::is_filler(&word.text));
     let most_short = match long.is_empty() {
         true => most.max(most_short),
         false if long.len() > most => 0,
@@ -511,7 +511,7 @@ fn grouped<'a>(
 }
 
 /// A call with its purpose, and its outcome if that adds something.
-fn line(call: &Call, told: Told, below: Option<&str>) -> (Revision, String) {
+fn line(call: &Call, told: NoteLimits, below: Option<&str>) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
         Outcome::Result(result) => (result.event.revision, " (failed)"),
@@ -533,7 +533,7 @@ fn came(call: &Call, chars_max: usize) -> String {
     let Outcome::Result(result) = &call.outcome else {
         return String::new();
     };
-    if chars_max == 0 || result.success && !tells_how_it_ended(&call.tool) {
+    if chars_max == 0 || result.success && !reports_outcome(&call.tool) {
         return String::new();
     }
     let mut texts = result.parts.iter().filter_map(|part| part.text());
@@ -562,9 +562,9 @@ mod tests {
             .collect();
         let last_first: Vec<&Call> = calls.iter().rev().collect();
         let line = |call: &Call| {
-            let told = Told {
+            let told = NoteLimits {
                 call_chars: CALL_CHARS,
-                ..Told::default()
+                ..NoteLimits::default()
             };
             line(call, told, None)
         };
@@ -581,9 +581,9 @@ mod tests {
         let commands = ["1", "2", "2", "3"].map(|end| called(&format!("{long} {end}")));
         let last_first: Vec<&Call> = commands.iter().rev().collect();
         let line = |call: &Call| {
-            let told = Told {
+            let told = NoteLimits {
                 call_chars: CALL_CHARS,
-                ..Told::default()
+                ..NoteLimits::default()
             };
             line(call, told, None)
         };

@@ -27,12 +27,12 @@ impl Deref for Cause {
 /// An operation that failed, with its cause.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}")]
-pub struct NotDone {
+pub struct OperationError {
     what: String,
     source: Cause,
 }
 
-impl NotDone {
+impl OperationError {
     /// Creates the error from what failed and its cause.
     pub fn new(what: impl Into<String>, of: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
@@ -78,7 +78,7 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("the log failed: {source}")]
-    struct Tells {
+    struct DirectError {
         source: io::Error,
     }
 
@@ -87,16 +87,19 @@ mod tests {
     #[test]
     fn error_text_contains_each_cause_once() {
         let disk = || io::Error::other("the disk is gone");
-        let error = NotDone::new("the store failed", NotDone::new("the views failed", disk()));
+        let error = OperationError::new(
+            "the store failed",
+            OperationError::new("the views failed", disk()),
+        );
         let text = "the store failed: the views failed: the disk is gone";
         assert_eq!(with_causes(&error).to_string(), text);
-        let error = NotDone::new("the store failed", Tells { source: disk() });
+        let error = OperationError::new("the store failed", DirectError { source: disk() });
         let text = "the store failed: the log failed: the disk is gone";
         assert_eq!(with_causes(&error).to_string(), text);
         assert_eq!(with_causes(&disk()).to_string(), "the disk is gone");
         let source = error.source().unwrap();
-        assert!(source.downcast_ref::<Tells>().is_some(), "{source:?}");
-        let text = NotDone::new("the store failed", "the engine is closing");
+        assert!(source.downcast_ref::<DirectError>().is_some(), "{source:?}");
+        let text = OperationError::new("the store failed", "the engine is closing");
         assert_eq!(
             with_causes(&text).to_string(),
             "the store failed: the engine is closing"

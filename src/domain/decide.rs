@@ -4,7 +4,7 @@
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
 use super::{
-    changed::ChangedConversation,
+    changes::ChangedConversation,
     event::{
         AppendCommand, BranchForked, Compacted, CompactionTrigger, ConversationCreated,
         ExpectedRevision, NewEvent,
@@ -30,7 +30,7 @@ pub struct PastBranch {
 
 /// Data that the decision needs and that is not loaded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Need {
+pub enum MissingData {
     /// The state of a conversation.
     Conversation(ConversationId),
     /// A branch as of a revision in its history.
@@ -42,24 +42,24 @@ pub trait Lookup {
     /// Returns a conversation of the command's namespace: `Ok(None)` when it does not exist.
     ///
     /// # Errors
-    /// The [`Need`] to load before deciding again.
-    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need>;
+    /// The [`MissingData`] to load before deciding again.
+    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, MissingData>;
 
     /// Returns a branch as of a revision: `Ok(None)` when the revision is not in its history.
     ///
     /// # Errors
-    /// The [`Need`] to load before deciding again.
+    /// The [`MissingData`] to load before deciding again.
     fn branch_at(
         &self,
         conversation: ConversationId,
         branch: BranchId,
         revision: Revision,
-    ) -> Result<Option<&PastBranch>, Need>;
+    ) -> Result<Option<&PastBranch>, MissingData>;
 }
 
 /// The place of an accepted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct SequencedEvent {
     /// Its branch.
     pub branch: BranchId,
     /// Its conversation and revision.
@@ -68,38 +68,38 @@ pub struct Placed {
 
 /// The result for a batch that may be appended.
 #[derive(Clone, Debug)]
-pub struct Decided {
+pub struct AcceptedBatch {
     /// One place per event, in order.
-    pub events: Vec<Placed>,
+    pub events: Vec<SequencedEvent>,
     /// The resulting states of the conversations that the batch touches.
     pub changed: BTreeMap<ConversationId, ChangedConversation>,
 }
 
 /// Why a batch was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undecided {
+pub enum DecideError {
     /// A rule forbids it.
     Rejected(Rejection),
     /// Data must be loaded first.
-    Needs(Need),
+    MissingData(MissingData),
 }
 
-impl From<Need> for Undecided {
-    fn from(need: Need) -> Self {
-        Self::Needs(need)
+impl From<MissingData> for DecideError {
+    fn from(need: MissingData) -> Self {
+        Self::MissingData(need)
     }
 }
 
 /// Decides a batch: all of its events are accepted, or none.
 ///
 /// # Errors
-/// [`Undecided::Rejected`] with the first event that breaks a rule, or [`Undecided::Needs`]
+/// [`DecideError::Rejected`] with the first event that breaks a rule, or [`DecideError::MissingData`]
 /// when the answer depends on data that is not loaded.
 pub fn decide<B: Borrow<EventBody>>(
     lookup: &impl Lookup,
     command: &AppendCommand<B>,
     limits: &Limits,
-) -> Result<Decided, Undecided> {
+) -> Result<AcceptedBatch, DecideError> {
     decide_of(lookup, command, limits, Author::Client)
 }
 
@@ -112,7 +112,7 @@ pub fn decide_erasure<B: Borrow<EventBody>>(
     lookup: &impl Lookup,
     command: &AppendCommand<B>,
     limits: &Limits,
-) -> Result<Decided, Undecided> {
+) -> Result<AcceptedBatch, DecideError> {
     decide_of(lookup, command, limits, Author::Eraser)
 }
 
@@ -129,7 +129,7 @@ fn decide_of<B: Borrow<EventBody>>(
     command: &AppendCommand<B>,
     limits: &Limits,
     author: Author,
-) -> Result<Decided, Undecided> {
+) -> Result<AcceptedBatch, DecideError> {
     let mut batch = Batch {
         lookup,
         command,
@@ -139,7 +139,7 @@ fn decide_of<B: Borrow<EventBody>>(
         starts_with_call: BTreeMap::new(),
     };
     if command.events.is_empty() {
-        return Err(Undecided::Rejected(Rejection::batch(Rule::EmptyBatch)));
+        return Err(DecideError::Rejected(Rejection::batch(Rule::EmptyBatch)));
     }
     batch.check_expectations()?;
     let mut events = Vec::with_capacity(command.events.len());
@@ -148,7 +148,7 @@ fn decide_of<B: Borrow<EventBody>>(
         events.push(placed);
     }
     batch.check_one_tree()?;
-    Ok(Decided {
+    Ok(AcceptedBatch {
         events,
         changed: batch.changed,
     })
@@ -157,14 +157,14 @@ fn decide_of<B: Borrow<EventBody>>(
 /// A refusal before the index of its event is added.
 pub(super) enum Refusal {
     Rule(Rule),
-    Needs(Need),
+    Needs(MissingData),
 }
 
 impl Refusal {
-    fn at(self, index: usize) -> Undecided {
+    fn at(self, index: usize) -> DecideError {
         match self {
-            Self::Rule(rule) => Undecided::Rejected(Rejection::event(index, rule)),
-            Self::Needs(need) => Undecided::Needs(need),
+            Self::Rule(rule) => DecideError::Rejected(Rejection::event(index, rule)),
+            Self::Needs(need) => DecideError::MissingData(need),
         }
     }
 }
@@ -175,8 +175,8 @@ impl From<Rule> for Refusal {
     }
 }
 
-impl From<Need> for Refusal {
-    fn from(need: Need) -> Self {
+impl From<MissingData> for Refusal {
+    fn from(need: MissingData) -> Self {
         Self::Needs(need)
     }
 }
@@ -193,12 +193,12 @@ struct Batch<'a, L, B> {
 }
 
 impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
-    fn check_expectations(&self) -> Result<(), Undecided> {
+    fn check_expectations(&self) -> Result<(), DecideError> {
         for expectation in &self.command.expectations {
             let id = expectation.conversation;
             let state = self.lookup.conversation(id)?;
             if let Some(rule) = state.and_then(damaged) {
-                return Err(Undecided::Rejected(Rejection::batch(rule)));
+                return Err(DecideError::Rejected(Rejection::batch(rule)));
             }
             let rule = match (state, expectation.expected) {
                 (_, ExpectedRevision::Any) | (None, ExpectedRevision::NoStream) => None,
@@ -217,26 +217,26 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
                 },
             };
             if let Some(rule) = rule {
-                return Err(Undecided::Rejected(Rejection::batch(rule)));
+                return Err(DecideError::Rejected(Rejection::batch(rule)));
             }
         }
         Ok(())
     }
 
-    fn check_one_tree(&self) -> Result<(), Undecided> {
+    fn check_one_tree(&self) -> Result<(), DecideError> {
         let mut roots = self.changed.values().map(|changed| changed.row.info.root);
         let Some(first) = roots.next() else {
             return Ok(());
         };
         match roots.find(|root| *root != first) {
-            Some(second) => Err(Undecided::Rejected(Rejection::batch(
+            Some(second) => Err(DecideError::Rejected(Rejection::batch(
                 Rule::DifferentTrees { first, second },
             ))),
             None => Ok(()),
         }
     }
 
-    fn place(&mut self, event: &NewEvent<B>) -> Result<Placed, Refusal> {
+    fn place(&mut self, event: &NewEvent<B>) -> Result<SequencedEvent, Refusal> {
         let (id, body): (_, &EventBody) = (event.conversation, event.body.borrow());
         if let EventBody::ConversationCreated(created) = body {
             self.create(id, created)?;
@@ -271,7 +271,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         let at = changed.apply(base, branch, body);
         let is_call = matches!(body, EventBody::ToolCallRequested(_));
         self.starts_with_call.entry((id, branch)).or_insert(is_call);
-        Ok(Placed { branch, at })
+        Ok(SequencedEvent { branch, at })
     }
 
     /// Returns true for the events of the engine's own erasure, to which no rule applies.
@@ -430,7 +430,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             rules::check_described(&info)?;
         }
         if !created.shares_history {
-            rules::within(
+            rules::check_limit(
                 "the depth of sub-contexts",
                 usize::try_from(info.sub_context_depth).unwrap_or(usize::MAX),
                 self.limits.sub_context_depth_max,
@@ -454,7 +454,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
             .into());
         }
         let count = usize::try_from(changed.row.branch_count).unwrap_or(usize::MAX);
-        rules::within(
+        rules::check_limit(
             "branches",
             count + 1,
             self.limits.branches_max,
@@ -477,7 +477,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
 
     fn check_depth(&self, parent: &BranchState) -> Result<(), Rule> {
         let depth = usize::try_from(parent.depth).unwrap_or(usize::MAX) + 1;
-        rules::within(
+        rules::check_limit(
             "the depth of the lineage",
             depth,
             self.limits.lineage_depth_max,

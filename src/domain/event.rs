@@ -257,7 +257,7 @@ impl<B> AppendCommand<B> {
 
 /// Where an event was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Appended {
+pub struct AppendedEvent {
     /// The event's id.
     pub event: EventId,
     /// Its conversation.
@@ -274,13 +274,13 @@ pub struct Appended {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendOutcome {
     /// One entry per event, in order.
-    pub events: Vec<Appended>,
+    pub events: Vec<AppendedEvent>,
     /// The idempotency key was already known: this call appended nothing.
     pub repeated_key: bool,
     /// Warnings about accepted content that may be a mistake.
     pub warnings: Vec<String>,
     /// The first event of the conversation, if [`AppendCommand::create_if_missing`] created it.
-    pub created: Option<Appended>,
+    pub created: Option<AppendedEvent>,
     /// Indexes into `events`, in order, of those that were already stored, recognised by id or by
     /// their own idempotency key. This call did not append them.
     pub known: Vec<usize>,

@@ -8,7 +8,7 @@
 
 mod cause;
 mod chain;
-mod changed;
+mod changes;
 mod damage;
 mod decide;
 mod event;
@@ -27,11 +27,14 @@ mod tags;
 mod tests;
 mod tool;
 
-pub use cause::{Cause, NotDone, WithCauses, with_causes};
+pub use cause::{Cause, OperationError, WithCauses, with_causes};
 pub use chain::{ChainHash, ChainHashes};
-pub use changed::ChangedConversation;
+pub use changes::ChangedConversation;
 pub use damage::{Damage, DamageKind};
-pub use decide::{Decided, Lookup, Need, PastBranch, Placed, Undecided, decide, decide_erasure};
+pub use decide::{
+    AcceptedBatch, DecideError, Lookup, MissingData, PastBranch, SequencedEvent, decide,
+    decide_erasure,
+};
 pub use event::*;
 pub use hex::{hex, unhex};
 pub use id::*;

@@ -24,11 +24,11 @@ impl Quota {
     /// not grow is never exceeded, so existing conversations can continue in a namespace that has
     /// too many.
     #[must_use]
-    pub fn passed(&self, used: NamespaceUse, adds: NamespaceUse) -> Option<QuotaPassed> {
+    pub fn exceeded_part(&self, used: NamespaceUse, adds: NamespaceUse) -> Option<QuotaExceeded> {
         let of = |part, quota: Option<u64>, used: u64, adds: u64| {
             let quota = quota?;
             let passed = adds > 0 && used.saturating_add(adds) > quota;
-            passed.then_some(QuotaPassed {
+            passed.then_some(QuotaExceeded {
                 part,
                 used,
                 adds,
@@ -74,7 +74,7 @@ impl fmt::Display for QuotaPart {
 
 /// A quota that an append would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaPassed {
+pub struct QuotaExceeded {
     /// The limited resource.
     pub part: QuotaPart,
     /// The amount used now.
@@ -85,7 +85,7 @@ pub struct QuotaPassed {
     pub quota: u64,
 }
 
-impl QuotaPassed {
+impl QuotaExceeded {
     /// Returns advice on how to make room.
     #[must_use]
     pub fn advice(&self) -> &'static str {
@@ -163,14 +163,21 @@ mod tests {
             bytes: Some(100),
             conversations: Some(2),
         };
-        assert_eq!(quota.passed(held(90, 2), held(10, 0)), None);
-        let passed = quota.passed(held(90, 2), held(11, 0)).unwrap();
+        assert_eq!(quota.exceeded_part(held(90, 2), held(10, 0)), None);
+        let passed = quota.exceeded_part(held(90, 2), held(11, 0)).unwrap();
         assert_eq!((passed.part, passed.quota), (QuotaPart::Bytes, 100));
-        let passed = quota.passed(held(0, 2), held(1, 1)).unwrap();
+        let passed = quota.exceeded_part(held(0, 2), held(1, 1)).unwrap();
         assert_eq!((passed.part, passed.used), (QuotaPart::Conversations, 2));
-        assert_eq!(quota.passed(held(0, 9), held(1, 0)), None);
-        assert!(quota.passed(held(u64::MAX, 0), held(u64::MAX, 0)).is_some());
-        assert_eq!(Quota::default().passed(held(u64::MAX, 9), held(1, 1)), None);
+        assert_eq!(quota.exceeded_part(held(0, 9), held(1, 0)), None);
+        assert!(
+            quota
+                .exceeded_part(held(u64::MAX, 0), held(u64::MAX, 0))
+                .is_some()
+        );
+        assert_eq!(
+            Quota::default().exceeded_part(held(u64::MAX, 9), held(1, 1)),
+            None
+        );
     }
 
     // The default quota must not apply to the server's own records: if the audit could be refused

@@ -69,7 +69,7 @@ pub(super) fn check(
 }
 
 /// Rejects a count above its limit.
-pub(super) fn within(
+pub(super) fn check_limit(
     what: &'static str,
     actual: usize,
     max: usize,
@@ -88,7 +88,7 @@ pub(super) fn within(
 
 /// Rejects labels and metadata above their size limit.
 pub(super) fn check_described(info: &ConversationInfo) -> Result<(), Rule> {
-    within(
+    check_limit(
         "labels and metadata of the conversation, in bytes,",
         info.described_bytes(),
         CONVERSATION_DESCRIBED_BYTES_MAX,
@@ -116,7 +116,7 @@ fn check_request(
         return Err(Rule::MessageMissing { revision });
     }
     let open = branch.open_calls.len() + 1;
-    within(
+    check_limit(
         "the branch's open calls",
         open,
         limits.open_calls_max,
@@ -169,7 +169,7 @@ fn check_spawn(
             call_id: running.call_id.clone(),
         });
     }
-    within(
+    check_limit(
         "the branch's running sub-contexts",
         branch.sub_contexts.len() + 1,
         limits.branch_items_max,
@@ -200,7 +200,7 @@ fn check_items(branch: &BranchState, body: &EventBody, limits: &Limits) -> Resul
         ),
         _ => return Ok(()),
     };
-    within(what, actual, limits.branch_items_max, "branch_items_max")
+    check_limit(what, actual, limits.branch_items_max, "branch_items_max")
 }
 
 fn open_call<'a>(branch: &'a BranchState, call_id: &str) -> Result<&'a OpenCall, Rule> {

@@ -10,19 +10,19 @@ use super::{
     error::{AppendError, ReadError},
     history::History,
     lookup::{newest, record_of},
-    prepare::Prepared,
-    query::Wanted,
-    recent::{EventWithId, KnownEvents, NameFacts, NewestFact, newest_of},
+    prepare::ValidatedBatch,
+    query::EventSelector,
     sequencer::{Companion, WriteAnswer, WriteRequest},
     states::{KeyFacts, LoadedState},
-    work::Lane,
+    unpublished_names::{EventWithId, KnownEvents, NameFacts, NewestFact, newest_of},
+    work::PriorityClass,
 };
 use treering_domain::{
-    AppendCommand, AppendOutcome, Appended, BranchId, Cause, ConversationId, EventBody,
-    EventHeader, ExpectedKey, Namespace, Need, PastBranch, Position, Revision, TimestampMicros,
-    limits::PUBLISH_WAIT_MAX, with_causes,
+    AppendCommand, AppendOutcome, AppendedEvent, BranchId, Cause, ConversationId, EventBody,
+    EventHeader, ExpectedKey, MissingData, Namespace, PastBranch, Position, Revision,
+    TimestampMicros, limits::PUBLISH_WAIT_MAX, with_causes,
 };
-use treering_log::{BlobRef, NotTaken, Record, WriterGone};
+use treering_log::{BlobRef, Record, SubmitError, WriterGone};
 use treering_projections::KeyEntry;
 use treering_proto::body::{Encode, EncodedBody};
 
@@ -30,7 +30,7 @@ use treering_proto::body::{Encode, EncodedBody};
 const NEEDS_MAX: usize = 16;
 
 /// The future outcome of a submitted batch.
-pub type Pending = BoxFuture<'static, Result<AppendOutcome, AppendError>>;
+pub type AppendFuture = BoxFuture<'static, Result<AppendOutcome, AppendError>>;
 
 impl Engine {
     /// Appends a batch: all of its events or none. On return they are durable and visible to every
@@ -55,8 +55,9 @@ impl Engine {
         namespace: &Namespace,
         key: &str,
     ) -> Result<Option<AppendOutcome>, AppendError> {
-        let storage =
-            |error: treering_projections::ViewsError| AppendError::from(ReadError::from(error));
+        let storage = |error: treering_projections::ProjectionsError| {
+            AppendError::from(ReadError::from(error))
+        };
         let entry = self.inner.used_key(namespace, key).map_err(storage)?;
         match entry {
             Some(entry) => self.inner.repeated(&entry).await.map(Some),
@@ -83,7 +84,7 @@ impl Engine {
                 .collect()
         };
         // Each look-up may decompress its own block.
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Hands a batch to the writer and returns a future of its outcome, so that many batches can be
@@ -95,7 +96,7 @@ impl Engine {
     pub async fn submit<B: Encode>(
         &self,
         command: AppendCommand<B>,
-    ) -> Result<Pending, AppendError> {
+    ) -> Result<AppendFuture, AppendError> {
         self.submit_with(command, None).await
     }
 
@@ -109,13 +110,13 @@ impl Engine {
         &self,
         mut command: AppendCommand<B>,
         companion: Option<Companion>,
-    ) -> Result<Pending, AppendError> {
-        self.inner.disguise(&mut command)?;
+    ) -> Result<AppendFuture, AppendError> {
+        self.inner.pseudonymize(&mut command)?;
         let companion = match &self.inner.pseudonyms {
             Some(pseudonyms) => companion.map(|of| of.with_pseudonyms(pseudonyms.clone())),
             None => companion,
         };
-        let submitted = match Prepared::new(command, &self.inner.options.limits) {
+        let submitted = match ValidatedBatch::new(command, &self.inner.options.limits) {
             Ok(prepared) => self.submit_prepared(prepared, companion).await,
             Err(error) => Err(error),
         };
@@ -124,9 +125,9 @@ impl Engine {
 
     async fn submit_prepared(
         &self,
-        prepared: Prepared,
+        prepared: ValidatedBatch,
         companion: Option<Companion>,
-    ) -> Result<Pending, AppendError> {
+    ) -> Result<AppendFuture, AppendError> {
         let inner = std::sync::Arc::clone(&self.inner);
         let namespace = prepared.command.namespace.clone();
         let compactions = compactions_of(&prepared.command.events);
@@ -136,7 +137,7 @@ impl Engine {
         request.companion = companion;
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
-            let settled = inner.settle(answer.await).await;
+            let settled = inner.retry_until_decided(answer.await).await;
             let (mut outcome, known) = settled.inspect_err(|error| inner.refusals.note(error))?;
             if may_create && outcome.events.len() + known.len() > asked {
                 outcome.created = Some(outcome.events.remove(0));
@@ -152,14 +153,14 @@ impl Engine {
 
 impl Inner {
     /// Replaces identifying fields with pseudonyms, if this store has them.
-    fn disguise<B>(&self, command: &mut AppendCommand<B>) -> Result<(), AppendError> {
+    fn pseudonymize<B>(&self, command: &mut AppendCommand<B>) -> Result<(), AppendError> {
         let Some(pseudonyms) = &self.pseudonyms else {
             return Ok(());
         };
         // A key used before pseudonyms were enabled is stored in plain text: the batch is a retry.
         if let Some(key) = &command.idempotency_key {
-            let used = self.key_as_said(&command.namespace, key);
-            if used.map_err(AppendError::of_views)?.is_some() {
+            let used = self.find_exact_key(&command.namespace, key);
+            if used.map_err(AppendError::from_projections)?.is_some() {
                 return Ok(());
             }
         }
@@ -169,13 +170,13 @@ impl Inner {
             let Some(key) = &event.idempotency_key else {
                 continue;
             };
-            let used = self.key_as_said(&command.namespace, key);
-            if used.map_err(AppendError::of_views)?.is_some() {
+            let used = self.find_exact_key(&command.namespace, key);
+            if used.map_err(AppendError::from_projections)?.is_some() {
                 let (actor, correlation) = (event.actor.clone(), event.correlation_id.clone());
                 said.push((index, key.clone(), actor, correlation));
             }
         }
-        pseudonyms.disguise(command);
+        pseudonyms.pseudonymize(command);
         for (index, key, actor, correlation_id) in said {
             let event = &mut command.events[index];
             event.idempotency_key = Some(key);
@@ -190,23 +191,25 @@ impl Inner {
         &self,
         namespace: &Namespace,
         key: &str,
-    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ViewsError> {
-        let entry = self.key_as_said(namespace, key)?;
+    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ProjectionsError>
+    {
+        let entry = self.find_exact_key(namespace, key)?;
         match &self.pseudonyms {
             Some(pseudonyms) if entry.is_none() => {
-                self.key_as_said(namespace, &pseudonyms.of(namespace, key))
+                self.find_exact_key(namespace, &pseudonyms.of(namespace, key))
             }
             _ => Ok(entry),
         }
     }
 
     /// Looks up an idempotency key exactly as given, unless it has expired.
-    fn key_as_said(
+    fn find_exact_key(
         &self,
         namespace: &Namespace,
         key: &str,
-    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ViewsError> {
-        let (_, entry) = self.views.load().key(namespace, key)?;
+    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ProjectionsError>
+    {
+        let (_, entry) = self.projections.load().key(namespace, key)?;
         let now = TimestampMicros::now();
         Ok(entry.filter(|entry| !entry.has_ended(now)))
     }
@@ -214,25 +217,25 @@ impl Inner {
     /// Loads what the decision needs, so that the writer need not.
     pub(super) async fn look_up(
         &self,
-        mut prepared: Prepared,
+        mut prepared: ValidatedBatch,
     ) -> Result<WriteRequest, AppendError> {
-        let erasures = self.hot.erasures();
+        let erasures = self.cached_set.erasures();
         self.look_up_patches(&mut prepared).await;
-        let views = self.views.load_full();
-        let storage = AppendError::of_views;
+        let projections = self.projections.load_full();
+        let storage = AppendError::from_projections;
         let mut loaded = Vec::new();
         for id in prepared.conversations() {
             let id = prepared.command.namespace.key(id);
-            if self.hot.contains(id) {
+            if self.cached_set.contains(id) {
                 continue;
             }
-            let (reached, state) = views.state_with_mark(id).map_err(storage)?;
+            let (reached, state) = projections.state_with_mark(id).map_err(storage)?;
             loaded.push(LoadedState { id, reached, state });
         }
         let command = &prepared.command;
         let key = match &command.idempotency_key {
             Some(key) => {
-                let (reached, entry) = views.key(&command.namespace, key).map_err(storage)?;
+                let (reached, entry) = projections.key(&command.namespace, key).map_err(storage)?;
                 Some(KeyFacts { reached, entry })
             }
             None => None,
@@ -240,10 +243,10 @@ impl Inner {
         let names = self.look_up_names(&prepared).await?;
         let mut blob_homes = HashMap::new();
         for body in prepared.bodies.iter().filter(|body| body.is_blob()) {
-            if let Some(home) = views
+            if let Some(home) = projections
                 .blob_home(&command.namespace, &body.hash)
                 .map_err(storage)?
-                && self.hot.may_refer_to(home)
+                && self.cached_set.may_refer_to(home)
                 && self.is_readable(body.reference(home)).await
             {
                 blob_homes.insert(body.hash, home);
@@ -270,7 +273,7 @@ impl Inner {
 
     /// Looks up which of a batch's events are already stored, by id or idempotency key, and the
     /// newest events with the keys that it has expectations on.
-    async fn look_up_names(&self, prepared: &Prepared) -> Result<NameFacts, AppendError> {
+    async fn look_up_names(&self, prepared: &ValidatedBatch) -> Result<NameFacts, AppendError> {
         let command = &prepared.command;
         if !prepared.has_names() && command.expected_keys.is_empty() {
             return Ok(NameFacts::default());
@@ -278,13 +281,16 @@ impl Inner {
         let history = self.history();
         let mut facts = NameFacts {
             // Read this first: the writer knows everything used after this offset.
-            reached: history.views.reached().map_err(AppendError::of_views)?,
+            reached: history
+                .projections
+                .reached()
+                .map_err(AppendError::from_projections)?,
             ..NameFacts::default()
         };
         for (_, event, _) in prepared.own_events() {
             if let Some(key) = &event.idempotency_key {
-                let found = history.views.key(&command.namespace, key);
-                let found = found.map_err(AppendError::of_views)?.1;
+                let found = history.projections.key(&command.namespace, key);
+                let found = found.map_err(AppendError::from_projections)?.1;
                 facts.keys.extend(found.map(|entry| (key.clone(), entry)));
             }
             let Some(id) = event.id else { continue };
@@ -328,7 +334,7 @@ impl Inner {
             Err(error) => return Err(error.into()),
         };
         let segments = history.lineage_to(row.key(), branch, row.head)?;
-        let by = Wanted::Key(wanted.key.clone());
+        let by = EventSelector::Key(wanted.key.clone());
         let Some((entry, _)) = newest(history, &segments, &by)? else {
             return Ok(nothing(Some(branch)));
         };
@@ -359,7 +365,7 @@ impl Inner {
         let conversation = namespace.key(conversation);
         // The writer has newer state of a head than the projections.
         let at_head = self
-            .views
+            .projections
             .load()
             .branch(conversation, branch)
             .map_err(ReadError::from)?
@@ -392,14 +398,14 @@ impl Inner {
         self.writer
             .submit(request, bytes)
             .map_err(|not_taken| match not_taken {
-                NotTaken::Full(full) => AppendError::Busy {
+                SubmitError::Full(full) => AppendError::Busy {
                     retry_after_ms: full.retry_after_ms,
                 },
-                NotTaken::Closed => AppendError::Closing,
+                SubmitError::Closed => AppendError::Closing,
             })
     }
 
-    async fn settle(
+    async fn retry_until_decided(
         &self,
         answer: Result<WriteAnswer, WriterGone>,
     ) -> Result<(AppendOutcome, KnownEvents), AppendError> {
@@ -411,13 +417,13 @@ impl Inner {
                     return Ok((self.repeated(&entry).await?, Vec::new()));
                 }
                 WriteAnswer::Failed(error) => return Err(error),
-                WriteAnswer::LookAgain(mut request, offset) => {
-                    self.wait_for_views(offset).await;
+                WriteAnswer::Retry(mut request, offset) => {
+                    self.wait_for_projections(offset).await;
                     request.names = self.look_up_names(&request.prepared).await?;
                     request
                 }
-                WriteAnswer::Needs(mut request, need) => {
-                    if let Need::BranchAt(conversation, branch, revision) = need {
+                WriteAnswer::MissingData(mut request, need) => {
+                    if let MissingData::BranchAt(conversation, branch, revision) = need {
                         let place = (conversation, branch, revision);
                         let namespace = &request.prepared.command.namespace;
                         let found = self.past(namespace, place, true).await?;
@@ -432,8 +438,8 @@ impl Inner {
                 .await
                 .map_err(never_answered)?;
         }
-        if matches!(answer, WriteAnswer::LookAgain(..)) {
-            return Err(AppendError::views_behind());
+        if matches!(answer, WriteAnswer::Retry(..)) {
+            return Err(AppendError::projections_behind());
         }
         Err(AppendError::Storage {
             source: Cause::of("the batch needs more of the past than one batch may read"),
@@ -442,7 +448,7 @@ impl Inner {
 
     /// Waits until reads see the log up to an offset. The wait is bounded, because the events
     /// staged there may never have been written.
-    async fn wait_for_views(&self, offset: u64) {
+    async fn wait_for_projections(&self, offset: u64) {
         let mut news = self.news.of_log();
         let come = news.wait_for(|reached| *reached >= offset);
         let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, come).await;
@@ -509,8 +515,8 @@ impl Inner {
 }
 
 /// Returns where a stored event is.
-fn appended(header: &EventHeader, offset: u64) -> Appended {
-    Appended {
+fn appended(header: &EventHeader, offset: u64) -> AppendedEvent {
+    AppendedEvent {
         event: header.id,
         conversation: header.conversation,
         branch: header.branch,

@@ -8,11 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{error::ReadError, fold::ViewFold, history::decode_body, witness};
+use super::{consistency_check, error::ReadError, fold::ProjectionFold, history::decode_body};
 use treering_base::disk;
-use treering_domain::{DamageKind, NotDone, with_causes};
+use treering_domain::{DamageKind, OperationError, with_causes};
 use treering_log::LogReader;
-use treering_projections::{Views, ViewsError};
+use treering_projections::{Projections, ProjectionsError};
 
 /// Cache size for projection pages, in bytes.
 pub(super) const VIEWS_CACHE_BYTES: usize = 32 << 20;
@@ -21,13 +21,13 @@ pub(super) const VIEWS_CACHE_BYTES: usize = 32 << 20;
 const LOOKED_AT_AGAIN_MAX: usize = 256;
 
 /// Returns the path for projections that are to replace those at `path`.
-pub(super) fn beside(path: &Path) -> PathBuf {
+pub(super) fn replacement_path(path: &Path) -> PathBuf {
     path.with_extension("new.redb")
 }
 
 /// Opens the projections. For unusable ones, opens empty ones beside them, which [`catch_up`] fills
 /// and moves to their place.
-pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
+pub(super) fn open_projections(path: &Path) -> Result<Projections, ProjectionsError> {
     if path.is_dir() {
         // Only an empty folder may be removed.
         std::fs::remove_dir(path)?;
@@ -36,25 +36,25 @@ pub(super) fn open_views(path: &Path) -> Result<Views, ViewsError> {
         std::fs::remove_file(path)?;
         tracing::warn!("a broken link had the path of the projections; they are rebuilt");
     }
-    match Views::open(path, VIEWS_CACHE_BYTES) {
-        Err(error @ (ViewsError::OtherVersion { .. } | ViewsError::Damaged { .. })) => {
+    match Projections::open(path, VIEWS_CACHE_BYTES) {
+        Err(error @ (ProjectionsError::OtherVersion { .. } | ProjectionsError::Damaged { .. })) => {
             tracing::warn!(error = %with_causes(&error), "the projections are rebuilt from the log");
-            empty(&beside(path))
+            empty(&replacement_path(path))
         }
         result => result,
     }
 }
 
 /// Creates empty projections at a path without useful content.
-pub(super) fn empty(path: &Path) -> Result<Views, ViewsError> {
-    Views::wipe(path)?;
-    Views::open(path, VIEWS_CACHE_BYTES)
+pub(super) fn empty(path: &Path) -> Result<Projections, ProjectionsError> {
+    Projections::wipe(path)?;
+    Projections::open(path, VIEWS_CACHE_BYTES)
 }
 
-pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
+pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenProjections {
     Box::new(move || match &path {
-        Some(path) => open_views(path),
-        None => Views::in_memory(),
+        Some(path) => open_projections(path),
+        None => Projections::in_memory(),
     })
 }
 
@@ -62,90 +62,90 @@ pub(super) fn reopen(path: Option<PathBuf>) -> super::publisher::ReopenViews {
 /// to another log, are damaged, or have marks of damage that no longer exists; the old ones stay in
 /// place until that is done.
 pub(super) async fn catch_up(
-    views: Views,
+    projections: Projections,
     path: Option<&Path>,
     reader: &Arc<LogReader>,
     head: u64,
     report: impl Fn(u64),
-) -> Result<Views, ReadError> {
+) -> Result<Projections, ReadError> {
     let report = &report;
     let Some(path) = path else {
-        follow(&views, None, reader, head, report).await?;
-        return Ok(views);
+        follow(&projections, None, reader, head, report).await?;
+        return Ok(projections);
     };
-    if views.path().as_deref() != Some(path) {
-        return whole(views, None, path, reader, head, report).await;
+    if projections.path().as_deref() != Some(path) {
+        return refill(projections, None, path, reader, head, report).await;
     }
     let mut before = None;
-    let reason = if !belongs(&views, reader, head).await {
+    let reason = if !belongs(&projections, reader, head).await {
         "they belong to another log".to_owned()
-    } else if has_healed(&views, reader).await {
-        before = Some(views.clone());
+    } else if has_healed(&projections, reader).await {
+        before = Some(projections.clone());
         "damaged data is readable again".to_owned()
     } else {
-        match follow(&views, None, reader, head, report).await {
-            Ok(()) => return Ok(views),
-            Err(Failed::Views(error)) => with_causes(&error).to_string(),
-            Err(Failed::Other(error)) => return Err(error),
+        match follow(&projections, None, reader, head, report).await {
+            Ok(()) => return Ok(projections),
+            Err(CatchUpError::Views(error)) => with_causes(&error).to_string(),
+            Err(CatchUpError::Other(error)) => return Err(error),
         }
     };
     tracing::warn!(reason, "the projections are rebuilt from the log");
-    let fresh = empty(&beside(path))?;
-    let fresh = whole(fresh, before, path, reader, head, report).await?;
-    drop(views);
+    let fresh = empty(&replacement_path(path))?;
+    let fresh = refill(fresh, before, path, reader, head, report).await?;
+    drop(projections);
     Ok(fresh)
 }
 
 /// Why projections could not follow the log.
-enum Failed {
+enum CatchUpError {
     /// They are unusable.
     Views(ReadError),
     Other(ReadError),
 }
 
-impl From<Failed> for ReadError {
-    fn from(failed: Failed) -> Self {
+impl From<CatchUpError> for ReadError {
+    fn from(failed: CatchUpError) -> Self {
         match failed {
-            Failed::Views(error) | Failed::Other(error) => error,
+            CatchUpError::Views(error) | CatchUpError::Other(error) => error,
         }
     }
 }
 
 async fn follow(
-    views: &Views,
-    before: Option<Views>,
+    projections: &Projections,
+    before: Option<Projections>,
     reader: &Arc<LogReader>,
     head: u64,
     report: impl Fn(u64),
-) -> Result<(), Failed> {
-    let folder = ViewFold::new(Arc::new(views.clone()), Arc::clone(reader));
-    let mut folder = folder.map_err(Failed::Views)?;
+) -> Result<(), CatchUpError> {
+    let folder = ProjectionFold::new(Arc::new(projections.clone()), Arc::clone(reader));
+    let mut folder = folder.map_err(CatchUpError::Views)?;
     if let Some(before) = before {
         folder = folder.after(before);
     }
     match folder.run(head, report).await {
         Ok(()) => Ok(()),
-        Err(error) if folder.views_are_unsound() => Err(Failed::Views(error)),
-        Err(error) => Err(Failed::Other(error)),
+        Err(error) if folder.projections_are_unsound() => Err(CatchUpError::Views(error)),
+        Err(error) => Err(CatchUpError::Other(error)),
     }
 }
 
 /// Fills new projections and moves them to the place of the old ones.
-async fn whole(
-    fresh: Views,
-    before: Option<Views>,
+async fn refill(
+    fresh: Projections,
+    before: Option<Projections>,
     path: &Path,
     reader: &Arc<LogReader>,
     head: u64,
     report: impl Fn(u64),
-) -> Result<Views, ReadError> {
+) -> Result<Projections, ReadError> {
     follow(&fresh, before, reader, head, report).await?;
-    take_place(&fresh, path)?;
+    replace_projections(&fresh, path)?;
     Ok(fresh)
 }
 
 /// Moves complete projections to the place of the old ones.
-pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
+pub(super) fn replace_projections(fresh: &Projections, path: &Path) -> Result<(), ReadError> {
     fresh.make_durable()?;
     let Some(from) = fresh.path() else {
         return Ok(());
@@ -153,18 +153,18 @@ pub(super) fn take_place(fresh: &Views, path: &Path) -> Result<(), ReadError> {
     disk::rename(&from, path).map_err(|error| {
         let path = path.display();
         let what = format!("the new projections could not replace {path}, which stays");
-        ReadError::storage(NotDone::new(what, error))
+        ReadError::storage(OperationError::new(what, error))
     })?;
     fresh.moved_to(path);
     Ok(())
 }
 
 /// Returns true when the last event that the projections know is the log's event at that offset.
-async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
-    if !witness::are_of(views, &**reader.log()) {
+async fn belongs(projections: &Projections, reader: &LogReader, head: u64) -> bool {
+    if !consistency_check::belong_to(projections, &**reader.log()) {
         return false;
     }
-    let Ok(reached) = views.reached() else {
+    let Ok(reached) = projections.reached() else {
         return false;
     };
     if reached == 0 || reached > head {
@@ -176,7 +176,7 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
         return true;
     };
     let header = &record.header;
-    let row = views.conversation(header.key());
+    let row = projections.conversation(header.key());
     row.is_ok_and(|row| {
         row.is_some_and(|row| match &row.damage {
             None => row.last_position.offset == reached && row.chain_hash == record.chain_hash(),
@@ -188,16 +188,16 @@ async fn belongs(views: &Views, reader: &LogReader, head: u64) -> bool {
 
 /// Returns true when something that was damaged when the projections were built can be read now,
 /// because a part of the log was restored.
-async fn has_healed(views: &Views, reader: &LogReader) -> bool {
-    let lost = views.lost().unwrap_or_default();
+async fn has_healed(projections: &Projections, reader: &LogReader) -> bool {
+    let lost = projections.lost().unwrap_or_default();
     for (first, _) in lost.into_iter().take(LOOKED_AT_AGAIN_MAX) {
         if reader.record(first).await.is_ok() {
             return true;
         }
     }
-    let damaged = views.damaged().unwrap_or_default().into_iter();
-    let marks = damaged.filter_map(|row| row.damage);
-    for mark in marks
+    let damaged = projections.damaged().unwrap_or_default().into_iter();
+    let quarantine = damaged.filter_map(|row| row.damage);
+    for mark in quarantine
         .filter(|mark| mark.kind == DamageKind::Unreadable)
         .take(LOOKED_AT_AGAIN_MAX)
     {

@@ -8,16 +8,16 @@ use super::{
     history::Segment,
     query::{
         BranchAddress, BranchDiff, BranchPage, ConversationPage, ConversationSummary,
-        ConversationView, ForkCommand, ForkOptions, Forked, FoundByPart, Lineage, LineageStep,
-        ListFilter, ListQuery, NamedEvent, ReadQuery, Source,
+        ConversationView, EventSource, ForkCommand, ForkOptions, ForkOutcome, Lineage, LineageStep,
+        ListFilter, ListQuery, NamedEvent, PartialIdMatches, ReadQuery,
     },
-    work::{self, Lane, lane_for_page},
+    work::{self, PriorityClass, priority_for_page},
 };
 use treering_domain::{
-    AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState, ConversationCreated,
-    ConversationId, ConversationKey, ConversationRow, EventBody, EventRef, Expectation,
-    ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection, Revision,
-    Rule,
+    AppendCommand, AppendedEvent, BranchForked, BranchId, BranchName, BranchState,
+    ConversationCreated, ConversationId, ConversationKey, ConversationRow, EventBody, EventRef,
+    Expectation, ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection,
+    Revision, Rule,
 };
 use treering_projections::ListPage;
 
@@ -56,7 +56,7 @@ impl Engine {
                 branch,
             })
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Returns branches of a conversation ordered by id: at most `limit` of those after `after`.
@@ -82,7 +82,7 @@ impl Engine {
                 more,
             })
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Returns the source's own description of an imported conversation, as JSON text; absent for
@@ -115,7 +115,7 @@ impl Engine {
                 _ => Ok(JsonText::default()),
             }
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Lists a namespace's conversations, one page at a time.
@@ -142,7 +142,7 @@ impl Engine {
             false => LIST_SCAN_MAX,
         };
         let read = |engine: Self| async move { engine.inner.list(&query, &filter) };
-        self.on(lane_for_page(looks_at), read).await
+        self.on(priority_for_page(looks_at), read).await
     }
 
     /// Returns at most `limit` conversations whose UUID or source id begins with a text; if there
@@ -155,26 +155,26 @@ impl Engine {
         namespace: &Namespace,
         part: &str,
         limit: usize,
-    ) -> Result<FoundByPart, ReadError> {
+    ) -> Result<PartialIdMatches, ReadError> {
         let (namespace, part) = (namespace.clone(), part.to_owned());
         let limit = limit.clamp(1, self.inner.options.limits.page_events_max);
         let by_beginning = {
             let (namespace, part) = (namespace.clone(), part.clone());
             |engine: Self| async move {
-                let ids = engine.inner.views.load();
+                let ids = engine.inner.projections.load();
                 let ids = ids.beginning(&namespace, &part, limit + 1)?;
                 engine.inner.found_by_part(&namespace, ids, limit)
             }
         };
-        let found = self.on(Lane::Short, by_beginning).await?;
+        let found = self.on(PriorityClass::Short, by_beginning).await?;
         if !found.conversations.is_empty() {
             return Ok(found);
         }
         // Keys are not sorted by suffix: scan all.
-        self.on(Lane::Search, |engine: Self| async move {
-            let views = engine.inner.views.load();
+        self.on(PriorityClass::Search, |engine: Self| async move {
+            let projections = engine.inner.projections.load();
             let is_wanted = || work::check().is_ok();
-            let ids = views.ending(&namespace, &part, limit + 1, is_wanted)?;
+            let ids = projections.ending(&namespace, &part, limit + 1, is_wanted)?;
             work::check()?;
             engine.inner.found_by_part(&namespace, ids, limit)
         })
@@ -187,7 +187,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`AppendError`]; nothing was appended.
-    pub async fn fork(&self, command: ForkCommand) -> Result<Forked, AppendError> {
+    pub async fn fork(&self, command: ForkCommand) -> Result<ForkOutcome, AppendError> {
         self.fork_with(command, ForkOptions::default()).await
     }
 
@@ -199,7 +199,7 @@ impl Engine {
         &self,
         command: ForkCommand,
         options: ForkOptions,
-    ) -> Result<Forked, AppendError> {
+    ) -> Result<ForkOutcome, AppendError> {
         if command.at.is_none()
             && let Some(forked) = self.inner.forked_before(&command).await?
         {
@@ -256,7 +256,7 @@ impl Engine {
     pub async fn lineage(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
         let address = address.clone();
         let read = |engine: Self| async move { engine.inner.lineage_of(&address) };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Compares two branches of a conversation: their common ancestor, and the events that only one
@@ -280,7 +280,7 @@ impl Engine {
                 .diff_here(&namespace, id, sides, limit, headers_only)
                 .await
         };
-        self.on(lane_for_page(limit), read).await
+        self.on(priority_for_page(limit), read).await
     }
 
     async fn diff_here(
@@ -310,7 +310,7 @@ impl Engine {
                 },
                 ..ReadQuery::all(
                     namespace.clone(),
-                    Source::Branch {
+                    EventSource::Branch {
                         conversation: id,
                         branch: Some(branch.name.clone()),
                     },
@@ -337,11 +337,11 @@ impl Inner {
     fn forked(
         &self,
         conversation: ConversationKey,
-        events: Vec<Appended>,
-    ) -> Result<Forked, AppendError> {
+        events: Vec<AppendedEvent>,
+    ) -> Result<ForkOutcome, AppendError> {
         let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
         let branch = Arc::new(self.history().branch(conversation, branch)?);
-        Ok(Forked {
+        Ok(ForkOutcome {
             conversation: conversation.id,
             branch,
             events,
@@ -350,7 +350,10 @@ impl Inner {
 
     /// Returns the fork that was made with this idempotency key. The head that it forked at may
     /// have moved since, so a retry is recognised by what it requests.
-    async fn forked_before(&self, command: &ForkCommand) -> Result<Option<Forked>, AppendError> {
+    async fn forked_before(
+        &self,
+        command: &ForkCommand,
+    ) -> Result<Option<ForkOutcome>, AppendError> {
         let key = command.idempotency_key.as_ref();
         let recorded = self.recorded_batch(&command.address.namespace, key);
         let Some(recorded) = recorded.await? else {
@@ -427,7 +430,10 @@ impl Inner {
             source: query.source.as_deref(),
         };
         let keep = |row: &ConversationRow| filter.lets(row);
-        let (rows, next) = self.views.load().list_where(&page, LIST_SCAN_MAX, &keep)?;
+        let (rows, next) = self
+            .projections
+            .load()
+            .list_where(&page, LIST_SCAN_MAX, &keep)?;
         Ok(ConversationPage {
             conversations: self.summaries(rows)?,
             next,
@@ -440,7 +446,7 @@ impl Inner {
         after: Option<BranchId>,
         limit: usize,
     ) -> Result<(Vec<Arc<BranchState>>, bool), ReadError> {
-        let mut found = self.views.load().branches(id, after, limit + 1)?;
+        let mut found = self.projections.load().branches(id, after, limit + 1)?;
         let more = found.len() > limit;
         found.truncate(limit);
         Ok((found.into_iter().map(Arc::new).collect(), more))
@@ -451,14 +457,14 @@ impl Inner {
         namespace: &Namespace,
         mut ids: Vec<ConversationId>,
         limit: usize,
-    ) -> Result<FoundByPart, ReadError> {
+    ) -> Result<PartialIdMatches, ReadError> {
         let more = ids.len() > limit;
         ids.truncate(limit);
         let rows = ids
             .into_iter()
             .map(|id| self.row(namespace, id))
             .collect::<Result<_, _>>()?;
-        Ok(FoundByPart {
+        Ok(PartialIdMatches {
             conversations: self.summaries(rows)?,
             more,
         })
@@ -485,7 +491,7 @@ impl Inner {
                 forked_at: segment.fork.map_or(Revision::NONE, |fork| fork.revision),
             })
             .collect();
-        let children = self.views.load().children(id)?;
+        let children = self.projections.load().children(id)?;
         Ok(Lineage { steps, children })
     }
 

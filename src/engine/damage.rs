@@ -12,23 +12,23 @@ use std::{
 use super::{
     Inner,
     error::ReadError,
-    query::{ReadQuery, Source},
+    query::{EventSource, ReadQuery},
 };
 use treering_domain::{ConversationKey, Damage, Revision};
 use treering_log::{LogError, LogReader, Record, frame::FRAME_RECORDS_MAX};
-use treering_projections::{Views, ViewsError};
+use treering_projections::{Projections, ProjectionsError};
 
 /// A stretch of the log.
-pub(super) enum Stretch {
+pub(super) enum LogStretch {
     /// Consecutive records with their offsets; at least one.
     Records(Vec<(u64, Record)>),
     /// An unreadable stretch.
-    Lost(Lost),
+    Lost(UnreadableRange),
 }
 
 /// Unreadable offsets, both ends inclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lost {
+pub(super) struct UnreadableRange {
     pub(crate) first: u64,
     pub(crate) last: u64,
     /// The fault.
@@ -46,12 +46,12 @@ pub(super) async fn stretch(
     head: u64,
     records_max: usize,
     bytes_max: usize,
-) -> Result<Stretch, LogError> {
+) -> Result<LogStretch, LogError> {
     let rest = usize::try_from(head - from + 1).unwrap_or(usize::MAX);
     let mut wanted = rest.min(records_max);
     let what = loop {
         match reader.records_once(from, wanted, bytes_max).await {
-            Ok(records) if !records.is_empty() => return Ok(Stretch::Records(records)),
+            Ok(records) if !records.is_empty() => return Ok(LogStretch::Records(records)),
             Ok(_) => break format!("the log ends here, but its head is {head}"),
             Err(LogError::NotFound { .. }) => break "the record is missing".to_owned(),
             // First return what precedes the damage.
@@ -66,7 +66,7 @@ pub(super) async fn stretch(
         }
     };
     let next = readable_after(reader, from, head).await?;
-    Ok(Stretch::Lost(Lost {
+    Ok(LogStretch::Lost(UnreadableRange {
         first: from,
         last: next - 1,
         what,
@@ -116,36 +116,42 @@ async fn can_read(reader: &LogReader, offset: u64) -> Result<bool, LogError> {
 
 /// The marks of damaged conversations, for reads and for the writer.
 #[derive(Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct QuarantineList {
     any: AtomicBool,
-    marks: RwLock<HashMap<ConversationKey, Arc<Damage>>>,
+    quarantine: RwLock<HashMap<ConversationKey, Arc<Damage>>>,
 }
 
-impl Marks {
+impl QuarantineList {
     /// Loads the marks from the projections.
-    pub(crate) fn of(views: &Views) -> Result<Self, ViewsError> {
-        let marks = Self::default();
-        marks.replace(views)?;
-        Ok(marks)
+    pub(crate) fn of(projections: &Projections) -> Result<Self, ProjectionsError> {
+        let quarantine = Self::default();
+        quarantine.replace(projections)?;
+        Ok(quarantine)
     }
 
     /// Replaces the marks with those of other projections, and returns their number.
-    pub(crate) fn replace(&self, views: &Views) -> Result<usize, ViewsError> {
-        let rows = views.damaged()?.into_iter();
+    pub(crate) fn replace(&self, projections: &Projections) -> Result<usize, ProjectionsError> {
+        let rows = projections.damaged()?.into_iter();
         let found: HashMap<_, _> = rows
             .filter_map(|row| Some((row.key(), row.damage?)))
             .collect();
         let count = found.len();
-        let mut marks = self.marks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut quarantine = self
+            .quarantine
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         self.any.store(count > 0, Ordering::Release);
-        *marks = found;
+        *quarantine = found;
         Ok(count)
     }
 
     /// Returns the number of marks.
     pub(crate) fn count(&self) -> u64 {
-        let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
-        marks.len() as u64
+        let quarantine = self
+            .quarantine
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        quarantine.len() as u64
     }
 
     /// Returns a conversation's mark.
@@ -153,8 +159,11 @@ impl Marks {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
-        let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
-        marks.get(&id).cloned()
+        let quarantine = self
+            .quarantine
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        quarantine.get(&id).cloned()
     }
 
     /// Returns true when an event cannot be served.
@@ -171,7 +180,7 @@ impl Inner {
         conversation: ConversationKey,
         revision: Revision,
     ) -> Result<(), ReadError> {
-        match self.marks.get(conversation) {
+        match self.quarantine.get(conversation) {
             Some(damage) if revision >= damage.revision => Err(ReadError::ConversationDamaged {
                 conversation: conversation.id,
                 damage,
@@ -184,9 +193,9 @@ impl Inner {
     /// intact part for all of it.
     pub(super) fn check_read_whole(&self, query: &ReadQuery) -> Result<(), ReadError> {
         match &query.source {
-            Source::Log => Ok(()),
-            Source::Conversation(id)
-            | Source::Branch {
+            EventSource::Log => Ok(()),
+            EventSource::Conversation(id)
+            | EventSource::Branch {
                 conversation: id, ..
             } => self.check_whole(query.namespace.key(*id), Revision(query.to)),
         }

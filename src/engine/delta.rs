@@ -9,14 +9,16 @@ use std::{
 use treering_domain::{
     ApprovalStatus, BranchId, BranchName, BranchState, ChangedConversation, ContentHash,
     ConversationKey, ConversationRow, ConversationState, EventBody, EventHeader, Namespace,
-    NamespaceUse, Placed, Tags, TimestampMicros,
+    NamespaceUse, SequencedEvent, Tags, TimestampMicros,
 };
-use treering_projections::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
+use treering_projections::{
+    CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ProjectionDelta,
+};
 
 /// Collects changes, in order.
 #[derive(Debug, Default)]
 pub(super) struct DeltaBuilder {
-    delta: ViewDelta,
+    delta: ProjectionDelta,
     rows: BTreeMap<ConversationKey, ConversationRow>,
     branches: BTreeMap<(ConversationKey, BranchId), Arc<BranchState>>,
     /// The delta's keys with an expiry time that has not passed by the last event, ordered by
@@ -38,7 +40,7 @@ impl DeltaBuilder {
         (header, body_bytes): (&EventHeader, u64),
         offset: u64,
         body: &EventBody,
-        placed: Placed,
+        placed: SequencedEvent,
     ) {
         let conversation = header.key();
         let entry = EventEntry {
@@ -217,10 +219,10 @@ impl DeltaBuilder {
     }
 
     /// Returns all changes up to an offset.
-    pub(crate) fn finish(self, reached: u64) -> ViewDelta {
+    pub(crate) fn finish(self, reached: u64) -> ProjectionDelta {
         let keys = self.delta.keys.into_iter().enumerate();
         let keys = keys.filter(|(at, _)| !self.ended.contains(at));
-        ViewDelta {
+        ProjectionDelta {
             reached,
             keys: keys.map(|(_, entry)| entry).collect(),
             conversations: self.rows.into_values().collect(),

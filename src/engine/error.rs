@@ -5,11 +5,11 @@ use std::{error::Error, path::PathBuf, sync::Arc};
 #[cfg(feature = "digest")]
 use treering_digest::knowledge::KnowledgePolicyError;
 use treering_domain::{
-    Cause, ConversationId, Damage, Namespace, Position, QuotaPassed, Rejection, Revision,
+    Cause, ConversationId, Damage, Namespace, Position, QuotaExceeded, Rejection, Revision,
     limits::{RETRY_MIN, VIEWS_RETRY},
 };
 use treering_log::{GroupError, LogError};
-use treering_projections::ViewsError;
+use treering_projections::ProjectionsError;
 
 /// Why an append failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -60,7 +60,7 @@ pub enum AppendError {
         /// The namespace.
         namespace: Namespace,
         /// The used amount, the quota, and what the append would add.
-        passed: QuotaPassed,
+        passed: QuotaExceeded,
     },
     /// The folder is not writable. Nothing was appended.
     #[error("the data folder is read-only: nothing was appended")]
@@ -165,7 +165,7 @@ pub enum ReadError {
     ScanBound {
         /// The number of scanned events.
         looked_at: u64,
-        /// Where to continue; see [`ReadQuery::go_on_at`](super::ReadQuery).
+        /// Where to continue; see [`ReadQuery::resume_at`](super::ReadQuery).
         at: super::query::ReadStop,
     },
     /// Stored data is damaged.
@@ -305,7 +305,7 @@ pub enum OpenError {
          files back, or restore a copy of the whole folder; `treering repair` lists what is lost, \
          and `treering repair --accept-loss` continues without it"
     )]
-    WentBack {
+    Regressed {
         /// The folder.
         path: PathBuf,
         /// What is missing, or older than it was.
@@ -342,10 +342,10 @@ impl From<LogError> for ReadError {
     }
 }
 
-impl From<ViewsError> for ReadError {
-    fn from(error: ViewsError) -> Self {
+impl From<ProjectionsError> for ReadError {
+    fn from(error: ProjectionsError) -> Self {
         match error {
-            ViewsError::Damaged { what } => Self::ViewsDamaged { message: what },
+            ProjectionsError::Damaged { what } => Self::ViewsDamaged { message: what },
             other => Self::storage(other),
         }
     }
@@ -392,7 +392,7 @@ impl From<LogError> for AppendError {
             | LogError::Locked { .. }
             | LogError::FolderMoved { .. }
             | LogError::NoStore { .. }
-            | LogError::WentBack { .. }
+            | LogError::Regressed { .. }
             | LogError::NewerFormat { .. }
             | LogError::OlderFormat { .. }
             | LogError::TooLarge { .. }
@@ -407,7 +407,7 @@ impl From<LogError> for AppendError {
 impl AppendError {
     /// Returns the error for a decision that needs committed data that the projections lack: they
     /// failed, and are catching up with the log.
-    pub(super) fn views_behind() -> Self {
+    pub(super) fn projections_behind() -> Self {
         Self::Unready {
             message: "the projections are catching up with the log".to_owned(),
             retry_after_ms: VIEWS_RETRY.as_millis() as u64,
@@ -422,10 +422,10 @@ impl AppendError {
     }
 
     /// Converts an error of the projections.
-    pub(super) fn of_views(error: ViewsError) -> Self {
+    pub(super) fn from_projections(error: ProjectionsError) -> Self {
         match error {
-            ViewsError::Closed => Self::views_behind(),
-            ViewsError::Damaged { what } => Self::Unready {
+            ProjectionsError::Closed => Self::projections_behind(),
+            ProjectionsError::Damaged { what } => Self::Unready {
                 message: format!(
                     "the projections are damaged ({what}); nothing is lost, they are rebuilt"
                 ),

@@ -14,19 +14,19 @@ use std::{
 };
 
 use super::{
-    damage::{Lost, Stretch, stretch},
+    consistency_check,
+    damage::{LogStretch, UnreadableRange, stretch},
     delta::DeltaBuilder,
     error::ReadError,
     history::{History, decode_body, first_own},
-    witness,
 };
 use treering_domain::{
     BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
     ConversationInfo, ConversationKey, ConversationRow, ConversationState, Damage, DamageKind,
-    EventBody, EventHeader, EventRef, ForkPoint, Placed, Position, Revision, with_causes,
+    EventBody, EventHeader, EventRef, ForkPoint, Position, Revision, SequencedEvent, with_causes,
 };
 use treering_log::{LogError, LogReader, Record, RecordBody};
-use treering_projections::{KeyEntry, Views, ViewsError};
+use treering_projections::{KeyEntry, Projections, ProjectionsError};
 use treering_proto::tags;
 
 /// Number of events that are folded before they are written to the projections in one commit.
@@ -38,8 +38,8 @@ const READ_BYTES: usize = 4 << 20;
 const STATES_MAX: usize = 20_000;
 
 /// Folds the log into projections.
-pub(super) struct ViewFold {
-    views: Arc<Views>,
+pub(super) struct ProjectionFold {
+    projections: Arc<Projections>,
     reader: Arc<LogReader>,
     states: HashMap<ConversationKey, ConversationState>,
     builder: DeltaBuilder,
@@ -49,21 +49,21 @@ pub(super) struct ViewFold {
     /// Stretches that could not be read, in order.
     lost: Vec<(u64, u64)>,
     /// Earlier projections, which may have seen lost events.
-    before: Option<Views>,
+    before: Option<Projections>,
     /// The projections themselves are damaged.
     unsound: bool,
     stop: Option<Arc<AtomicBool>>,
 }
 
 /// Why an event was not applied.
-enum Stop {
+enum FoldStop {
     /// The event, or what it builds on, is damaged.
     Damage(DamageKind, String),
     /// Another failure: the fold ends, and can be retried.
     Failed(ReadError),
 }
 
-impl From<ReadError> for Stop {
+impl From<ReadError> for FoldStop {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Damaged { message, .. } => Self::Damage(DamageKind::Unreadable, message),
@@ -72,7 +72,7 @@ impl From<ReadError> for Stop {
     }
 }
 
-impl From<LogError> for Stop {
+impl From<LogError> for FoldStop {
     fn from(error: LogError) -> Self {
         match error {
             LogError::Damaged { what, .. } => Self::Damage(DamageKind::Unreadable, what),
@@ -85,14 +85,17 @@ impl From<LogError> for Stop {
     }
 }
 
-impl ViewFold {
+impl ProjectionFold {
     /// Continues where the projections are.
-    pub(crate) fn new(views: Arc<Views>, reader: Arc<LogReader>) -> Result<Self, ReadError> {
-        witness::sign(&views, reader.log().identity())?;
-        let reached = views.reached()?;
-        let lost = views.lost()?;
+    pub(crate) fn new(
+        projections: Arc<Projections>,
+        reader: Arc<LogReader>,
+    ) -> Result<Self, ReadError> {
+        consistency_check::sign(&projections, reader.log().identity())?;
+        let reached = projections.reached()?;
+        let lost = projections.lost()?;
         Ok(Self {
-            views,
+            projections,
             reader,
             states: HashMap::new(),
             builder: DeltaBuilder::default(),
@@ -106,7 +109,7 @@ impl ViewFold {
     }
 
     /// Uses earlier projections of the same log to find conversations whose end is lost.
-    pub(crate) fn after(mut self, before: Views) -> Self {
+    pub(crate) fn after(mut self, before: Projections) -> Self {
         self.before = Some(before);
         self
     }
@@ -118,14 +121,14 @@ impl ViewFold {
     }
 
     /// Returns true after an error that was caused by damaged projections.
-    pub(crate) fn views_are_unsound(&self) -> bool {
+    pub(crate) fn projections_are_unsound(&self) -> bool {
         self.unsound
     }
 
     /// Folds up to a log offset, inclusive, and reports progress.
     ///
     /// # Errors
-    /// When projections or log fail. Damage in the log is not an error: see [`Views::damaged`].
+    /// When projections or log fail. Damage in the log is not an error: see [`Projections::damaged`].
     pub(crate) async fn run(
         &mut self,
         head: u64,
@@ -135,13 +138,13 @@ impl ViewFold {
             self.go_on()?;
             let next = self.reached + 1;
             match stretch(&self.reader, next, head, DELTA_EVENTS_MAX, READ_BYTES).await? {
-                Stretch::Records(records) => {
+                LogStretch::Records(records) => {
                     for (offset, record) in &records {
                         self.fold(*offset, record).await?;
                         self.reached = *offset;
                     }
                 }
-                Stretch::Lost(lost) => self.lose(&lost),
+                LogStretch::Lost(lost) => self.lose(&lost),
             }
             report(self.reached);
             if self.reached >= head {
@@ -164,7 +167,7 @@ impl ViewFold {
 
     /// Marks conversations whose last events are lost: no later event of them reveals the loss, but
     /// earlier projections have seen these events.
-    fn mark_what_ends_in_a_loss(&mut self, before: &Views) -> Result<(), ReadError> {
+    fn mark_what_ends_in_a_loss(&mut self, before: &Projections) -> Result<(), ReadError> {
         if self.lost.is_empty() {
             return Ok(());
         }
@@ -238,21 +241,21 @@ impl ViewFold {
     fn flush(&mut self) -> Result<(), ReadError> {
         if self.reached > self.applied {
             let delta = std::mem::take(&mut self.builder).finish(self.reached);
-            let applied = self.views.apply(&delta);
-            applied.map_err(|error| self.views_failed(error))?;
+            let applied = self.projections.apply(&delta);
+            applied.map_err(|error| self.projections_failed(error))?;
             self.applied = self.reached;
         }
         Ok(())
     }
 
-    fn views_failed(&mut self, error: ViewsError) -> ReadError {
+    fn projections_failed(&mut self, error: ProjectionsError) -> ReadError {
         self.unsound |= error.needs_rebuild();
         error.into()
     }
 
     /// Records an unreadable stretch. Adjacent stretches are merged, so that the result does not
     /// depend on where a fold began.
-    fn lose(&mut self, lost: &Lost) {
+    fn lose(&mut self, lost: &UnreadableRange) {
         let (first, last, what) = (lost.first, lost.last, &lost.what);
         tracing::error!(first, last, what, "a part of the log cannot be read");
         match self.lost.last_mut() {
@@ -266,8 +269,8 @@ impl ViewFold {
     /// Loads a conversation's state, if it exists.
     fn load(&mut self, id: ConversationKey) -> Result<(), ReadError> {
         if !self.states.contains_key(&id) {
-            let state = self.views.state(id);
-            if let Some(state) = state.map_err(|error| self.views_failed(error))? {
+            let state = self.projections.state(id);
+            if let Some(state) = state.map_err(|error| self.projections_failed(error))? {
                 self.states.insert(id, state);
             }
         }
@@ -285,16 +288,16 @@ impl ViewFold {
         }
         match self.take(offset, record).await {
             Ok(()) => Ok(()),
-            Err(Stop::Damage(kind, what)) => {
+            Err(FoldStop::Damage(kind, what)) => {
                 self.note_names(offset, record);
                 self.mark(offset, record, kind, &what).await
             }
-            Err(Stop::Failed(error)) => Err(error),
+            Err(FoldStop::Failed(error)) => Err(error),
         }
     }
 
     /// Applies an event to its conversation, if possible.
-    async fn take(&mut self, offset: u64, record: &Record) -> Result<(), Stop> {
+    async fn take(&mut self, offset: u64, record: &Record) -> Result<(), FoldStop> {
         let header = &record.header;
         let id = header.key();
         self.check_follows(offset, record)?;
@@ -335,7 +338,7 @@ impl ViewFold {
     }
 
     /// Checks that an event is the next one of its conversation.
-    fn check_follows(&self, offset: u64, record: &Record) -> Result<(), Stop> {
+    fn check_follows(&self, offset: u64, record: &Record) -> Result<(), FoldStop> {
         let row = self.states.get(&record.header.key());
         let row = row.map(|state| &state.row);
         let head = row.map_or(Revision::NONE, |row| row.head);
@@ -348,7 +351,7 @@ impl ViewFold {
                 }
                 None => format!("revision {found} follows revision {head}"),
             };
-            return Err(Stop::Damage(DamageKind::Missing, what));
+            return Err(FoldStop::Damage(DamageKind::Missing, what));
         }
         if found < head.next() {
             return Err(broken(format!("revision {found} occurs twice")));
@@ -381,7 +384,7 @@ impl ViewFold {
         let is_new = known.is_none();
         let mut state = match known {
             Some(state) => state,
-            None => self.unread(offset, record).await?,
+            None => self.unreadable_conversation(offset, record).await?,
         };
         let revision = state.row.head.next();
         let after = state.row.last_position.offset;
@@ -399,7 +402,7 @@ impl ViewFold {
     }
 
     /// Creates the state of a conversation of which not even the first event can be served.
-    async fn unread(
+    async fn unreadable_conversation(
         &mut self,
         offset: u64,
         record: &Record,
@@ -428,7 +431,7 @@ impl ViewFold {
             (header, record.body.stored_bytes()),
             offset,
             body,
-            Placed {
+            SequencedEvent {
                 branch: header.branch,
                 at,
             },
@@ -478,7 +481,7 @@ impl ViewFold {
         &mut self,
         header: &EventHeader,
         created: &ConversationCreated,
-    ) -> Result<ChangedConversation, Stop> {
+    ) -> Result<ChangedConversation, FoldStop> {
         let (namespace, id) = (header.namespace.clone(), header.conversation);
         let key = header.key();
         let info = self.info(key, created)?;
@@ -501,7 +504,7 @@ impl ViewFold {
     }
 
     /// Checks that the history which a conversation shares is intact.
-    fn check_inherited(&self, heir: ConversationKey, fork: ForkPoint) -> Result<(), Stop> {
+    fn check_inherited(&self, heir: ConversationKey, fork: ForkPoint) -> Result<(), FoldStop> {
         let ForkPoint {
             conversation,
             revision,
@@ -518,7 +521,7 @@ impl ViewFold {
                 _ => return Ok(()),
             },
         };
-        Err(Stop::Damage(DamageKind::Inherited, what))
+        Err(FoldStop::Damage(DamageKind::Inherited, what))
     }
 
     async fn forked(
@@ -526,7 +529,7 @@ impl ViewFold {
         conversation: ConversationKey,
         branch: BranchId,
         forked: &BranchForked,
-    ) -> Result<BranchState, Stop> {
+    ) -> Result<BranchState, FoldStop> {
         let point = ForkPoint {
             conversation: conversation.id,
             branch: forked.parent,
@@ -542,7 +545,7 @@ impl ViewFold {
         &mut self,
         heir: ConversationKey,
         point: ForkPoint,
-    ) -> Result<Arc<BranchState>, Stop> {
+    ) -> Result<Arc<BranchState>, FoldStop> {
         let conversation = heir.sibling(point.conversation);
         let current = self
             .states
@@ -569,12 +572,12 @@ impl ViewFold {
 
     fn history(&self) -> History {
         History {
-            views: Arc::clone(&self.views),
+            projections: Arc::clone(&self.projections),
             reader: Arc::clone(&self.reader),
         }
     }
 }
 
-fn broken(what: String) -> Stop {
-    Stop::Damage(DamageKind::Broken, what)
+fn broken(what: String) -> FoldStop {
+    FoldStop::Damage(DamageKind::Broken, what)
 }

@@ -5,13 +5,13 @@ use std::{path::Path, sync::Arc};
 use super::{
     OpenMode,
     catch_up::VIEWS_CACHE_BYTES,
+    consistency_check,
     error::OpenError,
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
-    witness,
 };
 use treering_domain::{Cause, ShardId, with_causes};
 use treering_log::{EventLog as _, LOG_FORMAT, LogReader, RedbLog, RedbLogOptions};
-use treering_projections::Views;
+use treering_projections::Projections;
 use treering_search::SearchIndex;
 
 /// Cache size for frames of the log during inspection, in bytes.
@@ -28,7 +28,7 @@ pub struct StoreFormats {
     pub events: u64,
     /// Why the projections are unusable and will be rebuilt from the log when the store is opened;
     /// `None` if they are usable.
-    pub views: Option<String>,
+    pub projections: Option<String>,
     /// The same for the index.
     pub index: Option<String>,
     /// An erasure was interrupted: opening the store for writing finishes it.
@@ -63,8 +63,8 @@ async fn of_log(dir: &Path, log: &Arc<RedbLog>) -> Result<StoreFormats, OpenErro
         reader.record(1).await.map_err(refused)?;
         reader.record(head).await.map_err(refused)?;
     }
-    let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
-        Ok(views) if witness::are_of(&views, &**log) => None,
+    let projections = match Projections::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
+        Ok(projections) if consistency_check::belong_to(&projections, &**log) => None,
         Ok(_) => Some("they belong to another log".to_owned()),
         Err(error) => Some(with_causes(&error).to_string()),
     };
@@ -73,7 +73,7 @@ async fn of_log(dir: &Path, log: &Arc<RedbLog>) -> Result<StoreFormats, OpenErro
         log: log.format(),
         log_here: LOG_FORMAT,
         events: head,
-        views,
+        projections,
         index: index.err().map(|error| with_causes(&error).to_string()),
         erasing: log.erasing().is_some(),
     })

@@ -6,14 +6,15 @@ use std::collections::{HashMap, HashSet};
 use super::{
     Inner,
     error::{ReadError, SearchError},
-    hit::{Finds, HitReader},
+    hit::{HitReader, MatchFinder},
     query::{ConversationHits, SearchAnswer, SearchHit},
     search::{Names, refused},
     work,
 };
 use treering_domain::ConversationId;
 use treering_search::{
-    Copies, HASH_BYTES, HeldMemory, Hit, Pattern, Reading, SearchQuery, TooMany,
+    DuplicateHandling, ExceededBound, HASH_BYTES, HeldMemory, Hit, Pattern, QuerySyntax,
+    SearchQuery,
 };
 
 /// Size of a conversation's count in a map, in bytes.
@@ -25,7 +26,7 @@ const CANDIDATES_BATCH: usize = 1_024;
 
 /// What is requested besides the index query.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct GrepOptions {
     pub context_lines: u32,
     /// `None` if conversations are not requested.
     pub conversations_max: Option<usize>,
@@ -37,7 +38,7 @@ impl Inner {
     pub(super) async fn search_pattern(
         &self,
         query: &SearchQuery,
-        wanted: Wanted,
+        wanted: GrepOptions,
         head: u64,
     ) -> Result<SearchAnswer, SearchError> {
         let pattern = Pattern::new(&query.text).map_err(|error| SearchError::Query {
@@ -50,12 +51,12 @@ impl Inner {
         let mut reader = HitReader {
             namespace: &query.namespace,
             context_lines: wanted.context_lines,
-            finds: Finds::Pattern(&pattern),
+            finds: MatchFinder::Pattern(&pattern),
         };
         let (mut hits, mut of_page): (Vec<SearchHit>, Vec<Hit>) = (Vec::new(), Vec::new());
         // Hashes of texts that were examined, and of those that match.
         let (mut texts, mut matching) = (HashSet::new(), HashSet::new());
-        let mut held = query.memory.holding(TooMany::Candidates);
+        let mut held = query.memory.holding(ExceededBound::Candidates);
         let hold = |held: &mut HeldMemory, bytes| held.more(bytes).map_err(refused);
         let (mut total, mut more) = (0_usize, candidates.more);
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
@@ -77,7 +78,7 @@ impl Inner {
             if self.is_damaged(&query.namespace, &candidate) {
                 continue;
             }
-            if query.copies == Copies::Folded {
+            if query.copies == DuplicateHandling::Folded {
                 if !texts.insert(candidate.text_hash) {
                     if matching.contains(&candidate.text_hash) {
                         *counts.entry(candidate.conversation).or_default() += 1;
@@ -91,7 +92,7 @@ impl Inner {
             let found = match self.read_hit(&candidate, &mut reader).await {
                 Ok(found) => found,
                 Err(error @ ReadError::Damaged { .. }) => {
-                    self.noticed(&error);
+                    self.record_damage(&error);
                     continue;
                 }
                 Err(error) => return Err(error.into()),
@@ -128,7 +129,7 @@ impl Inner {
         let mut answer = self.answer(hits, candidates.reached, head);
         answer.total = total as u64;
         answer.more_than_total = more;
-        answer.read_as = Reading::Plain;
+        answer.read_as = QuerySyntax::Plain;
         answer.conversations = conversations;
         Ok(answer)
     }
@@ -140,7 +141,7 @@ impl Inner {
         names: &mut Names,
         query: &SearchQuery,
     ) -> Result<Vec<ConversationHits>, SearchError> {
-        let mut held = query.memory.holding(TooMany::Matching);
+        let mut held = query.memory.holding(ExceededBound::Matching);
         let named = best.into_iter().map(|(conversation, hits, score)| {
             work::check()?;
             let named = self.names(&query.namespace, conversation, names)?;

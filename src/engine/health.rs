@@ -74,7 +74,7 @@ impl Engine {
 
 impl Inner {
     /// Records damage for later reports.
-    pub(super) fn noticed(&self, error: &ReadError) {
+    pub(super) fn record_damage(&self, error: &ReadError) {
         if matches!(error, ReadError::Damaged { .. }) {
             tracing::error!(error = %with_causes(&error), "a read met damaged data");
             lock(&self.damaged)

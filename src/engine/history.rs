@@ -10,14 +10,14 @@ use bytes::Bytes;
 
 use super::{
     error::ReadError,
-    work::{self, Stop},
+    work::{self, CancelToken},
 };
 use treering_domain::{
     BranchId, BranchName, BranchState, ConversationKey, Custom, EventBody, EventKind, EventRef,
     ForkPoint, Namespace, PastBranch, Position, Revision, StoredEvent,
 };
 use treering_log::{LogError, LogReader, Record, RecordBody, reader::record_bytes};
-use treering_projections::{Ancestor, EventEntry, Views};
+use treering_projections::{Ancestor, EventEntry, Projections};
 use treering_proto::{self, tags};
 
 /// Entries per read.
@@ -53,7 +53,7 @@ struct Tail {
 /// Reads the past from the projections and the log.
 #[derive(Clone)]
 pub(super) struct History {
-    pub(crate) views: Arc<Views>,
+    pub(crate) projections: Arc<Projections>,
     pub(crate) reader: Arc<LogReader>,
 }
 
@@ -74,7 +74,7 @@ impl History {
         branch: &BranchState,
         mut go_on: impl FnMut(&Segment) -> bool,
     ) -> Result<Vec<Segment>, ReadError> {
-        let mut up = Up {
+        let mut up = LineageBuilder {
             segments: Vec::new(),
             last: branch.head,
         };
@@ -102,7 +102,7 @@ impl History {
         branch: BranchId,
         last: Revision,
     ) -> Result<Vec<Segment>, ReadError> {
-        let mut up = Up {
+        let mut up = LineageBuilder {
             segments: Vec::new(),
             last,
         };
@@ -119,7 +119,9 @@ impl History {
             RecordBody::Inline(bytes) => Ok(tags::alone(header.kind, bytes)),
             RecordBody::Stub(stub) => Ok(tags::alone(header.kind, &stub.bytes)),
             RecordBody::Blob(_) => {
-                let found = self.views.tags_of_large(header.key(), header.revision)?;
+                let found = self
+                    .projections
+                    .tags_of_large(header.key(), header.revision)?;
                 let found = found.map(|(type_name, tags)| tags::found_by(&tags, &type_name));
                 Ok(found.unwrap_or_default())
             }
@@ -134,10 +136,12 @@ impl History {
         mut visit: impl FnMut(&Ancestor) -> bool,
     ) -> Result<(), ReadError> {
         let (stop, mut stopped) = (work::current(), false);
-        let missing = self.views.ancestors(conversation, branch, |ancestor| {
-            stopped = stop.as_ref().is_some_and(Stop::is_set);
-            !stopped && visit(ancestor)
-        })?;
+        let missing = self
+            .projections
+            .ancestors(conversation, branch, |ancestor| {
+                stopped = stop.as_ref().is_some_and(CancelToken::is_set);
+                !stopped && visit(ancestor)
+            })?;
         match missing {
             Some((conversation, branch)) => Err(no_branch(conversation, branch)),
             None if stopped => Err(ReadError::Stopped),
@@ -179,7 +183,9 @@ impl History {
         let (mut from, mut page) = (after.next(), ENTRIES_FIRST);
         loop {
             work::check()?;
-            let entries = self.views.entries(conversation, from, until, page, false)?;
+            let entries = self
+                .projections
+                .entries(conversation, from, until, page, false)?;
             let Some(last) = entries.last() else {
                 return Ok(None);
             };
@@ -201,26 +207,28 @@ impl History {
         revision: Revision,
     ) -> Result<Option<(BranchState, Option<Revision>)>, ReadError> {
         let (mut leaves_at, mut owner): (Option<Revision>, _) = (None, None);
-        let missing = self.views.ancestors(conversation, branch, |ancestor| {
-            if revision >= first_own(ancestor.branch) {
-                owner = Some(ancestor.branch);
-                return false;
-            }
-            match ancestor.fork {
-                Some(point) if point.conversation == conversation.id => {
-                    let bound = leaves_at.map_or(point.revision, |at| at.min(point.revision));
-                    leaves_at = Some(bound);
-                    true
+        let missing = self
+            .projections
+            .ancestors(conversation, branch, |ancestor| {
+                if revision >= first_own(ancestor.branch) {
+                    owner = Some(ancestor.branch);
+                    return false;
                 }
-                _ => false,
-            }
-        })?;
+                match ancestor.fork {
+                    Some(point) if point.conversation == conversation.id => {
+                        let bound = leaves_at.map_or(point.revision, |at| at.min(point.revision));
+                        leaves_at = Some(bound);
+                        true
+                    }
+                    _ => false,
+                }
+            })?;
         let Some(owner) = owner.filter(|_| missing.is_none()) else {
             return Ok(None);
         };
         let state = self.branch(conversation, owner)?;
         let within = revision <= leaves_at.unwrap_or(state.head);
-        let entry = self.views.entry(conversation, revision)?;
+        let entry = self.projections.entry(conversation, revision)?;
         let own = entry.is_some_and(|entry| entry.branch == owner);
         Ok((within && own).then_some((state, leaves_at)))
     }
@@ -242,7 +250,7 @@ impl History {
             work::check()?;
             let owner = conversation.sibling(at.conversation);
             let snapshot = self
-                .views
+                .projections
                 .snapshot_at_or_before(owner, at.branch, at.revision)?;
             if let Some(snapshot) = snapshot {
                 tails.push(Tail {
@@ -294,9 +302,13 @@ impl History {
         let namespace = self.namespace_of(conversation)?;
         let mut next = first;
         while next <= place.revision {
-            let entries =
-                self.views
-                    .entries(conversation, next, place.revision, ENTRIES_PAGE, false)?;
+            let entries = self.projections.entries(
+                conversation,
+                next,
+                place.revision,
+                ENTRIES_PAGE,
+                false,
+            )?;
             let Some(last) = entries.last() else { break };
             next = last.revision.next();
             let own: Vec<_> = entries
@@ -371,7 +383,7 @@ impl History {
         at: EventRef,
     ) -> Result<Option<(u64, Record)>, ReadError> {
         let conversation = namespace.key(at.conversation);
-        let Some(entry) = self.views.entry(conversation, at.revision)? else {
+        let Some(entry) = self.projections.entry(conversation, at.revision)? else {
             return Ok(None);
         };
         let record = self.reader.record(entry.offset).await?;
@@ -380,7 +392,7 @@ impl History {
     }
 
     fn namespace_of(&self, conversation: ConversationKey) -> Result<Namespace, ReadError> {
-        let row = self.views.conversation(conversation)?;
+        let row = self.projections.conversation(conversation)?;
         row.map(|row| row.namespace)
             .ok_or_else(|| no_branch(conversation, BranchId::MAIN))
     }
@@ -401,7 +413,7 @@ impl History {
         conversation: ConversationKey,
         branch: BranchId,
     ) -> Result<BranchState, ReadError> {
-        self.views
+        self.projections
             .branch(conversation, branch)?
             .ok_or_else(|| no_branch(conversation, branch))
     }
@@ -416,7 +428,7 @@ impl History {
         branch: BranchId,
     ) -> Result<BranchName, ReadError> {
         let mut name = None;
-        self.views.ancestors(conversation, branch, |branch| {
+        self.projections.ancestors(conversation, branch, |branch| {
             name = Some(branch.name.clone());
             false
         })?;
@@ -425,13 +437,13 @@ impl History {
 }
 
 /// A lineage under construction, from the branch upwards.
-struct Up {
+struct LineageBuilder {
     segments: Vec<Segment>,
     /// The last revision of the branch visited next.
     last: Revision,
 }
 
-impl Up {
+impl LineageBuilder {
     /// Adds a branch's segment; returns false when `go_on` says to stop.
     fn visit(&mut self, ancestor: &Ancestor, go_on: &mut impl FnMut(&Segment) -> bool) -> bool {
         let first = first_own(ancestor.branch);

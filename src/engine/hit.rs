@@ -25,11 +25,11 @@ const COMMAND_BYTES_MAX: usize = 400;
 pub(super) struct HitReader<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) context_lines: u32,
-    pub(crate) finds: Finds<'a>,
+    pub(crate) finds: MatchFinder<'a>,
 }
 
 /// How the match is found in a text.
-pub(super) enum Finds<'a> {
+pub(super) enum MatchFinder<'a> {
     /// By a query's words, in the passage that the index found.
     Words(&'a mut Snippeter),
     /// By a pattern, in the whole text.
@@ -46,8 +46,8 @@ impl Inner {
         let (header, body) = self.body_of(hit, reader.namespace).await?;
         let text = searchable_text(&body).unwrap_or_default();
         let place = match &mut reader.finds {
-            Finds::Pattern(pattern) => place_of_pattern(&text, pattern),
-            Finds::Words(snippeter) => {
+            MatchFinder::Pattern(pattern) => place_of_pattern(&text, pattern),
+            MatchFinder::Words(snippeter) => {
                 let start = usize::try_from(hit.byte_start).unwrap_or(usize::MAX);
                 let passage = passage_at(&text, start).ok_or_else(|| ReadError::Damaged {
                     position: hit.position,
@@ -61,7 +61,7 @@ impl Inner {
         let Some((passage, snippet)) = place else {
             return Ok(None);
         };
-        let mut found = located(&text, passage, snippet, reader.context_lines);
+        let mut found = locate_match(&text, passage, snippet, reader.context_lines);
         found.role = match &body {
             EventBody::MessageAppended(message) => Some(message.role),
             _ => None,
@@ -117,7 +117,7 @@ impl Inner {
 }
 
 /// Locates the match of a passage in the text, with its context.
-fn located(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> HitDetails {
+fn locate_match(text: &str, passage: Passage<'_>, snippet: Snippet, around: u32) -> HitDetails {
     let first = snippet.first.clone();
     let lines = |text: &str| text.bytes().filter(|&b| b == b'\n').count() as u64;
     let line = passage.line + lines(&passage.text[..first.start]);

@@ -17,18 +17,17 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::{
-    Dense, Inner,
+    Inner, PackingMode, consistency_check,
     error::{ReadError, SearchError},
     reindex,
-    searchable::{Searchable, searchable},
+    searchable::{SearchableContent, searchable},
     sequencer::lock,
-    witness,
 };
 use treering_domain::{Cause, Position, with_causes};
 use treering_log::LogIdentity;
 use treering_search::{IndexError, SearchIndex, SearchOptions};
 
-pub(super) use super::reindex::remake;
+pub(super) use super::reindex::rebuild_index;
 
 /// An index at least this far behind commits rarely: each commit creates a segment, and many small
 /// segments are merged over and over.
@@ -72,15 +71,15 @@ pub(super) enum IndexPlace {
 
 /// Why the index was refused.
 #[derive(Debug)]
-pub(super) enum IndexRefused {
+pub(super) enum IndexRefusal {
     /// The log regressed: the index has events of this log that the log lacks.
-    WentBack {
+    Regressed {
         what: String,
     },
     Index(IndexError),
 }
 
-impl From<IndexError> for IndexRefused {
+impl From<IndexError> for IndexRefusal {
     fn from(error: IndexError) -> Self {
         Self::Index(error)
     }
@@ -88,7 +87,7 @@ impl From<IndexError> for IndexRefused {
 
 /// The state of the indexer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
+pub(super) enum IndexerState {
     /// The index is open and follows the log.
     Following,
     /// The index could not be opened, but it may still be usable.
@@ -109,7 +108,7 @@ pub(super) struct Indexer {
     hurry: Notify,
     /// The task has ended.
     ended: watch::Sender<bool>,
-    doing: Mutex<Doing>,
+    doing: Mutex<IndexerState>,
     /// Searches use a substitute, because the index at `place` is unusable.
     pub(super) stands_in: AtomicBool,
     /// Held while the index is written to or replaced.
@@ -127,28 +126,28 @@ impl Indexer {
     /// is retried, or the index is rebuilt if it is unusable.
     ///
     /// # Errors
-    /// [`IndexRefused::WentBack`] when the index belongs to this log and has events that the log
+    /// [`IndexRefusal::Regressed`] when the index belongs to this log and has events that the log
     /// lacks.
     pub(crate) fn open(
         place: IndexPlace,
         identity: LogIdentity,
         head: u64,
-    ) -> Result<Self, IndexRefused> {
-        reindex::tidy(&place);
+    ) -> Result<Self, IndexRefusal> {
+        reindex::clean_up(&place);
         let opened = open_index(&place, identity);
         let unusable = |reason: String| {
             tracing::warn!(reason, "the search index is rebuilt from the log");
-            Doing::Remaking { reason }
+            IndexerState::Remaking { reason }
         };
         let (index, doing) = match opened {
-            Ok(index) => match knows_more(index.reached().offset, head) {
-                None => (Some(index), Doing::Following),
-                Some(what) => return Err(IndexRefused::WentBack { what }),
+            Ok(index) => match find_regression(index.reached().offset, head) {
+                None => (Some(index), IndexerState::Following),
+                Some(what) => return Err(IndexRefusal::Regressed { what }),
             },
             Err(IndexError::NeedsRebuild { reason }) => (None, unusable(reason)),
             Err(error) => {
                 tracing::warn!(error = %with_causes(&error), "the search index could not be opened; retrying");
-                (None, Doing::Opening)
+                (None, IndexerState::Opening)
             }
         };
         let stands_in = index.is_none();
@@ -195,10 +194,10 @@ impl Indexer {
         }
         let (count, message) = self.failures.borrow().clone();
         match self.doing() {
-            Doing::Remaking { reason } => Some(format!("it is being rebuilt: {reason}")),
+            IndexerState::Remaking { reason } => Some(format!("it is being rebuilt: {reason}")),
             _ if count > 0 => Some(message),
-            Doing::Opening => Some("it is not yet open".to_owned()),
-            Doing::Following => None,
+            IndexerState::Opening => Some("it is not yet open".to_owned()),
+            IndexerState::Following => None,
         }
     }
 
@@ -265,11 +264,11 @@ impl Indexer {
         }
     }
 
-    fn doing(&self) -> Doing {
+    fn doing(&self) -> IndexerState {
         lock(&self.doing).clone()
     }
 
-    fn set_doing(&self, doing: Doing) {
+    fn set_doing(&self, doing: IndexerState) {
         *lock(&self.doing) = doing;
     }
 
@@ -293,25 +292,25 @@ impl Indexer {
     }
 
     /// Publishes what was committed to an index, unless the index was found damaged meanwhile.
-    pub(super) fn came_to(&self, index: &Arc<SearchIndex>, offset: u64) {
+    pub(super) fn publish_commit(&self, index: &Arc<SearchIndex>, offset: u64) {
         let doing = lock(&self.doing);
-        if *doing == Doing::Following && Arc::ptr_eq(index, &self.index()) {
+        if *doing == IndexerState::Following && Arc::ptr_eq(index, &self.index()) {
             self.reached.send_replace(offset);
         }
     }
 
     /// Marks an index as damaged, after a search found it so: it is rebuilt.
-    pub(crate) fn condemn(&self, index: &Arc<SearchIndex>, reason: &str) {
+    pub(crate) fn mark_damaged(&self, index: &Arc<SearchIndex>, reason: &str) {
         let mut doing = lock(&self.doing);
         // Another search was first, or the index has been replaced.
-        if *doing != Doing::Following || !Arc::ptr_eq(index, &self.index()) {
+        if *doing != IndexerState::Following || !Arc::ptr_eq(index, &self.index()) {
             return;
         }
         tracing::warn!(
             reason,
             "the search index is damaged; it is rebuilt from the log"
         );
-        *doing = Doing::Remaking {
+        *doing = IndexerState::Remaking {
             reason: reason.to_owned(),
         };
         self.reached.send_replace(0);
@@ -327,7 +326,7 @@ impl Indexer {
         let reached = index.reached().offset;
         self.replace(index);
         self.stands_in.store(false, Ordering::Release);
-        self.set_doing(Doing::Following);
+        self.set_doing(IndexerState::Following);
         self.note_success();
         self.reached.send_replace(reached);
     }
@@ -335,7 +334,7 @@ impl Indexer {
 
 /// Returns the evidence of a regressed log, if an index has seen event `known` but the log ends at
 /// `head`.
-pub(super) fn knows_more(known: u64, head: u64) -> Option<String> {
+pub(super) fn find_regression(known: u64, head: u64) -> Option<String> {
     let missing = known.checked_sub(head).filter(|missing| *missing > 0)?;
     Some(format!(
         "the log ends at event {head}, but the search index has event {known}: {missing} events \
@@ -353,7 +352,7 @@ pub(super) fn open_index(
         IndexPlace::Unchanged(dir) => (dir, false),
     };
     let made = dir.join("meta.json").exists();
-    if made && !witness::index_is_of(dir, identity) {
+    if made && !consistency_check::index_is_of(dir, identity) {
         return Err(IndexError::NeedsRebuild {
             reason: "it belongs to another log".to_owned(),
         });
@@ -374,7 +373,7 @@ pub(super) fn open_index(
 
 /// Records in an index's folder which log it belongs to.
 pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> {
-    witness::sign_index(dir, identity).map_err(|source| IndexError::Io {
+    consistency_check::sign_index(dir, identity).map_err(|source| IndexError::Io {
         action: "signed",
         dir: dir.to_owned(),
         source,
@@ -396,9 +395,9 @@ pub(super) async fn run(weak: Weak<Inner>) {
     while let Some(inner) = weak.upgrade() {
         let closing = inner.closing.load(Ordering::Acquire);
         if closing {
-            if indexer.doing() == Doing::Following && held(&inner).is_ok() {
+            if indexer.doing() == IndexerState::Following && held(&inner).is_ok() {
                 let _gate = indexer.gate.lock().await;
-                let is_whole = inner.options.dense == Dense::WhenClosed;
+                let is_whole = inner.options.packing == PackingMode::WhenClosed;
                 let last = async {
                     while step(&inner).await? && is_whole {}
                     finish(&inner).await
@@ -406,7 +405,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 if let Err(error) = last.await {
                     tracing::warn!(error = %with_causes(&error), "the search index was not committed; it continues from its last commit");
                 }
-                if inner.options.dense == Dense::WhenClosed {
+                if inner.options.packing == PackingMode::WhenClosed {
                     let index = indexer.index();
                     let joined = blocking(move || index.join_before_closing()).await;
                     if let Err(error) = joined {
@@ -418,7 +417,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
         }
         match work(&inner).await {
             Ok(worked) => {
-                if indexer.doing() == Doing::Following {
+                if indexer.doing() == IndexerState::Following {
                     indexer.note_success();
                 }
                 if worked {
@@ -488,18 +487,18 @@ async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let indexer = &inner.indexer;
     held(inner)?;
     match indexer.doing() {
-        Doing::Following => {
+        IndexerState::Following => {
             let _gate = indexer.gate.lock().await;
             step(inner).await
         }
-        Doing::Opening => {
+        IndexerState::Opening => {
             let inner = Arc::clone(inner);
             let opened =
                 blocking(move || open_index(&inner.indexer.place, inner.indexer.identity)).await;
             indexer.answers(Arc::new(opened?));
             Ok(true)
         }
-        Doing::Remaking { .. } => remake(inner, |_| {}).await.map(|_| true),
+        IndexerState::Remaking { .. } => rebuild_index(inner, |_| {}).await.map(|_| true),
     }
 }
 
@@ -538,12 +537,12 @@ async fn recover(indexer: &Arc<Indexer>, failure: Failure) {
     let damage = match failure {
         Failure::Index(IndexError::NeedsRebuild { reason }) => Some(reason),
         Failure::NotHeld => None,
-        _ if indexer.doing() == Doing::Following => recover_writer(indexer, failures).await,
+        _ if indexer.doing() == IndexerState::Following => recover_writer(indexer, failures).await,
         _ => None,
     };
     if let Some(reason) = damage {
         tracing::warn!(reason, "the search index is rebuilt from the log");
-        indexer.set_doing(Doing::Remaking { reason });
+        indexer.set_doing(IndexerState::Remaking { reason });
     }
     tokio::time::sleep(RETRY_PAUSE).await;
     let longer = RETRY_PAUSE * (1 << failures.min(5)) - RETRY_PAUSE * 2;
@@ -600,13 +599,13 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     let left = added.not_indexed;
     inner.indexer.not_indexed.fetch_add(left, Ordering::AcqRel);
     if added.committed {
-        inner.indexer.came_to(&index, index.reached().offset);
+        inner.indexer.publish_commit(&index, index.reached().offset);
     }
     Ok(true)
 }
 
 /// The result of adding records.
-pub(super) struct Added {
+pub(super) struct AddOutcome {
     pub(crate) committed: bool,
     /// Events that could not be read.
     pub(crate) not_indexed: u64,
@@ -617,9 +616,9 @@ pub(super) async fn add_some(
     inner: &Arc<Inner>,
     index: &Arc<SearchIndex>,
     head: u64,
-) -> Result<Added, Failure> {
+) -> Result<AddOutcome, Failure> {
     let from = index.added_to().offset + 1;
-    let Searchable {
+    let SearchableContent {
         events,
         reached,
         not_indexed,
@@ -632,7 +631,7 @@ pub(super) async fn add_some(
         }
         index.commit_if_due()
     });
-    Ok(Added {
+    Ok(AddOutcome {
         committed: committed.await?,
         not_indexed,
     })
@@ -642,6 +641,6 @@ async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
     let index = inner.indexer.index();
     let committed = Arc::clone(&index);
     let reached = blocking(move || committed.commit()).await?;
-    inner.indexer.came_to(&index, reached.offset);
+    inner.indexer.publish_commit(&index, reached.offset);
     Ok(())
 }

@@ -3,9 +3,9 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    prepare::Prepared,
-    recent::{NameFacts, Names, Recent},
+    prepare::ValidatedBatch,
     test_events::*,
+    unpublished_names::{NameFacts, Names, UnpublishedNames},
     *,
 };
 use treering_domain::{AppendCommand, AppendOutcome, ContentHash, NewEvent, Rule};
@@ -27,8 +27,8 @@ async fn life() {
 }
 
 fn head(engine: &Engine, id: ConversationId) -> u64 {
-    let views = engine.inner.views.load();
-    views
+    let projections = engine.inner.projections.load();
+    projections
         .conversation(Namespace::default().key(id))
         .unwrap()
         .unwrap()
@@ -37,19 +37,25 @@ fn head(engine: &Engine, id: ConversationId) -> u64 {
 }
 
 fn rows(engine: &Engine) -> usize {
-    let views = engine.inner.views.load();
+    let projections = engine.inner.projections.load();
     (0..100)
-        .filter(|n| views.key(&ns(), &format!("key {n}")).unwrap().1.is_some())
+        .filter(|n| {
+            projections
+                .key(&ns(), &format!("key {n}"))
+                .unwrap()
+                .1
+                .is_some()
+        })
         .count()
 }
 
 async fn is_what_a_rebuild_makes(engine: &Engine) {
-    let before = engine.inner.views.load().digest().unwrap();
+    let before = engine.inner.projections.load().digest().unwrap();
     let mut rebuilding = engine.rebuild(true, false);
     while let Some(item) = futures::StreamExt::next(&mut rebuilding).await {
         item.unwrap();
     }
-    assert_eq!(engine.inner.views.load().digest().unwrap(), before);
+    assert_eq!(engine.inner.projections.load().digest().unwrap(), before);
 }
 
 // Keys that only make retries harmless were kept for ever, so twenty thousand appends grew the
@@ -86,7 +92,7 @@ async fn idempotency_key_is_known_until_it_expires() {
 
     // Keys must be recognised wherever they are stored: also in blocks, and after a restart.
     let options = OpenOptions {
-        dense: Dense::WhenClosed,
+        packing: PackingMode::WhenClosed,
         ..OpenOptions::new(folder.path())
     };
     Engine::open(options).await.unwrap().close().await;
@@ -170,7 +176,7 @@ fn expired_key_is_looked_up_again_by_the_writer() {
         ..said(id, "text")
     };
     let command = AppendCommand::new(ns(), vec![event]);
-    let prepared = Prepared::new(command, &Limits::default()).unwrap();
+    let prepared = ValidatedBatch::new(command, &Limits::default()).unwrap();
     let entry = KeyEntry {
         namespace: ns(),
         key: "key".to_owned(),
@@ -185,12 +191,12 @@ fn expired_key_is_looked_up_again_by_the_writer() {
         keys: [("key".to_owned(), entry.clone())].into(),
         ..NameFacts::default()
     };
-    let recent = Recent::new(9);
+    let recent = UnpublishedNames::new(9);
     let names = |reached, now| {
         let names = recent.names(&prepared, &facts(reached), TimestampMicros(now));
         match names.unwrap() {
             Names::Known(known) => Some(known),
-            Names::LookAgain => None,
+            Names::Retry => None,
         }
     };
     assert_eq!(names(8, 69), Some(vec![(0, 3)]));

@@ -7,25 +7,26 @@
 //!
 //! It knows nothing of gRPC, the command line or any provider's format.
 //!
-//! The code calls the projections `views`.
+//! The code calls the projections `projections`.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod append;
+mod append_watch;
 mod backups;
 mod catch_up;
+mod consistency_check;
 pub mod context;
 mod conversations;
 mod damage;
 mod delta;
-mod dense;
 mod derived;
 mod erase;
 pub mod error;
-mod feed;
 mod fold;
 mod formats;
 mod grep;
+mod group_queue;
 mod health;
 mod history;
 mod hit;
@@ -39,11 +40,11 @@ mod lookup_tests;
 mod measures;
 mod memory;
 #[cfg(all(test, unix))]
-mod moved_tests;
+mod moved_folder_tests;
 #[cfg(test)]
 mod names_tests;
-mod news;
 mod open;
+mod packing;
 #[cfg(test)]
 mod patch_tests;
 mod patches;
@@ -57,7 +58,6 @@ mod read;
 #[cfg(test)]
 mod read_tests;
 mod rebuild;
-mod recent;
 mod reindex;
 mod repair;
 #[cfg(test)]
@@ -81,10 +81,10 @@ mod test_events;
 pub mod testkit;
 mod tool_calls;
 #[cfg(test)]
-mod trouble_tests;
+mod unconfirmed_log_tests;
+mod unpublished_names;
 mod usage;
 mod verify;
-mod witness;
 mod work;
 
 use std::{
@@ -98,16 +98,16 @@ use std::{
 #[cfg(feature = "digest")]
 pub use self::context::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
 pub use self::{
-    append::Pending,
+    append::AppendFuture,
     context::{
-        BranchValues, BuildQuery, Built, CompactCommand, CompactOutcome, CompactionPlan,
+        BranchValues, BuildQuery, BuiltRequest, CompactCommand, CompactOutcome, CompactionPlan,
         ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, LONG_TERM_LABEL,
-        PlanQuery, Return, SetContext, Spawn, Spawned, ToolSnapshot,
+        PlanQuery, ResultDigest, ReturnCommand, SetContext, SpawnCommand, SpawnOutcome,
     },
     derived::{derived_id, is_derived},
     erase::{
-        EraseCommand, EraseError, EraseItem, EraseOutcome, EraseTarget, ErasedEvent, ErasedWhy,
-        ErasingAtOpen, KeptBlob, Retention, SharedBy,
+        EraseCommand, EraseError, EraseItem, EraseOutcome, EraseReason, EraseTarget, ErasedEvent,
+        ErasureAtOpen, KeptBlob, Retention, SharedBy,
     },
     error::*,
     formats::{StoreFormats, store_formats},
@@ -115,10 +115,10 @@ pub use self::{
     measures::{CacheUse, Measures},
     query::*,
     repair::{Repair, repair},
-    salvage::{CutConversation, SalvageError, Salvaged, salvage},
-    search::{SearchLate, SearchStage},
+    salvage::{CutConversation, SalvageError, SalvageOutcome, salvage},
+    search::{SearchStage, SearchTimeout},
     sequencer::Companion,
-    ship::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure},
+    ship::{BackupNote, ShipMark, ShipQuery, ShipmentItem, ShippedBlock, ShippedErasure},
     signature::{SignatureError, Signer, receipt_signer, signed_object},
 };
 pub use self::{erase::hash_of_stubs, ship::last_batch};
@@ -126,7 +126,7 @@ use self::{
     history::History,
     pseudonyms::Pseudonyms,
     sequencer::EngineSequencer,
-    states::{HotSet, SharedViews},
+    states::{CachedConversations, SharedProjections},
 };
 use treering_base::disk::DiskSpace;
 use treering_context::heuristics::Heuristics;
@@ -145,7 +145,8 @@ pub use treering_log::{
 };
 /// The text in which search counts bytes and lines, and which parts of it are reasoning.
 pub use treering_search::{
-    Copies, Hit, QUERY_BYTES_MAX, Reading, Scores, SearchFilters, is_reasoning_at, searchable_text,
+    DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, Scores, SearchFilters, is_reasoning_at,
+    searchable_text,
 };
 
 /// Options for opening a store.
@@ -158,10 +159,10 @@ pub struct OpenOptions {
     /// Whether to append or only read, and whether to create a missing store.
     pub mode: OpenMode,
     /// When the log is packed into blocks.
-    pub dense: Dense,
+    pub packing: PackingMode,
     /// Build the projections from the log, whatever is in the folder: for projections that were
     /// found damaged ([`ReadError::ViewsDamaged`]).
-    pub views_anew: bool,
+    pub fresh_projections: bool,
     /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
     /// The store then does so at every later opening, whatever this field says. If the key was
     /// lost, a new one is created only where this is set.
@@ -176,7 +177,7 @@ pub struct OpenOptions {
 
 /// When the events of a log are packed into compressed blocks (`docs/FORMAT.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dense {
+pub enum PackingMode {
     /// In the background, once a segment is full or nothing was appended for some seconds. Closing
     /// packs only what takes little time.
     #[default]
@@ -194,8 +195,8 @@ impl OpenOptions {
             data_dir: data_dir.into(),
             limits: Limits::default(),
             mode: OpenMode::Create,
-            dense: Dense::default(),
-            views_anew: false,
+            packing: PackingMode::default(),
+            fresh_projections: false,
             pseudonyms: false,
             only_checked: false,
             quotas: Quotas::default(),
@@ -266,18 +267,18 @@ struct Inner {
     /// Restores the folder's lock file if it was deleted. Returns false if another folder is at the
     /// path, or if another process holds the lock.
     keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
-    views: SharedViews,
-    hot: Arc<HotSet>,
-    views_path: Option<PathBuf>,
+    projections: SharedProjections,
+    cached_set: Arc<CachedConversations>,
+    projections_path: Option<PathBuf>,
     /// Held while the projections change.
-    views_gate: Arc<Mutex<()>>,
+    projections_gate: Arc<Mutex<()>>,
     reader: Arc<LogReader>,
     writer: GroupWriter<EngineSequencer>,
     /// Log offset up to which the projections are current: the head that all reads see.
     published: Arc<AtomicU64>,
-    news: news::News,
+    news: append_watch::AppendReceiver,
     /// Published events that are not indexed yet, as far as there is room.
-    feed: Arc<feed::Feed>,
+    feed: Arc<group_queue::GroupQueue>,
     closing: Arc<AtomicBool>,
     damaged: Mutex<Option<DamageMet>>,
     refusals: measures::Refusals,
@@ -286,17 +287,17 @@ struct Inner {
     /// disk, or the system does not report it.
     disk: Mutex<Option<DiskSpace>>,
     /// The conversations that cannot be served to their end.
-    marks: Arc<damage::Marks>,
+    quarantine: Arc<damage::QuarantineList>,
     /// Held by the running rebuild; at most one runs at a time.
     rebuilding: Arc<tokio::sync::Mutex<()>>,
-    erasings: erase::Erasings,
+    erasings: erase::ErasureCounter,
     indexer: Arc<indexer::Indexer>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
     work: work::Work,
     /// `None` if the log is in memory or read-only.
-    density: Option<dense::Density>,
-    erasing_at_open: ErasingAtOpen,
+    packer: Option<packing::LogPacker>,
+    erasing_at_open: ErasureAtOpen,
     /// `None` if the log is in memory.
     files: Option<Arc<RedbLog>>,
     /// Held shared while a request is handed to the writer, exclusively to keep all appends out.
@@ -367,14 +368,14 @@ impl Engine {
         namespace: &Namespace,
         id: &str,
     ) -> Result<ConversationId, ReadError> {
-        let views = self.inner.views.load_full();
+        let projections = self.inner.projections.load_full();
         if let Ok(conversation) = id.parse::<ConversationId>()
-            && (self.inner.hot.contains(namespace.key(conversation))
+            && (self.inner.cached_set.contains(namespace.key(conversation))
                 || self.inner.find_row(namespace, conversation)?.is_some())
         {
             return Ok(conversation);
         }
-        match views.by_source_id(namespace, id)?.as_slice() {
+        match projections.by_source_id(namespace, id)?.as_slice() {
             [] => Err(ReadError::ConversationNotFound { id: id.to_owned() }),
             [conversation] => Ok(*conversation),
             several => Err(ReadError::AmbiguousSourceId {
@@ -395,11 +396,16 @@ impl Engine {
         source_id: &str,
     ) -> Result<Option<ConversationId>, ReadError> {
         let derived = derived_id(namespace, "source", &[source, source_id]);
-        if self.inner.hot.contains(namespace.key(derived)) {
+        if self.inner.cached_set.contains(namespace.key(derived)) {
             return Ok(Some(derived));
         }
         let mut found = Vec::new();
-        for id in self.inner.views.load().by_source_id(namespace, source_id)? {
+        for id in self
+            .inner
+            .projections
+            .load()
+            .by_source_id(namespace, source_id)?
+        {
             let row = self.inner.row(namespace, id)?;
             if row.info.source == source {
                 found.push(id);
@@ -420,7 +426,7 @@ impl Engine {
 impl Inner {
     fn history(&self) -> History {
         History {
-            views: self.views.load_full(),
+            projections: self.projections.load_full(),
             reader: Arc::clone(&self.reader),
         }
     }
@@ -431,7 +437,7 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationId,
     ) -> Result<Option<ConversationRow>, ReadError> {
-        Ok(self.views.load().conversation(namespace.key(id))?)
+        Ok(self.projections.load().conversation(namespace.key(id))?)
     }
 
     fn row(&self, namespace: &Namespace, id: ConversationId) -> Result<ConversationRow, ReadError> {
@@ -444,7 +450,7 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationId,
     ) -> Result<ConversationState, ReadError> {
-        let state = self.views.load().state(namespace.key(id))?;
+        let state = self.projections.load().state(namespace.key(id))?;
         state.ok_or_else(|| ReadError::ConversationNotFound { id: id.to_string() })
     }
 
@@ -467,7 +473,7 @@ impl Inner {
             return self.history().branch(key, row.active).map(Arc::new);
         };
         // A conversation may have very many branches: read only this one.
-        let branch = self.views.load().branch_named(key, name)?;
+        let branch = self.projections.load().branch_named(key, name)?;
         branch
             .map(Arc::new)
             .ok_or_else(|| ReadError::BranchNotFound {

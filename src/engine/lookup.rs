@@ -8,16 +8,17 @@ use super::{
     error::ReadError,
     history::{History, Segment, same_event, stored},
     query::{
-        BranchAddress, EventName, GetQuery, GotEvent, LatestEvent, LatestQuery, NamedEvent, Wanted,
+        BranchAddress, EventName, EventSelector, FoundEvent, GetQuery, LatestEvent, LatestQuery,
+        NamedEvent,
     },
-    work::{self, Lane, lane_for_page},
+    work::{self, PriorityClass, priority_for_page},
 };
 use treering_domain::{
     BranchId, BranchName, ConversationId, ConversationKey, ConversationRow, EventId, Namespace,
     Revision,
 };
 use treering_log::{LogError, Record};
-use treering_projections::{EventEntry, Finding, Within};
+use treering_projections::{EventEntry, EventRange, EventTerm};
 
 /// Up to this many branches are queried one by one. Beyond that, a conversation that has no
 /// matching event on any branch is skipped as a whole.
@@ -31,7 +32,7 @@ impl Engine {
     /// [`ReadError`] when a conversation or its branch does not exist or cannot be read.
     pub async fn latest(&self, query: LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let read = |engine: Self| async move { engine.inner.latest(&query).await };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Checks that a branch exists; without a name, the active one.
@@ -46,28 +47,28 @@ impl Engine {
             inner.branch_id(&inner.history(), &row, address.branch.as_ref())?;
             Ok(())
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Returns events by their names, in the requested order.
     ///
     /// # Errors
     /// [`ReadError`] when a stored event cannot be read.
-    pub async fn get_events(&self, query: GetQuery) -> Result<Vec<GotEvent>, ReadError> {
-        let lane = lane_for_page(query.names.len());
+    pub async fn get_events(&self, query: GetQuery) -> Result<Vec<FoundEvent>, ReadError> {
+        let lane = priority_for_page(query.names.len());
         let read = |engine: Self| async move { engine.inner.get_events(&query).await };
         self.on(lane, read).await
     }
 }
 
 /// The space left in an answer.
-struct Room {
+struct AnswerSpace {
     bytes_left: usize,
     is_empty: bool,
     headers_only: bool,
 }
 
-impl Room {
+impl AnswerSpace {
     fn new(bytes_max: usize, headers_only: bool) -> Self {
         Self {
             bytes_left: bytes_max,
@@ -91,10 +92,10 @@ impl Room {
 impl Inner {
     pub(super) async fn latest(&self, query: &LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let history = self.history();
-        let mut room = Room::new(query.bytes_max, query.headers_only);
+        let mut room = AnswerSpace::new(query.bytes_max, query.headers_only);
         let mut found = Vec::with_capacity(query.conversations.len() * query.wanted.len());
         for conversation in &query.conversations {
-            let segments = self.looked_through(&history, query, *conversation)?;
+            let segments = self.searched_history(&history, query, *conversation)?;
             for wanted in &query.wanted {
                 work::check()?;
                 let got = match newest(&history, &segments, wanted)? {
@@ -117,7 +118,7 @@ impl Inner {
 
     /// Returns the history to be searched. Only the branch's ancestry is read: its state may be
     /// large.
-    fn looked_through(
+    fn searched_history(
         &self,
         history: &History,
         query: &LatestQuery,
@@ -148,9 +149,9 @@ impl Inner {
         Ok(self.branch(&row.namespace, row.id, Some(name))?.id)
     }
 
-    async fn get_events(&self, query: &GetQuery) -> Result<Vec<GotEvent>, ReadError> {
+    async fn get_events(&self, query: &GetQuery) -> Result<Vec<FoundEvent>, ReadError> {
         let history = self.history();
-        let mut room = Room::new(query.bytes_max, query.headers_only);
+        let mut room = AnswerSpace::new(query.bytes_max, query.headers_only);
         let mut names = HashMap::new();
         let mut all = Vec::with_capacity(query.names.len());
         for name in &query.names {
@@ -206,7 +207,7 @@ impl Inner {
         if let Some(found) = self.with_id(history, namespace, id, id.offset()).await? {
             return Ok(Some(found));
         }
-        match history.views.event_id(namespace, id)? {
+        match history.projections.event_id(namespace, id)? {
             Some(offset) => self.with_id(history, namespace, id, offset).await,
             None => Ok(None),
         }
@@ -233,7 +234,7 @@ impl Inner {
     }
 }
 
-const NOTHING: GotEvent = GotEvent {
+const NOTHING: FoundEvent = FoundEvent {
     event: None,
     body_left_out: false,
 };
@@ -242,7 +243,7 @@ const NOTHING: GotEvent = GotEvent {
 pub(super) fn newest<'s>(
     history: &History,
     segments: &'s [Segment],
-    wanted: &Wanted,
+    wanted: &EventSelector,
 ) -> Result<Option<(EventEntry, &'s BranchName)>, ReadError> {
     let mut without: Option<ConversationKey> = None;
     for (index, segment) in segments.iter().enumerate() {
@@ -255,7 +256,7 @@ pub(super) fn newest<'s>(
             || index > SEGMENTS_ASKED && segments[index - 1].conversation != id
         {
             let finding = finding(wanted);
-            let any = finding.map(|by| history.views.has_event(id, by));
+            let any = finding.map(|by| history.projections.has_event(id, by));
             if any.transpose()? == Some(false) {
                 without = Some(id);
                 continue;
@@ -268,32 +269,34 @@ pub(super) fn newest<'s>(
     Ok(None)
 }
 
-fn finding(wanted: &Wanted) -> Option<Finding<'_>> {
+fn finding(wanted: &EventSelector) -> Option<EventTerm<'_>> {
     match wanted {
-        Wanted::Key(key) => Some(Finding::Key(key)),
-        Wanted::Type(type_name) => Some(Finding::Type(type_name)),
-        Wanted::Kind(_) => None,
+        EventSelector::Key(key) => Some(EventTerm::Key(key)),
+        EventSelector::Type(type_name) => Some(EventTerm::Type(type_name)),
+        EventSelector::Kind(_) => None,
     }
 }
 
 fn newest_own(
     history: &History,
     segment: &Segment,
-    wanted: &Wanted,
+    wanted: &EventSelector,
 ) -> Result<Option<EventEntry>, ReadError> {
-    let views = &history.views;
-    let within = Within {
+    let projections = &history.projections;
+    let within = EventRange {
         conversation: segment.conversation,
         branch: Some(segment.branch),
         first: segment.first,
         last: segment.last,
     };
     let found = match wanted {
-        Wanted::Key(key) => views.latest_event(&within, Finding::Key(key)),
-        Wanted::Type(type_name) => views.latest_event(&within, Finding::Type(type_name)),
-        Wanted::Kind(kind) => {
+        EventSelector::Key(key) => projections.latest_event(&within, EventTerm::Key(key)),
+        EventSelector::Type(type_name) => {
+            projections.latest_event(&within, EventTerm::Type(type_name))
+        }
+        EventSelector::Kind(kind) => {
             let bounds = (segment.first, segment.last);
-            views.latest_of_kind(segment.conversation, segment.branch, kind.number(), bounds)
+            projections.latest_of_kind(segment.conversation, segment.branch, kind.number(), bounds)
         }
     };
     Ok(found?)
@@ -315,14 +318,14 @@ async fn got(
     offset: u64,
     record: Record,
     branch: Option<BranchName>,
-    room: &mut Room,
-) -> Result<GotEvent, ReadError> {
+    room: &mut AnswerSpace,
+) -> Result<FoundEvent, ReadError> {
     let has_body = !room.headers_only && room.takes(record.body.bytes_len());
     let body = match has_body {
         true => history.reader.body(&record).await?,
         false => history.found_by(&record)?,
     };
-    Ok(GotEvent {
+    Ok(FoundEvent {
         event: Some(NamedEvent {
             event: stored(offset, record, body),
             branch,

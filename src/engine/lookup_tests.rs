@@ -21,7 +21,7 @@ fn custom(id: ConversationId, type_name: &str, data: Vec<u8>) -> NewEvent {
     NewEvent::new(id, EventBody::Custom(custom))
 }
 
-fn latest_of(id: ConversationId, branch: Option<&str>, wanted: Vec<Wanted>) -> LatestQuery {
+fn latest_of(id: ConversationId, branch: Option<&str>, wanted: Vec<EventSelector>) -> LatestQuery {
     LatestQuery {
         namespace: ns(),
         conversations: vec![id],
@@ -33,12 +33,12 @@ fn latest_of(id: ConversationId, branch: Option<&str>, wanted: Vec<Wanted>) -> L
     }
 }
 
-fn key(key: &str) -> Wanted {
-    Wanted::Key(key.to_owned())
+fn key(key: &str) -> EventSelector {
+    EventSelector::Key(key.to_owned())
 }
 
 /// Returns the revision of a found event.
-fn revision(got: &GotEvent) -> Option<u64> {
+fn revision(got: &FoundEvent) -> Option<u64> {
     let event = got.event.as_ref()?;
     Some(event.event.header.revision.0)
 }
@@ -48,8 +48,8 @@ async fn latest(engine: &Engine, query: LatestQuery) -> Vec<Option<u64>> {
     found.iter().map(|found| revision(&found.got)).collect()
 }
 
-fn branch_source(id: ConversationId, branch: Option<&str>) -> Source {
-    Source::Branch {
+fn branch_source(id: ConversationId, branch: Option<&str>) -> EventSource {
+    EventSource::Branch {
         conversation: id,
         branch: branch.map(|name| BranchName::new(name).unwrap()),
     }
@@ -175,12 +175,12 @@ async fn latest_event_is_found_by_type_and_kind() {
         .await;
     }
     let wanted = vec![
-        Wanted::Type("rare".into()),
-        Wanted::Type("often".into()),
-        Wanted::Type("ofte".into()),
-        Wanted::Kind(EventKind::ConversationCreated),
-        Wanted::Kind(EventKind::MessageAppended),
-        Wanted::Kind(EventKind::Compacted),
+        EventSelector::Type("rare".into()),
+        EventSelector::Type("often".into()),
+        EventSelector::Type("ofte".into()),
+        EventSelector::Kind(EventKind::ConversationCreated),
+        EventSelector::Kind(EventKind::MessageAppended),
+        EventSelector::Kind(EventKind::Compacted),
     ];
     let query = latest_of(id, None, wanted);
     let found = latest(&engine, query.clone()).await;
@@ -458,7 +458,7 @@ async fn grown(engine: &Engine, id: ConversationId, steps: &[(u8, u8, u8, bool)]
 
 async fn check_filters(engine: &Engine, id: ConversationId, branches: &[String]) {
     let sources = branches.iter().map(|name| branch_source(id, Some(name)));
-    let sources = sources.chain([Source::Conversation(id), Source::Log]);
+    let sources = sources.chain([EventSource::Conversation(id), EventSource::Log]);
     for (source, filter) in sources.flat_map(|s| filters().into_iter().map(move |f| (s.clone(), f)))
     {
         for (backward, scan_max) in [(false, u64::MAX), (true, u64::MAX), (false, 5), (true, 5)] {
@@ -493,13 +493,13 @@ async fn check_latest(engine: &Engine, id: ConversationId, branches: &[String]) 
             let newest = events.iter().rev().find(|event| is(event));
             newest.map(|event| event.event.header.revision.0)
         };
-        let mut wanted: Vec<Wanted> = keys.map(key).to_vec();
+        let mut wanted: Vec<EventSelector> = keys.map(key).to_vec();
         let mut expected: Vec<_> = keys
             .iter()
             .map(|key| newest(&|event| tags::of(&event.event.body).key == **key))
             .collect();
         for type_name in ["t1", "t2"] {
-            wanted.push(Wanted::Type(type_name.to_owned()));
+            wanted.push(EventSelector::Type(type_name.to_owned()));
             let types = vec![type_name.to_owned()];
             let filter = ReadFilter {
                 types,
@@ -512,7 +512,7 @@ async fn check_latest(engine: &Engine, id: ConversationId, branches: &[String]) 
             EventKind::Custom,
             EventKind::BranchForked,
         ] {
-            wanted.push(Wanted::Kind(kind));
+            wanted.push(EventSelector::Kind(kind));
             expected.push(newest(&|event| event.event.header.kind == kind.number()));
         }
         let found = latest(engine, latest_of(id, Some(name), wanted)).await;
@@ -538,21 +538,21 @@ proptest! {
             let branches = grown(&engine, id, &steps).await;
             check_latest(&engine, id, &branches).await;
             check_filters(&engine, id, &branches).await;
-            check_views(&engine).await;
+            check_projections(&engine).await;
             engine.close().await;
 
             let path = folder.path().join("views.redb");
             std::fs::remove_file(path).unwrap();
             let engine = Engine::open(OpenOptions::new(folder.path())).await.unwrap();
             check_latest(&engine, id, &branches).await;
-            check_views(&engine).await;
+            check_projections(&engine).await;
             engine.close().await;
         });
     }
 }
 
 /// Checks that the projections equal what a rebuild would produce.
-async fn check_views(engine: &Engine) {
+async fn check_projections(engine: &Engine) {
     let mut items = engine.verify(&ns(), true);
     while let Some(item) = items.next().await {
         match item.unwrap() {
@@ -581,13 +581,16 @@ async fn rows_taken(events: u64) -> BTreeMap<&'static str, usize> {
         ("key of the first", key("first")),
         ("key in the middle", key(&middle)),
         ("key that is not there", key("nothing")),
-        ("type", Wanted::Type("checkpoint".into())),
-        ("type that is not there", Wanted::Type("nothing".into())),
+        ("type", EventSelector::Type("checkpoint".into())),
+        (
+            "type that is not there",
+            EventSelector::Type("nothing".into()),
+        ),
         (
             "kind of the first",
-            Wanted::Kind(EventKind::ConversationCreated),
+            EventSelector::Kind(EventKind::ConversationCreated),
         ),
-        ("kind", Wanted::Kind(EventKind::Custom)),
+        ("kind", EventSelector::Kind(EventKind::Custom)),
     ];
     let mut taken = BTreeMap::new();
     for (name, wanted) in cases {
@@ -654,7 +657,7 @@ async fn lookups_during_appends_are_monotonic() {
         let query = latest_of(
             id,
             None,
-            vec![key("k"), Wanted::Kind(EventKind::MessageAppended)],
+            vec![key("k"), EventSelector::Kind(EventKind::MessageAppended)],
         );
         let found = latest(&engine, query).await;
         let now = found[0].unwrap();

@@ -100,7 +100,7 @@ impl Engine {
     /// [`ReadError`] when the log or the projections cannot be read.
     pub async fn measures(&self) -> Result<Measures, ReadError> {
         let inner = &self.inner;
-        let views = inner.views.load_full();
+        let projections = inner.projections.load_full();
         let log = inner.log.stats(ShardId::default()).await?;
         let limits = &inner.options.limits;
         let files = inner.files.as_ref().map(|files| files.file_measures());
@@ -123,12 +123,12 @@ impl Engine {
                 most(limits.queue_bytes_max),
             ),
             head,
-            views_durable: views.durable().min(head),
+            views_durable: projections.durable().min(head),
             index_reached: inner.indexer.reached().min(head),
             not_indexed: inner.indexer.not_indexed(),
             log_bytes: log.bytes,
             log_segments: log.segments,
-            views_bytes: views.file_bytes(),
+            views_bytes: projections.file_bytes(),
             index_bytes: inner.indexer.index().size_bytes().ok(),
             disk: self.disk_space(),
             disk_floor_bytes: self.disk_space().map_or(0, |disk| self.floor_of(disk)),
@@ -136,7 +136,7 @@ impl Engine {
             subscription_lag: inner.followers.largest_lag(head),
             caches: inner.cache_uses(),
             damaged_conversations: inner.marks.count(),
-            unreadable_positions: views.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
+            unreadable_positions: projections.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             damaged_reads: self.damage_met().map_or(0, |met| met.reads),
         })
     }
@@ -231,12 +231,12 @@ pub(super) struct Follower {
 
 impl Follower {
     /// Records that the event at this offset was delivered.
-    pub(crate) fn saw(&self, offset: u64) {
+    pub(crate) fn record_delivery(&self, offset: u64) {
         self.seen.store(offset, Ordering::Relaxed);
     }
 
     /// Records whether it is up to date and waits.
-    pub(crate) fn waits(&self, waits: bool) {
+    pub(crate) fn record_waiting(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 }
@@ -246,7 +246,7 @@ impl Followers {
     /// value is dropped.
     pub(crate) fn join(&self, offset: u64) -> Arc<Follower> {
         let follower = Arc::new(Follower::default());
-        follower.saw(offset);
+        follower.record_delivery(offset);
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&follower));
@@ -281,12 +281,12 @@ mod tests {
     fn only_reading_followers_have_lag() {
         let followers = Followers::default();
         let (slow, quiet) = (followers.join(0), followers.join(3));
-        slow.saw(10);
-        quiet.waits(true);
+        slow.record_delivery(10);
+        quiet.record_waiting(true);
         assert_eq!((followers.count(), followers.largest_lag(50)), (2, 40));
         drop(slow);
         assert_eq!((followers.count(), followers.largest_lag(50)), (1, 0));
-        quiet.waits(false);
+        quiet.record_waiting(false);
         assert_eq!(followers.largest_lag(50), 47);
     }
 }

@@ -39,12 +39,12 @@ where
 
 /// The capacity of a cache that another thread owns.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct CacheAllowance {
     used: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Room {
+impl CacheAllowance {
     pub(crate) fn note_used(&self, bytes: usize) {
         self.used.store(bytes as u64, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl Room {
     }
 }
 
-impl Cache for Room {
+impl Cache for CacheAllowance {
     fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -114,7 +114,7 @@ impl Inner {
     pub(super) fn caches(&self) -> [(&'static str, &dyn Cache); 6] {
         let [windows, sent, long_term] = self.contexts.shared();
         [
-            ("states", &self.hot.room),
+            ("states", &self.cached_set.room),
             ("frames", self.reader.cache()),
             ("windows", windows),
             ("remembered_requests", sent),

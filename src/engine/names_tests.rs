@@ -53,17 +53,17 @@ async fn by_ids(engine: &Engine, ids: Vec<EventId>) -> Vec<Option<u64>> {
         bytes_max: 1 << 20,
     };
     let found = engine.get_events(query).await.unwrap();
-    let revision = |got: &GotEvent| Some(got.event.as_ref()?.event.header.revision.0);
+    let revision = |got: &FoundEvent| Some(got.event.as_ref()?.event.header.revision.0);
     found.iter().map(revision).collect()
 }
 
 async fn count(engine: &Engine) -> usize {
-    let query = ReadQuery::all(ns(), Source::Log);
+    let query = ReadQuery::all(ns(), EventSource::Log);
     engine.read_all(query).await.unwrap().len()
 }
 
 /// Checks that the projections equal what a rebuild would produce.
-async fn check_views(engine: &Engine) {
+async fn check_projections(engine: &Engine) {
     let mut items = engine.verify(&ns(), true);
     while let Some(item) = items.next().await {
         if let VerifyItem::Fault(fault) = item.unwrap() {
@@ -112,7 +112,7 @@ async fn chosen_event_id_is_kept_and_unique() {
         .await
         .unwrap();
     assert_eq!(count(&engine).await, 3);
-    check_views(&engine).await;
+    check_projections(&engine).await;
     engine.close().await;
 }
 
@@ -219,7 +219,7 @@ async fn concurrent_duplicates_are_appended_once() {
             let (engine, events) = (engine.clone(), batch(round * 20 + reader));
             tokio::spawn(async move { engine.append(skipping(events)).await.unwrap() })
         });
-        let mut places: HashMap<u64, Appended> = HashMap::new();
+        let mut places: HashMap<u64, AppendedEvent> = HashMap::new();
         let mut appended = 0;
         for (reader, outcome) in (0..).zip(join_all(at_once).await) {
             let outcome = outcome.unwrap();
@@ -232,7 +232,7 @@ async fn concurrent_duplicates_are_appended_once() {
         assert_eq!(appended, 17, "round {round}");
     }
     assert_eq!(count(&engine).await, 1 + 20 * 17);
-    check_views(&engine).await;
+    check_projections(&engine).await;
     engine.close().await;
 }
 
@@ -275,7 +275,7 @@ async fn each_event_may_have_its_own_idempotency_key() {
     assert!(repeated.repeated_key);
     assert_eq!(repeated.events, first.events[1..2]);
     assert_eq!(count(&engine).await, 6);
-    check_views(&engine).await;
+    check_projections(&engine).await;
     engine.close().await;
 }
 
@@ -367,7 +367,7 @@ async fn concurrent_counters_lose_no_update() {
                     namespace: ns(),
                     conversations: vec![id],
                     branch: None,
-                    wanted: vec![Wanted::Key("count".to_owned())],
+                    wanted: vec![EventSelector::Key("count".to_owned())],
                     as_of: None,
                     headers_only: false,
                     bytes_max: 1 << 20,
@@ -404,7 +404,7 @@ async fn concurrent_counters_lose_no_update() {
         done.unwrap();
     }
     let events = engine
-        .read_all(ReadQuery::all(ns(), Source::Log))
+        .read_all(ReadQuery::all(ns(), EventSource::Log))
         .await
         .unwrap();
     let counted = events
@@ -439,15 +439,15 @@ fn step() -> impl Strategy<Value = Step> {
 /// The expected content: plain maps of ids, keys, and newest events.
 #[derive(Default)]
 struct Model {
-    by_id: HashMap<u8, (bool, Appended)>,
-    by_key: HashMap<u8, (bool, Appended)>,
+    by_id: HashMap<u8, (bool, AppendedEvent)>,
+    by_key: HashMap<u8, (bool, AppendedEvent)>,
     /// All events that had the key.
     newest: HashMap<u8, Vec<EventId>>,
     events: usize,
 }
 
 impl Model {
-    fn known(&self, (number, _, by_key): (u8, bool, bool)) -> Option<&(bool, Appended)> {
+    fn known(&self, (number, _, by_key): (u8, bool, bool)) -> Option<&(bool, AppendedEvent)> {
         match by_key {
             true => self.by_key.get(&number),
             false => self.by_id.get(&number),
@@ -535,13 +535,13 @@ impl Model {
     }
 
     async fn check(&self, engine: &Engine) {
-        let (numbers, places): (Vec<&u8>, Vec<&(bool, Appended)>) = self.by_id.iter().unzip();
+        let (numbers, places): (Vec<&u8>, Vec<&(bool, AppendedEvent)>) = self.by_id.iter().unzip();
         let ids = numbers.iter().map(|number| chosen(u64::from(**number)));
         let found = by_ids(engine, ids.collect()).await;
         let expected: Vec<_> = places.iter().map(|(_, at)| Some(at.revision.0)).collect();
         assert_eq!(found, expected);
         assert_eq!(count(engine).await, self.events + 1);
-        check_views(engine).await;
+        check_projections(engine).await;
     }
 }
 
@@ -588,7 +588,7 @@ async fn erased_events_keep_their_ids_and_keys() {
         of_another.actor = "another".to_owned();
         let rule = refused(&engine, skipping(vec![of_another])).await.rule;
         assert!(matches!(rule, Rule::EventIdConflict { .. }), "{rule:?}");
-        check_views(&engine).await;
+        check_projections(&engine).await;
         engine.close().await;
         if !with_views {
             std::fs::remove_file(folder.path().join("views.redb")).unwrap();

@@ -14,18 +14,18 @@ use arc_swap::ArcSwap;
 
 use super::{
     Announce, Engine, Inner, OpenOptions,
-    catch_up::{VIEWS_CACHE_BYTES, beside, catch_up, empty, open_views, reopen},
-    damage::Marks,
-    dense::Density,
-    erase::{ErasingAtOpen, FoundErasing, finish_erasing},
+    catch_up::{VIEWS_CACHE_BYTES, catch_up, empty, open_projections, reopen, replacement_path},
+    consistency_check::{self, LogRelation},
+    damage::QuarantineList,
+    erase::{ErasureAtOpen, InterruptedErasure, finish_erasing},
     error::{OpenError, ReadError},
-    feed::Feed,
+    group_queue::GroupQueue,
     memory::{Cache as _, Shares},
+    packing::LogPacker,
     pseudonyms::Pseudonyms,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
-    states::HotSet,
-    witness::{self, Kinship},
+    states::CachedConversations,
 };
 use treering_base::disk;
 use treering_domain::{Cause, Limits, ShardId, TimestampMicros, with_causes};
@@ -33,7 +33,7 @@ use treering_log::{
     Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
     RedbLogOptions, WriterLimits, writer::ShardOwner,
 };
-use treering_projections::Views;
+use treering_projections::Projections;
 use treering_search::SearchIndex;
 
 /// Name of the projections' file in the data folder.
@@ -61,14 +61,14 @@ struct Parts {
     announce: Announce,
     /// Maintains the lock file; called periodically.
     keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
-    density: Option<Density>,
+    packer: Option<LogPacker>,
     files: Option<Arc<RedbLog>>,
-    views: Views,
-    views_path: Option<PathBuf>,
+    projections: Projections,
+    projections_path: Option<PathBuf>,
     index: super::indexer::IndexPlace,
     /// Erased content that is still in files.
     hidden: Option<Arc<Erasure>>,
-    erasing_at_open: ErasingAtOpen,
+    erasing_at_open: ErasureAtOpen,
 }
 
 impl Engine {
@@ -84,29 +84,29 @@ impl Engine {
         let log = Arc::new(log);
         refuse_a_log_that_went_back(&dir, &log).await?;
         let erasing_at_open = match finish_erasing(&dir, &log).await? {
-            FoundErasing::Hidden(erasure, why) => {
-                let hidden = Some((erasure, ErasingAtOpen::Hidden { why }));
+            InterruptedErasure::Hidden(erasure, why) => {
+                let hidden = Some((erasure, ErasureAtOpen::Hidden { why }));
                 let log = to_read(&options, log).await?;
                 return Self::open_to_read(options.read_only(), log, hidden).await;
             }
-            FoundErasing::Finished => ErasingAtOpen::Finished,
-            FoundErasing::Nothing => ErasingAtOpen::None,
+            InterruptedErasure::Finished => ErasureAtOpen::Finished,
+            InterruptedErasure::Nothing => ErasureAtOpen::None,
         };
         if options.mode.is_read_only() {
             return Self::open_to_read(options, log, None).await;
         }
         let begins = options.pseudonyms;
         let had_key = Pseudonyms::are_there(&dir);
-        let views_path = dir.join(VIEWS_FILE);
-        let views = if options.views_anew {
-            empty(&beside(&views_path))
+        let projections_path = dir.join(VIEWS_FILE);
+        let projections = if options.fresh_projections {
+            empty(&replacement_path(&projections_path))
         } else {
-            open_views(&views_path)
+            open_projections(&projections_path)
         };
-        let views = views.map_err(|error| failed(&dir, error))?;
+        let projections = projections.map_err(|error| failed(&dir, error))?;
         let (announcing, keeping) = (Arc::clone(&log), Arc::clone(&log));
         let parts = Parts {
-            density: Density::start(&log, options.dense),
+            packer: LogPacker::start(&log, options.packing),
             files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
             announce: Box::new(move |address, secret| {
@@ -115,8 +115,8 @@ impl Engine {
                 }
             }),
             keep_lock: Box::new(move || keeping.keep_lock()),
-            views,
-            views_path: Some(views_path),
+            projections,
+            projections_path: Some(projections_path),
             index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
             hidden: None,
             erasing_at_open,
@@ -140,14 +140,17 @@ impl Engine {
     async fn open_to_read(
         options: OpenOptions,
         log: Arc<RedbLog>,
-        hidden: Option<(Arc<Erasure>, ErasingAtOpen)>,
+        hidden: Option<(Arc<Erasure>, ErasureAtOpen)>,
     ) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
         let (hidden, erasing_at_open) = hidden.unzip();
-        let in_memory = || Views::in_memory().map_err(|error| failed(&dir, error));
-        let views = match Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_CACHE_BYTES) {
-            _ if options.views_anew || hidden.is_some() => in_memory()?,
-            Ok(views) if witness::are_of(&views, &*log) => views,
+        let in_memory = || Projections::in_memory().map_err(|error| failed(&dir, error));
+        let projections = match Projections::open_unchanged(
+            &dir.join(VIEWS_FILE),
+            VIEWS_CACHE_BYTES,
+        ) {
+            _ if options.fresh_projections || hidden.is_some() => in_memory()?,
+            Ok(projections) if consistency_check::belong_to(&projections, &*log) => projections,
             Ok(_) => in_memory()?,
             Err(error) => {
                 tracing::warn!(error = %with_causes(&error), "the projections are unusable; they are rebuilt in memory");
@@ -165,9 +168,9 @@ impl Engine {
             log,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
-            density: None,
-            views,
-            views_path: None,
+            packer: None,
+            projections,
+            projections_path: None,
         };
         Self::start(options, parts).await
     }
@@ -182,13 +185,13 @@ impl Engine {
             log: Arc::new(MemoryLog::new()),
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
-            density: None,
+            packer: None,
             files: None,
-            views: Views::in_memory().map_err(|error| failed(&dir, error))?,
-            views_path: None,
+            projections: Projections::in_memory().map_err(|error| failed(&dir, error))?,
+            projections_path: None,
             index: super::indexer::IndexPlace::Memory,
             hidden: None,
-            erasing_at_open: ErasingAtOpen::None,
+            erasing_at_open: ErasureAtOpen::None,
         };
         Self::start(
             OpenOptions {
@@ -213,18 +216,18 @@ impl Engine {
         options: OpenOptions,
     ) -> Result<Self, OpenError> {
         let dir = options.data_dir.as_path();
-        let views_path = dir.join(VIEWS_FILE);
+        let projections_path = dir.join(VIEWS_FILE);
         let parts = Parts {
             log,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
-            density: None,
+            packer: None,
             files: None,
-            views: open_views(&views_path).map_err(|error| failed(dir, error))?,
-            views_path: Some(views_path),
+            projections: open_projections(&projections_path).map_err(|error| failed(dir, error))?,
+            projections_path: Some(projections_path),
             index: super::indexer::IndexPlace::Memory,
             hidden: None,
-            erasing_at_open: ErasingAtOpen::None,
+            erasing_at_open: ErasureAtOpen::None,
         };
         Self::start(options, parts).await
     }
@@ -251,47 +254,53 @@ impl Engine {
             reader.hide(hidden);
         }
         let identity = parts.log.identity();
-        witness::refuse_a_log_that_went_back(&dir, &parts.views, &reader, acquired.head).await?;
-        let views = catch_up(
-            parts.views,
-            parts.views_path.as_deref(),
+        consistency_check::refuse_a_log_that_went_back(
+            &dir,
+            &parts.projections,
+            &reader,
+            acquired.head,
+        )
+        .await?;
+        let projections = catch_up(
+            parts.projections,
+            parts.projections_path.as_deref(),
             &reader,
             acquired.head,
             |_| {},
         )
         .await
         .map_err(|error| read_refused(&dir, error))?;
-        let marks = Marks::of(&views).map_err(|error| failed(&dir, error))?;
-        let marks = Arc::new(marks);
-        let views = Arc::new(ArcSwap::from_pointee(views));
+        let quarantine = QuarantineList::of(&projections).map_err(|error| failed(&dir, error))?;
+        let quarantine = Arc::new(quarantine);
+        let projections = Arc::new(ArcSwap::from_pointee(projections));
         let published = Arc::new(AtomicU64::new(acquired.head));
-        let (notify, news) = super::news::channel(acquired.head);
+        let (notify, news) = super::append_watch::channel(acquired.head);
         let closing = Arc::new(AtomicBool::new(false));
-        let views_gate = Arc::new(Mutex::new(()));
-        let hot = Arc::new(HotSet::default());
-        hot.room.set_room(shares.states);
+        let projections_gate = Arc::new(Mutex::new(()));
+        let cached_set = Arc::new(CachedConversations::default());
+        cached_set.room.set_room(shares.states);
         let deltas = Deltas::default();
         let sequencer = EngineSequencer::new(
             (options.limits.clone(), options.quotas.clone()),
-            Arc::clone(&views),
-            Arc::clone(&hot),
-            Arc::clone(&marks),
+            Arc::clone(&projections),
+            Arc::clone(&cached_set),
+            Arc::clone(&quarantine),
             Arc::clone(&deltas),
             Arc::clone(&published),
         );
-        let feed = Arc::new(Feed::new(FEED_BYTES_MAX));
+        let feed = Arc::new(GroupQueue::new(FEED_BYTES_MAX));
         let publisher = EnginePublisher {
-            views: Arc::clone(&views),
+            projections: Arc::clone(&projections),
             deltas,
             published: Arc::clone(&published),
             notify,
             feed: Arc::clone(&feed),
             reader: Arc::clone(&reader),
-            reopen: reopen(parts.views_path.clone()),
-            views_path: parts.views_path.clone(),
-            marks: Arc::clone(&marks),
+            reopen: reopen(parts.projections_path.clone()),
+            projections_path: parts.projections_path.clone(),
+            quarantine: Arc::clone(&quarantine),
             closing: Arc::clone(&closing),
-            gate: Arc::clone(&views_gate),
+            gate: Arc::clone(&projections_gate),
         };
         let owner = ShardOwner {
             shard,
@@ -319,14 +328,14 @@ impl Engine {
             announce: parts.announce,
             served: Mutex::default(),
             keep_lock: parts.keep_lock,
-            density: parts.density,
+            packer: parts.packer,
             erasing_at_open: parts.erasing_at_open,
             files: parts.files,
             appending: tokio::sync::RwLock::default(),
-            views,
-            hot,
-            views_path: parts.views_path,
-            views_gate,
+            projections,
+            cached_set,
+            projections_path: parts.projections_path,
+            projections_gate,
             reader,
             writer,
             published,
@@ -337,15 +346,15 @@ impl Engine {
             refusals: super::measures::Refusals::default(),
             followers: super::measures::Followers::default(),
             disk: Mutex::new(disk),
-            marks,
+            quarantine,
             rebuilding: Arc::default(),
-            erasings: super::erase::Erasings::default(),
+            erasings: super::erase::ErasureCounter::default(),
             indexer: Arc::new(indexer),
             knowledge,
             started_at: TimestampMicros::now(),
         });
         if !inner.options.mode.is_read_only() {
-            tokio::spawn(tend_views(Arc::downgrade(&inner)));
+            tokio::spawn(maintain_projections(Arc::downgrade(&inner)));
         }
         tokio::spawn(share_memory(Arc::downgrade(&inner)));
         if disk.is_some() {
@@ -357,7 +366,7 @@ impl Engine {
 
     /// Returns whether opening found an interrupted erasure, and what became of it.
     #[must_use]
-    pub fn erasing_at_open(&self) -> &ErasingAtOpen {
+    pub fn erasing_at_open(&self) -> &ErasureAtOpen {
         &self.inner.erasing_at_open
     }
 
@@ -370,11 +379,11 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let stopped = tokio::task::spawn_blocking(move || {
             inner.writer.shutdown();
-            if let Some(density) = &inner.density {
-                density.close();
+            if let Some(packer) = &inner.packer {
+                packer.close();
             }
             if !inner.options.mode.is_read_only()
-                && let Err(error) = inner.views.load().make_durable()
+                && let Err(error) = inner.projections.load().make_durable()
             {
                 tracing::warn!(error = %with_causes(&error), "the projections were not made durable; the next start catches up");
             }
@@ -383,9 +392,9 @@ impl Engine {
             tracing::error!(error = %with_causes(&error), "the writer did not stop cleanly");
         }
         self.inner.indexer.close().await;
-        let have_grown = self.inner.views.load().have_grown();
-        if self.inner.let_views_go().await && have_grown {
-            self.inner.compact_views().await;
+        let have_grown = self.inner.projections.load().have_grown();
+        if self.inner.close_projections().await && have_grown {
+            self.inner.compact_projections().await;
         }
         if let Err(error) = self.inner.log.close().await {
             tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly; the next start repairs it");
@@ -419,23 +428,25 @@ fn pseudonyms(options: &OpenOptions) -> std::io::Result<Option<Pseudonyms>> {
 /// them is opened for writing: a refusal changes nothing.
 async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(), OpenError> {
     let index_path = dir.join(INDEX_FOLDER);
-    let went_back = |what: String| OpenError::WentBack {
+    let went_back = |what: String| OpenError::Regressed {
         path: dir.to_owned(),
         what,
     };
-    match witness::kinship_of_index(&index_path, &**log) {
-        Kinship::Later => return Err(went_back(witness::LATER_TIMELINE.to_owned())),
-        Kinship::Current => {
+    match consistency_check::relation_of_index(&index_path, &**log) {
+        LogRelation::Later => return Err(went_back(consistency_check::LATER_TIMELINE.to_owned())),
+        LogRelation::Current => {
             // An index that cannot be opened proves nothing; opening it for writing reports why.
             let index = SearchIndex::open_unchanged(&index_path);
             let known = index.map_or(0, |index| index.reached().offset);
-            if let Some(what) = super::indexer::knows_more(known, log.head()) {
+            if let Some(what) = super::indexer::find_regression(known, log.head()) {
                 return Err(went_back(what));
             }
         }
-        Kinship::Earlier | Kinship::Foreign => {}
+        LogRelation::Earlier | LogRelation::Foreign => {}
     }
-    let Ok(views) = Views::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_LOOK_CACHE_BYTES) else {
+    let Ok(projections) =
+        Projections::open_unchanged(&dir.join(VIEWS_FILE), VIEWS_LOOK_CACHE_BYTES)
+    else {
         return Ok(());
     };
     let reader = LogReader::new(
@@ -443,29 +454,29 @@ async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(
         ShardId::default(),
         VIEWS_LOOK_CACHE_BYTES,
     );
-    witness::refuse_a_log_that_went_back(dir, &views, &reader, log.head()).await
+    consistency_check::refuse_a_log_that_went_back(dir, &projections, &reader, log.head()).await
 }
 
 impl Inner {
     /// Closes the projections once running reads have ended: another engine may open the folder
     /// while handles of this one remain. Returns true if no one uses them any more.
-    async fn let_views_go(&self) -> bool {
-        let views = self.views.swap(Arc::new(Views::closed()));
+    async fn close_projections(&self) -> bool {
+        let projections = self.projections.swap(Arc::new(Projections::closed()));
         let patience = tokio::time::Instant::now() + READS_END_WITHIN;
-        while Arc::strong_count(&views) > 1 && tokio::time::Instant::now() < patience {
+        while Arc::strong_count(&projections) > 1 && tokio::time::Instant::now() < patience {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        Arc::into_inner(views).is_some()
+        Arc::into_inner(projections).is_some()
     }
 
     /// Returns free pages of the projections' file to the file system.
-    async fn compact_views(&self) {
-        let Some(path) = self.views_path.clone() else {
+    async fn compact_projections(&self) {
+        let Some(path) = self.projections_path.clone() else {
             return;
         };
-        let however_long = self.options.dense == super::Dense::WhenClosed;
+        let however_long = self.options.packing == super::PackingMode::WhenClosed;
         let compact = move || {
-            if let Err(error) = Views::compact(&path, however_long) {
+            if let Err(error) = Projections::compact(&path, however_long) {
                 tracing::warn!(error = %with_causes(&error), "the projections' file could not be compacted");
             }
         };
@@ -486,7 +497,7 @@ fn log_options() -> RedbLogOptions {
 }
 
 /// Makes the projections durable periodically, and rebuilds them when they are damaged.
-async fn tend_views(inner: std::sync::Weak<Inner>) {
+async fn maintain_projections(inner: std::sync::Weak<Inner>) {
     let mut durable_to = 0;
     let mut mend_from = Instant::now();
     loop {
@@ -496,8 +507,8 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
             return;
         }
         (inner.keep_lock)();
-        if inner.views.load().are_damaged() {
-            if mend_from <= Instant::now() && !inner.mend_views().await {
+        if inner.projections.load().are_damaged() {
+            if mend_from <= Instant::now() && !inner.repair_projections().await {
                 mend_from = Instant::now() + MEND_AGAIN_AFTER;
             }
             continue;
@@ -506,8 +517,8 @@ async fn tend_views(inner: std::sync::Weak<Inner>) {
         if published == durable_to {
             continue;
         }
-        let views = inner.views.load_full();
-        let done = tokio::task::spawn_blocking(move || views.make_durable()).await;
+        let projections = inner.projections.load_full();
+        let done = tokio::task::spawn_blocking(move || projections.make_durable()).await;
         match done {
             Ok(Ok(_)) => durable_to = published,
             Ok(Err(error)) => {
@@ -549,7 +560,7 @@ pub(super) fn log_refused(dir: &Path, error: LogError) -> OpenError {
         },
         LogError::ReadOnly { .. } => OpenError::ReadOnly { path },
         LogError::NoStore { .. } => OpenError::NoStore { path },
-        LogError::WentBack { what } => OpenError::WentBack { path, what },
+        LogError::Regressed { what } => OpenError::Regressed { path, what },
         error @ LogError::NewerFormat { .. } => OpenError::NewerFormat {
             path,
             source: Cause::of(error),
@@ -569,13 +580,13 @@ pub(super) fn log_refused(dir: &Path, error: LogError) -> OpenError {
     }
 }
 
-fn index_refused(dir: &Path, error: super::indexer::IndexRefused) -> OpenError {
+fn index_refused(dir: &Path, error: super::indexer::IndexRefusal) -> OpenError {
     match error {
-        super::indexer::IndexRefused::WentBack { what } => OpenError::WentBack {
+        super::indexer::IndexRefusal::Regressed { what } => OpenError::Regressed {
             path: dir.to_owned(),
             what,
         },
-        super::indexer::IndexRefused::Index(error) => failed(dir, error),
+        super::indexer::IndexRefusal::Index(error) => failed(dir, error),
     }
 }
 

@@ -95,17 +95,17 @@ fn log_bytes(dir: &Path) -> u64 {
 }
 
 /// The appended data, by revision.
-type Appended = BTreeMap<Revision, Vec<u8>>;
+type AppendedBodies = BTreeMap<Revision, Vec<u8>>;
 
 /// Checks that every way to read returns what was appended.
-async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
-    let states = |events: &[NamedEvent]| -> Appended {
+async fn check(engine: &Engine, appended: &AppendedBodies, branches: &[&str]) {
+    let states = |events: &[NamedEvent]| -> AppendedBodies {
         let states = events.iter().filter(|e| e.event.header.kind == 47);
         states
             .map(|event| (event.event.header.revision, data_of(event)))
             .collect()
     };
-    let source = Source::Conversation(id());
+    let source = EventSource::Conversation(id());
     let query = ReadQuery::all(ns(), source.clone());
     let read = engine.read_all(query.clone()).await.unwrap();
     assert!(states(&read) == *appended, "forward");
@@ -115,7 +115,7 @@ async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
     };
     let read = engine.read_all(backward).await.unwrap();
     assert!(states(&read) == *appended, "backward");
-    let of_log = ReadQuery::all(ns(), Source::Log);
+    let of_log = ReadQuery::all(ns(), EventSource::Log);
     let read = engine.read_all(of_log).await.unwrap();
     assert!(states(&read) == *appended, "the log");
 
@@ -144,7 +144,7 @@ async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
             namespace: ns(),
             conversations: vec![id()],
             branch: Some(BranchName::new(branch).unwrap()),
-            wanted: vec![Wanted::Key("state".to_owned())],
+            wanted: vec![EventSelector::Key("state".to_owned())],
             as_of: None,
             headers_only: false,
             bytes_max: usize::MAX,
@@ -165,9 +165,9 @@ async fn check(engine: &Engine, appended: &Appended, branches: &[&str]) {
     let mut events = Vec::new();
     while let Some(brought) = followed.next().await {
         match brought.unwrap() {
-            Subscribed::Event(event) => events.push(*event),
-            Subscribed::CaughtUp(_) => break,
-            Subscribed::FellBehind(_) => {}
+            SubscriptionItem::Event(event) => events.push(*event),
+            SubscriptionItem::CaughtUp(_) => break,
+            SubscriptionItem::FellBehind(_) => {}
         }
     }
     assert!(states(&events) == *appended, "followed");
@@ -203,7 +203,7 @@ fn step() -> impl Strategy<Value = Step> {
 async fn run(dir: &Path, steps: Vec<Step>) {
     let mut engine = open(dir).await;
     append(&engine, vec![created()]).await;
-    let mut appended = Appended::new();
+    let mut appended = AppendedBodies::new();
     let mut data = noise(0, 20_000);
     let mut names = vec!["main".to_owned()];
     let mut branch = BranchName::new("main").unwrap();
@@ -246,7 +246,7 @@ async fn run(dir: &Path, steps: Vec<Step>) {
                     item.unwrap();
                 }
             }
-            Step::Dense => engine.make_dense().await.unwrap(),
+            Step::Dense => engine.pack_log().await.unwrap(),
         }
     }
     let names: Vec<_> = names.iter().map(String::as_str).collect();
@@ -284,7 +284,7 @@ async fn growing_state_stores_only_what_is_new() {
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
     let mut data = noise(0, 40_000);
-    let (mut raw, mut appended) = (0, Appended::new());
+    let (mut raw, mut appended) = (0, AppendedBodies::new());
     for step in 1..=60 {
         data.extend(noise(step, 1_000));
         raw += data.len() as u64;
@@ -292,7 +292,7 @@ async fn growing_state_stores_only_what_is_new() {
         appended.insert(outcome.events[0].revision, data.clone());
     }
     check(&engine, &appended, &["main"]).await;
-    engine.make_dense().await.unwrap();
+    engine.pack_log().await.unwrap();
     check(&engine, &appended, &["main"]).await;
     engine.close().await;
     assert!(raw > 4_000_000);
@@ -307,7 +307,7 @@ async fn missing_patch_base_does_not_refuse_an_event() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
-    let mut appended = Appended::new();
+    let mut appended = AppendedBodies::new();
     let large = noise(1, patch::PATCHED_BYTES_MAX + 1);
     for data in [&b"small"[..], &noise(2, 10_000), &large, &large[1..], b""] {
         let outcome = append(&engine, vec![state(data)]).await;
@@ -361,7 +361,7 @@ async fn patches_on_an_erased_state_stay_readable() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
-    let mut appended = Appended::new();
+    let mut appended = AppendedBodies::new();
     // Noise does not compress, so the needle appears in it literally.
     let plain = noise(9, 80_000);
     for step in 1..=12_u64 {
@@ -410,7 +410,7 @@ async fn salvaged_states_are_stored_as_patches() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let engine = open(dir.path()).await;
     append(&engine, vec![created()]).await;
-    let mut appended = Appended::new();
+    let mut appended = AppendedBodies::new();
     let mut data = noise(0, 80_000);
     for step in 1..=40 {
         data.extend(noise(step, 100));

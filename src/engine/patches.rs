@@ -10,8 +10,8 @@ use super::{
     Inner,
     error::ReadError,
     lookup,
-    prepare::{PatchBase, Prepared, PreparedPatch},
-    query::Wanted,
+    prepare::{PatchBase, ValidatedBatch, ValidatedPatch},
+    query::EventSelector,
 };
 use treering_domain::{Namespace, NewEvent, with_causes};
 use treering_log::{RecordBody, patch};
@@ -19,7 +19,7 @@ use treering_proto::body::EncodedBody;
 
 impl Inner {
     /// Finds the bases of a batch's bodies and computes the patches.
-    pub(super) async fn look_up_patches(&self, prepared: &mut Prepared) {
+    pub(super) async fn look_up_patches(&self, prepared: &mut ValidatedBatch) {
         for index in 0..prepared.bodies.len() {
             let body = &prepared.bodies[index];
             if body.delta_of.is_empty() || !body.is_blob() {
@@ -36,9 +36,9 @@ impl Inner {
 
     async fn patch_of(
         &self,
-        prepared: &Prepared,
+        prepared: &ValidatedBatch,
         index: usize,
-    ) -> Result<Option<PreparedPatch>, ReadError> {
+    ) -> Result<Option<ValidatedPatch>, ReadError> {
         let body = &prepared.bodies[index];
         if body.bytes.len() > patch::PATCHED_BYTES_MAX {
             return Ok(None);
@@ -56,7 +56,7 @@ impl Inner {
         };
         // This fails only if zstd runs out of memory; then the body is stored whole.
         let different = patch::diff(&other, &body.bytes).unwrap_or_default();
-        Ok(different.map(|bytes| PreparedPatch {
+        Ok(different.map(|bytes| ValidatedPatch {
             base,
             bytes: bytes.into(),
         }))
@@ -76,7 +76,7 @@ impl Inner {
         let history = self.history();
         let branch = self.branch_id(&history, &row, event.branch.as_ref())?;
         let segments = history.lineage_to(row.key(), branch, row.head)?;
-        let wanted = Wanted::Key(key.to_owned());
+        let wanted = EventSelector::Key(key.to_owned());
         let Some((entry, _)) = lookup::newest(&history, &segments, &wanted)? else {
             return Ok(None);
         };
@@ -96,7 +96,7 @@ impl Inner {
 
 /// Returns the last earlier event of the batch that has the key, goes to the same branch and has a
 /// large body.
-fn earlier_in_batch(prepared: &Prepared, index: usize) -> Option<usize> {
+fn earlier_in_batch(prepared: &ValidatedBatch, index: usize) -> Option<usize> {
     let events = &prepared.command.events;
     let (event, key) = (&events[index], &prepared.bodies[index].delta_of);
     (0..index).rev().find(|at| {

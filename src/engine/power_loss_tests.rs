@@ -7,7 +7,7 @@ use futures::StreamExt;
 
 use super::{Companion, Engine, open::VIEWS_FILE, query::*};
 use treering_domain::*;
-use treering_log::{OpenMode, RedbLog, RedbLogOptions, redb::simulated::SimulatedDisk};
+use treering_log::{OpenMode, RedbLog, RedbLogOptions, redb::simulated_disk::SimulatedDisk};
 
 /// Returns the number of seeds; `TREERING_POWER_LOSS_SEEDS`, which the log's own test uses too,
 /// overrides it.
@@ -19,7 +19,7 @@ fn seeds() -> u64 {
 }
 
 /// Acknowledged events by place.
-type Kept = BTreeMap<(ConversationId, Revision), EventId>;
+type AcknowledgedEvents = BTreeMap<(ConversationId, Revision), EventId>;
 
 struct Random(u64);
 
@@ -57,7 +57,7 @@ fn noting() -> Companion {
     Companion::new(|events, placed| {
         let (namespace, id) = notes();
         let body = EventBody::MessageAppended(MessageAppended::text(Role::User, "noted"));
-        let note = |(event, placed): (&NewEvent<_>, &Placed)| NewEvent {
+        let note = |(event, placed): (&NewEvent<_>, &SequencedEvent)| NewEvent {
             actor: noted(event.conversation, placed.at.revision),
             ..NewEvent::new(id, body.clone())
         };
@@ -66,7 +66,7 @@ fn noting() -> Companion {
 }
 
 /// Appends messages, forks and large results until the power fails.
-async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
+async fn work(engine: &Engine, random: &mut Random, kept: &mut AcknowledgedEvents) {
     let mut ids: Vec<_> = kept.keys().map(|(id, _)| *id).collect();
     ids.dedup();
     let (system, id) = notes();
@@ -118,10 +118,10 @@ async fn work(engine: &Engine, random: &mut Random, kept: &mut Kept) {
 
 /// Checks that everything acknowledged is stored and everything stored is sound; all of it counts
 /// as kept from now on.
-async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
-    let query = ReadQuery::all(Namespace::default(), Source::Log);
+async fn check(engine: &Engine, kept: &mut AcknowledgedEvents, seed: u64) {
+    let query = ReadQuery::all(Namespace::default(), EventSource::Log);
     let events = engine.read_all(query).await.unwrap();
-    let there: Kept = events
+    let there: AcknowledgedEvents = events
         .iter()
         .map(|event| {
             let header = &event.event.header;
@@ -134,7 +134,7 @@ async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
     assert_eq!(there.len(), events.len(), "seed {seed}: a place twice");
     let (system, _) = notes();
     let notes = engine
-        .read_all(ReadQuery::all(system, Source::Log))
+        .read_all(ReadQuery::all(system, EventSource::Log))
         .await
         .unwrap();
     let notes = notes.iter().map(|note| note.event.header.actor.clone());
@@ -156,10 +156,10 @@ async fn check(engine: &Engine, kept: &mut Kept, seed: u64) {
 async fn run_seed(seed: u64) {
     let mut random = Random(seed << 24);
     let dir = tempfile::tempdir().unwrap();
-    let views = dir.path().join(VIEWS_FILE);
+    let projections = dir.path().join(VIEWS_FILE);
     let older = dir.path().join("older");
     let mut disk = SimulatedDisk::new(seed);
-    let mut kept = Kept::new();
+    let mut kept = AcknowledgedEvents::new();
     for _round in 0..3 {
         disk.crash_after(50 + random.below(1_500));
         if let Some(engine) = open(&disk, dir.path()).await {
@@ -168,15 +168,15 @@ async fn run_seed(seed: u64) {
         }
         // The projections' file is current, older, or gone, independently of the log.
         match random.below(3) {
-            0 if older.exists() => drop(std::fs::copy(&older, &views).unwrap()),
-            1 if views.exists() => std::fs::remove_file(&views).unwrap(),
+            0 if older.exists() => drop(std::fs::copy(&older, &projections).unwrap()),
+            1 if projections.exists() => std::fs::remove_file(&projections).unwrap(),
             _ => {}
         }
         disk = disk.after_crash();
         let engine = open(&disk, dir.path()).await.expect("it opens again");
         check(&engine, &mut kept, seed).await;
         engine.close().await;
-        std::fs::copy(&views, &older).unwrap();
+        std::fs::copy(&projections, &older).unwrap();
     }
 }
 

@@ -23,14 +23,14 @@ use treering_proto::{
 
 /// A body as it will be stored.
 #[derive(Clone, Debug)]
-pub(super) struct PreparedBody {
+pub(super) struct ValidatedBody {
     /// The body preceded by its tags.
     pub(crate) bytes: Bytes,
     pub(crate) hash: ContentHash,
     /// Event key of a similar event, or empty.
     pub(crate) delta_of: String,
     /// The difference from another body, once that was looked up.
-    pub(crate) patch: Option<PreparedPatch>,
+    pub(crate) patch: Option<ValidatedPatch>,
     /// Content hash and salt for the event's own idempotency key, if it has one. Each event has its
     /// own salt, which is erased with that event and no other.
     pub(crate) own_key: Option<(ContentHash, KeySalt)>,
@@ -38,7 +38,7 @@ pub(super) struct PreparedBody {
 
 /// The difference of a body from another one.
 #[derive(Clone, Debug)]
-pub(super) struct PreparedPatch {
+pub(super) struct ValidatedPatch {
     pub(crate) base: PatchBase,
     pub(crate) bytes: Bytes,
 }
@@ -52,7 +52,7 @@ pub(super) enum PatchBase {
     Event(usize),
 }
 
-impl PreparedBody {
+impl ValidatedBody {
     fn new(bytes: Bytes, body: &EventBody) -> Self {
         let delta_of = match body {
             EventBody::Custom(custom) => custom.delta_of.clone(),
@@ -68,7 +68,7 @@ impl PreparedBody {
     }
 
     /// Returns false when another event was appended with this event's own key. See
-    /// [`Prepared::may_be`].
+    /// [`ValidatedBatch::may_be`].
     pub(crate) fn may_be(&self, used: &KeyEntry) -> bool {
         let Some((content_hash, _)) = self.own_key else {
             return false;
@@ -96,9 +96,9 @@ impl PreparedBody {
 
 /// A validated batch, complete except for what must be looked up.
 #[derive(Clone, Debug)]
-pub(super) struct Prepared {
+pub(super) struct ValidatedBatch {
     pub(crate) command: AppendCommand<EncodedBody>,
-    pub(crate) bodies: Vec<PreparedBody>,
+    pub(crate) bodies: Vec<ValidatedBody>,
     /// Hash over everything that the caller chose. Only set for batches with a key.
     pub(crate) content_hash: ContentHash,
     /// The salt with which the log hashes `content_hash`.
@@ -113,26 +113,26 @@ pub(super) struct Prepared {
     creates: bool,
     /// The caller's events that are already stored, in order. They are currently removed from the
     /// command.
-    skipped: Vec<Skipped>,
+    skipped: Vec<StoredDuplicate>,
 }
 
 /// An event that is already stored.
 #[derive(Clone, Debug)]
-struct Skipped {
+struct StoredDuplicate {
     /// The index of the caller's event.
     own: usize,
     event: NewEvent<EncodedBody>,
-    body: PreparedBody,
+    body: ValidatedBody,
 }
 
 /// The first event of a conversation.
 #[derive(Clone, Debug)]
 struct Creation {
     event: NewEvent<EncodedBody>,
-    body: PreparedBody,
+    body: ValidatedBody,
 }
 
-impl Prepared {
+impl ValidatedBatch {
     /// Checks the limits and encodes what is not encoded yet.
     pub(crate) fn new<B: Encode>(
         command: AppendCommand<B>,
@@ -158,7 +158,7 @@ impl Prepared {
                 "body_bytes_max",
             )?;
             bytes += body.len();
-            let mut body = PreparedBody::new(body, event.body.body());
+            let mut body = ValidatedBody::new(body, event.body.body());
             if event.idempotency_key.is_some() {
                 body.own_key = Some((event_hash(&event, &body), KeySalt::random()));
             }
@@ -264,7 +264,7 @@ impl Prepared {
             };
             let Some((event, body)) = next else { break };
             if known.next_if_eq(&own).is_some() {
-                self.skipped.push(Skipped { own, event, body });
+                self.skipped.push(StoredDuplicate { own, event, body });
             } else {
                 self.command.events.push(event);
                 self.bodies.push(body);
@@ -273,7 +273,7 @@ impl Prepared {
     }
 
     /// Returns the caller's events, including removed ones, with their indexes and bodies.
-    pub(crate) fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &PreparedBody)> {
+    pub(crate) fn own_events(&self) -> Vec<(usize, &NewEvent<EncodedBody>, &ValidatedBody)> {
         let first = usize::from(self.creates);
         let here = self.command.events.iter().zip(&self.bodies).skip(first);
         let here = here
@@ -389,7 +389,7 @@ fn creation<B: Encode>(event: NewEvent<B>) -> Result<Creation, AppendError> {
     check_short_texts(0, &event)?;
     let event = encoded(0, event)?;
     let bytes = tags::join(&event.tags, event.body.bytes());
-    let body = PreparedBody::new(bytes, event.body.body());
+    let body = ValidatedBody::new(bytes, event.body.body());
     Ok(Creation { event, body })
 }
 
@@ -522,7 +522,7 @@ impl PartsHasher {
     }
 
     /// Hashes what the caller chose of an event.
-    fn event(&mut self, event: &NewEvent<EncodedBody>, body: &PreparedBody) {
+    fn event(&mut self, event: &NewEvent<EncodedBody>, body: &ValidatedBody) {
         self.part(event.conversation.0.as_bytes());
         let branch = event.branch.as_ref();
         self.part(branch.map_or(b"" as &[u8], |name| name.as_str().as_bytes()));
@@ -548,7 +548,7 @@ impl PartsHasher {
 /// Hashes what the caller chose of a batch.
 fn content_hash(
     command: &AppendCommand<EncodedBody>,
-    bodies: &[PreparedBody],
+    bodies: &[ValidatedBody],
     creation: Option<&Creation>,
 ) -> ContentHash {
     let mut hasher = PartsHasher::default();
@@ -564,7 +564,7 @@ fn content_hash(
 }
 
 /// Hashes what the caller chose of one event.
-fn event_hash(event: &NewEvent<EncodedBody>, body: &PreparedBody) -> ContentHash {
+fn event_hash(event: &NewEvent<EncodedBody>, body: &ValidatedBody) -> ContentHash {
     let mut hasher = PartsHasher::default();
     hasher.event(event, body);
     hasher.end()
@@ -573,10 +573,10 @@ fn event_hash(event: &NewEvent<EncodedBody>, body: &PreparedBody) -> ContentHash
 /// Returns whether a stored event with the same id equals `event` in everything that its author
 /// chose, except the branch, whose name may have changed. For an erased event only the headers are
 /// compared.
-pub(super) fn says_the_same(
+pub(super) fn is_same_event(
     stored: (&EventHeader, Option<ContentHash>),
     event: &NewEvent<EncodedBody>,
-    body: &PreparedBody,
+    body: &ValidatedBody,
 ) -> bool {
     let (header, hash) = stored;
     header.conversation == event.conversation
@@ -593,13 +593,13 @@ mod tests {
     use super::*;
     use treering_domain::Namespace;
 
-    fn prepared(actor: &str) -> Prepared {
+    fn prepared(actor: &str) -> ValidatedBatch {
         let mut event = NewEvent::new(ConversationId::generate(), EventBody::BranchActivated);
         event.conversation = ConversationId::default();
         event.actor = actor.to_owned();
         let mut command = AppendCommand::new(Namespace::default(), vec![event]);
         command.idempotency_key = Some("key".to_owned());
-        Prepared::new(command, &Limits::default()).unwrap()
+        ValidatedBatch::new(command, &Limits::default()).unwrap()
     }
 
     // A retry is recognised by its content, although each attempt has its own salt. Once the salt

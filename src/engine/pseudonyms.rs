@@ -101,7 +101,7 @@ impl Pseudonyms {
     }
 
     /// Replaces the actors, correlation ids and idempotency keys of a batch.
-    pub(super) fn disguise<B>(&self, command: &mut AppendCommand<B>) {
+    pub(super) fn pseudonymize<B>(&self, command: &mut AppendCommand<B>) {
         let namespace = &command.namespace;
         if let Some(key) = &mut command.idempotency_key {
             *key = self.of(namespace, key);

@@ -11,41 +11,45 @@ use std::{
 };
 
 use super::{
+    append_watch,
     catch_up::catch_up,
-    damage::Marks,
-    feed::Feed,
-    news,
+    damage::QuarantineList,
+    group_queue::GroupQueue,
     sequencer::{Deltas, lock},
-    states::SharedViews,
+    states::SharedProjections,
 };
 use treering_domain::{ConversationRow, with_causes};
-use treering_log::{Beat, CommittedGroup, LogReader, PublishError, Publisher};
-use treering_projections::{ViewDelta, Views, ViewsError};
+use treering_log::{CommittedGroup, Heartbeat, LogReader, PublishError, Publisher};
+use treering_projections::{ProjectionDelta, Projections, ProjectionsError};
 
 /// Pause before reopening the projections after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Reopens the projections after a failure.
-pub(super) type ReopenViews = Box<dyn Fn() -> Result<Views, ViewsError> + Send>;
+pub(super) type ReopenProjections = Box<dyn Fn() -> Result<Projections, ProjectionsError> + Send>;
 
 /// Applies committed groups to the projections.
 pub(super) struct EnginePublisher {
-    pub(crate) views: SharedViews,
+    pub(crate) projections: SharedProjections,
     pub(crate) deltas: Deltas,
     pub(crate) published: Arc<AtomicU64>,
-    pub(crate) notify: news::Sender,
-    pub(crate) feed: Arc<Feed>,
+    pub(crate) notify: append_watch::AppendNotifier,
+    pub(crate) feed: Arc<GroupQueue>,
     pub(crate) reader: Arc<LogReader>,
-    pub(crate) reopen: ReopenViews,
-    pub(crate) views_path: Option<PathBuf>,
-    pub(crate) marks: Arc<Marks>,
+    pub(crate) reopen: ReopenProjections,
+    pub(crate) projections_path: Option<PathBuf>,
+    pub(crate) marks: Arc<QuarantineList>,
     pub(crate) closing: Arc<AtomicBool>,
     /// Held while the projections change; a rebuild holds it to swap them.
     pub(crate) gate: Arc<std::sync::Mutex<()>>,
 }
 
 impl Publisher for EnginePublisher {
-    fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError> {
+    fn publish(
+        &mut self,
+        group: &Arc<CommittedGroup>,
+        beat: &Heartbeat,
+    ) -> Result<(), PublishError> {
         let reached = group.first_offset + group.records.len() as u64 - 1;
         let Some(mut delta) = lock(&self.deltas).pop_front() else {
             return Err(PublishError {
@@ -55,22 +59,24 @@ impl Publisher for EnginePublisher {
         {
             let gate = Arc::clone(&self.gate);
             let _gate = lock(&gate);
-            let views = self.views.load_full();
+            let projections = self.projections.load_full();
             // A rebuild may have found damage after the group was decided.
             self.leave_out_damaged(&mut delta);
-            let behind = views.reached().map(|reached| reached >= delta.reached);
+            let behind = projections
+                .reached()
+                .map(|reached| reached >= delta.reached);
             // A rebuild may already have reached this offset.
             if !matches!(behind, Ok(true))
-                && let Err(error) = views.apply(&delta)
+                && let Err(error) = projections.apply(&delta)
             {
-                drop(views);
+                drop(projections);
                 self.recover(reached, &error, beat)?;
             }
         }
         self.feed.push(group);
         self.published.store(reached, Ordering::Release);
         let grown = group.records.iter().map(|record| record.header.key());
-        self.notify.tell(reached, grown);
+        self.notify.announce(reached, grown);
         Ok(())
     }
 }
@@ -78,7 +84,12 @@ impl Publisher for EnginePublisher {
 impl EnginePublisher {
     /// Recovers the projections after a failure, for example because the disk is full. Nothing is
     /// lost: they are reopened and read from the log what they lack. Appends wait meanwhile.
-    fn recover(&self, head: u64, error: &ViewsError, beat: &Beat) -> Result<(), PublishError> {
+    fn recover(
+        &self,
+        head: u64,
+        error: &ProjectionsError,
+        beat: &Heartbeat,
+    ) -> Result<(), PublishError> {
         tracing::warn!(error = %with_causes(&error), "the projections failed; they are reopened and follow the log");
         let mut last = with_causes(error).to_string();
         while !self.closing.load(Ordering::Acquire) {
@@ -92,26 +103,26 @@ impl EnginePublisher {
         Err(PublishError { what: last })
     }
 
-    fn catch_up(&self, head: u64, beat: &Beat) -> Result<(), String> {
+    fn catch_up(&self, head: u64, beat: &Heartbeat) -> Result<(), String> {
         // Close the file before reopening it.
-        self.views.store(Arc::new(Views::closed()));
-        let views = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
-        let path = self.views_path.as_deref();
-        if views.path().as_deref() == path {
+        self.projections.store(Arc::new(Projections::closed()));
+        let projections = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
+        let path = self.projections_path.as_deref();
+        if projections.path().as_deref() == path {
             // Meanwhile they answer as of an earlier event. Projections that are being rebuilt
             // answer only once they are complete.
-            self.views.store(Arc::new(views.clone()));
+            self.projections.store(Arc::new(projections.clone()));
         }
-        let whole = catch_up(views, path, &self.reader, head, |_| beat.sign());
+        let whole = catch_up(projections, path, &self.reader, head, |_| beat.sign());
         let whole =
             futures::executor::block_on(whole).map_err(|error| with_causes(&error).to_string())?;
         let marked = self.marks.replace(&whole);
         marked.map_err(|error| with_causes(&error).to_string())?;
-        self.views.store(Arc::new(whole));
+        self.projections.store(Arc::new(whole));
         Ok(())
     }
 
-    fn leave_out_damaged(&self, delta: &mut ViewDelta) {
+    fn leave_out_damaged(&self, delta: &mut ProjectionDelta) {
         let whole = |row: &ConversationRow| row.damage.is_none();
         let damaged = |row: &&ConversationRow| whole(row) && self.marks.get(row.key()).is_some();
         if delta.conversations.iter().any(|row| damaged(&row)) {

@@ -3,17 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use treering_domain::{
-    Appended, BranchId, BranchName, BranchState, ContentHash, ConversationId, ConversationInfo,
-    ConversationKey, ConversationRow, Damage, EventHeader, EventId, EventKind, EventRef, JsonText,
-    Namespace, NamespaceUse, Position, Quota, Revision, Role, StoredEvent, Tags, TimestampMicros,
-    ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
+    AppendedEvent, BranchId, BranchName, BranchState, ContentHash, ConversationId,
+    ConversationInfo, ConversationKey, ConversationRow, Damage, EventHeader, EventId, EventKind,
+    EventRef, JsonText, Namespace, NamespaceUse, Position, Quota, Revision, Role, StoredEvent,
+    Tags, TimestampMicros, ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
 };
 pub use treering_projections::{ListOrder, ListPlace};
-use treering_search::{Copies, Hit, Reading, SearchFilters};
+use treering_search::{DuplicateHandling, Hit, QuerySyntax, SearchFilters};
 
 /// The source of the events of a read or subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     /// The history of a branch: its ancestors' events up to each fork, then its own.
     Branch {
         /// The conversation.
@@ -33,7 +33,7 @@ pub struct ReadQuery {
     /// The tenant.
     pub namespace: Namespace,
     /// The source of the events.
-    pub source: Source,
+    pub source: EventSource,
     /// First revision (branch, conversation) or log offset (log), inclusive.
     pub from: u64,
     /// The conversation that `from` (in a backward read `to`) is a revision of, if that is an
@@ -132,7 +132,7 @@ pub enum ReadStop {
 
 /// What to find in a branch's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum EventSelector {
     /// The newest event with this key.
     Key(String),
     /// The newest framework event of this type.
@@ -151,7 +151,7 @@ pub struct LatestQuery {
     /// The branch in each of them; `None` for the active one.
     pub branch: Option<BranchName>,
     /// What to find in each of them.
-    pub wanted: Vec<Wanted>,
+    pub wanted: Vec<EventSelector>,
     /// Consider only events up to this revision.
     pub as_of: Option<Revision>,
     /// See [`ReadQuery::headers_only`].
@@ -184,7 +184,7 @@ pub struct GetQuery {
 
 /// An event that was looked up.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GotEvent {
+pub struct FoundEvent {
     /// The event; `None` if it does not exist.
     pub event: Option<NamedEvent>,
     /// Its body was omitted because the answer was full; it has only the tags.
@@ -197,15 +197,15 @@ pub struct LatestEvent {
     /// The queried conversation.
     pub conversation: ConversationId,
     /// What was searched for.
-    pub wanted: Wanted,
+    pub wanted: EventSelector,
     /// The result.
-    pub got: GotEvent,
+    pub got: FoundEvent,
 }
 
 impl ReadQuery {
     /// Creates a query for all events of a source, forward.
     #[must_use]
-    pub fn all(namespace: Namespace, source: Source) -> Self {
+    pub fn all(namespace: Namespace, source: EventSource) -> Self {
         Self {
             namespace,
             source,
@@ -247,7 +247,7 @@ pub struct SubscribeQuery {
     /// The tenant.
     pub namespace: Namespace,
     /// The source of the events.
-    pub source: Source,
+    pub source: EventSource,
     /// Where to start.
     pub start: StartAfter,
     /// Only these kinds; empty: all.
@@ -256,7 +256,7 @@ pub struct SubscribeQuery {
 
 /// An item of a subscription.
 #[derive(Clone, Debug)]
-pub enum Subscribed {
+pub enum SubscriptionItem {
     /// An event.
     Event(Box<NamedEvent>),
     /// All existing events have been delivered; live events follow.
@@ -294,7 +294,7 @@ pub struct ConversationPage {
 
 /// Conversations that match a part of an id.
 #[derive(Clone, Debug)]
-pub struct FoundByPart {
+pub struct PartialIdMatches {
     /// At most as many as requested.
     pub conversations: Vec<ConversationSummary>,
     /// More conversations match.
@@ -517,7 +517,7 @@ impl RewindCommand {
 
 /// The result of a rewind.
 #[derive(Clone, Debug)]
-pub struct Rewound {
+pub struct RewindOutcome {
     /// The branch as it is now: a new one with the old name.
     pub branch: Arc<BranchState>,
     /// The old end of the branch; `None` if there was nothing to remove, so nothing was appended.
@@ -525,7 +525,7 @@ pub struct Rewound {
     /// The conversation's active branch.
     pub active: BranchId,
     /// The appended events.
-    pub events: Vec<Appended>,
+    pub events: Vec<AppendedEvent>,
     /// The removed events, oldest first, except those that are only about branches.
     pub went: Vec<NamedEvent>,
     /// More events were removed than returned.
@@ -536,13 +536,13 @@ pub struct Rewound {
 
 /// The result of a fork.
 #[derive(Clone, Debug)]
-pub struct Forked {
+pub struct ForkOutcome {
     /// The conversation of the new branch.
     pub conversation: ConversationId,
     /// The new branch.
     pub branch: Arc<BranchState>,
     /// The appended events.
-    pub events: Vec<Appended>,
+    pub events: Vec<AppendedEvent>,
 }
 
 /// One step of a lineage: a branch, and the part of it that belongs to the history.
@@ -694,7 +694,7 @@ pub struct SearchRequest {
     pub text: String,
     /// How `text` is parsed: as words, or as a query with "phrases", pre*, AND, OR, NOT, +must,
     /// -mustnot and (groups).
-    pub reading: Reading,
+    pub reading: QuerySyntax,
     /// `text` is a regular expression, matched against the stored text; hits come newest first.
     pub regex: bool,
     /// Maximum number of hits.
@@ -706,7 +706,7 @@ pub struct SearchRequest {
     /// Which of their events.
     pub filters: SearchFilters,
     /// Whether events of one kind with equal text are collapsed duplicates.
-    pub copies: Copies,
+    pub copies: DuplicateHandling,
     /// Also count the hits of this many conversations at most, best first. Each costs a look-up of
     /// its title. `None` for no counts.
     pub conversations_max: Option<usize>,
@@ -804,13 +804,13 @@ impl SearchRequest {
         Self {
             namespace,
             text: text.into(),
-            reading: Reading::Guess,
+            reading: QuerySyntax::Guess,
             regex: false,
             limit,
             offset: 0,
             within: ConversationFilters::default(),
             filters: SearchFilters::default(),
-            copies: Copies::Folded,
+            copies: DuplicateHandling::Folded,
             conversations_max: None,
             count_all: false,
             context_lines: 0,
@@ -836,7 +836,7 @@ pub struct SearchHit {
     /// Number of collapsed duplicates: other events of the same kind with equal text.
     pub copies: u64,
     /// The nearest of the collapsed duplicates.
-    pub copies_at: Vec<HitCopy>,
+    pub copies_at: Vec<HitDuplicate>,
 }
 
 /// The place of a match, and what the event says about itself.
@@ -874,7 +874,7 @@ pub struct HitDetails {
 
 /// A collapsed duplicate of a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HitCopy {
+pub struct HitDuplicate {
     /// The conversation.
     pub conversation: ConversationId,
     /// Its id at its source, or empty.
@@ -925,7 +925,7 @@ pub struct SearchAnswer {
     /// Number of log events that were not indexed yet.
     pub events_missing: u64,
     /// How the text was parsed.
-    pub read_as: Reading,
+    pub read_as: QuerySyntax,
     /// The text is one name made of several parts, and no event contains the whole name.
     pub parts_only: bool,
     /// A result that the `success` filter hides and that matches the query clearly better than the
@@ -980,7 +980,7 @@ pub struct Progress {
 /// A fault found by a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// `log`, `blob`, `chain`, `views` or `index`.
+    /// `log`, `blob`, `chain`, `projections` or `index`.
     pub part: &'static str,
     /// The log position, if known.
     pub position: Option<Position>,

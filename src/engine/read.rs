@@ -13,14 +13,14 @@ use super::{
     Engine, Inner,
     error::ReadError,
     history::{ENTRIES_PAGE, History, PAGE_BYTES, Segment, stored},
-    query::{NamedEvent, ReadFilter, ReadQuery, ReadStop, Source},
-    work::{self, Lane},
+    query::{EventSource, NamedEvent, ReadFilter, ReadQuery, ReadStop},
+    work::{self, PriorityClass},
 };
 use treering_domain::{
     BranchId, BranchName, ConversationKey, EventRef, Revision, limits::READ_INDEX_ROWS_MAX,
 };
 use treering_log::{LogError, Record};
-use treering_projections::{EventEntry, Finding, Within};
+use treering_projections::{EventEntry, EventRange, EventTerm};
 use treering_proto::tags;
 
 /// Records of the log that are scanned per batch.
@@ -51,10 +51,10 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let (query, make) = (Arc::new(query), Arc::new(make));
         async_stream::try_stream! {
-            let mut reading = Reading::Begins;
+            let mut reading = ReadState::Begins;
             let mut left = query.limit;
             // Most reads end after one page; longer ones continue at lower priority.
-            let mut lane = Lane::Short;
+            let mut lane = PriorityClass::Short;
             if query.backward {
                 // A backward read begins at the end, which damage may make unreadable.
                 inner.check_read_whole(&query)?;
@@ -68,8 +68,8 @@ impl Engine {
                     (next, made)
                 };
                 let (next, batch) = inner.work.run(lane, Box::pin(page)).await?;
-                (reading, lane) = (next, Lane::Bulk);
-                let batch = batch.inspect_err(|error| inner.noticed(error))?;
+                (reading, lane) = (next, PriorityClass::Bulk);
+                let batch = batch.inspect_err(|error| inner.record_damage(error))?;
                 let Some((events, made)) = batch else {
                     inner.check_read_whole(&query)?;
                     break;
@@ -101,12 +101,12 @@ impl Engine {
 }
 
 /// The state of a read between pages.
-enum Reading {
+enum ReadState {
     Begins,
     At(Cursor),
 }
 
-impl Reading {
+impl ReadState {
     /// Reads the next page and returns the state after it.
     async fn next(
         self,
@@ -126,7 +126,7 @@ impl Reading {
     }
 }
 
-impl Reading {
+impl ReadState {
     /// Returns the error that ends a read which has scanned as many events as allowed.
     fn stops(&self, query: &ReadQuery) -> Option<ReadError> {
         let Self::At(cursor) = self else { return None };
@@ -143,7 +143,7 @@ impl Inner {
     pub(super) fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let mut cursor = self.cursor_of_all(query)?;
         if let Some(stop) = &query.go_on_at {
-            cursor.go_on_at(stop, query.backward)?;
+            cursor.resume_at(stop, query.backward)?;
         }
         Ok(cursor)
     }
@@ -151,7 +151,7 @@ impl Inner {
     fn cursor_of_all(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let history = self.history();
         match &query.source {
-            Source::Log => {
+            EventSource::Log => {
                 let head = self.published.load(std::sync::atomic::Ordering::Acquire);
                 let (first, last) = (query.from.max(1), query.to.min(head));
                 Ok(Cursor::Log(LogCursor {
@@ -162,11 +162,11 @@ impl Inner {
                     history,
                 }))
             }
-            Source::Conversation(id) => {
+            EventSource::Conversation(id) => {
                 let row = self.row(&query.namespace, *id)?;
                 // There may be very many branches: look up names on demand.
                 let names = Names::new();
-                let stretch = Stretch {
+                let stretch = RevisionRange {
                     conversation: row.key(),
                     branch: None,
                     first: Revision(query.from.max(1)),
@@ -179,7 +179,7 @@ impl Inner {
                     query.backward,
                 )))
             }
-            Source::Branch {
+            EventSource::Branch {
                 conversation,
                 branch,
             } => {
@@ -210,7 +210,7 @@ impl Inner {
 }
 
 /// Returns the stretches that a branch read covers, in reading order.
-fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> Vec<Stretch> {
+fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> Vec<RevisionRange> {
     let begins_in = query.begins_in.map(|id| own.sibling(id));
     let begins_in = begins_in.filter(|id| *id != own);
     // The bound applies in the conversation that the read begins in; segments between it and the
@@ -247,7 +247,7 @@ fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> V
             } else if query.from > 0 {
                 return None;
             }
-            (first <= last).then_some(Stretch {
+            (first <= last).then_some(RevisionRange {
                 conversation: segment.conversation,
                 branch: Some(segment.branch),
                 first,
@@ -262,7 +262,7 @@ fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> V
 }
 
 /// Revisions of a conversation, both ends inclusive, on one branch or on all.
-struct Stretch {
+struct RevisionRange {
     conversation: ConversationKey,
     branch: Option<BranchId>,
     first: Revision,
@@ -278,7 +278,7 @@ pub(super) enum Cursor {
 
 impl Cursor {
     /// Skips what an earlier read has scanned.
-    fn go_on_at(&mut self, stop: &ReadStop, backward: bool) -> Result<(), ReadError> {
+    fn resume_at(&mut self, stop: &ReadStop, backward: bool) -> Result<(), ReadError> {
         let is_there = match (self, stop) {
             (Self::Log(cursor), ReadStop::Offset(offset)) => {
                 let is_there = (cursor.first..=cursor.last).contains(offset);
@@ -471,11 +471,11 @@ fn matches(history: &History, record: &Record, query: &ReadQuery) -> Result<bool
 }
 
 /// Returns the part of a filter that the index can answer.
-fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
+fn finding(filter: &ReadFilter) -> Option<EventTerm<'_>> {
     match (&filter.key, filter.types.as_slice()) {
-        (Some(key), _) if !key.is_empty() => Some(Finding::Key(key)),
-        (_, [type_name]) => Some(Finding::Type(type_name)),
-        _ if !filter.key_prefix.is_empty() => Some(Finding::KeyFrom(&filter.key_prefix)),
+        (Some(key), _) if !key.is_empty() => Some(EventTerm::Key(key)),
+        (_, [type_name]) => Some(EventTerm::Type(type_name)),
+        _ if !filter.key_prefix.is_empty() => Some(EventTerm::KeyFrom(&filter.key_prefix)),
         _ => None,
     }
 }
@@ -484,7 +484,7 @@ fn finding(filter: &ReadFilter) -> Option<Finding<'_>> {
 pub(super) struct EntryCursor {
     history: History,
     names: Names,
-    stretches: VecDeque<Stretch>,
+    stretches: VecDeque<RevisionRange>,
     backward: bool,
     waiting: VecDeque<EventEntry>,
     page: Option<Page>,
@@ -515,7 +515,7 @@ impl Page {
 }
 
 impl EntryCursor {
-    fn new(history: History, names: Names, stretches: Vec<Stretch>, backward: bool) -> Self {
+    fn new(history: History, names: Names, stretches: Vec<RevisionRange>, backward: bool) -> Self {
         Self {
             history,
             names,
@@ -530,7 +530,7 @@ impl EntryCursor {
 
     /// Skips the events before `at`; returns false if `at` is not part of the read.
     fn skip_to(&mut self, at: &EventRef) -> bool {
-        let has = |stretch: &Stretch| {
+        let has = |stretch: &RevisionRange| {
             stretch.conversation.id == at.conversation
                 && (stretch.first..=stretch.last).contains(&at.revision)
         };
@@ -642,21 +642,21 @@ impl EntryCursor {
     }
 
     /// Fetches entries from the index, unless that would read too many rows.
-    fn find(&mut self, query: &ReadQuery, by: Finding<'_>, most: usize) -> Result<(), ReadError> {
+    fn find(&mut self, query: &ReadQuery, by: EventTerm<'_>, most: usize) -> Result<(), ReadError> {
         while !self.is_unindexed && self.waiting.len() < most {
             work::check()?;
             let Some(stretch) = self.stretches.front_mut() else {
                 break;
             };
-            let within = Within {
+            let within = EventRange {
                 conversation: stretch.conversation,
                 branch: stretch.branch,
                 first: stretch.first,
                 last: stretch.last,
             };
             let bounds = (most, READ_INDEX_ROWS_MAX);
-            let views = &self.history.views;
-            let Some(found) = views.find_events(&within, by, bounds, self.backward)? else {
+            let projections = &self.history.projections;
+            let Some(found) = projections.find_events(&within, by, bounds, self.backward)? else {
                 self.is_unindexed = true;
                 break;
             };
@@ -677,7 +677,7 @@ impl EntryCursor {
     }
 
     /// Returns the revision at which a stretch continues.
-    fn next_of(&self, stretch: &Stretch) -> Revision {
+    fn next_of(&self, stretch: &RevisionRange) -> Revision {
         if self.backward {
             stretch.last
         } else {
@@ -699,8 +699,9 @@ impl EntryCursor {
         } else {
             (next, end)
         };
-        let views = &self.history.views;
-        let mut entries = views.entries(conversation, first, last, ENTRIES_PAGE, self.backward)?;
+        let projections = &self.history.projections;
+        let mut entries =
+            projections.entries(conversation, first, last, ENTRIES_PAGE, self.backward)?;
         let mut page = Page {
             conversation,
             first,

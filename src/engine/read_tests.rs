@@ -26,8 +26,8 @@ async fn batches(engine: &Engine, query: ReadQuery) -> Vec<Vec<NamedEvent>> {
     engine.read(query).try_collect().await.unwrap()
 }
 
-fn branch(id: ConversationId) -> Source {
-    Source::Branch {
+fn branch(id: ConversationId) -> EventSource {
+    EventSource::Branch {
         conversation: id,
         branch: None,
     }
@@ -45,7 +45,7 @@ async fn page_limit_includes_large_bodies() {
         let text = format!("{number} ") + &"x".repeat(LARGE);
         append(&engine, vec![said(id, text), said(id, "small".to_owned())]).await;
     }
-    let sources = [Source::Log, Source::Conversation(id), branch(id)];
+    let sources = [EventSource::Log, EventSource::Conversation(id), branch(id)];
     for (source, backward) in sources
         .into_iter()
         .flat_map(|s| [(s.clone(), false), (s, true)])
@@ -101,11 +101,16 @@ async fn long_reads_leave_slots_for_short_reads() {
             began.send(()).unwrap();
             held.await.unwrap();
         };
-        other.inner.work.run(work::Lane::Bulk, held).await.unwrap();
+        other
+            .inner
+            .work
+            .run(work::PriorityClass::Bulk, held)
+            .await
+            .unwrap();
     });
     begun.await.unwrap();
 
-    let mut whole = engine.read(ReadQuery::all(ns(), Source::Log));
+    let mut whole = engine.read(ReadQuery::all(ns(), EventSource::Log));
     let first = whole.next().await.unwrap().unwrap();
     assert!(!first.is_empty() && first.len() < 501);
     let waiting = tokio::time::timeout(Duration::from_millis(50), whole.next());
@@ -113,7 +118,7 @@ async fn long_reads_leave_slots_for_short_reads() {
     // Short reads still get their turn.
     let query = ReadQuery {
         limit: 3,
-        ..ReadQuery::all(ns(), Source::Log)
+        ..ReadQuery::all(ns(), EventSource::Log)
     };
     assert_eq!(engine.read_all(query).await.unwrap().len(), 3);
 
@@ -217,11 +222,13 @@ async fn event_that_differs_from_the_projections_is_damage() {
         engine.append(command).await.unwrap();
     }
     // The projections of one store over the log of the other.
-    ours.inner.views.store(other.inner.views.load_full());
+    ours.inner
+        .projections
+        .store(other.inner.projections.load_full());
     let mut damage = Vec::new();
     let mut query = ReadQuery::all(ns(), branch(other_id));
     damage.push(ours.read_all(query.clone()).await.unwrap_err());
-    query.source = Source::Conversation(other_id);
+    query.source = EventSource::Conversation(other_id);
     damage.push(ours.read_all(query).await.unwrap_err());
     damage.push(ours.source_meta(&ns(), other_id).await.unwrap_err());
     damage.push(ours.pending(&ns(), None, None, 10).await.unwrap_err());

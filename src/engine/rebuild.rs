@@ -10,15 +10,15 @@ use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 use super::{
     Engine, Inner,
-    catch_up::{empty, take_place},
+    catch_up::{empty, replace_projections},
     error::ReadError,
-    fold::ViewFold,
+    fold::ProjectionFold,
     indexer::held,
     query::{Progress, RebuildItem, RebuildOutcome},
     sequencer::lock,
 };
-use treering_domain::{NotDone, with_causes};
-use treering_projections::Views;
+use treering_domain::{OperationError, with_causes};
+use treering_projections::Projections;
 
 impl Engine {
     /// Rebuilds the projections, the index or both from the log. Appends and reads continue. The
@@ -27,13 +27,13 @@ impl Engine {
     /// while one runs.
     pub fn rebuild(
         &self,
-        views: bool,
+        projections: bool,
         index: bool,
     ) -> BoxStream<'static, Result<RebuildItem, ReadError>> {
         let inner = Arc::clone(&self.inner);
         let (mut sender, receiver) = mpsc::channel(16);
         tokio::spawn(async move {
-            let done = rebuild(&inner, views, index, &mut sender).await;
+            let done = rebuild(&inner, projections, index, &mut sender).await;
             // The caller may be gone; the work is done anyway.
             let _ = sender.send(done.map(RebuildItem::Outcome)).await;
         });
@@ -43,7 +43,7 @@ impl Engine {
 
 impl Inner {
     /// Rebuilds damaged projections; returns false on failure.
-    pub(super) async fn mend_views(self: &Arc<Self>) -> bool {
+    pub(super) async fn repair_projections(self: &Arc<Self>) -> bool {
         tracing::error!(
             "the projections are damaged and are rebuilt from the log; nothing is lost"
         );
@@ -66,7 +66,7 @@ type Reports = mpsc::Sender<Result<RebuildItem, ReadError>>;
 
 async fn rebuild(
     inner: &Arc<Inner>,
-    views: bool,
+    projections: bool,
     index: bool,
     reports: &mut Reports,
 ) -> Result<RebuildOutcome, ReadError> {
@@ -74,17 +74,18 @@ async fn rebuild(
     let _one = one.map_err(|_| ReadError::RebuildRuns)?;
     held(inner).map_err(ReadError::storage)?;
     let mut outcome = RebuildOutcome::default();
-    if views {
+    if projections {
         let mut told = |done, head| report(reports, "views", done, head);
-        let made = rebuild_views(inner, Appends::GoOn, &mut told).await;
+        let made = rebuild_projections(inner, Appends::GoOn, &mut told).await;
         (outcome.events, outcome.damaged) = made?;
     }
     if index {
         let head = inner.published.load(Ordering::Acquire);
-        let made = super::indexer::remake(inner, |done| report(reports, "index", done, head));
+        let made =
+            super::indexer::rebuild_index(inner, |done| report(reports, "index", done, head));
         let made = made.await.map_err(|error| {
             let what = "the search index was not rebuilt; the old one stays";
-            ReadError::storage(NotDone::new(what, error))
+            ReadError::storage(OperationError::new(what, error))
         })?;
         outcome.events = outcome.events.max(head);
         (outcome.documents, outcome.not_indexed) = (made.documents, made.not_indexed);
@@ -109,19 +110,19 @@ pub(super) enum Appends {
 
 /// Rebuilds the projections. Returns how many events were read, and how many conversations had to
 /// be marked as damaged.
-pub(super) async fn rebuild_views(
+pub(super) async fn rebuild_projections(
     inner: &Arc<Inner>,
     appends: Appends,
     report: &mut (impl FnMut(u64, u64) + Send),
 ) -> Result<(u64, u64), ReadError> {
-    let place = inner.views_path.as_deref().map(beside);
+    let place = inner.projections_path.as_deref().map(beside);
     let fresh = match &place {
         Some(place) => empty(place)?,
-        None => Views::in_memory()?,
+        None => Projections::in_memory()?,
     };
     let made = fill_and_swap(inner, Arc::new(fresh), appends, report).await;
     if let (Err(_), Some(place)) = (&made, &place)
-        && let Err(error) = Views::wipe(place)
+        && let Err(error) = Projections::wipe(place)
     {
         tracing::warn!(error = %with_causes(&error), "the unfinished projections could not be removed; the next rebuild removes them");
     }
@@ -130,17 +131,17 @@ pub(super) async fn rebuild_views(
 
 async fn fill_and_swap(
     inner: &Arc<Inner>,
-    views: Arc<Views>,
+    projections: Arc<Projections>,
     appends: Appends,
     report: &mut (impl FnMut(u64, u64) + Send),
 ) -> Result<(u64, u64), ReadError> {
-    let folder = ViewFold::new(Arc::clone(&views), Arc::clone(&inner.reader))?;
+    let folder = ProjectionFold::new(Arc::clone(&projections), Arc::clone(&inner.reader))?;
     let mut folder = folder
         .stop_when(Arc::clone(&inner.closing))
-        .after((**inner.views.load()).clone());
+        .after((**inner.projections.load()).clone());
     let head = inner.published.load(Ordering::Acquire);
     folder.run(head, |done| report(done, head)).await?;
-    views.make_durable()?;
+    projections.make_durable()?;
     let _alone = match appends {
         Appends::GoOn => None,
         Appends::Wait => {
@@ -152,21 +153,21 @@ async fn fill_and_swap(
     let inner = Arc::clone(inner);
     let last = tokio::task::spawn_blocking(move || {
         // Nothing is published while the last events are folded and the projections are replaced.
-        let _gate = lock(&inner.views_gate);
+        let _gate = lock(&inner.projections_gate);
         let head = inner.published.load(Ordering::Acquire);
         futures::executor::block_on(folder.run(head, |_| {}))?;
         if inner.closing.load(Ordering::Acquire) {
             return Err(ReadError::storage("the engine is closing"));
         }
         held(&inner).map_err(ReadError::storage)?;
-        if let Some(old) = &inner.views_path {
-            take_place(&views, old)?;
+        if let Some(old) = &inner.projections_path {
+            replace_projections(&projections, old)?;
         }
-        inner.views.store(Arc::clone(&views));
+        inner.projections.store(Arc::clone(&projections));
         if appends == Appends::Wait {
             inner.hot.forget_all(None);
         }
-        let damaged = inner.marks.replace(&views)?;
+        let damaged = inner.quarantine.replace(&projections)?;
         Ok::<_, ReadError>((head, damaged as u64))
     });
     last.await.map_err(ReadError::storage)?

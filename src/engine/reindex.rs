@@ -24,7 +24,7 @@ const REMAKING_THREADS: usize = 2;
 
 /// The result of a rebuild.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Remade {
+pub(super) struct ReindexOutcome {
     /// Number of passages in the index.
     pub(crate) documents: u64,
     /// Number of events that could not be read.
@@ -32,21 +32,21 @@ pub(super) struct Remade {
 }
 
 /// Returns the folder in which a new index is built.
-pub(super) fn beside(dir: &Path) -> PathBuf {
+pub(super) fn new_index_path(dir: &Path) -> PathBuf {
     dir.with_extension("rebuild")
 }
 
 /// Returns the folder of the old index while the new one replaces it.
-pub(super) fn aside(dir: &Path) -> PathBuf {
+pub(super) fn old_index_path(dir: &Path) -> PathBuf {
     dir.with_extension("old")
 }
 
 /// Cleans up after a crash: restores an old index that was not replaced yet, and removes leftovers.
-pub(super) fn tidy(place: &IndexPlace) {
+pub(super) fn clean_up(place: &IndexPlace) {
     let IndexPlace::Folder(dir) = place else {
         return;
     };
-    let (old, new) = (aside(dir), beside(dir));
+    let (old, new) = (old_index_path(dir), new_index_path(dir));
     let put_back = if !dir.exists() && old.exists() {
         disk::rename(&old, dir).map_err(|error| error.to_string())
     } else {
@@ -66,17 +66,17 @@ pub(super) fn tidy(place: &IndexPlace) {
 /// The I/O error; the leftover is still there.
 pub(super) fn remove_left_over(place: &IndexPlace) -> std::io::Result<()> {
     match place {
-        IndexPlace::Folder(dir) => disk::remove(&aside(dir)),
+        IndexPlace::Folder(dir) => disk::remove(&old_index_path(dir)),
         IndexPlace::Memory | IndexPlace::Unchanged(_) => Ok(()),
     }
 }
 
 /// Rebuilds the index from the log. The old one answers and follows the log until the new one is
 /// complete, and stays if that fails.
-pub(super) async fn remake(
+pub(super) async fn rebuild_index(
     inner: &Arc<Inner>,
     mut report: impl FnMut(u64),
-) -> Result<Remade, Failure> {
+) -> Result<ReindexOutcome, Failure> {
     let indexer = &inner.indexer;
     let _one = indexer.remaking.lock().await;
     held(inner)?;
@@ -97,7 +97,7 @@ pub(super) async fn remake(
     held(inner)?;
     swap(indexer, fresh).await?;
     indexer.not_indexed.store(not_indexed, Ordering::Release);
-    Ok(Remade {
+    Ok(ReindexOutcome {
         documents,
         not_indexed,
     })
@@ -107,7 +107,7 @@ fn new_index(place: &IndexPlace, identity: LogIdentity) -> Result<SearchIndex, I
     match place {
         IndexPlace::Memory | IndexPlace::Unchanged(_) => SearchIndex::in_memory(),
         IndexPlace::Folder(dir) => {
-            let dir = beside(dir);
+            let dir = new_index_path(dir);
             SearchIndex::wipe(&dir)?;
             let options = SearchOptions {
                 hurried_threads: REMAKING_THREADS,
@@ -188,7 +188,7 @@ fn swap_folders(
     place: &IndexPlace,
     identity: LogIdentity,
 ) -> Result<SearchIndex, IndexError> {
-    let (new, old) = (beside(dir), aside(dir));
+    let (new, old) = (new_index_path(dir), old_index_path(dir));
     let refused = |source| IndexError::Io {
         action: "moved into place",
         dir: new.clone(),

@@ -7,16 +7,17 @@ use std::{
 
 use super::{
     catch_up::VIEWS_CACHE_BYTES,
+    consistency_check::{self, LogRelation},
     error::OpenError,
     open::{INDEX_FOLDER, VIEWS_FILE, log_refused},
-    witness::{self, Kinship},
 };
 use treering_base::disk;
-use treering_domain::{Cause, ConversationId, NotDone, ShardId, TimestampMicros};
+use treering_domain::{Cause, ConversationId, OperationError, ShardId, TimestampMicros};
 use treering_log::{
-    LogError, LogReader, LogRepair, OpenMode, RedbLog, RedbLogOptions, Repairing, Witness,
+    ConsistencyEvidence, LogError, LogReader, LogRepair, OpenMode, RedbLog, RedbLogOptions,
+    RepairSession,
 };
-use treering_projections::Views;
+use treering_projections::Projections;
 use treering_search::SearchIndex;
 
 /// Cache size for frames of the log during inspection, in bytes.
@@ -65,15 +66,15 @@ fn repair_now(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
 
 fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let refused = |error| log_refused(dir, error);
-    let looking = Repairing::to_look(dir).map_err(refused)?;
-    let derived = Derived::of(dir, &looking);
-    let mut repair = derived.told(looking.look(&derived.witness).map_err(refused)?);
+    let looking = RepairSession::to_look(dir).map_err(refused)?;
+    let derived = DerivedData::of(dir, &looking);
+    let mut repair = derived.add_affected(looking.look(&derived.witness).map_err(refused)?);
     let is_accepted = accept_loss && !(repair.log.is_whole() && derived.earlier.is_empty());
     if !repair.log.can_be_rebuilt && !is_accepted {
         return Ok(repair);
     }
     drop((derived, looking));
-    let mending = match Repairing::to_mend(dir) {
+    let mending = match RepairSession::to_mend(dir) {
         Err(LogError::ReadOnly { .. }) if !accept_loss => {
             repair.log.unproven = Some(
                 "the segments have everything that the manifest said, but the folder is not \
@@ -85,9 +86,9 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
         mending => mending.map_err(refused)?,
     };
     // Another repair may have intervened.
-    let derived = Derived::of(dir, &mending);
+    let derived = DerivedData::of(dir, &mending);
     let mended = mending.mend(&derived.witness, accept_loss);
-    let repair = derived.told(mended.map_err(refused)?);
+    let repair = derived.add_affected(mended.map_err(refused)?);
     if repair.log.went_on {
         move_aside(dir, &[dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER)])?;
     } else if accept_loss {
@@ -97,59 +98,63 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
 }
 
 /// Data derived from a store's log, as evidence about the log.
-struct Derived {
-    witness: Witness,
+struct DerivedData {
+    witness: ConsistencyEvidence,
     /// Projections that are evidence.
-    views: Option<Views>,
+    projections: Option<Projections>,
     /// Files from before an accepted loss, left by an interrupted repair.
     earlier: Vec<PathBuf>,
 }
 
-impl Derived {
-    fn of(dir: &Path, repairing: &Repairing) -> Self {
-        let (views_path, index_path) = (dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER));
+impl DerivedData {
+    fn of(dir: &Path, repairing: &RepairSession) -> Self {
+        let (projections_path, index_path) = (dir.join(VIEWS_FILE), dir.join(INDEX_FOLDER));
         let log = repairing.log().map(Arc::new);
         let mut derived = Self {
-            witness: Witness::default(),
-            views: None,
+            witness: ConsistencyEvidence::default(),
+            projections: None,
             earlier: Vec::new(),
         };
-        if let Ok(views) = Views::open_unchanged(&views_path, VIEWS_CACHE_BYTES) {
+        if let Ok(projections) = Projections::open_unchanged(&projections_path, VIEWS_CACHE_BYTES) {
             let kinship = match &log {
-                Some(log) => witness::kinship_of_views(&views, &**log),
+                Some(log) => consistency_check::relation_of_projections(&projections, &**log),
                 // No log is left to compare with.
-                None => Kinship::Current,
+                None => LogRelation::Current,
             };
-            if derived.heard(kinship, views_path, views.reached().unwrap_or(0)) {
-                if kinship == Kinship::Current
+            if derived.record_evidence(
+                kinship,
+                projections_path,
+                projections.reached().unwrap_or(0),
+            ) {
+                if kinship == LogRelation::Current
                     && let Some(log) = &log
                 {
-                    derived.witness.contradiction = contradiction(&views, log);
+                    derived.witness.contradiction = contradiction(&projections, log);
                 }
-                derived.views = Some(views);
+                derived.projections = Some(projections);
             }
         }
         if let Ok(index) = SearchIndex::open_unchanged(&index_path) {
             let kinship = match &log {
-                Some(log) => witness::kinship_of_index(&index_path, &**log),
-                None => Kinship::Current,
+                Some(log) => consistency_check::relation_of_index(&index_path, &**log),
+                None => LogRelation::Current,
             };
-            derived.heard(kinship, index_path, index.reached().offset);
+            derived.record_evidence(kinship, index_path, index.reached().offset);
         }
         derived
     }
 
     /// Records what derived data has seen; returns false if it proves nothing.
-    fn heard(&mut self, kinship: Kinship, path: PathBuf, reached: u64) -> bool {
+    fn record_evidence(&mut self, kinship: LogRelation, path: PathBuf, reached: u64) -> bool {
         match kinship {
-            Kinship::Current => self.witness.is_there |= reached > 0,
-            Kinship::Later => {
-                self.witness.contradiction = Some(witness::LATER_TIMELINE.to_owned());
+            LogRelation::Current => self.witness.is_there |= reached > 0,
+            LogRelation::Later => {
+                self.witness.contradiction = Some(consistency_check::LATER_TIMELINE.to_owned());
             }
-            Kinship::Earlier => self.earlier.push(path),
-            Kinship::Foreign => {}
+            LogRelation::Earlier => self.earlier.push(path),
+            LogRelation::Foreign => {}
         }
-        let counts = matches!(kinship, Kinship::Current | Kinship::Later);
+        let counts = matches!(kinship, LogRelation::Current | LogRelation::Later);
         if counts {
             self.witness.reached = self.witness.reached.max(reached);
         }
@@ -157,26 +162,26 @@ impl Derived {
     }
 
     /// Adds the conversations that a loss affects.
-    fn told(&self, log: LogRepair) -> Repair {
+    fn add_affected(&self, log: LogRepair) -> Repair {
         Repair {
-            conversations: self.touched(&log),
+            conversations: self.affected_conversations(&log),
             log,
             erasing: false,
         }
     }
 
     /// Returns the conversations whose last event is lost.
-    fn touched(&self, found: &LogRepair) -> Vec<ConversationId> {
+    fn affected_conversations(&self, found: &LogRepair) -> Vec<ConversationId> {
         let is_lost = |offset: u64| {
             found
                 .lost
                 .iter()
                 .any(|lost| (lost.from..=lost.to).contains(&offset))
         };
-        let Some(views) = self.views.as_ref().filter(|_| !found.lost.is_empty()) else {
+        let Some(projections) = self.projections.as_ref().filter(|_| !found.lost.is_empty()) else {
             return Vec::new();
         };
-        let rows = views.every_conversation().unwrap_or_default();
+        let rows = projections.every_conversation().unwrap_or_default();
         rows.into_iter()
             .filter(|row| is_lost(row.last_position.offset))
             .map(|row| row.id)
@@ -186,13 +191,13 @@ impl Derived {
 
 /// Returns what the projections know that contradicts existing events. Missing events are reported
 /// as lost instead.
-fn contradiction(views: &Views, log: &Arc<RedbLog>) -> Option<String> {
+fn contradiction(projections: &Projections, log: &Arc<RedbLog>) -> Option<String> {
     let head = log.head();
-    if views.reached().ok()? > head {
+    if projections.reached().ok()? > head {
         return None;
     }
     let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), FRAME_CACHE_BYTES);
-    futures::executor::block_on(witness::contradiction(views, &reader, head))
+    futures::executor::block_on(consistency_check::contradiction(projections, &reader, head))
 }
 
 /// Moves files and folders of a store into a quarantine folder.
@@ -206,7 +211,7 @@ fn move_aside(dir: &Path, paths: &[PathBuf]) -> Result<(), OpenError> {
             .and_then(|()| disk::rename(path, &aside.join(name)))
             .map_err(|error| OpenError::Failed {
                 path: path.clone(),
-                source: Cause::of(NotDone::new(
+                source: Cause::of(OperationError::new(
                     format!("it could not be moved to {}", aside.display()),
                     error,
                 )),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use super::*;
 use treering_base::disk::copying::copy_folder;
 use treering_domain::*;
-use treering_log::{LOG_FOLDER, Repairing, Witness};
+use treering_log::{ConsistencyEvidence, LOG_FOLDER, RepairSession};
 
 fn events(id: ConversationId, texts: &[&str]) -> AppendCommand {
     let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -99,7 +99,7 @@ async fn log_from_before_an_accepted_loss_is_refused() {
         let before = contents(&data);
         for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
             let refused = open(&data, mode).await.map(|_| ()).unwrap_err();
-            let OpenError::WentBack { what, .. } = &refused else {
+            let OpenError::Regressed { what, .. } = &refused else {
                 panic!("without {gone:?}, {mode:?}: {refused:?}");
             };
             assert!(what.contains("timeline"), "{what}");
@@ -139,7 +139,10 @@ async fn lost_manifest_is_rebuilt_without_loss() {
         }
         let before = contents(&data);
         let refused = open(&data, OpenMode::Append).await.map(|_| ()).unwrap_err();
-        assert!(matches!(refused, OpenError::WentBack { .. }), "{refused:?}");
+        assert!(
+            matches!(refused, OpenError::Regressed { .. }),
+            "{refused:?}"
+        );
         assert!(contents(&data) == before, "a refusal changed something");
         let done = repair(&data, false).await.unwrap();
         assert!(done.log.is_whole() && done.log.manifest_rebuilt, "{done:?}");
@@ -187,12 +190,12 @@ async fn killed_repair_is_finished_by_the_next() {
     let last = dir.path().join(LOG_FOLDER).join("0000000000000001.redb");
     std::fs::remove_file(&last).unwrap();
     let before = contents(dir.path());
-    let witness = Witness {
+    let witness = ConsistencyEvidence {
         is_there: true,
         reached: 3,
         contradiction: None,
     };
-    let broken_off = Repairing::to_mend(dir.path()).unwrap();
+    let broken_off = RepairSession::to_mend(dir.path()).unwrap();
     assert!(broken_off.mend(&witness, true).unwrap().went_on);
     drop(broken_off);
     assert!(dir.path().join("views.redb").exists());
@@ -258,7 +261,10 @@ async fn refused_log_is_not_changed() {
         let before = contents(&data);
         for mode in [OpenMode::Append, OpenMode::Create] {
             let refused = open(&data, mode).await.map(|_| ()).unwrap_err();
-            assert!(matches!(refused, OpenError::WentBack { .. }), "{refused:?}");
+            assert!(
+                matches!(refused, OpenError::Regressed { .. }),
+                "{refused:?}"
+            );
             assert!(
                 contents(&data) == before,
                 "without {gone}: something changed"
@@ -340,7 +346,7 @@ async fn bad_frame_blocks_neither_opening_nor_erasing() {
     harm();
     for mode in [OpenMode::Append, OpenMode::Read] {
         let engine = open(&data, mode).await.unwrap();
-        let query = ReadQuery::all(Namespace::default(), Source::Conversation(whole));
+        let query = ReadQuery::all(Namespace::default(), EventSource::Conversation(whole));
         assert_eq!(engine.read_all(query).await.unwrap().len(), 2);
         assert_eq!(under_way(&engine), Some(1));
         engine.close().await;
@@ -387,7 +393,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
         assert!(marks.get(Namespace::default().key(whole)).is_none());
     }
     // A read of the log that stops before the loss succeeds.
-    let mut before = ReadQuery::all(Namespace::default(), Source::Log);
+    let mut before = ReadQuery::all(Namespace::default(), EventSource::Log);
     before.limit = 2;
     assert_eq!(engine.read_all(before).await.unwrap().len(), 2);
     let ns = Namespace::default();
@@ -396,7 +402,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
         .await
         .unwrap();
     assert!(named.summary.damage.is_some());
-    let query = ReadQuery::all(ns, Source::Conversation(gone));
+    let query = ReadQuery::all(ns, EventSource::Conversation(gone));
     let read = engine.read_all(query).await.unwrap_err();
     assert!(
         matches!(read, ReadError::ConversationDamaged { .. }),

@@ -9,10 +9,10 @@ use super::{
     Engine, Inner,
     context::RecordedBatch,
     error::{AppendError, ReadError},
-    query::{NamedEvent, ReadQuery, RewindCommand, Rewound, Source},
+    query::{EventSource, NamedEvent, ReadQuery, RewindCommand, RewindOutcome},
 };
 use treering_domain::{
-    AppendCommand, Appended, BranchForked, BranchId, BranchName, BranchState, ConversationRow,
+    AppendCommand, AppendedEvent, BranchForked, BranchId, BranchName, BranchState, ConversationRow,
     EventBody, EventKind, Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
 };
 
@@ -35,7 +35,7 @@ impl Engine {
     /// # Errors
     /// [`AppendError`]; nothing was appended. [`ReadError::RevisionNotFound`] when the revision is
     /// not an event of this conversation in the branch's history.
-    pub async fn rewind(&self, command: RewindCommand) -> Result<Rewound, AppendError> {
+    pub async fn rewind(&self, command: RewindCommand) -> Result<RewindOutcome, AppendError> {
         let inner = &self.inner;
         let (namespace, key) = (&command.address.namespace, &command.idempotency_key);
         let mut attempt = 0;
@@ -59,7 +59,7 @@ impl Engine {
             }
             match self.append(place.command(&command)).await {
                 Ok(outcome) => return inner.rewound(&place.row, outcome.events, went, false),
-                Err(error) if attempt < ATTEMPTS_MAX && command.was_outrun(&error) => {
+                Err(error) if attempt < ATTEMPTS_MAX && command.lost_race(&error) => {
                     inner.next_news().await;
                 }
                 Err(error) => return Err(error),
@@ -72,7 +72,7 @@ impl Engine {
         &self,
         command: &RewindCommand,
         recorded: &RecordedBatch,
-    ) -> Result<Rewound, AppendError> {
+    ) -> Result<RewindOutcome, AppendError> {
         let conflict = || Rejection::batch(Rule::IdempotencyConflict);
         let [
             (renamed, EventBody::BranchRenamed(kept)),
@@ -109,7 +109,7 @@ impl Engine {
         command: &RewindCommand,
         branch: &BranchState,
         last: Revision,
-    ) -> Result<Went, AppendError> {
+    ) -> Result<RemovedEvents, AppendError> {
         let limit = command.limit.min(self.inner.options.limits.page_events_max);
         let kinds = EventKind::ALL.iter().copied();
         let query = ReadQuery {
@@ -121,7 +121,7 @@ impl Engine {
             headers_only: command.headers_only,
             ..ReadQuery::all(
                 command.address.namespace.clone(),
-                Source::Branch {
+                EventSource::Branch {
                     conversation: command.address.conversation,
                     branch: Some(branch.name.clone()),
                 },
@@ -134,31 +134,31 @@ impl Engine {
         let truncated = events.len() > limit;
         events.truncate(limit);
         events.reverse();
-        Ok(Went { events, truncated })
+        Ok(RemovedEvents { events, truncated })
     }
 }
 
 /// Removed events, oldest first.
-struct Went {
+struct RemovedEvents {
     events: Vec<NamedEvent>,
     truncated: bool,
 }
 
-impl Went {
+impl RemovedEvents {
     fn is_nothing(&self) -> bool {
         self.events.is_empty() && !self.truncated
     }
 }
 
 /// A branch as it was read.
-struct Place {
+struct BranchAtRead {
     row: ConversationRow,
     branch: BranchState,
     /// The branch that the last event to keep was appended to.
     owner: BranchId,
 }
 
-impl Place {
+impl BranchAtRead {
     fn is_active(&self) -> bool {
         self.row.active == self.branch.id
     }
@@ -167,8 +167,8 @@ impl Place {
         self.branch.head
     }
 
-    fn unchanged(self) -> Rewound {
-        Rewound {
+    fn unchanged(self) -> RewindOutcome {
+        RewindOutcome {
             active: self.row.active,
             branch: Arc::new(self.branch),
             kept: None,
@@ -227,7 +227,7 @@ impl RewindCommand {
     }
 
     /// Returns true when another writer was first and a retry can help.
-    fn was_outrun(&self, error: &AppendError) -> bool {
+    fn lost_race(&self, error: &AppendError) -> bool {
         let AppendError::Rejected(Rejection { rule, .. }) = error else {
             return false;
         };
@@ -241,7 +241,7 @@ impl RewindCommand {
 }
 
 impl Inner {
-    fn place_to_rewind(&self, command: &RewindCommand) -> Result<Place, AppendError> {
+    fn place_to_rewind(&self, command: &RewindCommand) -> Result<BranchAtRead, AppendError> {
         let id = command.address.conversation;
         let row = self.row(&command.address.namespace, id)?;
         let branch = (*self.branch_at(&command.address)?).clone();
@@ -272,7 +272,7 @@ impl Inner {
                 head: branch.head,
             }));
         };
-        Ok(Place {
+        Ok(BranchAtRead {
             row,
             branch,
             owner: owner.id,
@@ -282,16 +282,16 @@ impl Inner {
     fn rewound(
         &self,
         row: &ConversationRow,
-        events: Vec<Appended>,
-        went: Went,
+        events: Vec<AppendedEvent>,
+        went: RemovedEvents,
         repeated_key: bool,
-    ) -> Result<Rewound, AppendError> {
+    ) -> Result<RewindOutcome, AppendError> {
         let branch = |at: usize| -> Result<_, ReadError> {
             let id = events.get(at).map_or(row.active, |event| event.branch);
             self.history().branch(row.key(), id).map(Arc::new)
         };
         let (kept, now) = (branch(0)?, branch(1)?);
-        Ok(Rewound {
+        Ok(RewindOutcome {
             active: self.row(&row.namespace, row.id)?.active,
             branch: now,
             kept: Some(kept),

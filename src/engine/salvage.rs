@@ -18,14 +18,13 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
-    Engine, OpenOptions,
-    damage::{Stretch, stretch},
+    Engine, OpenOptions, consistency_check,
+    damage::{LogStretch, stretch},
     error::{OpenError, ReadError},
     history::decode_body,
     open::{VIEWS_FILE, log_refused},
     pseudonyms::Pseudonyms,
     query::Progress,
-    witness,
 };
 use treering_domain::{
     BranchId, Cause, ContentHash, ConversationCreated, ConversationId, ConversationKey, Custom,
@@ -33,10 +32,11 @@ use treering_domain::{
     with_causes,
 };
 use treering_log::{
-    Acquired, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError, LogFiller,
-    LogIdentity, LogReader, LogStats, OpenMode, Record, RecordBody, RedbLog, RedbLogOptions, Salt,
+    AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LOG_FOLDER, LogError,
+    LogFiller, LogIdentity, LogReader, LogStats, OpenMode, Record, RecordBody, RedbLog,
+    RedbLogOptions, Salt,
 };
-use treering_projections::Views;
+use treering_projections::Projections;
 use treering_proto::{self, tags};
 
 /// The namespace of the placeholders for omitted events.
@@ -54,7 +54,7 @@ const NAMED_MAX: usize = 1_000;
 
 /// The outcome of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Salvaged {
+pub struct SalvageOutcome {
     /// Conversations without any known omission.
     pub whole: u64,
     /// Conversations truncated before their damage.
@@ -146,14 +146,14 @@ pub async fn salvage(
     from: &Path,
     to: &Path,
     mut report: impl FnMut(Progress),
-) -> Result<Salvaged, SalvageError> {
+) -> Result<SalvageOutcome, SalvageError> {
     check_places(from, to)?;
-    let Damaged {
+    let DamagedLog {
         reader: source,
         head,
         erasing,
     } = open_source(from).await?;
-    let mut taking = Taking::start(to).await?;
+    let mut taking = SalvageTarget::start(to).await?;
     Pseudonyms::copy(from, to).map_err(|cause| SalvageError::Unusable {
         path: to.to_owned(),
         source: Cause::of(cause),
@@ -173,13 +173,13 @@ pub async fn salvage(
     while next <= head {
         let read = stretch(&source, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
         match read.map_err(read_failed)? {
-            Stretch::Records(records) => {
+            LogStretch::Records(records) => {
                 for (offset, record) in records {
                     taking.record(&source, offset, record).await?;
                     next = offset + 1;
                 }
             }
-            Stretch::Lost(stretch) => {
+            LogStretch::Lost(stretch) => {
                 for offset in stretch.first..=stretch.last {
                     taking.outcome.unreadable_positions += 1;
                     taking.leave_out(offset, "unreadable").await?;
@@ -195,8 +195,8 @@ pub async fn salvage(
         });
     }
     lost.push(head + 1..u64::MAX);
-    if let Some(views) = witnesses(from, &source) {
-        taking.hear(&views, head, &lost);
+    if let Some(projections) = witnesses(from, &source) {
+        taking.truncate_lost_ends(&projections, head, &lost);
     }
     let closed = source.log().close().await;
     if let Err(error) = closed {
@@ -238,13 +238,13 @@ fn is_within(path: &Path, folder: &Path) -> bool {
 
 /// Returns the damaged store's projections, if they were derived from its log: they may know of
 /// lost events.
-fn witnesses(from: &Path, source: &LogReader) -> Option<Views> {
-    let views = Views::open_unchanged(&from.join(VIEWS_FILE), CACHE_BYTES).ok()?;
-    witness::are_of(&views, &**source.log()).then_some(views)
+fn witnesses(from: &Path, source: &LogReader) -> Option<Projections> {
+    let projections = Projections::open_unchanged(&from.join(VIEWS_FILE), CACHE_BYTES).ok()?;
+    consistency_check::belong_to(&projections, &**source.log()).then_some(projections)
 }
 
 /// The remains of the damaged store's log.
-struct Damaged {
+struct DamagedLog {
     reader: LogReader,
     /// Its last offset.
     head: u64,
@@ -253,7 +253,7 @@ struct Damaged {
 }
 
 /// Opens the remains of the damaged store's log, read-only.
-async fn open_source(from: &Path) -> Result<Damaged, SalvageError> {
+async fn open_source(from: &Path) -> Result<DamagedLog, SalvageError> {
     let failed = |source| match source {
         LogError::Locked { .. } => SalvageError::Held(log_refused(from, source)),
         source => SalvageError::Source {
@@ -263,10 +263,10 @@ async fn open_source(from: &Path) -> Result<Damaged, SalvageError> {
     };
     let log = RedbLog::open_remains(from, RedbLogOptions::default()).map_err(failed)?;
     let erasing = log.erasing().is_some();
-    let log = Arc::new(Worn(Arc::new(log)));
+    let log = Arc::new(FailingDiskLog(Arc::new(log)));
     let shard = ShardId::default();
     let head = log.acquire(shard).await.map_err(failed)?.head;
-    Ok(Damaged {
+    Ok(DamagedLog {
         reader: LogReader::new(log, shard, CACHE_BYTES),
         head,
         erasing,
@@ -286,7 +286,7 @@ async fn check_target(to: &Path) -> Result<(), SalvageError> {
     };
     let opened = Engine::open(options).await;
     let engine = opened.map_err(|error: OpenError| unusable(Cause::of(error)))?;
-    let damaged = engine.inner.views.load().damaged();
+    let damaged = engine.inner.projections.load().damaged();
     engine.close().await;
     match damaged {
         Ok(rows) if rows.is_empty() => Ok(()),
@@ -307,15 +307,15 @@ struct Conversation {
 }
 
 /// The new log, filled record by record at the positions of the old one.
-struct Taking {
+struct SalvageTarget {
     to: PathBuf,
     filler: LogFiller<RedbLog>,
     conversations: HashMap<ConversationKey, Conversation>,
-    left_out: LeftOut,
-    outcome: Salvaged,
+    left_out: OmittedEvents,
+    outcome: SalvageOutcome,
 }
 
-impl Taking {
+impl SalvageTarget {
     async fn start(to: &Path) -> Result<Self, SalvageError> {
         let failed = |source| SalvageError::Target {
             path: to.to_owned(),
@@ -327,8 +327,8 @@ impl Taking {
             to: to.to_owned(),
             filler,
             conversations: HashMap::new(),
-            left_out: LeftOut::new(),
-            outcome: Salvaged::default(),
+            left_out: OmittedEvents::new(),
+            outcome: SalvageOutcome::default(),
         })
     }
 
@@ -439,12 +439,12 @@ impl Taking {
 
     /// Truncates conversations whose end is lost according to the projections: no later event of
     /// them reveals the loss.
-    fn hear(&mut self, views: &Views, head: u64, lost: &[Range<u64>]) {
-        let reached = views.reached().unwrap_or_default();
+    fn truncate_lost_ends(&mut self, projections: &Projections, head: u64, lost: &[Range<u64>]) {
+        let reached = projections.reached().unwrap_or_default();
         if lost.len() == 1 && reached <= head {
             return;
         }
-        for row in views.every_conversation().unwrap_or_default() {
+        for row in projections.every_conversation().unwrap_or_default() {
             // Projections built after the loss have it as a damage mark; older ones have the
             // conversation's former head.
             let (at, revision) = match &row.damage {
@@ -500,7 +500,7 @@ impl Taking {
         pushed.map_err(|error| self.failed(error))
     }
 
-    async fn end(mut self) -> Result<Salvaged, SalvageError> {
+    async fn end(mut self) -> Result<SalvageOutcome, SalvageError> {
         let closed = self.filler.close().await;
         closed.map_err(|error| self.failed(error))?;
         let mut outcome = self.outcome;
@@ -516,14 +516,14 @@ impl Taking {
 }
 
 /// The conversation of the placeholders for omitted events.
-struct LeftOut {
+struct OmittedEvents {
     id: ConversationId,
     head: Revision,
     chain: ContentHash,
     now: TimestampMicros,
 }
 
-impl LeftOut {
+impl OmittedEvents {
     fn new() -> Self {
         Self {
             id: ConversationId::generate(),
@@ -583,7 +583,7 @@ impl LeftOut {
 
 /// A log on a failing disk: unreadable sectors are treated as damage, and so are formats that claim
 /// to be newer.
-struct Worn(Arc<RedbLog>);
+struct FailingDiskLog(Arc<RedbLog>);
 
 /// Error codes of Unix systems for unreadable sectors, and of Linux for sectors that a file system
 /// or device knows to be corrupt: EIO, EBADMSG, EUCLEAN.
@@ -605,7 +605,7 @@ fn worn<T>(offset: u64, read: Result<T, LogError>) -> Result<T, LogError> {
 }
 
 #[async_trait]
-impl EventLog for Worn {
+impl EventLog for FailingDiskLog {
     fn identity(&self) -> LogIdentity {
         self.0.identity()
     }
@@ -618,7 +618,7 @@ impl EventLog for Worn {
         self.0.next_frame(shard, after).await
     }
 
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
         self.0.acquire(shard).await
     }
 

@@ -13,19 +13,20 @@ use std::{
 use super::{
     Engine,
     error::SearchError,
-    grep::{Wanted, best_conversations},
-    hit::{Finds, HitReader},
+    grep::{GrepOptions, best_conversations},
+    hit::{HitReader, MatchFinder},
     query::{
-        ConversationFilters, ConversationHits, HitCopy, HitDetails, SearchAnswer, SearchRequest,
+        ConversationFilters, ConversationHits, HitDetails, HitDuplicate, SearchAnswer,
+        SearchRequest,
     },
-    work::{self, Lane},
+    work::{self, PriorityClass},
 };
 use super::{Inner, error::ReadError, query::SearchHit};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
-    AsTyped, Copies, Hit, HitCopies, IndexError, IndexSearchError, Reading, SearchIndex,
-    SearchMemory, SearchQuery, SearchResults, Snippeter, TooMany, Wholeness, check_globs,
-    passage_at, searchable_text,
+    DuplicateHandling, ExceededBound, Hit, HitDuplicates, IndexError, IndexSearchError,
+    NameCompleteness, QuerySyntax, SearchIndex, SearchMemory, SearchQuery, SearchResults,
+    Snippeter, VerbatimQuery, check_globs, passage_at, searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -56,16 +57,16 @@ impl Engine {
     /// Like [`Self::search`], with a time limit.
     ///
     /// # Errors
-    /// [`SearchLate`] when the time is over, with the stage that the search was in; within the
+    /// [`SearchTimeout`] when the time is over, with the stage that the search was in; within the
     /// limit as [`Self::search`].
     pub async fn search_within(
         &self,
         request: SearchRequest,
         max: Duration,
-    ) -> Result<Result<SearchAnswer, SearchError>, SearchLate> {
+    ) -> Result<Result<SearchAnswer, SearchError>, SearchTimeout> {
         let at = Arc::new(Stages::default());
         let searched = self.search_by_stages(request, &at);
-        let late = |_| SearchLate {
+        let late = |_| SearchTimeout {
             stage: at.now(),
             waited: max,
         };
@@ -81,7 +82,11 @@ impl Engine {
         let request = request.or_listing();
         let inner = &self.inner;
         // After closing, the index is empty and would find nothing.
-        inner.views.load().reached().map_err(ReadError::from)?;
+        inner
+            .projections
+            .load()
+            .reached()
+            .map_err(ReadError::from)?;
         let head = inner.published.load(Ordering::Acquire);
         at.reach(SearchStage::Index);
         if let Some(position) = request.at_least {
@@ -117,10 +122,10 @@ impl Engine {
         head: u64,
         at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
-        let lane = lane_of(&request);
+        let lane = priority_of(&request);
         at.reach(match lane {
-            Lane::Search => SearchStage::TurnOfLong,
-            Lane::Short | Lane::Bulk | Lane::Long => SearchStage::Turn,
+            PriorityClass::Search => SearchStage::TurnOfLong,
+            PriorityClass::Short | PriorityClass::Bulk | PriorityClass::Long => SearchStage::Turn,
         });
         let at = Arc::clone(at);
         self.on(lane, |engine: Self| async move {
@@ -135,7 +140,7 @@ impl Engine {
 /// Returns the priority class of a search. The best word matches are found in milliseconds;
 /// scanning all conversations, all matches, all terms or stored texts may take seconds. For a named
 /// conversation only its own labels are read.
-fn lane_of(request: &SearchRequest) -> Lane {
+fn priority_of(request: &SearchRequest) -> PriorityClass {
     let ConversationFilters {
         conversation,
         branch: _,
@@ -152,8 +157,8 @@ fn lane_of(request: &SearchRequest) -> Lane {
         request.regex || request.conversations_max.is_some() || request.count_all;
     let looks_at_terms = !request.filters.paths.is_empty();
     match looks_at_conversations || looks_at_matches || looks_at_terms {
-        true => Lane::Search,
-        false => Lane::Short,
+        true => PriorityClass::Search,
+        false => PriorityClass::Short,
     }
 }
 
@@ -174,16 +179,16 @@ pub enum SearchStage {
 
 /// The error of a search that exceeded its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SearchLate {
+pub struct SearchTimeout {
     /// The stage when the time was over.
     pub stage: SearchStage,
     /// The time limit.
     pub waited: Duration,
 }
 
-impl std::error::Error for SearchLate {}
+impl std::error::Error for SearchTimeout {}
 
-impl std::fmt::Display for SearchLate {
+impl std::fmt::Display for SearchTimeout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let seconds = self.waited.as_secs_f32();
         match self.stage {
@@ -259,10 +264,10 @@ pub(super) fn refused(error: IndexSearchError) -> SearchError {
 
 /// Names shared by the hits of one conversation.
 #[derive(Default)]
-pub(super) struct Names(BTreeMap<ConversationId, Named>);
+pub(super) struct Names(BTreeMap<ConversationId, ConversationName>);
 
 #[derive(Default)]
-pub(super) struct Named {
+pub(super) struct ConversationName {
     pub(crate) source_id: String,
     pub(crate) title: String,
 }
@@ -293,7 +298,7 @@ impl Inner {
         } = request;
         let scope = self.scope(&namespace, &within, &memory)?;
         // Its memory is accounted for until the end.
-        let mut held = memory.holding(TooMany::Branches);
+        let mut held = memory.holding(ExceededBound::Branches);
         let shown = match within.active_branches_only {
             true => self.shown_by_active_branches(&namespace, scope.as_ref(), &mut held)?,
             false => Vec::new(),
@@ -313,7 +318,7 @@ impl Inner {
             memory,
         };
         if regex {
-            let wanted = Wanted {
+            let wanted = GrepOptions {
                 context_lines,
                 conversations_max,
             };
@@ -323,7 +328,7 @@ impl Inner {
         work::check()?;
         let refused = |error| self.search_failed(&index, error);
         let mut results = index.search(&query).map_err(refused)?;
-        let parts_only = self.look_at_texts(&mut results, &query).await?;
+        let parts_only = self.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
         let hidden = self.hidden(&index, &query, &results)?;
         let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
@@ -332,7 +337,7 @@ impl Inner {
         let mut reader = HitReader {
             namespace: &query.namespace,
             context_lines,
-            finds: Finds::Words(&mut snippeter),
+            finds: MatchFinder::Words(&mut snippeter),
         };
         for (hit, copies) in results.hits.into_iter().zip(copies) {
             work::check()?;
@@ -368,7 +373,7 @@ impl Inner {
     ) -> Result<HitDetails, ReadError> {
         match self.read_hit(hit, reader).await {
             Err(error @ ReadError::Damaged { .. }) => {
-                self.noticed(&error);
+                self.record_damage(&error);
                 Ok(HitDetails::default())
             }
             read => Ok(read?.unwrap_or_default()),
@@ -377,7 +382,7 @@ impl Inner {
 
     /// Reranks the first hits by their texts, and cuts the page. Returns true if the query is one
     /// name and no text contains the whole name.
-    async fn look_at_texts(
+    async fn rerank_by_texts(
         &self,
         results: &mut SearchResults,
         query: &SearchQuery,
@@ -392,11 +397,11 @@ impl Inner {
             work::check()?;
             standings.push(look.standing(&self.passage_of(hit, query).await?));
         }
-        let has_name = match look.tells_names() {
+        let has_name = match look.decides_names() {
             true => looked_at == 0 || standings.iter().any(|standing| standing.names > 0),
-            false => results.names.found != Wholeness::Parts,
+            false => results.names.found != NameCompleteness::Parts,
         };
-        AsTyped::reorder(standings, results, query);
+        VerbatimQuery::reorder(standings, results, query);
         Ok(results.names.typed.is_all && !has_name && results.total > 0)
     }
 
@@ -452,7 +457,7 @@ impl Inner {
     pub(super) fn add_copies(
         &self,
         hit: &mut SearchHit,
-        copies: HitCopies,
+        copies: HitDuplicates,
         names: &Names,
         query: &SearchQuery,
     ) -> Result<(), ReadError> {
@@ -464,7 +469,7 @@ impl Inner {
                 // Only the row is needed, not the branches.
                 None => self.row(&query.namespace, id)?.info.source_id.clone(),
             };
-            hit.copies_at.push(HitCopy {
+            hit.copies_at.push(HitDuplicate {
                 conversation: id,
                 source_id,
                 revision: place.revision,
@@ -485,7 +490,7 @@ impl Inner {
             offset: 0,
             limit: GROUPED_HITS,
             told_by_text: false,
-            copies: Copies::Each,
+            copies: DuplicateHandling::Each,
             ..query.clone()
         };
         let refused = |error| self.search_failed(index, error);
@@ -507,7 +512,7 @@ impl Inner {
         error: IndexSearchError,
     ) -> SearchError {
         if let IndexSearchError::Index(IndexError::NeedsRebuild { reason }) = &error {
-            self.indexer.condemn(index, reason);
+            self.indexer.mark_damaged(index, reason);
         }
         refused(error)
     }
@@ -529,7 +534,7 @@ impl Inner {
             reached,
             complete: events_missing == 0 && lagging.is_none(),
             events_missing,
-            read_as: Reading::Plain,
+            read_as: QuerySyntax::Plain,
             parts_only: false,
             hidden: None,
             conversations: Vec::new(),
@@ -566,12 +571,12 @@ impl Inner {
         namespace: &Namespace,
         conversation: ConversationId,
         names: &'a mut Names,
-    ) -> Result<&'a Named, ReadError> {
+    ) -> Result<&'a ConversationName, ReadError> {
         Ok(match names.0.entry(conversation) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(place) => {
                 let info = self.row(namespace, conversation)?.info;
-                place.insert(Named {
+                place.insert(ConversationName {
                     source_id: info.source_id.clone(),
                     title: info.title.clone(),
                 })

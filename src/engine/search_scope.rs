@@ -12,7 +12,7 @@ use super::{
 };
 use treering_domain::{ConversationId, ConversationRow, Namespace};
 use treering_search::{
-    ChosenConversations, HeldMemory, LineageSegment, Scope, SearchMemory, TooMany,
+    ChosenConversations, ExceededBound, HeldMemory, LineageSegment, Scope, SearchMemory,
 };
 
 /// Maximum number of conversations that a search with sub-contexts covers.
@@ -140,7 +140,7 @@ impl Inner {
         if !chooses(within) {
             return Ok(None);
         }
-        let (mut chosen, mut held) = (Vec::new(), memory.holding(TooMany::Chosen));
+        let (mut chosen, mut held) = (Vec::new(), memory.holding(ExceededBound::Chosen));
         self.each_row(namespace, |row| {
             if is_chosen(within, &row) {
                 held.more(CHOSEN_BYTES).map_err(refused)?;
@@ -158,8 +158,8 @@ impl Inner {
         namespace: &Namespace,
         mut each: impl FnMut(ConversationRow) -> Result<(), SearchError>,
     ) -> Result<(), SearchError> {
-        let (views, mut looked) = (self.views.load(), Ok(()));
-        let walked = views.each_conversation(Some(namespace), |row| {
+        let (projections, mut looked) = (self.projections.load(), Ok(()));
+        let walked = projections.each_conversation(Some(namespace), |row| {
             looked = work::check().map_err(SearchError::from);
             if looked.is_ok() {
                 looked = each(row);
@@ -179,7 +179,7 @@ impl Inner {
         let mut waiting = vec![root];
         while let Some(id) = waiting.pop() {
             work::check()?;
-            for child in self.views.load().children(namespace.key(id))? {
+            for child in self.projections.load().children(namespace.key(id))? {
                 if found.len() < SUB_CONTEXTS_MAX && found.insert(child) {
                     waiting.push(child);
                 }

@@ -141,7 +141,7 @@ async fn equal_texts_are_collapsed_into_one_hit() {
     assert_eq!((answer.total, answer.hits[0].copies), (1, 1));
     for regex in [false, true] {
         let all = SearchRequest {
-            copies: Copies::Each,
+            copies: DuplicateHandling::Each,
             regex,
             ..asked("watcher", last)
         };
@@ -358,7 +358,7 @@ type Occupant = (
 );
 
 /// Occupies slots of a priority class. Each is held until its sender is dropped.
-async fn occupied(engine: &Engine, lane: work::Lane, places: usize) -> Vec<Occupant> {
+async fn occupied(engine: &Engine, lane: work::PriorityClass, places: usize) -> Vec<Occupant> {
     let mut held = Vec::new();
     for _ in 0..places {
         let (go_on, waits) = std::sync::mpsc::channel::<()>();
@@ -383,7 +383,12 @@ async fn occupied(engine: &Engine, lane: work::Lane, places: usize) -> Vec<Occup
 async fn long_searches_leave_slots_for_short_reads() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
-    let held = occupied(&engine, work::Lane::Search, work::LONG_SEARCHES_MAX).await;
+    let held = occupied(
+        &engine,
+        work::PriorityClass::Search,
+        work::LONG_SEARCHES_MAX,
+    )
+    .await;
     let long = [
         SearchRequest {
             within: ConversationFilters {
@@ -514,7 +519,7 @@ async fn late_search_reports_what_it_waited_for() {
     let id = ConversationId::generate();
     let (engine, last) = engine_with(vec![created(id), said(id, "needle")]).await;
     let places = engine.inner.options.limits.short_reads_max;
-    let held = occupied(&engine, work::Lane::Short, places).await;
+    let held = occupied(&engine, work::PriorityClass::Short, places).await;
     let moment = std::time::Duration::from_millis(50);
     let late = engine.search_within(asked("needle", last), moment).await;
     let late = late.expect_err("there was a place");
@@ -524,7 +529,7 @@ async fn late_search_reports_what_it_waited_for() {
         drop(go_on);
         job.await.unwrap().unwrap();
     }
-    let late = |stage| SearchLate {
+    let late = |stage| SearchTimeout {
         stage,
         waited: moment,
     };
@@ -578,7 +583,7 @@ async fn large_pages_leave_slots_for_short_reads() {
     let (engine, _) = engine_with(vec![created(id), said(id, "needle")]).await;
     let held = occupied(
         &engine,
-        work::Lane::Bulk,
+        work::PriorityClass::Bulk,
         engine.inner.options.limits.bulk_reads_max,
     )
     .await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Inner,
-    damage::{Stretch, stretch},
+    damage::{LogStretch, stretch},
     error::ReadError,
 };
 use treering_domain::{
@@ -18,7 +18,7 @@ const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
 /// The indexable content of a part of the log.
-pub(super) struct Searchable {
+pub(super) struct SearchableContent {
     pub(crate) events: Vec<SearchableEvent>,
     /// The last offset that it covers.
     pub(crate) reached: u64,
@@ -35,8 +35,8 @@ pub(super) async fn searchable(
     inner: &Inner,
     from: u64,
     head: u64,
-) -> Result<Searchable, ReadError> {
-    let mut found = Searchable {
+) -> Result<SearchableContent, ReadError> {
+    let mut found = SearchableContent {
         events: Vec::new(),
         reached: from - 1,
         not_indexed: 0,
@@ -45,8 +45,8 @@ pub(super) async fn searchable(
     let records = if fed.is_empty() {
         let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
         match read.await? {
-            Stretch::Records(records) => records,
-            Stretch::Lost(lost) => {
+            LogStretch::Records(records) => records,
+            LogStretch::Lost(lost) => {
                 found.reached = lost.last;
                 found.not_indexed = lost.last - lost.first + 1;
                 return Ok(found);
@@ -56,7 +56,7 @@ pub(super) async fn searchable(
         fed
     };
     let history = inner.history();
-    let mut called = Called::default();
+    let mut called = RecentCalls::default();
     let before = last_times_before(inner, from).await;
     let times = times_of(records.iter().map(|(_, record)| &record.header), before);
     for ((offset, record), happened_at) in records.into_iter().zip(times) {
@@ -210,9 +210,9 @@ impl Call {
 
 /// The calls read recently: most results follow soon after.
 #[derive(Default)]
-struct Called(HashMap<(ConversationKey, BranchId, String), Call>);
+struct RecentCalls(HashMap<(ConversationKey, BranchId, String), Call>);
 
-impl Called {
+impl RecentCalls {
     fn note(&mut self, header: &EventHeader, request: &ToolCallRequested) {
         let of = (header.key(), header.branch, request.call_id.clone());
         self.0.insert(of, Call::of(request));
@@ -268,7 +268,7 @@ impl Inner {
 
 /// The fields of an event that filters use.
 #[derive(Default)]
-struct About {
+struct FilterFields {
     role: Option<Role>,
     call: Call,
     success: Option<bool>,
@@ -276,11 +276,11 @@ struct About {
 
 async fn about(
     inner: &Inner,
-    called: &mut Called,
+    called: &mut RecentCalls,
     header: &EventHeader,
     body: &EventBody,
-) -> Result<About, ReadError> {
-    let mut about = About::default();
+) -> Result<FilterFields, ReadError> {
+    let mut about = FilterFields::default();
     match body {
         EventBody::MessageAppended(message) => {
             about.role = Some(message.role);

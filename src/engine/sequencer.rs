@@ -1,5 +1,5 @@
 //! Decides batches in one order, on the writer's thread, using cached states. Decided changes go to
-//! the projections as a [`ViewDelta`] once their group is on disk.
+//! the projections as a [`ProjectionDelta`] once their group is on disk.
 
 mod companion;
 mod names;
@@ -16,32 +16,32 @@ use std::{
 pub use companion::Companion;
 
 use super::{
-    damage::Marks,
+    damage::QuarantineList,
     delta::DeltaBuilder,
     error::AppendError,
-    prepare::{PatchBase, Prepared, PreparedBody},
-    recent::{KnownEvents, NameFacts, Recent},
-    states::{HotSet, KeyFacts, LoadedState, SharedViews, StateCache},
+    prepare::{PatchBase, ValidatedBatch, ValidatedBody},
+    states::{CachedConversations, KeyFacts, LoadedState, SharedProjections, StateCache},
+    unpublished_names::{KnownEvents, NameFacts, UnpublishedNames},
     usage::Usage,
 };
 use treering_domain::{
-    AppendOutcome, Appended, BranchId, Cause, ContentHash, ConversationId, ConversationKey,
-    ConversationState, Decided, EventHeader, EventId, Limits, Lookup, Namespace, Need, PastBranch,
-    Placed, Position, Quotas, Rejection, Revision, Rule, TimestampMicros, Undecided, decide,
-    decide_erasure,
+    AcceptedBatch, AppendOutcome, AppendedEvent, BranchId, Cause, ContentHash, ConversationId,
+    ConversationKey, ConversationState, DecideError, EventHeader, EventId, Limits, Lookup,
+    MissingData, Namespace, PastBranch, Position, Quotas, Rejection, Revision, Rule,
+    SequencedEvent, TimestampMicros, decide, decide_erasure,
     limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
     with_causes,
 };
 use treering_log::{
-    BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, Record, RecordBody, SaltSource,
-    Sequencer, Staged,
+    BlobRef, BodyPatch, CommittedGroup, GroupError, NewBlob, PendingAppend, Record, RecordBody,
+    SaltSource, Sequencer,
 };
-use treering_projections::{KeyEntry, ViewDelta};
+use treering_projections::{KeyEntry, ProjectionDelta};
 
 /// A batch with everything that was looked up for it.
 #[derive(Debug)]
 pub(super) struct WriteRequest {
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: ValidatedBatch,
     pub(crate) loaded: Vec<LoadedState>,
     pub(crate) past: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
     pub(crate) key: Option<KeyFacts>,
@@ -49,7 +49,7 @@ pub(super) struct WriteRequest {
     pub(crate) names: NameFacts,
     /// Home offsets of bodies that are already stored, by content.
     pub(crate) blob_homes: HashMap<ContentHash, u64>,
-    /// [`HotSet::erasures`] at the time of the look-ups.
+    /// [`CachedConversations::erasures`] at the time of the look-ups.
     pub(crate) erasures: u64,
     /// Makes the batch that is appended atomically with this one.
     pub(crate) companion: Option<Companion>,
@@ -57,7 +57,7 @@ pub(super) struct WriteRequest {
 
 impl WriteRequest {
     /// Creates a request without look-ups.
-    fn bare(prepared: Prepared, erasures: u64) -> Self {
+    fn without_lookups(prepared: ValidatedBatch, erasures: u64) -> Self {
         Self {
             prepared,
             loaded: Vec::new(),
@@ -99,15 +99,15 @@ pub(super) enum WriteAnswer {
     /// The key was used before for the same content.
     Repeated(KeyEntry),
     /// Data must be loaded first.
-    Needs(Box<WriteRequest>, Need),
+    MissingData(Box<WriteRequest>, MissingData),
     /// The names of the events must be looked up again, once the projections have reached this
     /// offset.
-    LookAgain(Box<WriteRequest>, u64),
+    Retry(Box<WriteRequest>, u64),
     Failed(AppendError),
 }
 
 /// Deltas of groups that are on disk but not yet in the projections, in order.
-pub(super) type Deltas = Arc<Mutex<VecDeque<ViewDelta>>>;
+pub(super) type Deltas = Arc<Mutex<VecDeque<ProjectionDelta>>>;
 
 /// Makes the engine's decisions for the log's writer.
 pub(super) struct EngineSequencer {
@@ -116,13 +116,13 @@ pub(super) struct EngineSequencer {
     staged: DeltaBuilder,
     staged_conversations: HashSet<ConversationKey>,
     /// Names used since the offset that the projections had reached.
-    recent: Recent,
+    recent: UnpublishedNames,
     /// Homes of bodies that the projections may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
     staged_blobs: Vec<(Namespace, ContentHash)>,
     usage: Usage,
     salts: SaltSource,
-    /// [`HotSet::erasures`] when the state here was last reset.
+    /// [`CachedConversations::erasures`] when the state here was last reset.
     erasures: u64,
     deltas: Deltas,
     published: Arc<AtomicU64>,
@@ -136,20 +136,20 @@ const RECENT_BLOBS_MAX: usize = 4_096;
 impl EngineSequencer {
     pub(crate) fn new(
         (limits, quotas): (Limits, Quotas),
-        views: SharedViews,
-        hot: Arc<HotSet>,
-        marks: Arc<Marks>,
+        projections: SharedProjections,
+        cached_set: Arc<CachedConversations>,
+        quarantine: Arc<QuarantineList>,
         deltas: Deltas,
         published: Arc<AtomicU64>,
     ) -> Self {
         let committed = published.load(Ordering::Acquire);
         Self {
-            usage: Usage::new(quotas, Arc::clone(&views), committed),
-            cache: StateCache::new(views, hot, marks, committed),
+            usage: Usage::new(quotas, Arc::clone(&projections), committed),
+            cache: StateCache::new(projections, cached_set, quarantine, committed),
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),
-            recent: Recent::new(committed),
+            recent: UnpublishedNames::new(committed),
             recent_blobs: HashMap::new(),
             staged_blobs: Vec::new(),
             salts: SaltSource::default(),
@@ -167,7 +167,7 @@ impl EngineSequencer {
         if self.erasures != erasures {
             self.cache.clear();
             let published = self.published.load(Ordering::Acquire);
-            self.recent = Recent::new(published);
+            self.recent = UnpublishedNames::new(published);
             self.recent_blobs.clear();
             self.usage.forget(published);
             self.erasures = erasures;
@@ -205,7 +205,7 @@ impl EngineSequencer {
         &mut self,
         request: &mut WriteRequest,
         now: TimestampMicros,
-    ) -> Result<(Option<Decided>, KnownEvents), Stop> {
+    ) -> Result<(Option<AcceptedBatch>, KnownEvents), RequestStop> {
         let known = self.pass_over(request, now)?;
         if !known.is_empty() && request.prepared.is_all_known() {
             return Ok((None, known));
@@ -215,7 +215,7 @@ impl EngineSequencer {
         Ok((Some(decided), known))
     }
 
-    fn decide(&mut self, request: &mut WriteRequest) -> Result<Decided, Stop> {
+    fn decide(&mut self, request: &mut WriteRequest) -> Result<AcceptedBatch, RequestStop> {
         let namespace = &request.prepared.command.namespace;
         let ids = request.prepared.conversations();
         let may_create = request.prepared.may_create();
@@ -226,7 +226,9 @@ impl EngineSequencer {
                 .iter()
                 .position(|loaded| loaded.id == key)
                 .map(|at| request.loaded.swap_remove(at));
-            self.cache.ensure(key, loaded).map_err(Stop::Failed)?;
+            self.cache
+                .ensure(key, loaded)
+                .map_err(RequestStop::Failed)?;
         }
         if let Some(id) = may_create {
             let is_there = self.cache.get(namespace.key(id)).is_some();
@@ -234,7 +236,7 @@ impl EngineSequencer {
         }
         let prepared = &request.prepared;
         let command = &prepared.command;
-        let known = Known {
+        let known = DecisionData {
             cache: &self.cache,
             past: &request.past,
             namespace: &command.namespace,
@@ -244,11 +246,11 @@ impl EngineSequencer {
             false => decide(&known, command, &self.limits),
         };
         decided.map_err(|undecided| match undecided {
-            Undecided::Rejected(Rejection { event_index, rule }) => {
+            DecideError::Rejected(Rejection { event_index, rule }) => {
                 let event_index = event_index.and_then(|index| prepared.own_index(index));
-                Stop::Failed(Rejection { event_index, rule }.into())
+                RequestStop::Failed(Rejection { event_index, rule }.into())
             }
-            Undecided::Needs(need) => Stop::Needs(need),
+            DecideError::MissingData(need) => RequestStop::MissingData(need),
         })
     }
 
@@ -257,11 +259,11 @@ impl EngineSequencer {
         &mut self,
         next_offset: u64,
         request: &WriteRequest,
-        decided: &mut Decided,
+        decided: &mut AcceptedBatch,
         now: TimestampMicros,
-    ) -> Result<StagedBatch, AppendError> {
+    ) -> Result<PendingBatch, AppendError> {
         let prepared = &request.prepared;
-        let mut batch = StagedBatch::new(next_offset, prepared.bodies.len());
+        let mut batch = PendingBatch::new(next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);
             let header = header(prepared, index, *placed, now, batch.offset());
@@ -296,9 +298,9 @@ impl EngineSequencer {
         &mut self,
         next_offset: u64,
         request: &WriteRequest,
-        (mut decided, now): (Decided, TimestampMicros),
-        companion: Option<(WriteRequest, Decided)>,
-    ) -> Result<Staged<WriteAnswer>, AppendError> {
+        (mut decided, now): (AcceptedBatch, TimestampMicros),
+        companion: Option<(WriteRequest, AcceptedBatch)>,
+    ) -> Result<PendingAppend<WriteAnswer>, AppendError> {
         let mut batch = self.seal(next_offset, request, &mut decided, now)?;
         // Change no state before both are sealed.
         let companion = match companion {
@@ -326,7 +328,7 @@ impl EngineSequencer {
             created: None,
             known: Vec::new(),
         };
-        Ok(Staged {
+        Ok(PendingAppend {
             records: batch.records,
             blobs: batch.blobs,
             answer: WriteAnswer::Done(outcome, Vec::new()),
@@ -336,8 +338,8 @@ impl EngineSequencer {
     fn stored_body(
         &mut self,
         request: &WriteRequest,
-        body: &PreparedBody,
-        batch: &mut StagedBatch,
+        body: &ValidatedBody,
+        batch: &mut PendingBatch,
     ) -> RecordBody {
         if !body.is_blob() {
             return RecordBody::Inline(body.bytes.clone());
@@ -376,7 +378,7 @@ impl EngineSequencer {
     }
 
     /// Adds a batch to the staged group.
-    fn take(&mut self, prepared: &Prepared, decided: Decided, batch: &StagedBatch) {
+    fn take(&mut self, prepared: &ValidatedBatch, decided: AcceptedBatch, batch: &PendingBatch) {
         let command = &prepared.command;
         self.usage.took(prepared, batch.offset() - 1);
         for (index, placed) in decided.events.iter().enumerate() {
@@ -413,7 +415,7 @@ impl Sequencer for EngineSequencer {
     type Request = WriteRequest;
     type Answer = WriteAnswer;
 
-    fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> Staged<WriteAnswer> {
+    fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> PendingAppend<WriteAnswer> {
         self.forget_erased(&mut request);
         // Use one time for the look-up and the record: a key that has expired now is expired when
         // the batch is recorded.
@@ -432,11 +434,13 @@ impl Sequencer for EngineSequencer {
         let (decided, known) = match self.decide_new(&mut request, now) {
             Ok((Some(decided), known)) => (decided, known),
             Ok((None, known)) => return answer(WriteAnswer::Done(nothing_appended(), known)),
-            Err(Stop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
-            Err(Stop::Needs(need)) => return answer(WriteAnswer::Needs(Box::new(request), need)),
-            Err(Stop::LookAgain) => {
+            Err(RequestStop::Failed(error)) => return answer(WriteAnswer::Failed(error)),
+            Err(RequestStop::MissingData(need)) => {
+                return answer(WriteAnswer::MissingData(Box::new(request), need));
+            }
+            Err(RequestStop::Retry) => {
                 let staged_to = next_offset.saturating_sub(1);
-                return answer(WriteAnswer::LookAgain(Box::new(request), staged_to));
+                return answer(WriteAnswer::Retry(Box::new(request), staged_to));
             }
         };
         if let Err(error) = self.usage.check(&request.prepared) {
@@ -512,7 +516,7 @@ impl Sequencer for EngineSequencer {
             }
             // Nothing of this request would have been appended, whatever happened to the group on
             // which its decision depended.
-            WriteAnswer::Failed(_) | WriteAnswer::Needs(..) | WriteAnswer::LookAgain(..) => {
+            WriteAnswer::Failed(_) | WriteAnswer::MissingData(..) | WriteAnswer::Retry(..) => {
                 WriteAnswer::Failed(match AppendError::from(error.clone()) {
                     AppendError::UnknownOutcome { message } => AppendError::Unready {
                         message: format!(
@@ -546,22 +550,22 @@ impl Sequencer for EngineSequencer {
 }
 
 /// Why a request cannot proceed.
-enum Stop {
+enum RequestStop {
     Failed(AppendError),
-    Needs(Need),
+    MissingData(MissingData),
     /// The projections must be queried again.
-    LookAgain,
+    Retry,
 }
 
 /// The data available to `decide`.
-struct Known<'a> {
+struct DecisionData<'a> {
     cache: &'a StateCache,
     past: &'a BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
     namespace: &'a Namespace,
 }
 
-impl Lookup for Known<'_> {
-    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need> {
+impl Lookup for DecisionData<'_> {
+    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, MissingData> {
         Ok(self.cache.get(self.namespace.key(id)))
     }
 
@@ -570,23 +574,23 @@ impl Lookup for Known<'_> {
         conversation: ConversationId,
         branch: BranchId,
         revision: Revision,
-    ) -> Result<Option<&PastBranch>, Need> {
+    ) -> Result<Option<&PastBranch>, MissingData> {
         match self.past.get(&(conversation, branch, revision)) {
             Some(past) => Ok(past.as_ref()),
-            None => Err(Need::BranchAt(conversation, branch, revision)),
+            None => Err(MissingData::BranchAt(conversation, branch, revision)),
         }
     }
 }
 
 /// The records of one batch under construction.
-struct StagedBatch {
+struct PendingBatch {
     first_offset: u64,
     records: Vec<Record>,
     blobs: Vec<NewBlob>,
-    appended: Vec<Appended>,
+    appended: Vec<AppendedEvent>,
 }
 
-impl StagedBatch {
+impl PendingBatch {
     fn new(first_offset: u64, events: usize) -> Self {
         Self {
             first_offset,
@@ -602,7 +606,7 @@ impl StagedBatch {
     }
 
     /// Returns the home offset of a patch's base; `None` if it is not a large body.
-    fn home_of(&self, base: PatchBase, prepared: &Prepared) -> Option<u64> {
+    fn home_of(&self, base: PatchBase, prepared: &ValidatedBatch) -> Option<u64> {
         match base {
             PatchBase::Home(home) => Some(home),
             PatchBase::Event(own) => match &self.records.get(prepared.index_of_own(own)?)?.body {
@@ -612,8 +616,8 @@ impl StagedBatch {
         }
     }
 
-    fn push(&mut self, record: Record, placed: Placed) {
-        self.appended.push(Appended {
+    fn push(&mut self, record: Record, placed: SequencedEvent) {
+        self.appended.push(AppendedEvent {
             event: record.header.id,
             conversation: placed.at.conversation,
             branch: placed.branch,
@@ -625,9 +629,9 @@ impl StagedBatch {
 }
 
 fn header(
-    prepared: &Prepared,
+    prepared: &ValidatedBatch,
     index: usize,
-    placed: Placed,
+    placed: SequencedEvent,
     now: TimestampMicros,
     offset: u64,
 ) -> EventHeader {
@@ -657,8 +661,8 @@ fn nothing_appended() -> AppendOutcome {
     }
 }
 
-fn answer(answer: WriteAnswer) -> Staged<WriteAnswer> {
-    Staged {
+fn answer(answer: WriteAnswer) -> PendingAppend<WriteAnswer> {
+    PendingAppend {
         records: Vec::new(),
         blobs: Vec::new(),
         answer,

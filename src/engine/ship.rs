@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::atomic::Ordering};
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 
-use super::{Engine, Inner, error::ReadError, history::decode_body, work::Lane};
+use super::{Engine, Inner, error::ReadError, history::decode_body, work::PriorityClass};
 use treering_domain::{
     BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Position, Revision,
     TimestampMicros,
@@ -80,7 +80,7 @@ pub struct ShippedErasure {
 
 /// An item of a shipment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shipped {
+pub enum ShipmentItem {
     /// The first item: the log's identity, its head, and the record before the first requested
     /// offset (`None` if there is none).
     Start {
@@ -131,8 +131,8 @@ pub struct BackupNote {
 impl Engine {
     /// Ships the log from an offset on, for all tenants. Erased content appears as stubs, as for
     /// every reader. Shipping reads what is published and never delays an append.
-    /// [`Shipped::Start`] comes first.
-    pub fn ship(&self, query: ShipQuery) -> BoxStream<'static, Result<Shipped, ReadError>> {
+    /// [`ShipmentItem::Start`] comes first.
+    pub fn ship(&self, query: ShipQuery) -> BoxStream<'static, Result<ShipmentItem, ReadError>> {
         let engine = self.clone();
         async_stream::try_stream! {
             let inner = &engine.inner;
@@ -149,14 +149,14 @@ impl Engine {
                     // Packing handles megabytes at a time: keep it off the threads that serve
                     // calls.
                     let before = std::mem::take(&mut held);
-                    let packed = engine.on(Lane::Bulk, |engine: Self| async move {
+                    let packed = engine.on(PriorityClass::Bulk, |engine: Self| async move {
                         engine.inner.packed_page(next, end, before).await
                     });
                     let packed = packed.await?;
                     held = packed.held;
                     for item in packed.items {
                         next = match &item {
-                            Shipped::Reached { mark, .. } => mark.offset + 1,
+                            ShipmentItem::Reached { mark, .. } => mark.offset + 1,
                             _ => next,
                         };
                         yield item;
@@ -198,21 +198,21 @@ impl Engine {
     /// # Errors
     /// When the projections cannot be read.
     pub fn is_whole(&self) -> Result<bool, ReadError> {
-        Ok(self.inner.views.load().damaged()?.is_empty())
+        Ok(self.inner.projections.load().damaged()?.is_empty())
     }
 }
 
 impl Inner {
     /// Waits while an erasure is being recorded but not hidden yet.
-    async fn nothing_half_erased(&self) {
+    async fn wait_for_erasures(&self) {
         drop(self.appending.read().await);
     }
 
     /// Creates the first item. Content erased by events up to its head is hidden in everything that
     /// follows.
-    async fn ship_start(&self, from: u64) -> Result<Shipped, ReadError> {
+    async fn ship_start(&self, from: u64) -> Result<ShipmentItem, ReadError> {
         let head = self.published.load(Ordering::Acquire);
-        self.nothing_half_erased().await;
+        self.wait_for_erasures().await;
         let before = match from
             .checked_sub(1)
             .filter(|offset| (1..=head).contains(offset))
@@ -223,7 +223,7 @@ impl Inner {
             }),
             None => None,
         };
-        Ok(Shipped::Start {
+        Ok(ShipmentItem::Start {
             identity: self.log.identity(),
             head,
             before,
@@ -270,7 +270,7 @@ impl Inner {
         let page = self.page(next, end, &mut held).await?;
         let mut items = Vec::new();
         if let Some((last, record)) = page.last() {
-            let reached = Shipped::Reached {
+            let reached = ShipmentItem::Reached {
                 mark: ShipMark {
                     offset: *last,
                     chain: record.chain_hash(),
@@ -288,8 +288,8 @@ impl Inner {
         &self,
         first: u64,
         records: Vec<(u64, Record)>,
-    ) -> Result<Vec<Shipped>, ReadError> {
-        let mut packing = Packing::new(first);
+    ) -> Result<Vec<ShipmentItem>, ReadError> {
+        let mut packing = BlockBuilder::new(first);
         let mut items = Vec::new();
         for (offset, record) in records {
             if let RecordBody::Blob(blob) = &record.body {
@@ -297,7 +297,7 @@ impl Inner {
                 if home == offset || !self.is_kept_at(home).await? {
                     if packing.homes.insert(home) {
                         let bytes = self.reader.body(&record).await?;
-                        items.push(Shipped::Blob { home, bytes });
+                        items.push(ShipmentItem::Blob { home, bytes });
                     }
                 } else {
                     packing.needs.insert(home);
@@ -319,7 +319,11 @@ impl Inner {
         Ok(matches!(&record.body, RecordBody::Blob(blob) if blob.home_offset == home))
     }
 
-    async fn erasure_of(&self, offset: u64, record: &Record) -> Result<Option<Shipped>, ReadError> {
+    async fn erasure_of(
+        &self,
+        offset: u64,
+        record: &Record,
+    ) -> Result<Option<ShipmentItem>, ReadError> {
         let bytes = self.reader.body(record).await?;
         let EventBody::ContentErased {
             revisions, reason, ..
@@ -327,13 +331,13 @@ impl Inner {
         else {
             return Ok(None);
         };
-        let views = self.views.load_full();
+        let projections = self.projections.load_full();
         let header = &record.header;
         let mut offsets = Vec::with_capacity(revisions.len());
         for revision in &revisions {
-            offsets.extend(views.offset(header.key(), *revision)?);
+            offsets.extend(projections.offset(header.key(), *revision)?);
         }
-        Ok(Some(Shipped::Erasure(ShippedErasure {
+        Ok(Some(ShipmentItem::Erasure(ShippedErasure {
             position: offset,
             recorded_at: header.recorded_at,
             namespace: header.namespace.clone(),
@@ -349,13 +353,13 @@ impl Inner {
 
 /// A page of items.
 struct PackedPage {
-    items: Vec<Shipped>,
+    items: Vec<ShipmentItem>,
     /// Records after the last complete batch.
     held: Vec<(u64, Record)>,
 }
 
 /// Blocks under construction, and the large bodies that their records refer to.
-struct Packing {
+struct BlockBuilder {
     packer: Packer,
     /// Large bodies that are shipped with the page.
     homes: HashSet<u64>,
@@ -363,7 +367,7 @@ struct Packing {
     needs: HashSet<u64>,
 }
 
-impl Packing {
+impl BlockBuilder {
     fn new(first: u64) -> Self {
         Self {
             packer: Packer::plain(first),
@@ -372,20 +376,20 @@ impl Packing {
         }
     }
 
-    fn push(&mut self, record: Record) -> Result<Option<Shipped>, ReadError> {
+    fn push(&mut self, record: Record) -> Result<Option<ShipmentItem>, ReadError> {
         let block = self.packer.push(record)?;
         Ok(block.map(|block| self.block(block)))
     }
 
-    fn finish(&mut self) -> Result<Option<Shipped>, ReadError> {
+    fn finish(&mut self) -> Result<Option<ShipmentItem>, ReadError> {
         let block = self.packer.finish()?;
         Ok(block.map(|block| self.block(block)))
     }
 
-    fn block(&mut self, block: treering_log::EncodedFrame) -> Shipped {
+    fn block(&mut self, block: treering_log::EncodedFrame) -> ShipmentItem {
         let mut needs: Vec<u64> = std::mem::take(&mut self.needs).into_iter().collect();
         needs.sort_unstable();
-        Shipped::Block(ShippedBlock {
+        ShipmentItem::Block(ShippedBlock {
             first: block.first_offset,
             count: block.count,
             bytes: block.bytes,

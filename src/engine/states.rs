@@ -10,12 +10,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::{damage::Marks, error::AppendError, memory::Room};
+use super::{damage::QuarantineList, error::AppendError, memory::CacheAllowance};
 use treering_domain::{ConversationKey, ConversationState};
-use treering_projections::{KeyEntry, Views};
+use treering_projections::{KeyEntry, Projections};
 
 /// The projections; a rebuild replaces them as a whole.
-pub(super) type SharedViews = Arc<ArcSwap<Views>>;
+pub(super) type SharedProjections = Arc<ArcSwap<Projections>>;
 
 /// A conversation according to the projections.
 #[derive(Debug)]
@@ -37,10 +37,10 @@ pub(super) struct KeyFacts {
 /// The conversations in the writer's cache: a hint that saves callers the loading. If it is
 /// outdated, the writer reads for itself.
 #[derive(Debug, Default)]
-pub(super) struct HotSet {
+pub(super) struct CachedConversations {
     conversations: RwLock<HashSet<ConversationKey>>,
     /// The memory for their states.
-    pub(crate) room: Room,
+    pub(crate) room: CacheAllowance,
     /// Number of erasures; each invalidates everything known before.
     erasures: AtomicU64,
     /// Large bodies with homes up to this offset are being erased: new events must not refer to
@@ -48,7 +48,7 @@ pub(super) struct HotSet {
     erased_to: AtomicU64,
 }
 
-impl HotSet {
+impl CachedConversations {
     pub(crate) fn contains(&self, id: ConversationKey) -> bool {
         self.read().contains(&id)
     }
@@ -102,19 +102,19 @@ impl HotSet {
 /// A state is dropped only when the projections have all of its events, so a missing state can be
 /// read from there.
 pub(super) struct StateCache {
-    views: SharedViews,
+    projections: SharedProjections,
     bytes: usize,
     clock: u64,
-    states: HashMap<ConversationKey, Cached>,
-    hot: Arc<HotSet>,
-    marks: Arc<Marks>,
+    states: HashMap<ConversationKey, CachedState>,
+    cached_set: Arc<CachedConversations>,
+    quarantine: Arc<QuarantineList>,
     /// The last event of any dropped state: a state loaded before the projections reached this
     /// offset may be outdated. The projections can regress behind it: when they are reopened after
     /// a failure they start at what was durable.
     dropped_to: u64,
 }
 
-struct Cached {
+struct CachedState {
     state: ConversationState,
     bytes: usize,
     used: u64,
@@ -123,25 +123,25 @@ struct Cached {
 impl StateCache {
     /// Creates an empty cache; the log has reached `committed`.
     pub(crate) fn new(
-        views: SharedViews,
-        hot: Arc<HotSet>,
-        marks: Arc<Marks>,
+        projections: SharedProjections,
+        cached_set: Arc<CachedConversations>,
+        quarantine: Arc<QuarantineList>,
         committed: u64,
     ) -> Self {
         let states = HashMap::new();
         Self {
-            views,
+            projections,
             bytes: 0,
             clock: 0,
             states,
-            hot,
-            marks,
+            cached_set,
+            quarantine,
             dropped_to: committed,
         }
     }
 
-    pub(crate) fn views(&self) -> Arc<Views> {
-        self.views.load_full()
+    pub(crate) fn projections(&self) -> Arc<Projections> {
+        self.projections.load_full()
     }
 
     pub(crate) fn get(&self, id: ConversationKey) -> Option<&ConversationState> {
@@ -161,7 +161,7 @@ impl StateCache {
     ) -> Result<(), AppendError> {
         self.clock += 1;
         let mut loaded = loaded;
-        if self.marks.get(id).is_some() {
+        if self.quarantine.get(id).is_some() {
             // A state cached before a rebuild found damage must not be used.
             let whole = |state: &ConversationState| state.row.damage.is_none();
             if self.get(id).is_some_and(whole) {
@@ -176,10 +176,10 @@ impl StateCache {
         let state = match loaded {
             Some(loaded) if loaded.reached >= self.dropped_to => loaded.state,
             _ => {
-                let read = self.views().state_with_mark(id);
-                let (reached, state) = read.map_err(AppendError::of_views)?;
+                let read = self.projections().state_with_mark(id);
+                let (reached, state) = read.map_err(AppendError::from_projections)?;
                 if reached < self.dropped_to {
-                    return Err(AppendError::views_behind());
+                    return Err(AppendError::projections_behind());
                 }
                 state
             }
@@ -199,7 +199,7 @@ impl StateCache {
 
     /// Adds a state that was not cached.
     pub(crate) fn put(&mut self, state: ConversationState) {
-        self.hot.insert(state.row.key());
+        self.cached_set.insert(state.row.key());
         self.put_back(state);
     }
 
@@ -209,7 +209,7 @@ impl StateCache {
         self.clock += 1;
         let bytes = state.estimated_bytes();
         self.bytes += bytes;
-        let cached = Cached {
+        let cached = CachedState {
             bytes,
             used: self.clock,
             state,
@@ -222,8 +222,8 @@ impl StateCache {
     /// Drops the least recently used states until usage is somewhat below the limit, but none with
     /// events that the projections lack.
     pub(crate) fn shrink(&mut self, published: u64) {
-        let bytes_max = self.hot.room.bytes();
-        self.hot.room.note_used(self.bytes);
+        let bytes_max = self.cached_set.room.bytes();
+        self.cached_set.room.note_used(self.bytes);
         if self.bytes <= bytes_max {
             return;
         }
@@ -245,7 +245,7 @@ impl StateCache {
     /// Drops states whose last changes were not written.
     pub(crate) fn forget(&mut self, ids: impl Iterator<Item = ConversationKey>, committed: u64) {
         for id in ids {
-            self.hot.remove(id);
+            self.cached_set.remove(id);
             if let Some(cached) = self.states.remove(&id) {
                 self.bytes -= cached.bytes;
             }
@@ -261,13 +261,13 @@ impl StateCache {
         }
     }
 
-    /// See [`HotSet::erasures`].
+    /// See [`CachedConversations::erasures`].
     pub(crate) fn erasures(&self) -> u64 {
-        self.hot.erasures()
+        self.cached_set.erasures()
     }
 
     fn drop_state(&mut self, id: ConversationKey) {
-        self.hot.remove(id);
+        self.cached_set.remove(id);
         if let Some(state) = self.take(id) {
             self.dropped_to = self.dropped_to.max(state.row.last_position.offset);
         }
@@ -282,8 +282,8 @@ mod tests {
     // A decision based on them would assign revisions a second time.
     #[test]
     fn projections_behind_committed_events_are_refused() {
-        let views = Arc::new(ArcSwap::from_pointee(Views::in_memory().unwrap()));
-        let mut cache = StateCache::new(views, Arc::default(), Arc::default(), 5);
+        let projections = Arc::new(ArcSwap::from_pointee(Projections::in_memory().unwrap()));
+        let mut cache = StateCache::new(projections, Arc::default(), Arc::default(), 5);
         let id = ConversationKey::default();
         let refused = |result| matches!(result, Err(AppendError::Unready { .. }));
         assert!(refused(cache.ensure(id, None)));

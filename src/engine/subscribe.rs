@@ -10,7 +10,7 @@ use futures::{StreamExt, stream::BoxStream};
 use super::{
     Engine, Inner,
     error::ReadError,
-    query::{NamedEvent, ReadQuery, Source, StartAfter, SubscribeQuery, Subscribed},
+    query::{EventSource, NamedEvent, ReadQuery, StartAfter, SubscribeQuery, SubscriptionItem},
 };
 use treering_domain::{BranchId, ConversationKey, Position, Revision};
 
@@ -18,19 +18,19 @@ use treering_domain::{BranchId, ConversationKey, Position, Revision};
 const FELL_BEHIND_OFFSETS: u64 = 10_000;
 
 impl Engine {
-    /// Follows a source: its events from the requested start, then [`Subscribed::CaughtUp`], then
+    /// Follows a source: its events from the requested start, then [`SubscriptionItem::CaughtUp`], then
     /// each new event as it is appended. The stream ends only with an error; drop it to stop.
     pub fn subscribe(
         &self,
         query: SubscribeQuery,
-    ) -> BoxStream<'static, Result<Subscribed, ReadError>> {
+    ) -> BoxStream<'static, Result<SubscriptionItem, ReadError>> {
         let inner = Arc::clone(&self.inner);
         let engine = self.clone();
         async_stream::try_stream! {
             let followed = inner.followed(&query)?;
             let mut news = match &followed {
-                Followed::Log => inner.news.of_log(),
-                Followed::Conversation(id) | Followed::Branch(id, _) => inner.news.of(*id),
+                FollowedSource::Log => inner.news.of_log(),
+                FollowedSource::Conversation(id) | FollowedSource::Branch(id, _) => inner.news.of(*id),
             };
             let mut last = match query.start {
                 StartAfter::Place(place) => place,
@@ -42,7 +42,7 @@ impl Engine {
             loop {
                 // Mark before reading: whatever arrives during the read is news.
                 news.mark_unchanged();
-                follower.waits(false);
+                follower.record_waiting(false);
                 let head = inner.published.load(Ordering::Acquire);
                 let (source, end) = inner.end_of(&followed)?;
                 let mut seen = head;
@@ -50,14 +50,14 @@ impl Engine {
                 while let Some(batch) = batches.next().await {
                     for event in batch? {
                         seen = event.event.position.offset;
-                        follower.saw(seen);
+                        follower.record_delivery(seen);
                         last = followed.place_of(&event).unwrap_or(last);
-                        yield Subscribed::Event(Box::new(event));
+                        yield SubscriptionItem::Event(Box::new(event));
                     }
                     let now = inner.published.load(Ordering::Acquire);
                     if caught_up && !told_behind && now.saturating_sub(seen) > FELL_BEHIND_OFFSETS {
                         told_behind = true;
-                        yield Subscribed::FellBehind(Position::local(now));
+                        yield SubscriptionItem::FellBehind(Position::local(now));
                     }
                 }
                 last = last.max(end);
@@ -67,11 +67,11 @@ impl Engine {
                 if !caught_up || told_behind {
                     caught_up = true;
                     told_behind = false;
-                    yield Subscribed::CaughtUp(Position::local(head));
+                    yield SubscriptionItem::CaughtUp(Position::local(head));
                 }
                 // A damaged conversation gets no more events.
                 inner.check_followed_whole(&followed)?;
-                follower.waits(true);
+                follower.record_waiting(true);
                 if news.changed().await.is_err() {
                     break;
                 }
@@ -83,13 +83,13 @@ impl Engine {
 
 /// The followed source. A branch is followed by id, because it may be renamed and another one may
 /// become active.
-enum Followed {
+enum FollowedSource {
     Log,
     Conversation(ConversationKey),
     Branch(ConversationKey, BranchId),
 }
 
-impl Followed {
+impl FollowedSource {
     /// Returns where a subscription continues after an event; `None` for an inherited one.
     fn place_of(&self, event: &NamedEvent) -> Option<u64> {
         let header = &event.event.header;
@@ -104,15 +104,15 @@ impl Followed {
 
 /// Returns the log offset that a subscription starts after, as far as that is known without
 /// reading.
-fn start_of(followed: &Followed, query: &SubscribeQuery, inner: &Inner) -> u64 {
+fn start_of(followed: &FollowedSource, query: &SubscribeQuery, inner: &Inner) -> u64 {
     match (followed, query.start) {
-        (Followed::Log, StartAfter::Place(place)) => place,
+        (FollowedSource::Log, StartAfter::Place(place)) => place,
         _ => inner.published.load(Ordering::Acquire),
     }
 }
 
 /// Returns the part of the source that was not read yet.
-fn continuation(query: &SubscribeQuery, source: Source, last: u64, end: u64) -> ReadQuery {
+fn continuation(query: &SubscribeQuery, source: EventSource, last: u64, end: u64) -> ReadQuery {
     ReadQuery {
         // 0 also reads the history that a fork inherits from another conversation.
         from: if last == 0 { 0 } else { last + 1 },
@@ -123,42 +123,45 @@ fn continuation(query: &SubscribeQuery, source: Source, last: u64, end: u64) -> 
 }
 
 impl Inner {
-    fn followed(&self, query: &SubscribeQuery) -> Result<Followed, ReadError> {
+    fn followed(&self, query: &SubscribeQuery) -> Result<FollowedSource, ReadError> {
         Ok(match &query.source {
-            Source::Log => Followed::Log,
-            Source::Conversation(id) => {
-                Followed::Conversation(self.row(&query.namespace, *id)?.key())
+            EventSource::Log => FollowedSource::Log,
+            EventSource::Conversation(id) => {
+                FollowedSource::Conversation(self.row(&query.namespace, *id)?.key())
             }
-            Source::Branch {
+            EventSource::Branch {
                 conversation,
                 branch,
             } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
-                Followed::Branch(query.namespace.key(*conversation), branch.id)
+                FollowedSource::Branch(query.namespace.key(*conversation), branch.id)
             }
         })
     }
 
-    fn check_followed_whole(&self, followed: &Followed) -> Result<(), ReadError> {
+    fn check_followed_whole(&self, followed: &FollowedSource) -> Result<(), ReadError> {
         match followed {
-            Followed::Log => Ok(()),
-            Followed::Conversation(id) | Followed::Branch(id, _) => {
+            FollowedSource::Log => Ok(()),
+            FollowedSource::Conversation(id) | FollowedSource::Branch(id, _) => {
                 self.check_whole(*id, Revision(u64::MAX))
             }
         }
     }
 
     /// Returns the source as it is now, and its last revision or log offset.
-    fn end_of(&self, followed: &Followed) -> Result<(Source, u64), ReadError> {
+    fn end_of(&self, followed: &FollowedSource) -> Result<(EventSource, u64), ReadError> {
         Ok(match followed {
-            Followed::Log => (Source::Log, self.published.load(Ordering::Acquire)),
-            Followed::Conversation(id) => {
-                let row = self.views.load().conversation(*id)?;
-                (Source::Conversation(id.id), row.map_or(0, |row| row.head.0))
+            FollowedSource::Log => (EventSource::Log, self.published.load(Ordering::Acquire)),
+            FollowedSource::Conversation(id) => {
+                let row = self.projections.load().conversation(*id)?;
+                (
+                    EventSource::Conversation(id.id),
+                    row.map_or(0, |row| row.head.0),
+                )
             }
-            Followed::Branch(id, branch) => {
+            FollowedSource::Branch(id, branch) => {
                 let branch = self.history().branch(*id, *branch)?;
-                let source = Source::Branch {
+                let source = EventSource::Branch {
                     conversation: id.id,
                     branch: Some(branch.name.clone()),
                 };

@@ -9,7 +9,7 @@ use std::{
 
 use futures::StreamExt;
 use treering_domain::*;
-use treering_log::fallible::{Ending, Fallible};
+use treering_log::fallible_log::{AppendEnding, FallibleLog};
 
 use super::{AppendError, Engine, OpenOptions, VerifyItem};
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// A store over a log that fails on demand.
 pub struct Store {
     /// The log.
-    pub log: Arc<Fallible>,
+    pub log: Arc<FallibleLog>,
     /// The engine.
     pub engine: Engine,
     /// Its only conversation.
@@ -29,16 +29,16 @@ pub struct Store {
 impl Store {
     /// Creates a store with one conversation, made with the key "made".
     pub async fn new() -> Self {
-        Self::over(Fallible::default()).await
+        Self::over(FallibleLog::default()).await
     }
 
     /// Creates a store over this log.
-    pub async fn over(log: Fallible) -> Self {
+    pub async fn over(log: FallibleLog) -> Self {
         Self::with_quota(log, Quota::default()).await
     }
 
     /// Creates a store over this log, with a quota for its namespace.
-    pub(crate) async fn with_quota(log: Fallible, quota: Quota) -> Self {
+    pub(crate) async fn with_quota(log: FallibleLog, quota: Quota) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let log = Arc::new(log);
         let mut options = OpenOptions::new(dir.path());
@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// Appends "lost"; its outcome stays unknown until the log is asked.
-    pub async fn lose(&self, outcome: Ending) {
+    pub async fn lose(&self, outcome: AppendEnding) {
         self.log.next_ends(outcome);
         self.log.deaf.store(true, Ordering::SeqCst);
         let error = self.engine.append(self.message("lost")).await.unwrap_err();

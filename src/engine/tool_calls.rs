@@ -14,10 +14,10 @@ use super::{
     error::ReadError,
     history::{decode_body, stored},
     query::{
-        BranchAddress, CallStatus, NamedEvent, ReadQuery, RecordedResult, Source, ToolCall,
+        BranchAddress, CallStatus, EventSource, NamedEvent, ReadQuery, RecordedResult, ToolCall,
         ToolHistoryQuery, WhichResult,
     },
-    work::{self, Lane, lane_for},
+    work::{self, PriorityClass, priority_for},
 };
 use treering_domain::{
     ApprovalStatus, BranchName, BranchState, ConversationId, EventBody, EventHeader, EventKind,
@@ -62,9 +62,9 @@ impl Engine {
         F: Future<Output = Result<T, ReadError>> + Send + 'static,
     {
         let address = query.address.clone();
-        let lane = self.on(Lane::Short, |engine| async move {
+        let lane = self.on(PriorityClass::Short, |engine| async move {
             let branch = engine.inner.branch_at(&address)?;
-            Ok::<_, ReadError>(lane_for(branch.history_events))
+            Ok::<_, ReadError>(priority_for(branch.history_events))
         });
         let lane = lane.await?;
         self.on(lane, |engine| work(engine, query)).await
@@ -85,7 +85,7 @@ impl Engine {
         }
         let to = query.as_of.unwrap_or(branch.head);
         let mut calls = Vec::new();
-        let mut later = Later::default();
+        let mut later = LaterEvents::default();
         let mut batches = self.read(ReadQuery {
             backward: true,
             to: to.0,
@@ -123,7 +123,7 @@ impl Engine {
                 .pending(&namespace, conversation, branch.as_ref(), limit)
                 .await
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Waits until a call is decided or has ended, for at most `timeout`. Returns the call in its
@@ -168,7 +168,7 @@ impl Engine {
     ) -> Result<RecordedResult, ReadError> {
         let address = address.clone();
         let read = |engine: Self| async move { engine.result_here(&address, which).await };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     async fn result_here(
@@ -187,7 +187,7 @@ impl Engine {
             WhichResult::Revision(revision) => {
                 // A reference names an event on any branch.
                 let source = match address.branch {
-                    None => Source::Conversation(id),
+                    None => EventSource::Conversation(id),
                     Some(_) => query.source.clone(),
                 };
                 let query = ReadQuery {
@@ -275,7 +275,7 @@ impl Engine {
         state: &BranchState,
         call_id: &str,
     ) -> Result<ToolCall, ReadError> {
-        let mut later = Later::default();
+        let mut later = LaterEvents::default();
         let mut batches = self.read(ReadQuery {
             backward: true,
             kinds: CALL_KINDS.to_vec(),
@@ -305,7 +305,10 @@ impl Inner {
         if let Some(id) = conversation {
             self.branch(namespace, id, branch)?;
         }
-        let places = self.views.load().pending(namespace, conversation, limit)?;
+        let places = self
+            .projections
+            .load()
+            .pending(namespace, conversation, limit)?;
         let mut calls = Vec::new();
         for (id, branch_id) in places {
             work::check()?;
@@ -334,11 +337,11 @@ impl Inner {
         header: &EventHeader,
         call_id: &str,
     ) -> Result<Option<CallEntry>, ReadError> {
-        let views = self.views.load();
+        let projections = self.projections.load();
         let mut conversation = header.key();
         let mut before = header.revision;
         loop {
-            let calls = views.calls(conversation, call_id)?;
+            let calls = projections.calls(conversation, call_id)?;
             let own = calls
                 .iter()
                 .rfind(|call| call.request < before && call.branch == header.branch)
@@ -347,7 +350,7 @@ impl Inner {
                 return Ok(Some(call.clone()));
             }
             // The request may be in the history that a fork shares.
-            let parent = views
+            let parent = projections
                 .conversation(conversation)?
                 .filter(|row| row.info.shares_history)
                 .and_then(|row| row.info.parent.clone());
@@ -414,13 +417,13 @@ impl Inner {
 
 /// The events met in a backward read of calls whose requests are still to come.
 #[derive(Default)]
-struct Later {
+struct LaterEvents {
     ends: HashMap<String, (StoredEvent, EventBody)>,
     decisions: HashMap<String, (Revision, treering_domain::ApprovalDecided)>,
     starts: BTreeMap<String, Revision>,
 }
 
-impl Later {
+impl LaterEvents {
     /// Records an event; a request completes its call with everything that came later.
     fn meet(
         &mut self,
@@ -547,7 +550,7 @@ fn undecided_status(approval: ApprovalStatus) -> CallStatus {
 }
 
 fn branch_query(namespace: &Namespace, id: ConversationId, branch: &BranchState) -> ReadQuery {
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: id,
         branch: Some(branch.name.clone()),
     };

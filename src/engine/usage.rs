@@ -6,14 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{error::AppendError, prepare::Prepared, states::SharedViews};
+use super::{error::AppendError, prepare::ValidatedBatch, states::SharedProjections};
 use treering_domain::{EventBody, Namespace, NamespaceUse, Quotas};
 
 /// Maximum number of cached namespaces; beyond it they are read again.
 const NAMESPACES_MAX: usize = 16_384;
 
 /// A batch that the projections may lack.
-struct Taken {
+struct PendingUsage {
     last_offset: u64,
     namespace: Namespace,
     adds: NamespaceUse,
@@ -22,19 +22,19 @@ struct Taken {
 /// The usage by namespace.
 pub(super) struct Usage {
     quotas: Quotas,
-    views: SharedViews,
+    projections: SharedProjections,
     known: HashMap<Namespace, NamespaceUse>,
-    recent: VecDeque<Taken>,
+    recent: VecDeque<PendingUsage>,
     /// Batches up to this offset are only in the projections.
     pruned_to: u64,
 }
 
 impl Usage {
     /// Creates an empty count; the projections have reached `committed`.
-    pub(crate) fn new(quotas: Quotas, views: SharedViews, committed: u64) -> Self {
+    pub(crate) fn new(quotas: Quotas, projections: SharedProjections, committed: u64) -> Self {
         Self {
             quotas,
-            views,
+            projections,
             known: HashMap::new(),
             recent: VecDeque::new(),
             pruned_to: committed,
@@ -46,14 +46,14 @@ impl Usage {
     ///
     /// # Errors
     /// [`AppendError::OverQuota`]; [`AppendError::Unready`] while the projections cannot tell.
-    pub(crate) fn check(&mut self, prepared: &Prepared) -> Result<(), AppendError> {
+    pub(crate) fn check(&mut self, prepared: &ValidatedBatch) -> Result<(), AppendError> {
         let namespace = &prepared.command.namespace;
         let quota = self.quotas.of(namespace);
         if quota.is_none() || prepared.by_eraser {
             return Ok(());
         }
         let used = self.used(namespace)?;
-        match quota.passed(used, adds(prepared)) {
+        match quota.exceeded_part(used, adds(prepared)) {
             None => Ok(()),
             Some(passed) => Err(AppendError::OverQuota {
                 namespace: namespace.clone(),
@@ -63,7 +63,7 @@ impl Usage {
     }
 
     /// Counts a batch that was added to the staged group.
-    pub(crate) fn took(&mut self, prepared: &Prepared, last_offset: u64) {
+    pub(crate) fn took(&mut self, prepared: &ValidatedBatch, last_offset: u64) {
         let namespace = &prepared.command.namespace;
         if self.quotas.of(namespace).is_none() {
             return;
@@ -72,7 +72,7 @@ impl Usage {
         if let Some(used) = self.known.get_mut(namespace) {
             *used += adds;
         }
-        self.recent.push_back(Taken {
+        self.recent.push_back(PendingUsage {
             last_offset,
             namespace: namespace.clone(),
             adds,
@@ -107,10 +107,10 @@ impl Usage {
         if let Some(used) = self.known.get(namespace) {
             return Ok(*used);
         }
-        let read = self.views.load().used(namespace);
-        let (reached, mut used) = read.map_err(AppendError::of_views)?;
+        let read = self.projections.load().used(namespace);
+        let (reached, mut used) = read.map_err(AppendError::from_projections)?;
         if reached < self.pruned_to {
-            return Err(AppendError::views_behind());
+            return Err(AppendError::projections_behind());
         }
         let later = self
             .recent
@@ -126,7 +126,7 @@ impl Usage {
 }
 
 /// Returns what a batch adds.
-fn adds(prepared: &Prepared) -> NamespaceUse {
+fn adds(prepared: &ValidatedBatch) -> NamespaceUse {
     let mut adds = NamespaceUse::default();
     for (event, body) in prepared.command.events.iter().zip(&prepared.bodies) {
         let is_first = matches!(event.body.body(), EventBody::ConversationCreated(_));

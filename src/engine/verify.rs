@@ -13,17 +13,17 @@ use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 use super::{
     Engine, Inner,
-    damage::{Lost, Stretch, stretch},
+    damage::{LogStretch, UnreadableRange, stretch},
     error::ReadError,
-    fold::ViewFold,
+    fold::ProjectionFold,
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
-    work::Stop,
+    work::CancelToken,
 };
 use treering_domain::{
     ConversationKey, EventKind, Namespace, NamespaceUse, Position, Revision, ShardId, with_causes,
 };
 use treering_log::{Record, RecordBody};
-use treering_projections::{Head, Heads, Views};
+use treering_projections::{Head, Heads, Projections};
 use treering_search::{passages, searchable_text};
 
 /// Maximum number of records per read, and their maximum size in bytes.
@@ -49,7 +49,7 @@ struct TemporaryFile(PathBuf);
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        if let Err(error) = Views::wipe(&self.0) {
+        if let Err(error) = Projections::wipe(&self.0) {
             tracing::warn!(error = %with_causes(&error), "the verification's temporary projections could not be removed");
         }
     }
@@ -62,11 +62,11 @@ impl Engine {
     /// [`ReadError`] when a part of the store fails.
     pub async fn stats(&self, namespace: &Namespace) -> Result<Stats, ReadError> {
         let inner = &self.inner;
-        let views = inner.views.load_full();
-        let counts = views.counts(namespace)?;
+        let projections = inner.projections.load_full();
+        let counts = projections.counts(namespace)?;
         let log = inner.log.stats(ShardId::default()).await?;
         let index = inner.indexer.index();
-        let damaged = views.damaged()?.into_iter();
+        let damaged = projections.damaged()?.into_iter();
         let damaged = damaged.filter(|row| row.namespace == *namespace);
         let by_kind = |(number, count): (&u16, &u64)| {
             let name = EventKind::from_number(*number)
@@ -80,14 +80,14 @@ impl Engine {
             pending_approvals: counts.pending_calls,
             events_by_kind: counts.by_kind.iter().map(by_kind).collect(),
             head: self.head(),
-            views_reached: Position::local(views.reached()?),
+            views_reached: Position::local(projections.reached()?),
             index_reached: Position::local(inner.indexer.reached()),
             log_bytes: log.bytes,
-            views_bytes: views.file_bytes(),
+            views_bytes: projections.file_bytes(),
             index_bytes: index.size_bytes().map_err(ReadError::storage)?,
             log_segments: log.segments,
             damaged_conversations: damaged.count() as u64,
-            unreadable_positions: views.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
+            unreadable_positions: projections.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             indexed_documents: index.passage_count(),
             data_dir: std::path::absolute(&inner.options.data_dir)
                 .unwrap_or_else(|_| inner.options.data_dir.clone())
@@ -146,14 +146,14 @@ impl Engine {
 struct Check {
     inner: Arc<Inner>,
     namespace: Namespace,
-    stop: Stop,
+    stop: CancelToken,
     reports: mpsc::Sender<Result<VerifyItem, ReadError>>,
     outcome: VerifyOutcome,
     /// The head of each conversation so far.
     heads: Heads,
     /// Number of passages that the index should have.
     passages: u64,
-    /// The value of [`Erasings::settled`](super::erase::Erasings::settled) at the start.
+    /// The value of [`ErasureCounter::settled`](super::erase::ErasureCounter::settled) at the start.
     erasings: u64,
     /// Hashes of reported faults, so that a restart does not report them again.
     told: HashSet<u64>,
@@ -204,7 +204,7 @@ impl Check {
         self.check_log(head, deep).await?;
         let log_is_whole = self.outcome.faults == 0;
         self.check_heads(head).await?;
-        if deep && let Err(error) = self.check_views(log_is_whole).await {
+        if deep && let Err(error) = self.check_projections(log_is_whole).await {
             self.stop.check()?;
             let message = format!(
                 "the projections cannot be compared with a rebuild: {}",
@@ -222,14 +222,14 @@ impl Check {
             self.stop.check()?;
             let reader = &self.inner.reader;
             match stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await? {
-                Stretch::Records(records) => {
+                LogStretch::Records(records) => {
                     for (offset, record) in records {
                         self.stop.check()?;
                         self.check_record(offset, &record, deep).await?;
                         next = offset + 1;
                     }
                 }
-                Stretch::Lost(lost) => {
+                LogStretch::Lost(lost) => {
                     self.log_fault(&lost).await?;
                     next = lost.last + 1;
                 }
@@ -268,7 +268,11 @@ impl Check {
             revision: header.revision,
             chain_hash: record.chain_hash(),
         };
-        let dir = self.inner.views_path.as_deref().and_then(Path::parent);
+        let dir = self
+            .inner
+            .projections_path
+            .as_deref()
+            .and_then(Path::parent);
         self.heads.set(dir, header.key(), before, head)?;
         if let RecordBody::Blob(blob) = &record.body
             && blob.home_offset == offset
@@ -298,8 +302,8 @@ impl Check {
 
     /// Checks that the projections have the same heads as the log.
     async fn check_heads(&mut self, head: u64) -> Result<(), ReadError> {
-        let views = self.inner.views.load_full();
-        if views.reached()? < head {
+        let projections = self.inner.projections.load_full();
+        if projections.reached()? < head {
             self.fault(
                 "views",
                 None,
@@ -313,14 +317,14 @@ impl Check {
             let page = self.heads.page(last, HEADS_PAGE)?;
             let Some((id, _)) = page.last() else { break };
             last = Some(*id);
-            self.check_head_page(&views, page).await?;
+            self.check_head_page(&projections, page).await?;
         }
         Ok(())
     }
 
     async fn check_head_page(
         &mut self,
-        views: &Views,
+        projections: &Projections,
         page: Vec<(ConversationKey, Head)>,
     ) -> Result<(), ReadError> {
         for (id, head) in page {
@@ -328,7 +332,7 @@ impl Check {
                 revision,
                 chain_hash,
             } = head;
-            let row = views.conversation(id)?;
+            let row = projections.conversation(id)?;
             let sound = row.as_ref().is_some_and(|row| {
                 // A conversation marked as damaged ends before the damage, which is a fault of the
                 // log.
@@ -349,23 +353,24 @@ impl Check {
     }
 
     /// Checks that the projections equal those that a rebuild produces.
-    async fn check_views(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
+    async fn check_projections(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
         let total = inner.published.load(Ordering::Acquire);
-        let (_file, fresh) = self.fresh_views(total)?;
-        let mut folder = ViewFold::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
+        let (_file, fresh) = self.fresh_projections(total)?;
+        let mut folder = ProjectionFold::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
         let stop = self.stop.clone();
         self.fold_up_to(&mut folder, 0, total).await?;
-        let views = inner.views.load_full();
+        let projections = inner.projections.load_full();
         // Compared at one moment, because appends continue.
         let rest =
             |reached| futures::executor::block_on(self.fold_up_to(&mut folder, total, reached));
-        let difference = views.differs_at_once_from(&fresh, rest, || !stop.is_set())?;
+        let difference = projections.differs_at_once_from(&fresh, rest, || !stop.is_set())?;
         stop.check()?;
         // Projections older than the damage know more than can be read now.
         let same_damage = || {
             Ok::<_, ReadError>(
-                views.lost()? == fresh.lost()? && views.damaged()? == fresh.damaged()?,
+                projections.lost()? == fresh.lost()?
+                    && projections.damaged()? == fresh.damaged()?,
             )
         };
         if !log_is_whole && !same_damage()? {
@@ -381,7 +386,7 @@ impl Check {
     /// Folds in steps, so that it can be cancelled between them.
     async fn fold_up_to(
         &mut self,
-        folder: &mut ViewFold,
+        folder: &mut ProjectionFold,
         from: u64,
         total: u64,
     ) -> Result<(), ReadError> {
@@ -402,15 +407,18 @@ impl Check {
 
     /// Creates empty projections: in memory for a small store, else in a file beside the
     /// projections, which the guard removes.
-    fn fresh_views(&self, events: u64) -> Result<(Option<TemporaryFile>, Arc<Views>), ReadError> {
-        let path = self.inner.views_path.as_deref();
+    fn fresh_projections(
+        &self,
+        events: u64,
+    ) -> Result<(Option<TemporaryFile>, Arc<Projections>), ReadError> {
+        let path = self.inner.projections_path.as_deref();
         let Some(path) = path.filter(|_| events > FRESH_IN_MEMORY_EVENTS_MAX) else {
-            return Ok((None, Arc::new(Views::in_memory()?)));
+            return Ok((None, Arc::new(Projections::in_memory()?)));
         };
         let path = path.with_extension("verify.redb");
-        Views::wipe(&path)?;
-        let views = Views::open(&path, FRESH_CACHE_BYTES)?;
-        Ok((Some(TemporaryFile(path)), Arc::new(views)))
+        Projections::wipe(&path)?;
+        let projections = Projections::open(&path, FRESH_CACHE_BYTES)?;
+        Ok((Some(TemporaryFile(path)), Arc::new(projections)))
     }
 
     /// Checks that the index reaches the head, and has as many passages as the log.
@@ -439,8 +447,8 @@ impl Check {
         Ok(())
     }
 
-    async fn log_fault(&mut self, lost: &Lost) -> Result<(), ReadError> {
-        let Lost { first, last, what } = lost;
+    async fn log_fault(&mut self, lost: &UnreadableRange) -> Result<(), ReadError> {
+        let UnreadableRange { first, last, what } = lost;
         self.tell(Fault {
             part: "log",
             position: Some(Position::local(*first)),

@@ -2,9 +2,9 @@
 //!
 //! The runtime's threads serve every call. A read that occupies one of them for a second delays
 //! everyone for a second. Reads that load or compute much are therefore handed to [`Work::run`] in
-//! one of four priority classes: [`Lane::Short`] for those that end within milliseconds,
-//! [`Lane::Bulk`] for a further page of a continuing read, [`Lane::Long`] for long ones, and
-//! [`Lane::Search`] for searches that may take long. The class follows from what is to be read. The
+//! one of four priority classes: [`PriorityClass::Short`] for those that end within milliseconds,
+//! [`PriorityClass::Bulk`] for a further page of a continuing read, [`PriorityClass::Long`] for long ones, and
+//! [`PriorityClass::Search`] for searches that may take long. The class follows from what is to be read. The
 //! threads of the last three run at lower priority. When the caller is gone or the store closes,
 //! the work is cancelled: it calls [`check`] between its pages.
 
@@ -22,9 +22,9 @@ use tokio::{
 };
 
 use super::{Engine, error::ReadError};
-use treering_base::stop::{self, Stopped, Working};
-pub(super) use treering_base::stop::{Stop, StopGuard, current};
-use treering_domain::{Limits, NotDone};
+use treering_base::cancel::{self, Cancelled, WorkScope};
+pub(super) use treering_base::cancel::{CancelGuard, CancelToken, current};
+use treering_domain::{Limits, OperationError};
 
 /// Maximum time that a cancelled or finished verification takes to end.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const VERIFY_AGAIN_MS: u64 = 5_000;
 
 /// The priority class of work, by its expected duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum PriorityClass {
     /// Milliseconds.
     Short,
     /// Milliseconds, repeatedly.
@@ -47,15 +47,15 @@ pub(super) enum Lane {
     Search,
 }
 
-impl From<Stopped> for ReadError {
-    fn from(_: Stopped) -> Self {
+impl From<Cancelled> for ReadError {
+    fn from(_: Cancelled) -> Self {
         Self::Stopped
     }
 }
 
 /// Fails once the work of this thread is cancelled. Always succeeds on threads without such work.
 pub(super) fn check() -> Result<(), ReadError> {
-    match stop::is_wanted() {
+    match cancel::is_wanted() {
         true => Ok(()),
         false => Err(ReadError::Stopped),
     }
@@ -93,7 +93,7 @@ impl Work {
     /// # Errors
     /// [`ReadError::Storage`] when the work panicked; [`ReadError::Stopped`] when the store was
     /// closed meanwhile.
-    pub(crate) async fn run<T, F>(&self, lane: Lane, work: F) -> Result<T, ReadError>
+    pub(crate) async fn run<T, F>(&self, lane: PriorityClass, work: F) -> Result<T, ReadError>
     where
         T: Send + 'static,
         F: Future<Output = T> + Send + 'static,
@@ -103,28 +103,28 @@ impl Work {
             return Ok(work.await);
         }
         let lane_permits = match lane {
-            Lane::Short => &self.short,
-            Lane::Bulk => &self.bulk,
-            Lane::Long => &self.long,
-            Lane::Search => &self.search,
+            PriorityClass::Short => &self.short,
+            PriorityClass::Bulk => &self.bulk,
+            PriorityClass::Long => &self.long,
+            PriorityClass::Search => &self.search,
         };
         let permit = permit_of(lane_permits).await?;
         let stop = self.stop();
         let guard = stop.guard();
         stop.check()?;
         let done = match lane {
-            Lane::Short => {
+            PriorityClass::Short => {
                 let runtime = Handle::current();
                 let job = move || done(&runtime, stop, permit, work);
                 tokio::task::spawn_blocking(job).await.map_err(panicked)
             }
-            Lane::Bulk | Lane::Long | Lane::Search => {
+            PriorityClass::Bulk | PriorityClass::Long | PriorityClass::Search => {
                 let runtime = Handle::current();
                 let (sender, receiver) = oneshot::channel();
                 let job = move || {
                     let made = done(&runtime, stop, permit, work);
                     // The caller may be gone.
-                    Box::new(move || drop(sender.send(made))) as Tell
+                    Box::new(move || drop(sender.send(made))) as ReportResult
                 };
                 self.threads.run(Box::new(job))?;
                 receiver
@@ -142,8 +142,8 @@ impl Work {
     /// [`ReadError::Busy`] when another one is running and does not end within a second.
     pub(crate) async fn verify<F>(
         &self,
-        work: impl FnOnce(Stop) -> F,
-    ) -> Result<StopGuard, ReadError>
+        work: impl FnOnce(CancelToken) -> F,
+    ) -> Result<CancelGuard, ReadError>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -165,14 +165,18 @@ impl Work {
         Ok(guard)
     }
 
-    fn stop(&self) -> Stop {
-        Stop::new(&self.closing)
+    fn stop(&self) -> CancelToken {
+        CancelToken::new(&self.closing)
     }
 }
 
 impl Engine {
     /// Runs a read of this engine in a priority class.
-    pub(super) async fn on<T, E, F>(&self, lane: Lane, read: impl FnOnce(Self) -> F) -> Result<T, E>
+    pub(super) async fn on<T, E, F>(
+        &self,
+        lane: PriorityClass,
+        read: impl FnOnce(Self) -> F,
+    ) -> Result<T, E>
     where
         T: Send + 'static,
         E: From<ReadError> + Send + 'static,
@@ -185,23 +189,23 @@ impl Engine {
 }
 
 /// Returns the priority class for work on this many events.
-pub(super) fn lane_for(events: u64) -> Lane {
+pub(super) fn priority_for(events: u64) -> PriorityClass {
     /// This many are read and counted within about ten milliseconds.
     const SHORT_EVENTS_MAX: u64 = 4_096;
     if events > SHORT_EVENTS_MAX {
-        Lane::Long
+        PriorityClass::Long
     } else {
-        Lane::Short
+        PriorityClass::Short
     }
 }
 
 /// Returns the priority class for a page or look-up of this many individually read items.
-pub(super) fn lane_for_page(things: usize) -> Lane {
+pub(super) fn priority_for_page(things: usize) -> PriorityClass {
     /// This many are read within some milliseconds.
     const SHORT_PAGE_MAX: usize = 100;
     match things > SHORT_PAGE_MAX {
-        true => Lane::Bulk,
-        false => Lane::Short,
+        true => PriorityClass::Bulk,
+        false => PriorityClass::Short,
     }
 }
 
@@ -213,19 +217,19 @@ async fn permit_of(lane: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, ReadEr
 
 fn done<F: Future>(
     runtime: &Handle,
-    stop: Stop,
+    stop: CancelToken,
     permit: OwnedSemaphorePermit,
     work: F,
 ) -> F::Output {
     // Release the slot when the work ends, not when its caller stops waiting.
     let _permit = permit;
-    let _working = Working::on(stop);
+    let _working = WorkScope::on(stop);
     runtime.block_on(work)
 }
 
 /// Work that returns a function to report its result.
-type Job = Box<dyn FnOnce() -> Tell + Send>;
-type Tell = Box<dyn FnOnce()>;
+type Job = Box<dyn FnOnce() -> ReportResult + Send>;
+type ReportResult = Box<dyn FnOnce()>;
 
 /// Threads with low priority. A continuing read submits a page every millisecond, so threads are
 /// kept for a while after a job.
@@ -249,7 +253,7 @@ impl Threads {
         let waiting = Arc::clone(&self.0);
         let thread = std::thread::Builder::new().name("treering-read".to_owned());
         let started = thread.spawn(move || {
-            step_back();
+            lower_priority();
             let mut next = Some(job);
             while let Some(job) = next {
                 let tell = job();
@@ -258,14 +262,14 @@ impl Threads {
         });
         started.map(drop).map_err(|error| {
             let what = "the thread for a long read could not be started (retry)";
-            ReadError::storage(NotDone::new(what, error))
+            ReadError::storage(OperationError::new(what, error))
         })
     }
 }
 
 /// A caller submits its next page as soon as it has the result, long before a low-priority thread
 /// gets the processor. The thread therefore registers as idle before it reports the result.
-fn next_job(waiting: &Mutex<Vec<mpsc::Sender<Job>>>, tell: Tell) -> Option<Job> {
+fn next_job(waiting: &Mutex<Vec<mpsc::Sender<Job>>>, tell: ReportResult) -> Option<Job> {
     let (sender, receiver) = mpsc::channel();
     lock(waiting).push(sender);
     tell();
@@ -287,7 +291,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Lowers this thread's priority below those that serve calls. Where that is impossible it keeps
 /// the normal priority, which is slower for all but correct.
-fn step_back() {
+fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
         /// On a scale of 0 to 19: about a ninth of the processor share of a normal thread.
@@ -299,7 +303,7 @@ fn step_back() {
 }
 
 fn panicked(error: impl Into<Box<dyn Error + Send + Sync>>) -> ReadError {
-    ReadError::storage(NotDone::new("a read was aborted", error))
+    ReadError::storage(OperationError::new("a read was aborted", error))
 }
 
 #[cfg(test)]
@@ -331,7 +335,12 @@ mod tests {
     #[tokio::test]
     async fn work_stops_when_its_caller_is_gone() {
         let work = work();
-        for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
+        for lane in [
+            PriorityClass::Short,
+            PriorityClass::Bulk,
+            PriorityClass::Long,
+            PriorityClass::Search,
+        ] {
             let (sender, ended) = oneshot::channel();
             let waiting = work.run(lane, until_stopped(sender));
             let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
@@ -347,7 +356,7 @@ mod tests {
         let closing = Arc::new(AtomicBool::new(false));
         let work = Work::new(&Limits::default(), Arc::clone(&closing));
         let (sender, _ended) = oneshot::channel();
-        let running = work.run(Lane::Long, until_stopped(sender));
+        let running = work.run(PriorityClass::Long, until_stopped(sender));
         let close = async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             closing.store(true, Ordering::Relaxed);
@@ -355,7 +364,7 @@ mod tests {
         let both = async { tokio::join!(running, close) };
         let done = tokio::time::timeout(Duration::from_secs(60), both).await;
         assert!(done.is_ok_and(|(done, ())| done.is_ok()));
-        let after = work.run(Lane::Short, async {}).await;
+        let after = work.run(PriorityClass::Short, async {}).await;
         assert!(matches!(after, Err(ReadError::Stopped)), "{after:?}");
     }
 
@@ -368,12 +377,15 @@ mod tests {
         let stubborn = async move {
             let _ = waits.recv();
         };
-        let waiting = work.run(Lane::Long, stubborn);
+        let waiting = work.run(PriorityClass::Long, stubborn);
         let waited = tokio::time::timeout(Duration::from_millis(20), waiting).await;
         assert!(waited.is_err());
         assert_eq!(work.long.available_permits(), 0);
         drop(go_on);
-        let next = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, async { 7 }));
+        let next = tokio::time::timeout(
+            Duration::from_secs(60),
+            work.run(PriorityClass::Long, async { 7 }),
+        );
         assert!(matches!(next.await, Ok(Ok(7))));
     }
 
@@ -382,8 +394,11 @@ mod tests {
     async fn nested_work_needs_no_slot() {
         let work = Arc::new(work());
         let inner = Arc::clone(&work);
-        let nested = async move { inner.run(Lane::Long, async { 1 }).await };
-        let done = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, nested));
+        let nested = async move { inner.run(PriorityClass::Long, async { 1 }).await };
+        let done = tokio::time::timeout(
+            Duration::from_secs(60),
+            work.run(PriorityClass::Long, nested),
+        );
         assert!(matches!(done.await, Ok(Ok(Ok(1)))));
     }
 
@@ -405,12 +420,20 @@ mod tests {
     #[tokio::test]
     async fn panic_is_reported_and_releases_its_slot() {
         let work = work();
-        for lane in [Lane::Short, Lane::Bulk, Lane::Long, Lane::Search] {
+        for lane in [
+            PriorityClass::Short,
+            PriorityClass::Bulk,
+            PriorityClass::Long,
+            PriorityClass::Search,
+        ] {
             let done = work.run(lane, async { panic!("on purpose") }).await;
             assert!(matches!(done, Err(ReadError::Storage { .. })), "{lane:?}");
         }
         assert_eq!(work.short.available_permits(), 2);
-        let next = tokio::time::timeout(Duration::from_secs(60), work.run(Lane::Long, async {}));
+        let next = tokio::time::timeout(
+            Duration::from_secs(60),
+            work.run(PriorityClass::Long, async {}),
+        );
         assert!(matches!(next.await, Ok(Ok(()))));
     }
 
@@ -420,7 +443,7 @@ mod tests {
         let work = work();
         let mut threads = std::collections::HashSet::new();
         for _ in 0..200 {
-            let thread = work.run(Lane::Bulk, async { std::thread::current().id() });
+            let thread = work.run(PriorityClass::Bulk, async { std::thread::current().id() });
             threads.insert(thread.await.unwrap());
         }
         assert_eq!(threads.len(), 1);

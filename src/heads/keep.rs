@@ -42,7 +42,7 @@ impl HeadMeasures {
 }
 
 /// Makes and stores the heads of a store.
-pub struct HeadKeeping {
+pub struct HeadKeeper {
     engine: Engine,
     signer: Signer,
     target: HeadTarget,
@@ -52,14 +52,14 @@ pub struct HeadKeeping {
 
 /// Handle of the running task.
 #[derive(Debug)]
-pub struct HeadsKept {
+pub struct HeadKeeperHandle {
     address: String,
     measures: Arc<HeadMeasures>,
     end: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
-impl HeadKeeping {
+impl HeadKeeper {
     /// Makes heads of a store, signed with this key and stored in the target.
     #[must_use]
     pub fn new(engine: Engine, signer: Signer, target: HeadTarget) -> Self {
@@ -74,11 +74,11 @@ impl HeadKeeping {
 
     /// Starts the task: makes a head at each interval if something was appended.
     #[must_use]
-    pub fn start(self, every: Duration) -> HeadsKept {
+    pub fn start(self, every: Duration) -> HeadKeeperHandle {
         let (measures, end) = (Arc::clone(&self.measures), Arc::new(Notify::new()));
         let address = self.target.address();
         let task = tokio::spawn(self.run(every, Arc::clone(&end)));
-        HeadsKept {
+        HeadKeeperHandle {
             address,
             measures,
             end,
@@ -122,7 +122,7 @@ impl HeadKeeping {
         while self.heads.reached() < position {
             let from = self.heads.reached() + 1;
             let records = self.engine.records_once(from, position).await?;
-            self.apart(move |heads| {
+            self.run_blocking(move |heads| {
                 let mut all = records.iter();
                 all.try_for_each(|(offset, record)| heads.take(None, *offset, record))
             })
@@ -130,7 +130,7 @@ impl HeadKeeping {
         }
         // The last page that was read may end after the position.
         let position = self.heads.reached();
-        let root = self.apart(LogHeads::root).await?;
+        let root = self.run_blocking(LogHeads::root).await?;
         let head = SignedHead::sign(log, position, root, &self.signer);
         self.target.put(&head).await?;
         self.measures.position.store(position, Ordering::Relaxed);
@@ -138,7 +138,7 @@ impl HeadKeeping {
     }
 
     /// Runs a function on a blocking thread.
-    async fn apart<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut LogHeads) -> Result<T, HeadError> + Send + 'static,
     ) -> Result<T, HeadError> {
@@ -155,7 +155,7 @@ impl HeadKeeping {
     }
 }
 
-impl HeadsKept {
+impl HeadKeeperHandle {
     /// Returns the target's address, without credentials.
     #[must_use]
     pub fn address(&self) -> &str {

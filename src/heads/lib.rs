@@ -3,7 +3,7 @@
 //! A head contains the root of a hash tree over all conversations as of a log position. Its holder
 //! can later check that nothing before it was changed, removed or rolled back ([`check`]). This
 //! crate has the tree (`tree`), the pass over the log that computes it ([`survey`]), the file
-//! format ([`SignedHead`]), and a server's regular signing ([`HeadKeeping`]). It reads only the
+//! format ([`SignedHead`]), and a server's regular signing ([`HeadKeeper`]). It reads only the
 //! log, never projections. `docs/FORMAT.md` gives the format, `docs/decisions/0012-signed-heads.md`
 //! the reasons.
 
@@ -24,7 +24,7 @@ pub use self::{
     check::check,
     error::HeadError,
     file::SignedHead,
-    keep::{HeadKeeping, HeadMeasures, HeadsKept},
+    keep::{HeadKeeper, HeadKeeperHandle, HeadMeasures},
     survey::survey,
     target::{HeadTarget, write},
 };

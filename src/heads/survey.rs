@@ -7,7 +7,7 @@ use futures::StreamExt;
 use super::{error::HeadError, tree::MerkleTree};
 use treering_backup::BackupSource;
 use treering_domain::{ContentHash, ConversationKey, Revision};
-use treering_engine::{LogIdentity, ShipQuery, Shipped};
+use treering_engine::{LogIdentity, ShipQuery, ShipmentItem};
 use treering_log::{EncodedFrame, Record, frame};
 use treering_projections::{Head, Heads};
 
@@ -88,7 +88,7 @@ impl LogHeads {
 }
 
 /// The result of a pass over a log.
-pub struct Surveyed {
+pub struct SurveyResult {
     /// The log.
     pub log: LogIdentity,
     /// Its last position.
@@ -112,18 +112,18 @@ pub async fn survey(
     source: &dyn BackupSource,
     at: Option<u64>,
     mut report: impl FnMut(u64, u64),
-) -> Result<Surveyed, HeadError> {
+) -> Result<SurveyResult, HeadError> {
     let query = ShipQuery {
         from: 1,
         to: None,
         follow: false,
     };
     let mut items = source.ship(query).await?;
-    let Some(Shipped::Start { identity, head, .. }) = items.next().await.transpose()? else {
+    let Some(ShipmentItem::Start { identity, head, .. }) = items.next().await.transpose()? else {
         let what = "the shipped log has no start".to_owned();
         return Err(HeadError::Broken { position: 0, what });
     };
-    let mut found = Surveyed {
+    let mut found = SurveyResult {
         log: identity,
         ends: head,
         at: at.unwrap_or(head),
@@ -140,7 +140,7 @@ pub async fn survey(
     }
     while let Some(item) = items.next().await {
         match item? {
-            Shipped::Block(block) => {
+            ShipmentItem::Block(block) => {
                 let first = block.first;
                 let frame = EncodedFrame::new(first, block.count, block.bytes);
                 let records = frame::decode(&frame).map_err(|error| HeadError::Broken {
@@ -161,7 +161,7 @@ pub async fn survey(
                     }
                 }
             }
-            Shipped::Erasure(erasure) => {
+            ShipmentItem::Erasure(erasure) => {
                 let key = erasure.namespace.key(erasure.conversation);
                 for revision in erasure.revisions {
                     if !found.unsaid.remove(&(key, revision)) {
@@ -169,8 +169,8 @@ pub async fn survey(
                     }
                 }
             }
-            Shipped::Reached { mark, .. } => report(mark.offset, head),
-            Shipped::Start { .. } | Shipped::Blob { .. } => {}
+            ShipmentItem::Reached { mark, .. } => report(mark.offset, head),
+            ShipmentItem::Start { .. } | ShipmentItem::Blob { .. } => {}
         }
     }
     found.ends = found.ends.max(heads.reached());

@@ -7,7 +7,7 @@ use super::*;
 use treering_backup::{BackupError, BackupSource};
 use treering_domain::*;
 use treering_engine::{
-    BackupNote, Engine, EraseCommand, EraseTarget, OpenOptions, ShipQuery, Shipped, Signer,
+    BackupNote, Engine, EraseCommand, EraseTarget, OpenOptions, ShipQuery, ShipmentItem, Signer,
 };
 
 async fn append(engine: &Engine, id: Option<ConversationId>) -> ConversationId {
@@ -40,17 +40,18 @@ async fn erase(engine: &Engine, conversation: ConversationId) {
 }
 
 /// A store that does not report erasures.
-struct Silent(Engine);
+struct UnreportedErasures(Engine);
 
 #[async_trait]
-impl BackupSource for Silent {
+impl BackupSource for UnreportedErasures {
     async fn ship(
         &self,
         query: ShipQuery,
-    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError> {
+    ) -> Result<BoxStream<'static, Result<ShipmentItem, BackupError>>, BackupError> {
         let items = BackupSource::ship(&self.0, query).await?;
-        let is_told =
-            |item: &Result<Shipped, BackupError>| !matches!(item, Ok(Shipped::Erasure(_)));
+        let is_told = |item: &Result<ShipmentItem, BackupError>| {
+            !matches!(item, Ok(ShipmentItem::Erasure(_)))
+        };
         Ok(items
             .filter(move |item| std::future::ready(is_told(item)))
             .boxed())
@@ -61,7 +62,7 @@ impl BackupSource for Silent {
     }
 }
 
-fn signed(found: &survey::Surveyed, signer: &Signer) -> SignedHead {
+fn signed(found: &survey::SurveyResult, signer: &Signer) -> SignedHead {
     SignedHead::sign(found.log, found.at, found.root.unwrap(), signer)
 }
 
@@ -78,7 +79,7 @@ async fn missing_content_without_an_erasure_is_reported() {
     let found = survey(&engine, None, |_, _| {}).await.unwrap();
     let head = signed(&found, &signer);
     let of = signer.public();
-    let silent = Silent(engine.clone());
+    let silent = UnreportedErasures(engine.clone());
     check(&silent, &head, of, false, |_, _| {}).await.unwrap();
     erase(&engine, id).await;
     let checked = check(&engine, &head, of, false, |_, _| {}).await.unwrap();
@@ -101,7 +102,7 @@ async fn head_is_stored_only_if_the_log_grew() {
     let file = dir.path().join("head.json");
     let target = HeadTarget::new(file.to_str().unwrap()).unwrap();
     let signer = || Signer::of_store(dir.path()).unwrap();
-    let mut keeping = HeadKeeping::new(engine.clone(), signer(), target);
+    let mut keeping = HeadKeeper::new(engine.clone(), signer(), target);
     assert!(!keeping.put_if_new().await.unwrap(), "of an empty store");
     for round in 0..3 {
         let id = append(&engine, None).await;

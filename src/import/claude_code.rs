@@ -13,12 +13,12 @@
 
 mod blocks;
 mod boundary;
+mod branches;
 mod convert;
 mod line;
-mod place;
 mod render;
-mod resumed;
-mod shown;
+mod resume;
+mod visible_lines;
 
 use std::{
     collections::HashMap,
@@ -40,7 +40,7 @@ use super::{
 use convert::{Child, convert};
 use line::SessionLine;
 pub use render::session_lines;
-pub use resumed::{Resumed, resumed_lines};
+pub use resume::{ResumeTarget, resumed_lines};
 use treering_domain::{Custom, Revision};
 
 /// The source name of imported sessions.
@@ -69,13 +69,13 @@ impl Session {
     #[must_use]
     pub fn has_begun(&self) -> bool {
         #[derive(serde::Deserialize)]
-        struct Said {
+        struct SessionLineFields {
             timestamp: Option<serde::de::IgnoredAny>,
             message: Option<serde::de::IgnoredAny>,
             #[serde(rename = "type", default)]
             kind: String,
         }
-        let says = |line: &Bytes| match serde_json::from_slice::<Said>(line) {
+        let says = |line: &Bytes| match serde_json::from_slice::<SessionLineFields>(line) {
             Ok(said) => {
                 let is_title =
                     ["summary", "ai-title", "custom-title"].contains(&said.kind.as_str());
@@ -202,13 +202,13 @@ pub fn is_read_with_session(path: &Path) -> bool {
 #[must_use]
 pub fn began(head: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
-    struct Timed {
+    struct TimedLine {
         #[serde(rename = "sessionId")]
         _session: String,
         timestamp: String,
     }
     let mut lines = head.split(|byte| *byte == b'\n');
-    lines.find_map(|line| Some(serde_json::from_slice::<Timed>(line).ok()?.timestamp))
+    lines.find_map(|line| Some(serde_json::from_slice::<TimedLine>(line).ok()?.timestamp))
 }
 
 /// True for custom events that hold an unchanged line.
@@ -310,7 +310,7 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
 /// the first line.
 fn session_id(lines: &[Bytes], path: &Path) -> String {
     let mut said = None;
-    for line in lines.iter().filter_map(|line| Marks::read(line)) {
+    for line in lines.iter().filter_map(|line| LineIdentity::read(line)) {
         let is_message = matches!(line.kind.as_str(), "user" | "assistant");
         if is_message || said.is_none() {
             said = Some(line.session_id);
@@ -329,14 +329,14 @@ fn session_id(lines: &[Bytes], path: &Path) -> String {
 
 /// Fields that identify the session of a line.
 #[derive(serde::Deserialize)]
-struct Marks {
+struct LineIdentity {
     #[serde(rename = "type", default)]
     kind: String,
     #[serde(rename = "sessionId")]
     session_id: String,
 }
 
-impl Marks {
+impl LineIdentity {
     /// Returns `None` when the line does not have them.
     fn read(line: &[u8]) -> Option<Self> {
         let marks: Self = serde_json::from_slice(line).ok()?;
@@ -348,7 +348,7 @@ impl Marks {
 fn first_session_id(path: &Path) -> Option<String> {
     let mut source = LineSource::open_found(path, |_| {}).ok()?;
     let (_, line) = source.next()?;
-    Marks::read(&line.ok()?).map(|marks| marks.session_id)
+    LineIdentity::read(&line.ok()?).map(|marks| marks.session_id)
 }
 
 /// Converts a session: first the session itself, then its sub-contexts, which name it as their

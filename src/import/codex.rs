@@ -5,8 +5,8 @@
 //! are kept unchanged. A rollback of a thread becomes a branch that forks before the turns that
 //! were taken back.
 
+mod branches;
 mod items;
-mod place;
 #[cfg(test)]
 mod tests;
 
@@ -40,7 +40,7 @@ pub fn sessions_folders() -> Vec<PathBuf> {
 
 pub(super) fn import(name: &str, records: &[Record]) -> Result<ImportedConversation, NameError> {
     let mut steps = Steps::new(about(name, records));
-    let tree = place::places(records);
+    let tree = branches::places(records);
     let mut items = Items::default();
     let meta = records.iter().position(is_meta);
     steps.run(
@@ -129,7 +129,7 @@ fn about(name: &str, records: &[Record]) -> About {
     About {
         source: SOURCE,
         source_id: id.unwrap_or_else(|| id_of_name(name)).to_owned(),
-        title: steps::title(records.iter().filter_map(place::prompt)),
+        title: steps::title(records.iter().filter_map(branches::prompt)),
         model: records.iter().find_map(model).unwrap_or_default(),
         meta: fields.filter(|(_, value)| !value.is_null()).collect(),
         began: records.iter().find_map(time_of),
@@ -191,7 +191,7 @@ fn replacing(history: &Value) -> String {
     let texts = items.iter().filter(|item| item["type"] == "message");
     let texts = texts.filter_map(|item| {
         let role = item["role"].as_str().filter(|role| *role != "developer")?;
-        let text = place::text_of(item)?;
+        let text = branches::text_of(item)?;
         Some(format!("{role}: {text}"))
     });
     texts.collect::<Vec<_>>().join("\n\n")

@@ -71,25 +71,25 @@ pub fn export_line(events: &[StoredEvent]) -> Result<String, ExportFault> {
     Ok(format!("{{{}}}", fields.join(",")))
 }
 
-struct Decoded<'a> {
+struct DecodedEvent<'a> {
     stored: &'a StoredEvent,
     body: EventBody,
 }
 
-impl Decoded<'_> {
+impl DecodedEvent<'_> {
     fn place(&self) -> (ConversationId, Revision) {
         (self.stored.header.conversation, self.stored.header.revision)
     }
 }
 
 /// Decodes the events. Those of kinds that this version does not know produce no message.
-fn decoded(events: &[StoredEvent]) -> Result<Vec<Decoded<'_>>, ExportFault> {
+fn decoded(events: &[StoredEvent]) -> Result<Vec<DecodedEvent<'_>>, ExportFault> {
     let known = events.iter().filter_map(|stored| {
         let kind = stored.header.kind()?;
         let revision = stored.header.revision;
         let body = body::decode(kind, &stored.body);
         let body = body.map_err(|fault| ExportFault::Body { revision, fault });
-        Some(body.map(|body| Decoded { stored, body }))
+        Some(body.map(|body| DecodedEvent { stored, body }))
     });
     known.collect()
 }
@@ -126,7 +126,7 @@ fn head_fields(conversation: ConversationId, created: Option<&ConversationCreate
     fields
 }
 
-fn messages(events: &[Decoded<'_>]) -> Result<Vec<String>, ExportFault> {
+fn messages(events: &[DecodedEvent<'_>]) -> Result<Vec<String>, ExportFault> {
     let calls = calls_by_message(events);
     let mut tools: HashMap<&str, &str> = HashMap::new();
     let mut out = Vec::new();
@@ -194,7 +194,7 @@ type Calls<'a> = HashMap<(ConversationId, Revision), Vec<&'a ToolCallRequested>>
 
 /// Returns the calls of each assistant message: those that name it, else those that follow it on
 /// its branch.
-fn calls_by_message<'a>(events: &'a [Decoded<'_>]) -> Calls<'a> {
+fn calls_by_message<'a>(events: &'a [DecodedEvent<'_>]) -> Calls<'a> {
     let mut calls: Calls<'a> = HashMap::new();
     let mut last_assistant = HashMap::new();
     for event in events {

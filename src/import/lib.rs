@@ -14,10 +14,10 @@
 
 mod canonical;
 pub mod content;
-mod kept;
 mod number;
 mod raw;
 mod record;
+mod remainder;
 mod steps;
 mod transcript;
 mod tree;
@@ -41,8 +41,8 @@ use uuid::Uuid;
 
 use treering_domain::{ConversationId, EventBody, Namespace, NewEvent};
 
-pub use kept::records;
-pub use plan::{Parted, Plan, plan};
+pub use plan::{DivergedBranch, Plan, plan};
+pub use remainder::records;
 
 /// Type of the custom event that marks an import as complete; the idempotency key of its append
 /// identifies the content.
@@ -189,7 +189,7 @@ impl Oddity {
 
     /// Returns a sentence for people: what is odd, and what the import did.
     #[must_use]
-    pub fn told(&self) -> &'static str {
+    pub fn describe(&self) -> &'static str {
         match self {
             Self::OrphanResult { .. } => "results without a call (kept as plain messages)",
             Self::SupersededCall { .. } => {
@@ -276,6 +276,6 @@ impl fmt::Display for Oddity {
 }
 
 #[cfg(test)]
-mod growing;
+mod session_properties;
 #[cfg(test)]
 mod stored;

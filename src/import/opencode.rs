@@ -141,7 +141,7 @@ struct Piece {
 }
 
 #[derive(Default)]
-struct Apart {
+struct SessionReader {
     pieces: Vec<Piece>,
     records: Vec<Record>,
     /// By message id: its first piece.
@@ -151,7 +151,7 @@ struct Apart {
 }
 
 fn take_apart(records: &[Record]) -> (Vec<Piece>, Vec<Record>) {
-    let mut apart = Apart::default();
+    let mut apart = SessionReader::default();
     for record in records {
         if record.value.get("session").is_some() {
             continue;
@@ -161,7 +161,7 @@ fn take_apart(records: &[Record]) -> (Vec<Piece>, Vec<Record>) {
     (apart.pieces, apart.records)
 }
 
-impl Apart {
+impl SessionReader {
     fn push(&mut self, kind: Kind, time: Option<TimestampMicros>, record: Record) {
         self.pieces.push(Piece { kind, time });
         self.records.push(record);

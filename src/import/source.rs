@@ -123,7 +123,7 @@ impl LineSource {
         reader: impl Read + 'static,
         progress: impl FnMut(u64) + 'static,
     ) -> io::Result<Self> {
-        let mut counted = Counted { reader, progress };
+        let mut counted = ProgressReader { reader, progress };
         let mut head = Vec::with_capacity(ZSTD_MAGIC.len());
         (&mut counted)
             .take(ZSTD_MAGIC.len() as u64)
@@ -133,10 +133,16 @@ impl LineSource {
         let whole = BufReader::with_capacity(BUFFER_BYTES, io::Cursor::new(head).chain(counted));
         let reader: Box<dyn BufRead> = if gzip {
             let plain = flate2::bufread::MultiGzDecoder::new(whole);
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, Unpacked(plain)))
+            Box::new(BufReader::with_capacity(
+                BUFFER_BYTES,
+                DecompressedReader(plain),
+            ))
         } else if zstd {
             let plain = zstd::stream::read::Decoder::with_buffer(whole)?;
-            Box::new(BufReader::with_capacity(BUFFER_BYTES, Unpacked(plain)))
+            Box::new(BufReader::with_capacity(
+                BUFFER_BYTES,
+                DecompressedReader(plain),
+            ))
         } else {
             Box::new(whole)
         };
@@ -247,9 +253,9 @@ impl Iterator for LineSource {
 }
 
 /// A decompressed source. Replaces the messages of the decompression libraries with our own.
-struct Unpacked<R>(R);
+struct DecompressedReader<R>(R);
 
-impl<R: Read> Read for Unpacked<R> {
+impl<R: Read> Read for DecompressedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| {
             let what = format!("the compressed file is truncated or damaged ({error})");
@@ -258,12 +264,12 @@ impl<R: Read> Read for Unpacked<R> {
     }
 }
 
-struct Counted<R, F> {
+struct ProgressReader<R, F> {
     reader: R,
     progress: F,
 }
 
-impl<R: Read, F: FnMut(u64)> Read for Counted<R, F> {
+impl<R: Read, F: FnMut(u64)> Read for ProgressReader<R, F> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.reader.read(buffer)?;
         (self.progress)(read as u64);

@@ -6,10 +6,11 @@
 use serde_json::{Map, Value};
 
 use super::{
-    ImportNote, ImportedConversation, Oddity, canonical, content, kept,
+    ImportNote, ImportedConversation, Oddity, canonical, content,
     number::numbers_survive,
     openai_chat::{conversation_id, headline, shortened},
     record::Record,
+    remainder,
     transcript::{BranchIndex, Transcript},
     tree::Tree,
 };
@@ -96,7 +97,7 @@ impl Steps {
         if !numbers_survive(record.as_str()) {
             self.transcript.note(Oddity::NumberTooPrecise);
         }
-        let raw = kept::keep(self.about.source, model, &bodies, record);
+        let raw = remainder::keep(self.about.source, model, &bodies, record);
         set_raw(&mut bodies, raw);
         let mut said = Default::default();
         for body in bodies {

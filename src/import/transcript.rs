@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     ImportNote, Oddity,
-    tree::{Place, Tree},
+    tree::{Attachment, Tree},
 };
 use treering_domain::{
     BranchForked, BranchId, BranchName, BranchState, CancelReason, Compacted, CompactionTrigger,
@@ -33,12 +33,12 @@ struct BranchNow {
     /// The previous `turn_end`: a call may show that the turn had not ended.
     turn_end_before: Revision,
     /// The user's messages since the last compaction: what a later one may keep.
-    spoken: Rc<Vec<Spoken>>,
+    spoken: Rc<Vec<UserMessage>>,
 }
 
 /// A message of the user.
 #[derive(Clone, Copy)]
-struct Spoken {
+struct UserMessage {
     /// Its index.
     message: usize,
     /// The cut that leaves it as the first message in the window.
@@ -131,9 +131,9 @@ impl Transcript {
             self.note(oddity);
         }
         let from = match node.place {
-            Place::Continues => None,
-            Place::ForksRoot => Some(self.root.clone()),
-            Place::Forks { parent } => self.fork_points.get(&parent).cloned(),
+            Attachment::Continues => None,
+            Attachment::ForksRoot => Some(self.root.clone()),
+            Attachment::Forks { parent } => self.fork_points.get(&parent).cloned(),
         };
         if let Some(from) = from {
             let name = self.name_of_fork(from.state.head)?;
@@ -290,7 +290,7 @@ impl Transcript {
     ) -> Compacted {
         let now = self.now(branch);
         let kept = kept_from.map_or(&[][..], |message| now.spoken_from(message));
-        let is_more_before = |first: &Spoken, message: usize| {
+        let is_more_before = |first: &UserMessage, message: usize| {
             let behind = self.message_index.saturating_sub(message);
             message.saturating_sub(first.message) > behind.max(KEPT_BEFORE)
         };
@@ -379,7 +379,7 @@ impl BranchNow {
         match body {
             EventBody::MessageAppended(said) if said.role == Role::User => {
                 let cut = self.turn_end;
-                Rc::make_mut(&mut self.spoken).push(Spoken { message, cut });
+                Rc::make_mut(&mut self.spoken).push(UserMessage { message, cut });
             }
             EventBody::Compacted(_) => self.spoken = Rc::default(),
             _ => {}
@@ -388,7 +388,7 @@ impl BranchNow {
 
     /// Returns the user's messages from the last one at or before `message`; all if there is no
     /// such.
-    fn spoken_from(&self, message: usize) -> &[Spoken] {
+    fn spoken_from(&self, message: usize) -> &[UserMessage] {
         let behind = self.spoken.partition_point(|one| one.message <= message);
         &self.spoken[behind.saturating_sub(1)..]
     }

@@ -6,7 +6,7 @@ use super::{Oddity, transcript::BranchIndex};
 
 /// How a message is attached to its branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Attachment {
     /// It follows the last message of the branch.
     Continues,
     /// It opens a branch that forks after this message.
@@ -39,7 +39,7 @@ impl Parent {
 
 /// The role of a message in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum MessageRole {
     /// A message of a user, a model or a tool.
     Said,
     /// A local command that the user ran in the harness, or its output.
@@ -48,7 +48,7 @@ pub(super) enum Told {
     Compaction,
 }
 
-impl Told {
+impl MessageRole {
     /// Classifies a user's message by its text.
     pub(super) fn of_user(text: &str) -> Self {
         /// Prefixes of local commands. A command that the model answers begins with its message.
@@ -70,7 +70,7 @@ impl Told {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     pub(super) branch: BranchIndex,
-    pub(super) place: Place,
+    pub(super) place: Attachment,
     pub(super) parent: Parent,
     /// True for what is kept beside the messages and is not a message.
     pub(super) is_beside: bool,
@@ -108,7 +108,12 @@ impl Tree {
     /// compactions when this message is not an ordinary one. Claude Code attaches the output of
     /// `/compact` to the command, and the compaction to what preceded the command; the user did not
     /// go back.
-    pub(super) fn goes_on(&self, parent: usize, this: Told, of: impl Fn(usize) -> Told) -> bool {
+    pub(super) fn goes_on(
+        &self,
+        parent: usize,
+        this: MessageRole,
+        of: impl Fn(usize) -> MessageRole,
+    ) -> bool {
         /// Most messages to look through.
         const BEHIND_MAX: usize = 64;
         let branch = self.nodes[parent].branch;
@@ -117,9 +122,9 @@ impl Tree {
             && behind
                 .filter(|at| self.nodes[*at].branch == branch && !self.nodes[*at].is_beside)
                 .all(|at| match of(at) {
-                    Told::Said => false,
-                    Told::Local => true,
-                    Told::Compaction => this != Told::Said,
+                    MessageRole::Said => false,
+                    MessageRole::Local => true,
+                    MessageRole::Compaction => this != MessageRole::Said,
                 })
     }
 
@@ -139,7 +144,7 @@ impl Tree {
         }
         self.nodes.push(Node {
             branch,
-            place: Place::Continues,
+            place: Attachment::Continues,
             parent,
             is_beside: false,
         });
@@ -150,7 +155,7 @@ impl Tree {
     pub(super) fn joins(&mut self, branch: BranchIndex) {
         self.nodes.push(Node {
             branch,
-            place: Place::Continues,
+            place: Attachment::Continues,
             parent: Parent::Fits,
             is_beside: false,
         });
@@ -160,7 +165,7 @@ impl Tree {
     pub(super) fn beside(&mut self, branch: BranchIndex) {
         self.nodes.push(Node {
             branch,
-            place: Place::Continues,
+            place: Attachment::Continues,
             parent: Parent::Fits,
             is_beside: true,
         });
@@ -177,7 +182,7 @@ impl Tree {
         self.forked.extend(after);
         self.nodes.push(Node {
             branch,
-            place: after.map_or(Place::ForksRoot, |parent| Place::Forks { parent }),
+            place: after.map_or(Attachment::ForksRoot, |parent| Attachment::Forks { parent }),
             parent: Parent::Fits,
             is_beside: false,
         });

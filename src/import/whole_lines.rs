@@ -87,7 +87,7 @@ pub(super) fn open_found(path: &Path) -> Result<LineSource, SessionFault> {
 }
 
 /// The complete lines of a file.
-pub(super) struct Read {
+pub(super) struct CompleteLines {
     pub(super) lines: Vec<Bytes>,
     /// The file, when its last line is incomplete.
     pub(super) unfinished: Option<PathBuf>,
@@ -98,7 +98,7 @@ pub(super) fn read_lines(
     path: &Path,
     source: LineSource,
     left: &mut usize,
-) -> Result<Read, SessionFault> {
+) -> Result<CompleteLines, SessionFault> {
     let (lines, has_end) = all_lines(path, source, left)?;
     Ok(whole_lines(path, lines, has_end))
 }
@@ -129,7 +129,7 @@ fn all_lines(
     Ok((lines, source.last_line_ended()))
 }
 
-fn whole_lines(path: &Path, mut lines: Vec<Bytes>, has_end: bool) -> Read {
+fn whole_lines(path: &Path, mut lines: Vec<Bytes>, has_end: bool) -> CompleteLines {
     let mut unfinished = None;
     if !has_end && let Some(last) = lines.pop() {
         let (whole, rest) = whole_objects(last);
@@ -138,7 +138,7 @@ fn whole_lines(path: &Path, mut lines: Vec<Bytes>, has_end: bool) -> Read {
         }
         lines.extend(Some(whole).filter(|whole| !whole.is_empty()));
     }
-    Read { lines, unfinished }
+    CompleteLines { lines, unfinished }
 }
 
 /// Reads a file that is one document or has an object per line. A document becomes one line; an
@@ -147,14 +147,14 @@ pub(super) fn read_lines_or_document(
     path: &Path,
     source: LineSource,
     left: &mut usize,
-) -> Result<Read, SessionFault> {
+) -> Result<CompleteLines, SessionFault> {
     let (lines, has_end) = all_lines(path, source, left)?;
     let first = lines.first().map_or(&[][..], Bytes::as_ref);
     if lines.is_empty() || first_object_end(first).is_some() {
         return Ok(whole_lines(path, lines, has_end));
     }
     let value = parsed(path, &lines)?;
-    Ok(Read {
+    Ok(CompleteLines {
         unfinished: value.is_none().then(|| path.to_owned()),
         lines: value
             .map(|value| value.to_string().into())

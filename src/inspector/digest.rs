@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use super::{
     bounds::{DIGESTS_AT_ONCE, DIGESTS_KEPT, TITLE_CHARS},
     failure::PageFailure,
-    parts::hostile::first,
+    parts::escape::first,
 };
 use treering_client::Connection;
 use treering_present::text::parts_text;

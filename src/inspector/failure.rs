@@ -7,8 +7,8 @@ use tonic::{Code, Status};
 
 use super::{
     frame::{self, Page, Tab},
-    parts::hostile::shown,
-    visit::Here,
+    parts::escape::escape_inline,
+    request_context::RequestAddress,
 };
 use treering_client::CliError;
 
@@ -100,8 +100,8 @@ impl PageFailure {
     pub(crate) fn notice(&self) -> Markup {
         html! {
             div.notice.bad role="alert" {
-                p.what { strong { (heading(self.status)) ": " } (shown(&self.what)) }
-                @if !self.hint.is_empty() { p { (shown(&self.hint)) } }
+                p.what { strong { (heading(self.status)) ": " } (escape_inline(&self.what)) }
+                @if !self.hint.is_empty() { p { (escape_inline(&self.hint)) } }
             }
         }
     }
@@ -112,8 +112,8 @@ impl PageFailure {
         html! {
             section.failure role="alert" {
                 h1 { (heading(self.status)) }
-                p.what { (shown(&self.what)) }
-                @if !self.hint.is_empty() { p.hint { (shown(&self.hint)) } }
+                p.what { (escape_inline(&self.what)) }
+                @if !self.hint.is_empty() { p.hint { (escape_inline(&self.hint)) } }
             }
         }
     }
@@ -153,7 +153,7 @@ impl IntoResponse for PageFailure {
 
 /// Returns the error page for a failed request.
 #[must_use]
-pub(crate) fn told(here: &Here, failure: &PageFailure) -> Response {
+pub(crate) fn error_page(here: &RequestAddress, failure: &PageFailure) -> Response {
     let page: Page = frame::page(here, heading(failure.status), Tab::None, failure.markup());
     let mut answer = page.into_response();
     *answer.status_mut() = failure.status;

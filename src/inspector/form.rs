@@ -12,9 +12,9 @@ use http::{Request, StatusCode, header::CONTENT_TYPE, request::Parts};
 use super::{
     bounds::FORM_BYTES_MAX,
     failure::PageFailure,
+    request_context::{AnonymousRequest, PageQuery, RequestAddress, RequestContext},
     session::same,
     site::Site,
-    visit::{Here, PageQuery, Stranger, Visit},
 };
 
 /// A form of one of our pages, with the visit that sends it: `async fn decide(form: Form) ->
@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Form {
     /// The visitor who sends it.
-    pub(crate) visit: Visit,
+    pub(crate) request_context: RequestContext,
     /// Its fields.
     pub(crate) fields: PageQuery,
 }
@@ -32,28 +32,35 @@ impl FromRequest<Arc<Site>> for Form {
 
     async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let (mut parts, body) = request.into_parts();
-        let visit = Visit::from_request_parts(&mut parts, site).await?;
-        let fields = fields(&parts, body, &visit.here).await?;
-        Ok(Self { visit, fields })
+        let request_context = RequestContext::from_request_parts(&mut parts, site).await?;
+        let fields = fields(&parts, body, &request_context.here).await?;
+        Ok(Self {
+            request_context,
+            fields,
+        })
     }
 }
 
 /// A form of a visitor who need not be logged in; its fields are in `asked`.
 #[derive(Debug)]
-pub(crate) struct StrangerForm(pub(crate) Stranger);
+pub(crate) struct AnonymousForm(pub(crate) AnonymousRequest);
 
-impl FromRequest<Arc<Site>> for StrangerForm {
+impl FromRequest<Arc<Site>> for AnonymousForm {
     type Rejection = PageFailure;
 
     async fn from_request(request: Request<Body>, site: &Arc<Site>) -> Result<Self, PageFailure> {
         let (mut parts, body) = request.into_parts();
-        let stranger = Stranger::from_request_parts(&mut parts, site).await?;
+        let stranger = AnonymousRequest::from_request_parts(&mut parts, site).await?;
         let asked = fields(&parts, body, &stranger.here).await?;
-        Ok(Self(Stranger { asked, ..stranger }))
+        Ok(Self(AnonymousRequest { asked, ..stranger }))
     }
 }
 
-async fn fields(parts: &Parts, body: Body, here: &Here) -> Result<PageQuery, PageFailure> {
+async fn fields(
+    parts: &Parts,
+    body: Body,
+    here: &RequestAddress,
+) -> Result<PageQuery, PageFailure> {
     let kind = parts.headers.get(CONTENT_TYPE);
     let is_form = kind.is_some_and(|kind| {
         kind.as_bytes()

@@ -13,8 +13,8 @@ use super::{
     bounds::{PAGE_BYTES_MAX, PAGE_MAX},
     failure::PageFailure,
     pages::assets,
-    parts::hostile::{referenced, shown},
-    visit::Here,
+    parts::escape::{escape_inline, referenced},
+    request_context::RequestAddress,
 };
 
 /// The navigation tab of a page.
@@ -59,7 +59,7 @@ impl IntoResponse for Page {
 
 /// Returns a page in its frame, or only the body if a part was requested.
 #[must_use]
-pub(crate) fn page(here: &Here, title: &str, tab: Tab, body: Markup) -> Page {
+pub(crate) fn page(here: &RequestAddress, title: &str, tab: Tab, body: Markup) -> Page {
     match here.is_fragment {
         true => Page(body),
         false => Page(framed(here, title, tab, &body)),
@@ -74,7 +74,7 @@ const REST: &str = "<!--rest-->";
 /// # Errors
 /// If a part was requested, errors of the rest; else these are shown on the page.
 pub(crate) async fn page_in_parts(
-    here: &Here,
+    here: &RequestAddress,
     title: &str,
     tab: Tab,
     beginning: Markup,
@@ -101,7 +101,7 @@ pub(crate) async fn page_in_parts(
     Ok(Html(Body::from_stream(parts)).into_response())
 }
 
-fn framed(here: &Here, title: &str, tab: Tab, body: &Markup) -> Markup {
+fn framed(here: &RequestAddress, title: &str, tab: Tab, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -131,7 +131,7 @@ fn shown_title(title: &str) -> String {
     treering_present::text::first_line(title, super::bounds::TITLE_CHARS)
 }
 
-fn bar(here: &Here, tab: Tab) -> Markup {
+fn bar(here: &RequestAddress, tab: Tab) -> Markup {
     html! {
         a.brand href=(here.link("/")) aria-label="Treering: conversations" { (PreEscaped(MARK)) span { "Treering" } }
         nav.tabs aria-label="Pages" {
@@ -147,11 +147,11 @@ fn bar(here: &Here, tab: Tab) -> Markup {
         }
         div.who {
             a.namespace href=(here.link("/namespace")) title="The current namespace" {
-                (shown(&here.namespace))
+                (escape_inline(&here.namespace))
             }
             @if let Some(key) = &here.key {
                 span.key-name title="The key of this login" {
-                    span.hidden { "key " } (shown(key))
+                    span.hidden { "key " } (escape_inline(key))
                 }
             }
             @if here.has_session {
@@ -166,7 +166,7 @@ fn bar(here: &Here, tab: Tab) -> Markup {
 
 /// Renders the token that each form that changes something must contain.
 #[must_use]
-pub(crate) fn token(here: &Here) -> Markup {
+pub(crate) fn token(here: &RequestAddress) -> Markup {
     html! { input type="hidden" name="token" value=(here.token); }
 }
 

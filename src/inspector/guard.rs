@@ -16,10 +16,10 @@ use tower::ServiceExt;
 
 use super::{
     bounds::PAGE_MAX,
-    failure::{PageFailure, told},
-    parts::hostile::referenced,
+    failure::{PageFailure, error_page},
+    parts::escape::referenced,
+    request_context::{FRAGMENT_HEADER, RequestAddress},
     site::{Site, session_of},
-    visit::{FRAGMENT_HEADER, Here},
 };
 use treering_domain::Namespace;
 use treering_server::WebRefusal;
@@ -33,7 +33,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 pub(crate) async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
-        Err(refused) => return hardened(told(&refused.0, &refused.1)),
+        Err(refused) => return hardened(error_page(&refused.0, &refused.1)),
     };
     let answer = match site.requests.try_acquire() {
         Ok(_permit) => match tokio::time::timeout(PAGE_MAX, routes.oneshot(request)).await {
@@ -50,18 +50,18 @@ pub(crate) async fn answer(site: &Site, routes: Router, request: Request) -> Res
     };
     hardened(match answer.extensions().get::<PageFailure>() {
         Some(failure) if failure.asks_for_key() && !here.is_fragment => to_login(&here),
-        Some(failure) => told(&here, failure),
+        Some(failure) => error_page(&here, failure),
         None => answer,
     })
 }
 
 /// A request that passed, or its address and the reason for refusing it.
-type Entered = Result<(Request<Body>, Here), Box<(Here, PageFailure)>>;
+type AdmissionResult = Result<(Request<Body>, RequestAddress), Box<(RequestAddress, PageFailure)>>;
 
 /// Checks a request, and removes the namespace from its path.
-fn entered(site: &Site, request: Request) -> Entered {
+fn entered(site: &Site, request: Request) -> AdmissionResult {
     let (mut parts, body) = request.into_parts();
-    let mut here = Here {
+    let mut here = RequestAddress {
         base: String::new(),
         namespace: Namespace::default().as_str().to_owned(),
         path: "/".to_owned(),
@@ -90,7 +90,7 @@ fn entered(site: &Site, request: Request) -> Entered {
     Ok((Request::from_parts(parts, body), here))
 }
 
-impl Here {
+impl RequestAddress {
     /// Returns the address that the table of routes uses.
     fn address_within(&self) -> String {
         match self.query.is_empty() {
@@ -100,7 +100,7 @@ impl Here {
     }
 }
 
-fn placed(here: &mut Here, path: &str) -> Result<(), PageFailure> {
+fn placed(here: &mut RequestAddress, path: &str) -> Result<(), PageFailure> {
     let Some(rest) = path.strip_prefix("/@") else {
         here.path = path.to_owned();
         return Ok(());
@@ -149,7 +149,7 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
 
 /// Redirects to the login page, which leads back here. A visitor who follows a link of another site
 /// may be logged in already: the browser sends its cookie when the page requests itself once more.
-fn to_login(here: &Here) -> Response {
+fn to_login(here: &RequestAddress) -> Response {
     if here.is_from_elsewhere {
         let again = maud::html! {
             (maud::DOCTYPE)
@@ -164,7 +164,7 @@ fn to_login(here: &Here) -> Response {
         };
         return axum::response::Html(referenced(again.into_string())).into_response();
     }
-    let to = super::visit::query(&[("to", &here.address())]);
+    let to = super::request_context::query(&[("to", &here.address())]);
     let to = here.link(&format!("/login?{to}"));
     axum::response::Redirect::to(&to).into_response()
 }

@@ -2,7 +2,7 @@
 //! services (`serve`, `demo`; `--no-inspector` disables it).
 //!
 //! `routes` is the table of all pages; `pages` has one module for each; `parts` has their
-//! components; `frame` is the layout around each page; `visit` is what a page knows about a
+//! components; `frame` is the layout around each page; `request_context` is what a page knows about a
 //! request: the visitor, and the store with the visitor's permissions. Every request first passes
 //! `guard` (hosts, origins, headers). `session` stores who is logged in, `failure` is an error
 //! page.
@@ -22,13 +22,13 @@ mod guard;
 mod live;
 mod pages;
 mod parts;
-mod recorded;
+mod recorded_text;
+mod request_context;
 mod routes;
 mod sampler;
 mod session;
 mod site;
 mod sources;
 mod transcript;
-mod visit;
 
 pub use site::Inspector;

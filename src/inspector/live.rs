@@ -12,7 +12,7 @@ use tonic::Streaming;
 use super::{
     bounds::{HEARTBEAT, STREAM_MAX, TELL_EVERY},
     failure::PageFailure,
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_proto::pb;
 
@@ -20,16 +20,16 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// When there are too many, and those of the store.
-pub(crate) async fn stream(visit: Visit) -> Result<Response, PageFailure> {
+pub(crate) async fn stream(request_context: RequestContext) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
-    let Ok(permit) = visit.site.streams.clone().try_acquire_owned() else {
+    let Ok(permit) = request_context.site.streams.clone().try_acquire_owned() else {
         return Err(PageFailure::new(
             http::StatusCode::SERVICE_UNAVAILABLE,
             "too many live pages",
             "close some of them",
         ));
     };
-    let source = match visit.asked.text("c") {
+    let source = match request_context.asked.text("c") {
         Some(id) => Source::Conversation(pb::ConversationSource {
             conversation_id: id.to_owned(),
         }),
@@ -41,14 +41,19 @@ pub(crate) async fn stream(visit: Visit) -> Result<Response, PageFailure> {
         heartbeat_seconds: u32::try_from(HEARTBEAT.as_secs()).unwrap_or(15),
         ..Default::default()
     };
-    let events = visit.store.events().subscribe(request).await?.into_inner();
-    let mut ending = visit.site.ending.subscribe();
+    let events = request_context
+        .store
+        .events()
+        .subscribe(request)
+        .await?
+        .into_inner();
+    let mut ending = request_context.site.ending.subscribe();
     let end = async move {
         let ended = ending.wait_for(|is_ending| *is_ending);
         // The stream ends by itself or after the limit.
         let _over = tokio::time::timeout(STREAM_MAX, ended).await;
     };
-    let told = told(events).take_until(Box::pin(end));
+    let told = throttle(events).take_until(Box::pin(end));
     let told = told.map(move |event| {
         let _held = &permit;
         Ok::<_, Infallible>(event)
@@ -57,7 +62,7 @@ pub(crate) async fn stream(visit: Visit) -> Result<Response, PageFailure> {
 }
 
 /// Sends at most one notification per interval.
-fn told(mut events: Streaming<pb::SubscribeResponse>) -> impl Stream<Item = Event> {
+fn throttle(mut events: Streaming<pb::SubscribeResponse>) -> impl Stream<Item = Event> {
     use pb::subscribe_response::Item;
     async_stream::stream! {
         yield Event::default().event("open").data("").retry(Duration::from_secs(2));

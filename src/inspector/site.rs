@@ -18,10 +18,10 @@ use super::{
     guard, routes,
     sampler::{StoreSamples, sample},
     session::{COOKIE, Sessions, secret},
-    sources::SeenSources,
+    sources::SourceCache,
 };
 use treering_access::{
-    CallerProof, CertificateSubject, ClientCertificate, Holder, KeyRefusal, KeyRing,
+    CallerProof, CertificateSubject, ClientCertificate, KeyHolder, KeyRefusal, KeyStore,
 };
 use treering_client::{CliError, Connection};
 use treering_engine::Engine;
@@ -31,14 +31,14 @@ use treering_server::{WebPlace, WebService, bearer};
 pub(crate) struct Site {
     /// The store without a caller: see [`Connection::as_caller`].
     pub(super) store: Connection,
-    pub(super) keys: Arc<KeyRing>,
+    pub(super) keys: Arc<KeyStore>,
     pub(super) place: WebPlace,
     /// Secret for the tokens of forms.
     pub(super) secret: String,
     pub(super) requests: Arc<Semaphore>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) digests: Arc<Digests>,
-    pub(super) sources: SeenSources,
+    pub(super) sources: SourceCache,
     pub(super) samples: Arc<StoreSamples>,
     /// True once streams must end.
     pub(super) ending: watch::Sender<bool>,
@@ -62,10 +62,10 @@ impl Site {
     ///
     /// # Errors
     /// When a key is required and there is none.
-    pub(super) fn asks_as(&self, request: &Parts) -> Result<AsksAs, PageFailure> {
+    pub(super) fn asks_as(&self, request: &Parts) -> Result<CallerIdentity, PageFailure> {
         self.keys.look();
         if self.keys.is_open() {
-            return Ok(AsksAs {
+            return Ok(CallerIdentity {
                 proof: CallerProof::Nothing,
                 holder: None,
             });
@@ -82,7 +82,7 @@ impl Site {
             }
         };
         let holder = proof.holder(&self.keys).map_err(refused)?;
-        Ok(AsksAs { proof, holder })
+        Ok(CallerIdentity { proof, holder })
     }
 
     /// Returns the key of a session. A session ends with its key; from then on, a visitor with a
@@ -117,11 +117,11 @@ impl Site {
 
 /// The caller of a request.
 #[derive(Debug)]
-pub(super) struct AsksAs {
+pub(super) struct CallerIdentity {
     /// The caller's proof.
     pub(crate) proof: CallerProof,
     /// The holder of the key; `None`: no authentication.
-    pub(crate) holder: Option<Arc<Holder>>,
+    pub(crate) holder: Option<Arc<KeyHolder>>,
 }
 
 /// Returns the session name in a browser's cookie.
@@ -150,7 +150,7 @@ impl Inspector {
     /// When the engine cannot be reached, or the system has no randomness.
     pub async fn open(
         engine: Engine,
-        keys: Arc<KeyRing>,
+        keys: Arc<KeyStore>,
         place: WebPlace,
     ) -> Result<Self, CliError> {
         let secret = secret().map_err(|error: io::Error| CliError::Outcome {
@@ -169,7 +169,7 @@ impl Inspector {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             digests: Arc::default(),
-            sources: SeenSources::default(),
+            sources: SourceCache::default(),
             samples: Arc::clone(&samples),
             ending: watch::Sender::new(false),
             sessions: Mutex::default(),

@@ -11,9 +11,9 @@ use treering_proto::pb;
 
 /// Sources by namespace.
 #[derive(Debug, Default)]
-pub(crate) struct SeenSources(Mutex<BTreeMap<String, BTreeSet<String>>>);
+pub(crate) struct SourceCache(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
-impl SeenSources {
+impl SourceCache {
     /// Adds the sources on a page of conversations and returns all known ones of the namespace.
     #[must_use]
     pub(crate) fn of(&self, namespace: &str, page: &[pb::ConversationSummary]) -> Vec<String> {
@@ -47,7 +47,7 @@ mod tests {
             };
             sources.iter().map(summary).collect()
         };
-        let seen = SeenSources::default();
+        let seen = SourceCache::default();
         assert_eq!(seen.of("a", &page(&["x", "", "w", "x"])), ["w", "x"]);
         assert_eq!(seen.of("a", &page(&["y"])), ["w", "x", "y"]);
         assert!(seen.of("b", &[]).is_empty());

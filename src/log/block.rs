@@ -4,16 +4,16 @@
 //! only those hashes that cannot be derived from the rest. The others are computed on demand. See
 //! `docs/FORMAT.md` for the byte format.
 
-mod apart;
 mod columns;
+mod decode;
 mod dictionary;
+mod encode;
 mod hashes;
 #[cfg(test)]
 mod hostile_tests;
 mod pack;
 #[cfg(test)]
 mod tests;
-mod together;
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use super::{
     salt::SALT_BYTES,
 };
 
+use decode::DecompressedBlock;
 pub use dictionary::{Dictionary, Samples};
 pub(super) use hashes::BlockHashes;
 pub use pack::Packer;
-use together::Unpacked;
 
 /// The newest format version that this program reads, and the one it writes.
 pub(crate) const FORMAT_VERSION: u8 = 2;
@@ -207,7 +207,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         }
         _ => None,
     };
-    let unpacked = Unpacked {
+    let unpacked = DecompressedBlock {
         first_offset: header.first_offset,
         count: header.count,
         columns: unpack(header.columns, columns, None)
@@ -229,7 +229,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
 
 /// Returns the memory that an unpacked block takes, in bytes. A part that is stored uncompressed is
 /// a slice that keeps the whole block alive.
-fn memory_of(unpacked: &Unpacked, frame: &EncodedFrame) -> usize {
+fn memory_of(unpacked: &DecompressedBlock, frame: &EncodedFrame) -> usize {
     let read = frame.bytes.as_ptr_range();
     let parts = [&unpacked.columns, &unpacked.plain, &unpacked.bodies];
     let (lent, own): (Vec<_>, Vec<_>) = parts

@@ -185,7 +185,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     }
     let raw = unpack(&header, payload)?;
     let mut records = decode_records(&header, &raw)?;
-    give_salts(&header, &frame.bytes[salts..], &mut records)?;
+    assign_salts(&header, &frame.bytes[salts..], &mut records)?;
     Ok(DecodedFrame {
         first_offset: header.first_offset,
         records,
@@ -194,7 +194,7 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
 }
 
 /// Returns true when the start of a frame or block occurs anywhere in the bytes.
-pub(crate) fn found_in(bytes: &[u8]) -> bool {
+pub(crate) fn contains_frame(bytes: &[u8]) -> bool {
     let mut start = MAGIC.to_vec();
     start.push(FORMAT_VERSION);
     bytes
@@ -249,7 +249,11 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
 }
 
 /// Assigns the stored salts to the records that have one; all salts must be used.
-fn give_salts(header: &FrameHeader, nodes: &[u8], records: &mut [Record]) -> Result<(), LogError> {
+fn assign_salts(
+    header: &FrameHeader,
+    nodes: &[u8],
+    records: &mut [Record],
+) -> Result<(), LogError> {
     let (nodes, _) = nodes.as_chunks::<NODE_BYTES>();
     let mut nodes = nodes.iter();
     let mut last: Option<Arc<SaltNode>> = None;

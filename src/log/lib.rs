@@ -13,8 +13,8 @@ pub mod block;
 mod codec;
 pub mod erasure;
 #[cfg(any(test, feature = "testkit"))]
-pub mod fallible;
-pub mod filling;
+pub mod fallible_log;
+pub mod filler;
 pub mod frame;
 pub mod holder;
 pub mod memory;
@@ -29,23 +29,24 @@ pub mod testkit;
 pub mod writer;
 
 pub use self::redb::{
-    FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode, RedbLog, RedbLogOptions,
-    Repairing, Rewriter, Rewritten, Scrubbed, Witness, holder_of,
+    ConsistencyEvidence, FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode,
+    RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, ScrubOutcome, holder_of,
 };
 pub use erasure::Erasure;
-pub use filling::LogFiller;
+pub use filler::LogFiller;
 pub use frame::DecodedFrame;
 pub use holder::HolderSecret;
 pub use memory::MemoryLog;
 pub use patch::BodyPatch;
 pub use port::{
-    Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LockHolder, LogError, LogIdentity,
+    AcquiredShard, EncodedFrame, Epoch, EventLog, FrameBatch, LockHolder, LogError, LogIdentity,
     LogStats, NewBlob,
 };
 pub use reader::LogReader;
 pub use record::{AppendKey, BlobRef, Record, RecordBody};
 pub use salt::{KeySalt, Salt, SaltSource, SaltedHash};
 pub use writer::{
-    Beat, CommittedGroup, GroupError, GroupWriter, NotTaken, PublishError, Publisher, QueueFull,
-    Sequencer, ShardOwner, Staged, WriterGone, WriterHealth, WriterLimits, WriterMeasures,
+    CommittedGroup, GroupError, GroupWriter, Heartbeat, PendingAppend, PublishError, Publisher,
+    QueueFull, Sequencer, ShardOwner, SubmitError, WriterGone, WriterHealth, WriterLimits,
+    WriterMeasures,
 };

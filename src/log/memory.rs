@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::{
-    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    port::{
+        AcquiredShard, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
+    },
     record::{BlobRef, Record},
 };
 use treering_domain::ShardId;
@@ -102,12 +104,12 @@ impl EventLog for MemoryLog {
         Ok(next.map(|(first, _)| *first))
     }
 
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
         let mut shards = self.shards();
         let state = shards.entry(shard).or_default();
         let head = state.open()?;
         state.epoch.0 += 1;
-        Ok(Acquired {
+        Ok(AcquiredShard {
             epoch: state.epoch,
             head,
         })

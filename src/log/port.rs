@@ -40,7 +40,7 @@ impl Epoch {
 
 /// The result of acquiring a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acquired {
+pub struct AcquiredShard {
     /// The epoch to pass with every append.
     pub epoch: Epoch,
     /// The last used offset; 0 when the shard is empty. Offsets start at 1.
@@ -272,7 +272,7 @@ pub enum LogError {
          of the whole folder; `treering repair` lists what is lost, and `treering repair \
          --accept-loss` continues without it"
     )]
-    WentBack {
+    Regressed {
         /// What is missing, or older than before.
         what: String,
     },
@@ -377,7 +377,7 @@ impl LogError {
 
     /// Creates the error for a damaged manifest.
     pub(crate) fn manifest(what: &str) -> Self {
-        Self::WentBack {
+        Self::Regressed {
             what: format!("the manifest is damaged: {what}"),
         }
     }
@@ -408,7 +408,7 @@ pub trait EventLog: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the shard cannot be read.
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError>;
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError>;
 
     /// Appends a batch after `head`, all or nothing, and returns the new head once the batch is
     /// durable.

@@ -44,7 +44,7 @@ pub struct LogReader {
 }
 
 /// Cache of decoded frames, by first offset.
-pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeight, DefaultHashBuilder, ForgetFrame>;
+pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeigher, DefaultHashBuilder, ForgetFrame>;
 
 type CachedFrames = RwLock<BTreeMap<u64, CachedFrame>>;
 
@@ -59,9 +59,9 @@ struct CachedFrame {
 
 /// Weighs a frame by its memory use, in bytes.
 #[derive(Clone, Debug)]
-pub struct FrameWeight;
+pub struct FrameWeigher;
 
-impl Weighter<u64, Arc<DecodedFrame>> for FrameWeight {
+impl Weighter<u64, Arc<DecodedFrame>> for FrameWeigher {
     fn weight(&self, _: &u64, frame: &Arc<DecodedFrame>) -> u64 {
         (frame.raw_bytes + frame.records.len() * RECORD_OVERHEAD_BYTES) as u64
     }
@@ -97,7 +97,7 @@ impl LogReader {
         let frames = Cache::with(
             (cache_bytes / READ_AHEAD_BYTES).max(16) * 4,
             cache_bytes as u64,
-            FrameWeight,
+            FrameWeigher,
             DefaultHashBuilder::default(),
             ForgetFrame(Arc::clone(&cached)),
         );
@@ -133,14 +133,14 @@ impl LogReader {
     }
 
     /// Returns the erasure in effect.
-    fn hidden(&self) -> Option<Arc<Erasure>> {
+    fn current_erasure(&self) -> Option<Arc<Erasure>> {
         let hidden = self.erasure.read().unwrap_or_else(PoisonError::into_inner);
         hidden.clone()
     }
 
     /// Applies the erasure to a record.
-    fn shown(&self, offset: u64, record: Record) -> Record {
-        match self.hidden() {
+    fn apply_erasure(&self, offset: u64, record: Record) -> Record {
+        match self.current_erasure() {
             None => record,
             Some(erasure) => erasure.left_of(offset, record),
         }
@@ -176,7 +176,7 @@ impl LogReader {
         };
         let record = frame.record(offset).cloned();
         let record = record.ok_or_else(|| missing(offset))?;
-        Ok(self.shown(offset, record))
+        Ok(self.apply_erasure(offset, record))
     }
 
     /// Returns records from an offset on: at most `records_max`, ending once their headers and
@@ -193,7 +193,7 @@ impl LogReader {
         bytes_max: usize,
     ) -> Result<Vec<(u64, Record)>, LogError> {
         let page = Page::new(from_offset, records_max, bytes_max);
-        self.fill(page, Keep::All).await
+        self.fill(page, FrameRetention::All).await
     }
 
     /// Like [`records`](Self::records), for one-time sequential reads. The frames are not cached:
@@ -209,15 +209,19 @@ impl LogReader {
         bytes_max: usize,
     ) -> Result<Vec<(u64, Record)>, LogError> {
         let page = Page::new(from_offset, records_max, bytes_max);
-        self.fill(page, Keep::Unfinished).await
+        self.fill(page, FrameRetention::Unfinished).await
     }
 
-    async fn fill(&self, mut page: Page, keep: Keep) -> Result<Vec<(u64, Record)>, LogError> {
+    async fn fill(
+        &self,
+        mut page: Page,
+        keep: FrameRetention,
+    ) -> Result<Vec<(u64, Record)>, LogError> {
         while !page.is_full() {
             let scrubs = self.scrubs.load(Ordering::Acquire);
             if let Some(frame) = self.find(page.next) {
                 page.take(&frame)?;
-                if keep == Keep::Unfinished && page.next > frame.last_offset() {
+                if keep == FrameRetention::Unfinished && page.next > frame.last_offset() {
                     self.forget_if_once(frame.first_offset);
                 }
                 continue;
@@ -227,16 +231,16 @@ impl LogReader {
                 break;
             }
             for frame in frames {
-                if keep == Keep::Unfinished && !page.ends_in(&frame) {
+                if keep == FrameRetention::Unfinished && !page.ends_in(&frame) {
                     page.take_all(frame)?;
                     continue;
                 }
                 let frame = Arc::new(frame);
-                self.keep(&frame, keep == Keep::Unfinished, scrubs);
+                self.keep(&frame, keep == FrameRetention::Unfinished, scrubs);
                 page.take(&frame)?;
             }
         }
-        if let Some(erasure) = self.hidden() {
+        if let Some(erasure) = self.current_erasure() {
             for (offset, record) in &mut page.found {
                 if erasure.touches(*offset, *offset) {
                     *record = erasure.left_of(*offset, record.clone());
@@ -357,7 +361,7 @@ impl LogReader {
 
 /// Which frames stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keep {
+enum FrameRetention {
     All,
     /// Only a frame that does not fit in the page, until the next page has consumed it.
     Unfinished,
@@ -453,7 +457,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::{MemoryLog, fallible::Fallible, testkit::samples};
+    use crate::{MemoryLog, fallible_log::FallibleLog, testkit::samples};
 
     // A server under mixed load used several times the memory that its caches counted: each message
     // of a window was a few bytes of a frame and kept all of it alive.
@@ -479,7 +483,7 @@ mod tests {
     // frames for them and decoded thousands of records in vain.
     #[tokio::test]
     async fn small_range_reads_few_bytes() {
-        let log = Arc::new(Fallible::default());
+        let log = Arc::new(FallibleLog::default());
         let shard = ShardId::default();
         let epoch = log.acquire(shard).await.unwrap().epoch;
         for head in 0..500 {

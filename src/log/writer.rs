@@ -13,9 +13,9 @@
 
 mod commit;
 mod error;
+mod health;
 mod measures;
 mod queue;
-mod vitals;
 
 use std::{
     collections::VecDeque,
@@ -33,19 +33,19 @@ use futures::channel::oneshot;
 
 use self::{
     commit::{Committer, Owner},
-    queue::{Queue, Waiting, Woken},
-    vitals::{Appends, EndNoted, Vitals},
+    health::{Appends, EndRecorder, HealthState},
+    queue::{Queue, QueuedRequest, WakeReason},
 };
 pub use self::{
     error::GroupError,
+    health::{Heartbeat, WriterHealth},
     measures::WriterMeasures,
-    vitals::{Beat, WriterHealth},
 };
 use super::{
     port::{Epoch, EventLog, LogError, NewBlob},
     record::Record,
 };
-use treering_base::traced::Way;
+use treering_base::trace::WriteTrace;
 use treering_domain::ShardId;
 
 /// Most groups queued for the publisher; beyond that, the writer waits for it.
@@ -53,7 +53,7 @@ const PUBLISH_GROUPS_MAX: usize = 3;
 
 /// The outcome of one request.
 #[derive(Debug)]
-pub struct Staged<A> {
+pub struct PendingAppend<A> {
     /// Records to append, in order; empty for a rejection or a repeated key.
     pub records: Vec<Record>,
     /// Large bodies that the records reference; `home_offset` is that of the referencing record.
@@ -80,7 +80,7 @@ pub trait Sequencer: Send + 'static {
 
     /// Decides one request. `next_offset` is the offset that its first record would get. Later
     /// requests of the same group see what was staged before them.
-    fn stage(&mut self, next_offset: u64, request: Self::Request) -> Staged<Self::Answer>;
+    fn stage(&mut self, next_offset: u64, request: Self::Request) -> PendingAppend<Self::Answer>;
 
     /// Called when everything staged since the last call is durable. Not called for a group without
     /// records.
@@ -104,12 +104,16 @@ pub trait Sequencer: Send + 'static {
 /// Makes groups visible to readers, while the next group (if any) is being written.
 pub trait Publisher: Send + 'static {
     /// Publishes a group. Groups arrive in order, each once. A long-running publication calls
-    /// [`Beat::sign`] now and then.
+    /// [`Heartbeat::sign`] now and then.
     ///
     /// # Errors
     /// An error stops the writer: the group is durable and its answers are sent, but later requests
     /// are refused with [`GroupError::Unpublished`], and this is not called again.
-    fn publish(&mut self, group: &Arc<CommittedGroup>, beat: &Beat) -> Result<(), PublishError>;
+    fn publish(
+        &mut self,
+        group: &Arc<CommittedGroup>,
+        beat: &Heartbeat,
+    ) -> Result<(), PublishError>;
 }
 
 /// Why a group could not be published.
@@ -154,7 +158,7 @@ pub struct QueueFull {
 
 /// Why a request was not accepted. Nothing of it was or will be appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
+pub enum SubmitError {
     /// The queue is full.
     #[error(transparent)]
     Full(QueueFull),
@@ -169,16 +173,16 @@ pub enum NotTaken {
 pub struct WriterGone;
 
 /// A group and the answers that wait for it.
-struct Finished<A> {
+struct FinishedGroup<A> {
     group: Option<Arc<CommittedGroup>>,
     answers: Vec<(oneshot::Sender<A>, A)>,
 }
 
 /// The writer of a shard.
 pub struct GroupWriter<S: Sequencer> {
-    queue: Arc<Queue<Waiting<S>>>,
+    queue: Arc<Queue<QueuedRequest<S>>>,
     unpublished: Arc<Mutex<Option<PublishError>>>,
-    vitals: Arc<Vitals>,
+    health_state: Arc<HealthState>,
     measures: Arc<WriterMeasures>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -197,14 +201,14 @@ impl<S: Sequencer> GroupWriter<S> {
     ) -> Result<Self, LogError> {
         let queue = Arc::new(Queue::new(limits));
         let unpublished = Arc::new(Mutex::new(None));
-        let vitals = Arc::new(Vitals::new());
+        let health_state = Arc::new(HealthState::new());
         let measures = Arc::new(WriterMeasures::default());
         let (finished, to_publish) = sync_channel(PUBLISH_GROUPS_MAX);
-        let desk = Arc::new(Desk {
+        let desk = Arc::new(GroupPublisher {
             publisher: Mutex::new(publisher),
             under_way: AtomicUsize::new(0),
             unpublished: Arc::clone(&unpublished),
-            vitals: Arc::clone(&vitals),
+            health_state: Arc::clone(&health_state),
         });
         let publishing = spawn("treering-publisher", {
             let desk = Arc::clone(&desk);
@@ -217,10 +221,10 @@ impl<S: Sequencer> GroupWriter<S> {
                 epoch: owner.epoch,
                 head: owner.head,
             },
-            Arc::clone(&vitals),
+            Arc::clone(&health_state),
             Arc::clone(&measures),
         );
-        let writing = Writing {
+        let writing = WriterThread {
             queue: Arc::clone(&queue),
             committer,
             sequencer,
@@ -231,7 +235,7 @@ impl<S: Sequencer> GroupWriter<S> {
         Ok(Self {
             queue,
             unpublished,
-            vitals,
+            health_state,
             measures,
             threads: Mutex::new(vec![writing, publishing]),
         })
@@ -241,19 +245,20 @@ impl<S: Sequencer> GroupWriter<S> {
     /// [`WriterGone`]; dropping it does not cancel the request.
     ///
     /// # Errors
-    /// [`NotTaken`].
+    /// [`SubmitError`].
     pub fn submit(
         &self,
         request: S::Request,
         bytes: usize,
-    ) -> Result<impl Future<Output = Result<S::Answer, WriterGone>> + Send + use<S>, NotTaken> {
+    ) -> Result<impl Future<Output = Result<S::Answer, WriterGone>> + Send + use<S>, SubmitError>
+    {
         let (sender, answer) = oneshot::channel();
         self.queue.push(
-            Waiting {
+            QueuedRequest {
                 request,
                 answer: sender,
                 bytes,
-                way: Way::begin(),
+                way: WriteTrace::begin(),
             },
             bytes,
         )?;
@@ -287,7 +292,7 @@ impl<S: Sequencer> GroupWriter<S> {
     /// Returns whether the threads make progress and whether appends are accepted.
     #[must_use]
     pub fn health(&self) -> WriterHealth {
-        self.vitals.health()
+        self.health_state.health()
     }
 
     /// Closes the queue, finishes and answers what was accepted, and waits for both threads.
@@ -333,45 +338,45 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// The state of the writer's thread.
-struct Writing<S: Sequencer, P> {
-    queue: Arc<Queue<Waiting<S>>>,
+struct WriterThread<S: Sequencer, P> {
+    queue: Arc<Queue<QueuedRequest<S>>>,
     committer: Committer,
     sequencer: S,
-    finished: SyncSender<Finished<S::Answer>>,
-    desk: Arc<Desk<P>>,
+    finished: SyncSender<FinishedGroup<S::Answer>>,
+    desk: Arc<GroupPublisher<P>>,
 }
 
 /// The publisher's thread is gone, so nothing can be answered any more.
 struct PublisherGone;
 
-impl<S: Sequencer, P: Publisher> Writing<S, P> {
+impl<S: Sequencer, P: Publisher> WriterThread<S, P> {
     /// Runs until the queue is closed and empty.
     fn run(mut self) {
         let queue = Arc::clone(&self.queue);
-        let vitals = Arc::clone(&self.desk.vitals);
-        let _end = EndNoted(&vitals.writer);
+        let health_state = Arc::clone(&self.desk.health_state);
+        let _end = EndRecorder(&health_state.writer);
         let _closed = CloseOnDrop(&queue);
         let mut ready = VecDeque::new();
         loop {
-            vitals.writer.rest();
+            health_state.writer.rest();
             let woken = queue.wait(&mut ready, self.committer.ask_in());
-            vitals.writer.begin();
+            health_state.writer.begin();
             let went_on = match woken {
-                Woken::Items => self.take_all(&mut ready),
-                Woken::Time => self.settle(false),
+                WakeReason::Items => self.take_all(&mut ready),
+                WakeReason::Time => self.resolve_in_doubt(false),
                 // Ask the log one last time: a group that is in the log should be published.
-                Woken::Closed => self.settle(true),
+                WakeReason::Closed => self.resolve_in_doubt(true),
             };
-            if went_on.is_err() || woken == Woken::Closed {
+            if went_on.is_err() || woken == WakeReason::Closed {
                 return;
             }
         }
     }
 
-    fn take_all(&mut self, ready: &mut VecDeque<Waiting<S>>) -> Result<(), PublisherGone> {
+    fn take_all(&mut self, ready: &mut VecDeque<QueuedRequest<S>>) -> Result<(), PublisherGone> {
         while !ready.is_empty() {
-            self.settle(false)?;
-            self.desk.vitals.writer.begin();
+            self.resolve_in_doubt(false)?;
+            self.desk.health_state.writer.begin();
             let taken = catch_unwind(AssertUnwindSafe(|| self.take_group(ready)));
             let done = match taken {
                 Ok(done) => done,
@@ -391,7 +396,10 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
         Ok(())
     }
 
-    fn take_group(&mut self, ready: &mut VecDeque<Waiting<S>>) -> commit::Done<S::Answer> {
+    fn take_group(
+        &mut self,
+        ready: &mut VecDeque<QueuedRequest<S>>,
+    ) -> commit::CommitOutcome<S::Answer> {
         let unpublished = lock(&self.desk.unpublished).clone();
         match unpublished {
             Some(PublishError { what }) => {
@@ -405,9 +413,10 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
     }
 
     /// Settles a group whose outcome is unknown, if it is time to ask the log or `at_once` is set.
-    fn settle(&mut self, at_once: bool) -> Result<(), PublisherGone> {
+    fn resolve_in_doubt(&mut self, at_once: bool) -> Result<(), PublisherGone> {
         let settled = catch_unwind(AssertUnwindSafe(|| {
-            self.committer.settle(&mut self.sequencer, at_once)
+            self.committer
+                .resolve_in_doubt(&mut self.sequencer, at_once)
         }));
         match settled {
             Ok(Some(done)) => self.hand_over(done, true),
@@ -422,14 +431,18 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
     /// Publishes and answers a group. When more work is waiting, the publisher's thread does it, so
     /// that the writer can continue; otherwise it is done here, because waking another thread would
     /// only delay the answer.
-    fn hand_over(&self, done: commit::Done<S::Answer>, more: bool) -> Result<(), PublisherGone> {
-        let finished = Finished {
+    fn hand_over(
+        &self,
+        done: commit::CommitOutcome<S::Answer>,
+        more: bool,
+    ) -> Result<(), PublisherGone> {
+        let finished = FinishedGroup {
             group: done.group,
             answers: done.answers,
         };
-        let vitals = &self.desk.vitals;
+        let health_state = &self.desk.health_state;
         // While waiting for the publisher, which has a beat of its own, the writer counts as idle.
-        vitals.writer.rest();
+        health_state.writer.rest();
         let sent = if more || self.desk.is_busy() {
             self.desk.under_way.fetch_add(1, Ordering::AcqRel);
             self.finished.send(finished)
@@ -437,7 +450,7 @@ impl<S: Sequencer, P: Publisher> Writing<S, P> {
             self.desk.publish(finished);
             Ok(())
         };
-        vitals.writer.begin();
+        health_state.writer.begin();
         sent.map_err(|_| PublisherGone)
     }
 
@@ -462,34 +475,35 @@ impl<T> Drop for CloseOnDrop<'_, T> {
 }
 
 /// Publishes and answers groups, one at a time and in order.
-struct Desk<P> {
+struct GroupPublisher<P> {
     publisher: Mutex<P>,
     /// Groups that were handed to the publisher's thread and are not answered yet.
     under_way: AtomicUsize,
     unpublished: Arc<Mutex<Option<PublishError>>>,
-    vitals: Arc<Vitals>,
+    health_state: Arc<HealthState>,
 }
 
-impl<P: Publisher> Desk<P> {
+impl<P: Publisher> GroupPublisher<P> {
     fn is_busy(&self) -> bool {
         self.under_way.load(Ordering::Acquire) > 0
     }
 
     /// Runs the publisher's thread until the writer is gone.
-    fn publish_all<A>(&self, groups: &Receiver<Finished<A>>) {
-        let _end = EndNoted(&self.vitals.publisher);
+    fn publish_all<A>(&self, groups: &Receiver<FinishedGroup<A>>) {
+        let _end = EndRecorder(&self.health_state.publisher);
         for finished in groups {
             self.publish(finished);
             self.under_way.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    fn publish<A>(&self, finished: Finished<A>) {
-        let vitals = &self.vitals;
-        vitals.publisher.begin();
+    fn publish<A>(&self, finished: FinishedGroup<A>) {
+        let health_state = &self.health_state;
+        health_state.publisher.begin();
         let failed_before = lock(&self.unpublished).is_some();
         if let Some(group) = finished.group.filter(|_| !failed_before)
-            && let Err(error) = publish(&mut *lock(&self.publisher), &group, &vitals.publisher)
+            && let Err(error) =
+                publish(&mut *lock(&self.publisher), &group, &health_state.publisher)
         {
             tracing::error!(
                 first_offset = group.first_offset,
@@ -498,13 +512,13 @@ impl<P: Publisher> Desk<P> {
             );
             let what = error.to_string();
             *lock(&self.unpublished) = Some(error);
-            vitals.set(Appends::Stopped { what, fault: true });
+            health_state.set(Appends::Stopped { what, fault: true });
         }
         for (sender, answer) in finished.answers {
             // The caller may have gone away; the append stands.
             let _gone = sender.send(answer);
         }
-        vitals.publisher.rest();
+        health_state.publisher.rest();
     }
 }
 
@@ -512,7 +526,7 @@ impl<P: Publisher> Desk<P> {
 fn publish(
     publisher: &mut impl Publisher,
     group: &Arc<CommittedGroup>,
-    beat: &Beat,
+    beat: &Heartbeat,
 ) -> Result<(), PublishError> {
     catch_unwind(AssertUnwindSafe(|| publisher.publish(group, beat))).unwrap_or_else(|_panic| {
         Err(PublishError {

@@ -47,7 +47,7 @@ impl From<CliError> for Failure {
         Self {
             what: error.to_string(),
             hint: hint(&error),
-            is_of_damaged_views: error.is_of_damaged_views(),
+            is_of_damaged_views: error.is_damaged_projections(),
             is_gone: is_gone(&error),
         }
     }

@@ -40,10 +40,10 @@ use super::{
         HTTP_REFUSED_WAIT, HTTP_REQUESTS_MAX, MESSAGE_BYTES_MAX,
     },
     message,
-    server::AgentDoor,
-    tools::Allowed,
+    server::AgentHandler,
+    tools::AgentPermissions,
 };
-use treering_access::{CallerProof, KeyRefusal, KeyRing};
+use treering_access::{CallerProof, KeyRefusal, KeyStore};
 use treering_client::{CliError, Connection};
 use treering_engine::Engine;
 use treering_server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by};
@@ -63,7 +63,7 @@ type Answer = Response<Body>;
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
     /// What agents may do besides reading.
-    pub allowed: Allowed,
+    pub allowed: AgentPermissions,
     /// Origins whose pages may send requests, as browsers write them.
     pub origins: Vec<String>,
 }
@@ -71,7 +71,7 @@ pub struct HttpOptions {
 /// The store of a server, used with each caller's permissions.
 pub(crate) struct Callers {
     store: Connection,
-    keys: Arc<KeyRing>,
+    keys: Arc<KeyStore>,
 }
 
 impl fmt::Debug for Callers {
@@ -81,7 +81,7 @@ impl fmt::Debug for Callers {
 }
 
 impl Callers {
-    async fn of(engine: Engine, keys: Arc<KeyRing>) -> Result<Arc<Self>, CliError> {
+    async fn of(engine: Engine, keys: Arc<KeyStore>) -> Result<Arc<Self>, CliError> {
         let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
         Ok(Arc::new(Self { store, keys }))
     }
@@ -119,23 +119,23 @@ impl Callers {
 
 /// The interface of a server.
 #[derive(Debug)]
-pub struct HttpDoor {
+pub struct HttpEndpoint {
     gate: Arc<Gate>,
 }
 
-impl HttpDoor {
+impl HttpEndpoint {
     /// Opens the interface for an engine that this process serves at this address.
     ///
     /// # Errors
     /// When the engine cannot be reached.
     pub async fn open(
         engine: Engine,
-        keys: Arc<KeyRing>,
+        keys: Arc<KeyStore>,
         place: WebPlace,
         options: HttpOptions,
     ) -> Result<Self, CliError> {
         let callers = Callers::of(engine, keys).await?;
-        let door = AgentDoor::of_server(Arc::clone(&callers), options.allowed);
+        let door = AgentHandler::of_server(Arc::clone(&callers), options.allowed);
         Ok(Self::to(door, callers, place, options.origins))
     }
 
@@ -147,7 +147,7 @@ impl HttpDoor {
     pub async fn open_to(
         handler: impl ServerHandler + Clone,
         engine: Engine,
-        keys: Arc<KeyRing>,
+        keys: Arc<KeyStore>,
         place: WebPlace,
     ) -> Result<Self, CliError> {
         let callers = Callers::of(engine, keys).await?;
@@ -166,7 +166,7 @@ impl HttpDoor {
                 place,
                 origins,
                 callers,
-                coming: Coming::default(),
+                coming: IncomingBodies::default(),
                 requests: Semaphore::new(HTTP_REQUESTS_MAX),
             }),
         }
@@ -221,7 +221,7 @@ struct Gate {
     place: WebPlace,
     origins: Vec<String>,
     callers: Arc<Callers>,
-    coming: Coming,
+    coming: IncomingBodies,
     requests: Semaphore,
 }
 
@@ -235,7 +235,7 @@ impl Gate {
     async fn answer(&self, request: Request<Body>) -> Answer {
         let (parts, body) = request.into_parts();
         if parts.uri.path() != MCP_PATH {
-            pass_over(&parts, body).await;
+            discard_body(&parts, body).await;
             return told(
                 StatusCode::NOT_FOUND,
                 format!("unknown path; use {MCP_PATH}\n"),
@@ -249,7 +249,7 @@ impl Gate {
         let origin = match page {
             Ok(origin) => origin,
             Err(refusal) => {
-                pass_over(&parts, body).await;
+                discard_body(&parts, body).await;
                 return turned_away(&refusal);
             }
         };
@@ -274,7 +274,7 @@ impl Gate {
 
     async fn checked(&self, parts: Parts, body: Body) -> Result<Answer, Box<Answer>> {
         if let Err(refusal) = self.callers.check(&parts) {
-            pass_over(&parts, body).await;
+            discard_body(&parts, body).await;
             let mut answer = told(StatusCode::UNAUTHORIZED, format!("{refusal}\n"));
             let scheme = HeaderValue::from_static("Bearer");
             answer.headers_mut().insert(WWW_AUTHENTICATE, scheme);
@@ -305,30 +305,30 @@ impl Gate {
 /// Bodies that are being received, in order of arrival. A client that never finishes one cannot
 /// keep others out: the oldest is cancelled.
 #[derive(Debug, Default)]
-struct Coming {
+struct IncomingBodies {
     next: AtomicU64,
     bodies: Mutex<BTreeMap<u64, Arc<Notify>>>,
 }
 
 /// A body that is being received.
-struct OneBody<'a> {
-    coming: &'a Coming,
+struct IncomingBody<'a> {
+    coming: &'a IncomingBodies,
     number: u64,
     away: Arc<Notify>,
 }
 
-impl Drop for OneBody<'_> {
+impl Drop for IncomingBody<'_> {
     fn drop(&mut self) {
         self.coming.with(|bodies| bodies.remove(&self.number));
     }
 }
 
-impl Coming {
+impl IncomingBodies {
     fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<u64, Arc<Notify>>) -> T) -> T {
         work(&mut self.bodies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn one(&self) -> OneBody<'_> {
+    fn one(&self) -> IncomingBody<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let away = Arc::new(Notify::new());
         self.with(|bodies| {
@@ -339,7 +339,7 @@ impl Coming {
             }
             bodies.insert(number, Arc::clone(&away));
         });
-        OneBody {
+        IncomingBody {
             coming: self,
             number,
             away,
@@ -362,7 +362,7 @@ impl Coming {
 async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
     let body = Limited::new(body, MESSAGE_BYTES_MAX).collect();
     let (status, text) = match tokio::time::timeout(HTTP_BODY_MAX, body).await {
-        Ok(Ok(body)) => return Ok(message::mended(&body.to_bytes()).into_owned().into()),
+        Ok(Ok(body)) => return Ok(message::repair_json(&body.to_bytes()).into_owned().into()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => (
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body has more than {MESSAGE_BYTES_MAX} bytes\n"),
@@ -384,7 +384,7 @@ async fn body_of(body: Body) -> Result<Bytes, Box<Answer>> {
 
 /// Discards the rest of a refused request's body. In HTTP/2, a stream that ends before its body was
 /// received is reset, and some clients report that instead of the answer.
-async fn pass_over(parts: &Parts, body: Body) {
+async fn discard_body(parts: &Parts, body: Body) {
     if parts.version < Version::HTTP_2 {
         return;
     }
@@ -442,7 +442,7 @@ mod tests {
     // cancelled, and a finished one must leave nothing behind.
     #[tokio::test]
     async fn oldest_request_body_is_cancelled_at_the_limit() {
-        let coming = Coming::default();
+        let coming = IncomingBodies::default();
         let mut bodies: Vec<_> = (0..HTTP_BODIES_MAX).map(|_| coming.one()).collect();
         let one_more = coming.one();
         bodies[0].away.notified().await;

@@ -26,13 +26,13 @@ mod source;
 mod tools;
 
 pub use http::{HttpDoor, HttpOptions, MCP_PATH};
-pub use tools::Allowed;
+pub use tools::AgentPermissions;
 
 use rmcp::{ServiceExt, service::ServerInitializeError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use lines::Lines;
-use server::AgentDoor;
+use server::AgentHandler;
 use source::OwnStore;
 use treering_client::CliError;
 use treering_client::ConnectOptions;
@@ -42,9 +42,9 @@ use treering_client::ConnectOptions;
 ///
 /// # Errors
 /// [`CliError::Outcome`] when the input is not the protocol.
-pub async fn speak<R, W>(
+pub async fn serve_agent<R, W>(
     options: ConnectOptions,
-    allowed: Allowed,
+    allowed: AgentPermissions,
     read: R,
     write: W,
 ) -> Result<(), CliError>
@@ -53,7 +53,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let source = OwnStore::new(options);
-    let door = AgentDoor::own(source.clone(), allowed);
+    let door = AgentHandler::own(source.clone(), allowed);
     let running = match door.serve(Lines::new(read, write)).await {
         Ok(running) => running,
         // A client that disconnects without a message is not an error.

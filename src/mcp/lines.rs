@@ -18,11 +18,11 @@ use tokio::{
 
 use super::{
     bounds::{ANSWERS_WAITING, LAST_WORDS_MAX, MESSAGE_BYTES_MAX},
-    message::{self, Incoming},
+    message::{self, IncomingMessage},
 };
 
 /// A line to be written, and who waits for it to be written.
-type Written = (String, Option<oneshot::Sender<io::Result<()>>>);
+type QueuedLine = (String, Option<oneshot::Sender<io::Result<()>>>);
 
 /// One session.
 pub(crate) struct Lines<R> {
@@ -33,7 +33,7 @@ pub(crate) struct Lines<R> {
     is_too_long: bool,
     /// An answer that does not fit into the queue yet.
     unsent: Option<String>,
-    to: Option<mpsc::Sender<Written>>,
+    to: Option<mpsc::Sender<QueuedLine>>,
     writing: Option<JoinHandle<()>>,
 }
 
@@ -73,13 +73,13 @@ impl<R: AsyncRead + Send + Unpin> Lines<R> {
     }
 
     /// Parses the line that was read.
-    fn taken(&mut self) -> Incoming {
+    fn taken(&mut self) -> IncomingMessage {
         let line = std::mem::take(&mut self.line);
         if std::mem::take(&mut self.is_too_long) {
-            return Incoming::Unread(message::too_long());
+            return IncomingMessage::Unread(message::too_long());
         }
         match line.trim_ascii() {
-            [] => Incoming::Nothing,
+            [] => IncomingMessage::Nothing,
             line => message::read(line),
         }
     }
@@ -121,9 +121,9 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Lines<R> {
                 return None;
             }
             match self.taken() {
-                Incoming::Message(message) => return Some(*message),
-                Incoming::Nothing => {}
-                Incoming::Unread(answer) => self.unsent = Some(answer),
+                IncomingMessage::Message(message) => return Some(*message),
+                IncomingMessage::Nothing => {}
+                IncomingMessage::Unread(answer) => self.unsent = Some(answer),
             }
         }
     }
@@ -139,7 +139,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Transport<RoleServer> for Lines<R> {
 }
 
 /// Writes lines until there are no more, or the reader is gone.
-async fn write_lines<W: AsyncWrite + Unpin>(mut write: W, mut lines: mpsc::Receiver<Written>) {
+async fn write_lines<W: AsyncWrite + Unpin>(mut write: W, mut lines: mpsc::Receiver<QueuedLine>) {
     while let Some((mut line, done)) = lines.recv().await {
         line.push('\n');
         let written = async {

@@ -19,7 +19,7 @@ const WRONG_CHARS: usize = 200;
 
 /// The result of reading.
 #[derive(Debug)]
-pub(crate) enum Incoming {
+pub(crate) enum IncomingMessage {
     /// A message.
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     /// Nothing that requires an answer.
@@ -30,23 +30,23 @@ pub(crate) enum Incoming {
 
 /// Reads a message.
 #[must_use]
-pub(crate) fn read(bytes: &[u8]) -> Incoming {
-    let bytes = mended(bytes);
+pub(crate) fn read(bytes: &[u8]) -> IncomingMessage {
+    let bytes = repair_json(bytes);
     match serde_json::from_slice::<RxJsonRpcMessage<RoleServer>>(&bytes) {
         // A request with an id of an invalid type is parsed as a notification.
         Ok(RxJsonRpcMessage::<RoleServer>::Notification(_)) if has_id(&bytes) => {
             let what = "the id of a request must be a string or an integer";
-            Incoming::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
+            IncomingMessage::Unread(answer(Value::Null, ErrorCode::INVALID_REQUEST, what))
         }
-        Ok(message) => Incoming::Message(Box::new(message)),
+        Ok(message) => IncomingMessage::Message(Box::new(message)),
         Err(error) => match serde_json::from_slice::<Value>(&bytes) {
-            Ok(value) if is_notification(&value) => Incoming::Nothing,
-            Ok(value) => Incoming::Unread(answer(
+            Ok(value) if is_notification(&value) => IncomingMessage::Nothing,
+            Ok(value) => IncomingMessage::Unread(answer(
                 id_of(&value),
                 ErrorCode::INVALID_REQUEST,
                 &format!("not a request: {error}"),
             )),
-            Err(error) => Incoming::Unread(unread(&bytes, &error)),
+            Err(error) => IncomingMessage::Unread(unread(&bytes, &error)),
         },
     }
 }
@@ -95,7 +95,7 @@ fn id_of(value: &Value) -> Value {
 /// Repairs JSON written by JavaScript: replaces unpaired surrogates, which it writes when a text
 /// was cut inside a surrogate pair, and removes a byte order mark.
 #[must_use]
-pub(crate) fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn repair_json(bytes: &[u8]) -> Cow<'_, [u8]> {
     const BYTE_ORDER: &[u8] = b"\xef\xbb\xbf";
     let bytes = bytes.strip_prefix(BYTE_ORDER).unwrap_or(bytes);
     let mut mended = Cow::Borrowed(bytes);
@@ -185,7 +185,7 @@ mod tests {
 
     fn error(text: &str) -> Value {
         match read(text.as_bytes()) {
-            Incoming::Unread(answer) => serde_json::from_str(&answer).unwrap(),
+            IncomingMessage::Unread(answer) => serde_json::from_str(&answer).unwrap(),
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -203,12 +203,12 @@ mod tests {
             (r#""\\\ud83d""#, "\\\u{fffd}"),
             ("\u{feff}\"x\"", "x"),
         ] {
-            let mended = mended(text.as_bytes());
+            let mended = repair_json(text.as_bytes());
             let read: String = serde_json::from_slice(&mended).unwrap();
             assert_eq!(read, expected, "{text}");
         }
         let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"\ud83d"}}"#;
-        assert!(matches!(read(ping.as_bytes()), Incoming::Message(_)));
+        assert!(matches!(read(ping.as_bytes()), IncomingMessage::Message(_)));
     }
 
     // Every request must get an answer, with its id if that can be found.
@@ -249,7 +249,7 @@ mod tests {
         let notification = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":7}"#;
         assert!(!matches!(
             read(notification.as_bytes()),
-            Incoming::Unread(_)
+            IncomingMessage::Unread(_)
         ));
     }
 
@@ -262,7 +262,7 @@ mod tests {
         #[test]
         fn valid_json_is_not_changed(text in "\\PC{0,60}") {
             let json = serde_json::to_vec(&text).unwrap();
-            prop_assert_eq!(&*mended(&json), &*json);
+            prop_assert_eq!(&*repair_json(&json), &*json);
             let _ = read(format!("{{\"id\":{text}").as_bytes());
         }
     }

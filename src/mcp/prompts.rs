@@ -51,7 +51,7 @@ pub(crate) fn offered() -> Vec<Prompt> {
 
 /// A requested prompt.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum PromptRequest {
     /// Continue a conversation; `None`: the model picks one.
     Continue(Option<String>),
     /// What was tried about a topic, in one conversation or all.
@@ -63,7 +63,7 @@ pub(crate) enum Asked {
     },
 }
 
-impl Asked {
+impl PromptRequest {
     /// Parses a name and arguments.
     ///
     /// # Errors
@@ -237,16 +237,16 @@ mod tests {
     #[test]
     fn prompts_check_name_and_arguments() {
         let of = |name: &str, arguments: serde_json::Value| {
-            Asked::of(name, arguments.as_object().unwrap())
+            PromptRequest::of(name, arguments.as_object().unwrap())
         };
-        let last = Asked::Continue(Some("@last".into()));
+        let last = PromptRequest::Continue(Some("@last".into()));
         assert_eq!(
             of("continue", json!({"conversation": " @last "})).unwrap(),
             last
         );
         assert_eq!(
             of("continue", json!({"conversation": ""})).unwrap(),
-            Asked::Continue(None)
+            PromptRequest::Continue(None)
         );
         assert!(of("what_did_we_try", json!({})).is_err());
         assert!(of("obey", json!({})).is_err());

@@ -20,8 +20,8 @@ use super::{
     failure::Failure,
     http::Callers,
     prompts, resources,
-    source::{OwnStore, Use},
-    tools::{self, Allowed},
+    source::{OwnStore, StoreUse},
+    tools::{self, AgentPermissions},
 };
 use treering_client::{CliError, Connection};
 
@@ -39,45 +39,45 @@ const INSTRUCTIONS: &str = "Treering stores what agents did: every message, tool
 
 /// The protocol handler for an agent.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentDoor {
-    store: Behind,
-    allowed: Allowed,
+pub(crate) struct AgentHandler {
+    store: StoreBackend,
+    allowed: AgentPermissions,
 }
 
 /// The store behind it.
 #[derive(Clone, Debug)]
-enum Behind {
+enum StoreBackend {
     /// One named by the options of a command.
     Own(Arc<OwnStore>),
     /// One of a server, with the caller's permissions.
     Callers(Arc<Callers>),
 }
 
-impl AgentDoor {
+impl AgentHandler {
     /// Serves a store that options name.
-    pub(crate) fn own(source: Arc<OwnStore>, allowed: Allowed) -> Self {
+    pub(crate) fn own(source: Arc<OwnStore>, allowed: AgentPermissions) -> Self {
         Self {
-            store: Behind::Own(source),
+            store: StoreBackend::Own(source),
             allowed,
         }
     }
 
     /// Serves a server's store.
-    pub(crate) fn of_server(callers: Arc<Callers>, allowed: Allowed) -> Self {
+    pub(crate) fn of_server(callers: Arc<Callers>, allowed: AgentPermissions) -> Self {
         Self {
-            store: Behind::Callers(callers),
+            store: StoreBackend::Callers(callers),
             allowed,
         }
     }
 
     async fn connection(
         &self,
-        what: Use,
+        what: StoreUse,
         context: &RequestContext<RoleServer>,
     ) -> Result<Arc<Connection>, CliError> {
         match &self.store {
-            Behind::Own(source) => source.get(what).await,
-            Behind::Callers(callers) => {
+            StoreBackend::Own(source) => source.get(what).await,
+            StoreBackend::Callers(callers) => {
                 let parts = context.extensions.get::<Parts>();
                 callers.connection(parts)
             }
@@ -87,7 +87,7 @@ impl AgentDoor {
     /// Runs a function with the store, within the time limit; once more if that may help.
     async fn with_store<T, F>(
         &self,
-        what: Use,
+        what: StoreUse,
         context: &RequestContext<RoleServer>,
         work: impl Fn(Arc<Connection>) -> F,
     ) -> Result<T, Failure>
@@ -102,7 +102,7 @@ impl AgentDoor {
                     Err(error) => Err(error.into()),
                 };
                 let may_help = match (&done, &self.store) {
-                    (Err(failure), Behind::Own(source)) => source.failed(failure).await,
+                    (Err(failure), StoreBackend::Own(source)) => source.failed(failure).await,
                     _ => false,
                 };
                 if !may_help {
@@ -147,7 +147,7 @@ fn unread(uri: &str, failure: &Failure) -> ErrorData {
     ErrorData::resource_not_found(failure.text(), which)
 }
 
-impl ServerHandler for AgentDoor {
+impl ServerHandler for AgentHandler {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
@@ -166,7 +166,7 @@ impl ServerHandler for AgentDoor {
         _request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::offered(
+        Ok(ListToolsResult::with_all_items(tools::offered_tools(
             self.allowed,
         )))
     }
@@ -182,7 +182,7 @@ impl ServerHandler for AgentDoor {
     ) -> Result<CallToolResponse, ErrorData> {
         let name: &str = &request.name;
         let Some(what) = tools::used(name, self.allowed) else {
-            let by_http = matches!(self.store, Behind::Callers(_));
+            let by_http = matches!(self.store, StoreBackend::Callers(_));
             let why = tools::missing(name, by_http);
             return Err(ErrorData::invalid_params(why, None));
         };
@@ -224,7 +224,7 @@ impl ServerHandler for AgentDoor {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let uri: &str = &request.uri;
-        let read = self.with_store(Use::Looks, &context, |store| async move {
+        let read = self.with_store(StoreUse::Looks, &context, |store| async move {
             resources::read(uri, &store).await
         });
         match read.await {
@@ -249,9 +249,9 @@ impl ServerHandler for AgentDoor {
         let name: &str = &request.name;
         let arguments = request.arguments.unwrap_or_default();
         let prompt =
-            prompts::Asked::of(name, &arguments).map_err(|error| protocol_error(&error))?;
+            prompts::PromptRequest::of(name, &arguments).map_err(|error| protocol_error(&error))?;
         let prompt = &prompt;
-        let got = self.with_store(Use::Looks, &context, |store| async move {
+        let got = self.with_store(StoreUse::Looks, &context, |store| async move {
             prompt.text(&store).await
         });
         match got.await {

@@ -14,15 +14,15 @@ use super::{
     bounds::{FOLDER_HELD_MAX, FOLDER_IDLE, FOLDER_LEFT},
     failure::Failure,
 };
-use treering_client::{CliError, ConnectOptions, Connection, Opening, Target};
-use treering_engine::{Dense, OpenMode};
+use treering_client::{CliError, ConnectOptions, Connection, FolderOptions, Target};
+use treering_engine::{OpenMode, PackingMode};
 
 /// Interval of checks whether others have finished.
 const TURN: Duration = Duration::from_millis(10);
 
 /// How a call uses the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum StoreUse {
     /// It only reads.
     Looks,
     /// It appends.
@@ -38,15 +38,15 @@ pub(crate) struct OwnStore {
 
 #[derive(Debug, Default)]
 struct State {
-    open: Option<Open>,
+    open: Option<OpenStore>,
     /// Rebuild the projections at the next open: damaged ones were found.
-    views_anew: bool,
+    fresh_projections: bool,
     /// Leave the folder to others until then.
     left_until: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenStore {
     connection: Arc<Connection>,
     may_append: bool,
     since: Instant,
@@ -76,7 +76,7 @@ impl OwnStore {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub(crate) async fn get(self: &Arc<Self>, what: Use) -> Result<Arc<Connection>, CliError> {
+    pub(crate) async fn get(self: &Arc<Self>, what: StoreUse) -> Result<Arc<Connection>, CliError> {
         let mut state = loop {
             let mut state = self.state.lock().await;
             match &state.open {
@@ -101,7 +101,7 @@ impl OwnStore {
         state.open = Some(open);
         drop(state);
         if is_folder {
-            tokio::spawn(let_go_when_idle(
+            tokio::spawn(close_when_idle(
                 Arc::clone(self),
                 Arc::downgrade(&connection),
             ));
@@ -112,8 +112,8 @@ impl OwnStore {
     /// Records why a use failed. Returns true if a retry may succeed.
     pub(crate) async fn failed(&self, failure: &Failure) -> bool {
         let mut state = self.state.lock().await;
-        if failure.is_of_damaged_views && !state.views_anew {
-            state.views_anew = true;
+        if failure.is_of_damaged_views && !state.fresh_projections {
+            state.fresh_projections = true;
             state.open = None;
             return true;
         }
@@ -131,30 +131,30 @@ impl OwnStore {
         let _ = close(&mut state).await;
     }
 
-    async fn open(&self, state: &State, what: Use) -> Result<Open, CliError> {
+    async fn open(&self, state: &State, what: StoreUse) -> Result<OpenStore, CliError> {
         let is_folder = matches!(self.options.target, Target::Data(_));
-        let opening = Opening {
+        let opening = FolderOptions {
             mode: match what {
-                Use::Looks => OpenMode::Read,
-                Use::Appends => OpenMode::Append,
+                StoreUse::Looks => OpenMode::Read,
+                StoreUse::Appends => OpenMode::Append,
             },
-            dense: Dense::Usually,
-            views_anew: state.views_anew && what == Use::Looks,
+            packing: PackingMode::Usually,
+            fresh_projections: state.fresh_projections && what == StoreUse::Looks,
         };
         let connection = Connection::open(&self.options, opening).await?;
-        Ok(Open {
-            may_append: what == Use::Appends || !connection.is_embedded(),
+        Ok(OpenStore {
+            may_append: what == StoreUse::Appends || !connection.is_embedded(),
             since: Instant::now(),
-            keeps_out: what == Use::Appends && connection.is_embedded(),
+            keeps_out: what == StoreUse::Appends && connection.is_embedded(),
             connection: Arc::new(connection),
             is_folder,
         })
     }
 }
 
-impl Open {
-    fn suffices(&self, what: Use) -> bool {
-        what == Use::Looks || self.may_append
+impl OpenStore {
+    fn suffices(&self, what: StoreUse) -> bool {
+        what == StoreUse::Looks || self.may_append
     }
 
     /// True when an agent that writes without a pause has kept others out for too long.
@@ -176,7 +176,7 @@ async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), CliError> {
 }
 
 /// Closes a folder after nobody has used it for a while.
-async fn let_go_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Connection>) {
+async fn close_when_idle(source: Arc<OwnStore>, connection: std::sync::Weak<Connection>) {
     let mut was_idle = false;
     loop {
         tokio::time::sleep(FOLDER_IDLE / 2).await;

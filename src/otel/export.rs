@@ -45,7 +45,7 @@ use super::{
     },
     spans::CallSpans,
 };
-use treering_base::{measure::Total, traced::TARGET};
+use treering_base::{measure::Total, trace::TARGET};
 use treering_domain::with_causes;
 
 const TRACE_STATE: &str = "tracestate";
@@ -131,7 +131,7 @@ impl Traces {
         let measures = Arc::new(TraceMeasures::default());
         let (sender, spans) = mpsc::channel(TRACE_QUEUE_SPANS);
         let (stop, stopped) = oneshot::channel();
-        let sending = Sending {
+        let sending = SendTask {
             spans,
             exporter,
             endpoint: options.endpoint.clone(),
@@ -326,7 +326,7 @@ impl SpanProcessor for Queue {
 }
 
 /// The task that sends queued spans.
-struct Sending<E> {
+struct SendTask<E> {
     spans: mpsc::Receiver<SpanData>,
     exporter: E,
     endpoint: String,
@@ -335,7 +335,7 @@ struct Sending<E> {
     fails: AtomicBool,
 }
 
-impl<E: SpanExporter> Sending<E> {
+impl<E: SpanExporter> SendTask<E> {
     async fn run(mut self, stopped: oneshot::Receiver<()>) {
         let mut stopped = std::pin::pin!(stopped);
         let (mut batch, mut due) = (Vec::new(), None);
@@ -427,9 +427,9 @@ mod tests {
 
     /// An exporter that never answers.
     #[derive(Debug)]
-    struct Hanging;
+    struct HangingExporter;
 
-    impl SpanExporter for Hanging {
+    impl SpanExporter for HangingExporter {
         async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
             std::future::pending().await
         }
@@ -453,9 +453,9 @@ mod tests {
             tracer.start("a").end();
         }
         assert_eq!(measures.lost.get(), 7);
-        let sending = Sending {
+        let sending = SendTask {
             spans,
-            exporter: Hanging,
+            exporter: HangingExporter,
             endpoint: String::new(),
             measures: Arc::clone(&measures),
             fails: AtomicBool::new(false),

@@ -1,7 +1,7 @@
 //! Builds conversations from spans that follow the OpenTelemetry conventions for generative AI.
 //!
 //! A span of a model call carries the whole history that was sent, so most of it is already stored.
-//! `read` parses a span, `merge` computes what a conversation lacks, as units of events; `known` is
+//! `read` parses a span, `merge` computes what a conversation lacks, as units of events; `merge_state` is
 //! the part of a conversation on which that depends. This crate does not call an engine:
 //! `server/spans` does.
 //!
@@ -15,8 +15,8 @@ mod bounds;
 #[cfg(feature = "export")]
 pub mod export;
 mod flat;
-mod known;
 mod merge;
+mod merge_state;
 mod message;
 mod part;
 mod read;
@@ -28,9 +28,9 @@ use serde_json::{Map, Value};
 
 use treering_domain::{ContentPart, JsonText, Role, TimestampMicros, ToolDefinition, Usage};
 
-pub use known::Known;
 pub use merge::{Merge, Start, Unit};
-pub use read::{Seen, SpanFault, ValueRoom, read};
+pub use merge_state::MergeState;
+pub use read::{SpanFault, SpanMeaning, ValueAllowance, read};
 pub use spans::CallSpans;
 
 /// The source of conversations that came as spans.
@@ -94,7 +94,7 @@ pub struct Chat {
     /// The history that was sent.
     pub input: Vec<SpanItem>,
     /// The alternative answers.
-    pub output: Vec<Said>,
+    pub output: Vec<SpanMessage>,
     /// The provider's id of the answer.
     pub response_id: String,
     /// The token usage.
@@ -130,20 +130,20 @@ pub struct ToolRun {
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpanItem {
     /// A message.
-    Said(Said),
+    Said(SpanMessage),
     /// The result of a tool call.
-    Result(Told),
+    Result(SpanToolResult),
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct SpanMessage {
     /// Who speaks.
     pub role: Role,
     /// The content.
     pub parts: Vec<ContentPart>,
     /// The tool calls that it requests.
-    pub calls: Vec<AskedCall>,
+    pub calls: Vec<SpanToolCall>,
     /// Why the model stopped.
     pub finish_reason: String,
     /// For a result without a call: the call id that it names.
@@ -152,7 +152,7 @@ pub struct Said {
 
 /// A tool call requested by a message.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AskedCall {
+pub struct SpanToolCall {
     /// The provider's id, or empty.
     pub id: String,
     /// The tool's name.
@@ -163,7 +163,7 @@ pub struct AskedCall {
 
 /// A tool result, as sent to the model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct SpanToolResult {
     /// The call's id, or empty.
     pub call_id: String,
     /// The tool's name, or empty.
@@ -186,12 +186,12 @@ pub struct Histories {
 pub fn histories(chat: &Chat, service: &str) -> Histories {
     let mut hasher = blake3::Hasher::new();
     hasher.update(service.as_bytes());
-    let mut say = |said: &Said| {
+    let mut say = |said: &SpanMessage| {
         hasher.update(said.role.as_str().as_bytes());
-        hasher.update(&known::parts_digest(&said.parts));
+        hasher.update(&merge_state::parts_digest(&said.parts));
         for call in &said.calls {
-            hasher.update(&known::digest(&call.id));
-            hasher.update(&known::digest(&call.tool));
+            hasher.update(&merge_state::digest(&call.id));
+            hasher.update(&merge_state::digest(&call.tool));
         }
         <[u8; 32]>::from(hasher.finalize())
     };

@@ -5,9 +5,11 @@ mod runs;
 use std::collections::HashMap;
 
 use super::{
-    AskedCall, Chat, PROMPT_TYPE, RUN_LABEL, SOURCE, Said, SpanItem, Told, ToolRun, USAGE_LABEL,
-    canonical_text,
-    known::{self, Known, NodeIndex, Place, ROOT, digest, parts_digest, result_digest},
+    Chat, PROMPT_TYPE, RUN_LABEL, SOURCE, SpanItem, SpanMessage, SpanToolCall, SpanToolResult,
+    ToolRun, USAGE_LABEL, canonical_text,
+    merge_state::{
+        self, EventEntry, MergeState, NodeIndex, ROOT, digest, parts_digest, result_digest,
+    },
     message::text_of,
     read::question,
 };
@@ -48,7 +50,7 @@ pub struct Unit {
 
 /// Compares spans with a conversation. What they add is applied to `known` at once.
 pub struct Merge<'a> {
-    known: &'a mut Known,
+    known: &'a mut MergeState,
     start: &'a Start,
     /// The runs that came with these spans, by call id.
     runs: HashMap<String, ToolRun>,
@@ -69,7 +71,7 @@ const LATEST: Revision = Revision(u64::MAX);
 impl<'a> Merge<'a> {
     /// Begins a merge; `runs` came with the spans.
     pub fn new(
-        known: &'a mut Known,
+        known: &'a mut MergeState,
         start: &'a Start,
         runs: impl Iterator<Item = ToolRun>,
     ) -> Self {
@@ -107,7 +109,7 @@ impl<'a> Merge<'a> {
         }
         self.create(question(&chat.input), &chat.model, chat.start);
         let mut at = self.beginning(chat);
-        let mut results: Vec<&Told> = Vec::new();
+        let mut results: Vec<&SpanToolResult> = Vec::new();
         for item in &chat.input {
             match item {
                 SpanItem::Result(told) => results.push(told),
@@ -144,7 +146,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns whether an answer without a history is already known.
-    fn is_answered(&self, at: NodeIndex, answer: &Said, chat: &Chat) -> bool {
+    fn is_answered(&self, at: NodeIndex, answer: &SpanMessage, chat: &Chat) -> bool {
         self.known.has_answer(&chat.response_id, answer) || self.known.is(at, answer)
     }
 
@@ -166,7 +168,7 @@ impl<'a> Merge<'a> {
 
     /// Returns where a history without its front continues: the node before the longest run of
     /// known messages.
-    fn window(&self, said: &[&Said]) -> Option<NodeIndex> {
+    fn window(&self, said: &[&SpanMessage]) -> Option<NodeIndex> {
         /// Fewer prove too little: "continue" is said often.
         const KNOWN_MIN: usize = 2;
         let nodes = 1..self.known.nodes.len();
@@ -195,7 +197,7 @@ impl<'a> Merge<'a> {
 
     /// Returns true when a branch contains everything in an agent's span.
     fn covers(&self, chat: &Chat) -> bool {
-        let mut wanted: Vec<&Said> = said_of(&chat.input).chain(&chat.output).collect();
+        let mut wanted: Vec<&SpanMessage> = said_of(&chat.input).chain(&chat.output).collect();
         wanted.retain(|said| said.role != Role::System && said.role != Role::Developer);
         let hashed = wanted.into_iter();
         let wanted: Vec<_> = hashed
@@ -222,8 +224,8 @@ impl<'a> Merge<'a> {
     fn step(
         &mut self,
         at: NodeIndex,
-        results: &[&Told],
-        said: &Said,
+        results: &[&SpanToolResult],
+        said: &SpanMessage,
         chat: &Chat,
         time: TimestampMicros,
     ) -> (NodeIndex, bool) {
@@ -245,7 +247,13 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns true when no result that a branch knows before a revision contradicts these.
-    fn agrees(&self, line: LineIndex, at: NodeIndex, results: &[&Told], before: Revision) -> bool {
+    fn agrees(
+        &self,
+        line: LineIndex,
+        at: NodeIndex,
+        results: &[&SpanToolResult],
+        before: Revision,
+    ) -> bool {
         results.iter().all(|told| {
             let call = self.known.call_before(at, &told.call_id);
             let result = call.and_then(|call| self.known.result(call, line, before));
@@ -256,7 +264,12 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns a branch that continues at a node: one that ends there, or a new one.
-    fn line_for(&mut self, at: NodeIndex, results: &[&Told], time: TimestampMicros) -> LineIndex {
+    fn line_for(
+        &mut self,
+        at: NodeIndex,
+        results: &[&SpanToolResult],
+        time: TimestampMicros,
+    ) -> LineIndex {
         let ends_here = |line: &LineIndex| {
             let ends = &self.known.lines[*line];
             ends.tip == at && !ends.is_archived && self.agrees(*line, at, results, LATEST)
@@ -269,7 +282,12 @@ impl<'a> Merge<'a> {
         self.fork(at, results, time)
     }
 
-    fn fork(&mut self, at: NodeIndex, results: &[&Told], time: TimestampMicros) -> LineIndex {
+    fn fork(
+        &mut self,
+        at: NodeIndex,
+        results: &[&SpanToolResult],
+        time: TimestampMicros,
+    ) -> LineIndex {
         let node = &self.known.nodes[at];
         let parent = node.line;
         let after = node.children.iter().map(|child| &self.known.nodes[*child]);
@@ -314,7 +332,7 @@ impl<'a> Merge<'a> {
         &mut self,
         line: LineIndex,
         at: NodeIndex,
-        results: &[&Told],
+        results: &[&SpanToolResult],
         time: TimestampMicros,
     ) {
         for told in results {
@@ -343,7 +361,7 @@ impl<'a> Merge<'a> {
     fn say(
         &mut self,
         line: LineIndex,
-        said: &Said,
+        said: &SpanMessage,
         chat: &Chat,
         time: TimestampMicros,
     ) -> NodeIndex {
@@ -373,7 +391,7 @@ impl<'a> Merge<'a> {
         node
     }
 
-    fn ask(&mut self, line: LineIndex, call: &AskedCall, time: Option<TimestampMicros>) {
+    fn ask(&mut self, line: LineIndex, call: &SpanToolCall, time: Option<TimestampMicros>) {
         let superseded = self.known.open_call(line, &call.id);
         let given_up = superseded.or_else(|| self.oldest_of_too_many(line));
         if let Some((node, at)) = given_up {
@@ -425,7 +443,7 @@ impl<'a> Merge<'a> {
             }
         }
         if !chat.tools.is_empty()
-            && self.known.tools(line) != Some(known::tools_digest(&chat.tools))
+            && self.known.tools(line) != Some(merge_state::tools_digest(&chat.tools))
         {
             let tools = chat.tools.clone();
             self.push(line, EventBody::ToolsDefined { tools }, time);
@@ -571,7 +589,7 @@ impl<'a> Merge<'a> {
         body: EventBody,
         time: Option<TimestampMicros>,
     ) {
-        let place = Place {
+        let place = EventEntry {
             branch,
             revision: Revision(self.known.last.0 + 1),
             occurred_at: time,
@@ -602,7 +620,7 @@ impl<'a> Merge<'a> {
 }
 
 /// Returns the messages of a history.
-fn said_of(items: &[SpanItem]) -> impl Iterator<Item = &Said> {
+fn said_of(items: &[SpanItem]) -> impl Iterator<Item = &SpanMessage> {
     items.iter().filter_map(|item| match item {
         SpanItem::Said(said) => Some(said),
         SpanItem::Result(_) => None,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::{
-    AskedCall, Said, SpanItem, Told,
+    SpanItem, SpanMessage, SpanToolCall, SpanToolResult,
     part::{self, Part},
 };
 use treering_domain::{ContentPart, JsonText, Role};
@@ -29,7 +29,7 @@ pub(super) fn read_all(list: &[Value]) -> (Vec<String>, Vec<SpanItem>) {
     (system, items)
 }
 
-fn is_prompt(said: &Said) -> bool {
+fn is_prompt(said: &SpanMessage) -> bool {
     matches!(said.role, Role::System | Role::Developer) && said.calls.is_empty()
 }
 
@@ -60,7 +60,7 @@ pub(super) fn read(message: &Value) -> Vec<SpanItem> {
     calls.extend(listed_calls(message));
     let call_id = part::short(message, &["tool_call_id", "id", "call_id"]);
     if role == Role::Tool && results.is_empty() {
-        let told = Told {
+        let told = SpanToolResult {
             call_id,
             tool: part::short(message, &["name"]),
             parts,
@@ -69,7 +69,7 @@ pub(super) fn read(message: &Value) -> Vec<SpanItem> {
     }
     let mut items: Vec<_> = results.into_iter().map(SpanItem::Result).collect();
     if !parts.is_empty() || !calls.is_empty() {
-        items.push(SpanItem::Said(Said {
+        items.push(SpanItem::Said(SpanMessage {
             role,
             parts,
             calls,
@@ -124,7 +124,7 @@ fn listed(text: &str) -> Option<Vec<Value>> {
     all.then_some(list)
 }
 
-fn listed_calls(message: &Value) -> Vec<AskedCall> {
+fn listed_calls(message: &Value) -> Vec<SpanToolCall> {
     let list = match &message["tool_calls"] {
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
         Value::Array(list) => list.clone(),
@@ -135,13 +135,13 @@ fn listed_calls(message: &Value) -> Vec<AskedCall> {
 
 /// Gives calls without an id one that is the same in all spans with this history, assigns results
 /// to the only calls possible, and turns results without a call into messages.
-pub(super) fn settled(items: Vec<SpanItem>) -> Vec<SpanItem> {
+pub(super) fn with_call_ids(items: Vec<SpanItem>) -> Vec<SpanItem> {
     /// A call that has no result yet.
-    struct Open {
+    struct UnansweredCall {
         id: String,
         tool: String,
     }
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<UnansweredCall> = Vec::new();
     let mut asked = 0_usize;
     let mut settled = Vec::with_capacity(items.len());
     for item in items {
@@ -158,7 +158,7 @@ pub(super) fn settled(items: Vec<SpanItem>) -> Vec<SpanItem> {
                     if call.id.is_empty() {
                         call.id = format!("otel-{asked}");
                     }
-                    open.push(Open {
+                    open.push(UnansweredCall {
                         id: call.id.clone(),
                         tool: call.tool.clone(),
                     });
@@ -186,8 +186,8 @@ pub(super) fn settled(items: Vec<SpanItem>) -> Vec<SpanItem> {
 }
 
 /// Returns a result without a call, as a message.
-fn orphan(told: Told) -> Said {
-    Said {
+fn orphan(told: SpanToolResult) -> SpanMessage {
+    SpanMessage {
         role: Role::Tool,
         parts: told.parts,
         calls: Vec::new(),

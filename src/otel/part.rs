@@ -3,15 +3,15 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 
-use super::{AskedCall, Told, json_of, text_of};
+use super::{SpanToolCall, SpanToolResult, json_of, text_of};
 use treering_domain::{ContentPart, Media, MediaSource, Reasoning, limits::SHORT_TEXT_BYTES_MAX};
 use treering_import::content;
 
 /// A part of a message, or a call or result among its parts.
 pub(super) enum Part {
     Content(ContentPart),
-    Call(AskedCall),
-    Result(Told),
+    Call(SpanToolCall),
+    Result(SpanToolResult),
 }
 
 /// Returns the first of these fields that is present.
@@ -65,7 +65,7 @@ pub(super) fn read(part: &Value) -> Part {
 }
 
 /// Parses a call: as a part or in a list of calls, with or without a `function` object.
-pub(super) fn call(value: &Value) -> AskedCall {
+pub(super) fn call(value: &Value) -> SpanToolCall {
     let call = match &value["tool_call"] {
         Value::Null => value,
         inner => inner,
@@ -75,16 +75,16 @@ pub(super) fn call(value: &Value) -> AskedCall {
         _ => call,
     };
     let arguments = super::arguments_of(field(function, &["arguments", "input", "args"]));
-    AskedCall {
+    SpanToolCall {
         id: short(call, &["id", "call_id", "tool_call_id"]),
         tool: short(function, &["name"]),
         arguments,
     }
 }
 
-fn result(part: &Value) -> Told {
+fn result(part: &Value) -> SpanToolResult {
     let content = field(part, &["response", "result", "content", "output"]);
-    Told {
+    SpanToolResult {
         call_id: short(part, &["id", "tool_call_id", "tool_use_id", "call_id"]),
         tool: short(part, &["name"]),
         parts: returned(content),

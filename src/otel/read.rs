@@ -3,8 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::{
-    Chat, Said, Span, SpanItem, ToolRun, flat,
-    message::{self, settled},
+    Chat, Span, SpanItem, SpanMessage, ToolRun, flat,
+    message::{self, with_call_ids},
     part,
 };
 use treering_domain::{
@@ -16,7 +16,7 @@ type Attributes = Map<String, Value>;
 
 /// The meaning of a span.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
+pub enum SpanMeaning {
     /// A call to a model, or an agent's work.
     Chat(Box<Chat>),
     /// A tool run.
@@ -50,14 +50,14 @@ pub enum SpanFault {
 
 /// How many values the spans of a request may still have.
 #[derive(Clone, Copy, Debug)]
-pub struct ValueRoom {
+pub struct ValueAllowance {
     /// Remaining JSON values of all their messages.
     pub values: usize,
     /// The initial number.
     pub values_max: usize,
 }
 
-impl ValueRoom {
+impl ValueAllowance {
     /// Returns room for this many JSON values.
     #[must_use]
     pub fn new(values_max: usize) -> Self {
@@ -85,24 +85,24 @@ const AGENTS: [&str; 2] = ["invoke_agent", "invoke_workflow"];
 /// # Errors
 /// [`SpanFault`] when an attribute should be a list of messages and is not, or there are too many
 /// values.
-pub fn read(span: &Span, room: &mut ValueRoom) -> Result<Seen, SpanFault> {
+pub fn read(span: &Span, room: &mut ValueAllowance) -> Result<SpanMeaning, SpanFault> {
     let operation = span.attributes.get("gen_ai.operation.name");
     let operation = operation.and_then(Value::as_str).unwrap_or_default();
     let kind = span.attributes.get("openinference.span.kind");
     let kind = kind.and_then(Value::as_str).unwrap_or_default();
     if operation == "execute_tool" || kind == "TOOL" {
-        return Ok(Seen::Tool(Box::new(tool_run(span))));
+        return Ok(SpanMeaning::Tool(Box::new(tool_run(span))));
     }
     let is_agent = AGENTS.contains(&operation) || kind == "AGENT";
     let is_chat = CHATS.contains(&operation) || kind == "LLM" || is_old_chat(span, operation);
     if !is_agent && !is_chat {
-        return Ok(Seen::Other);
+        return Ok(SpanMeaning::Other);
     }
     let chat = chat(span, is_agent, room)?;
     Ok(match chat.input.is_empty() && chat.output.is_empty() {
-        true if is_agent => Seen::Other,
-        true => Seen::WithoutContent,
-        false => Seen::Chat(Box::new(chat)),
+        true if is_agent => SpanMeaning::Other,
+        true => SpanMeaning::WithoutContent,
+        false => SpanMeaning::Chat(Box::new(chat)),
     })
 }
 
@@ -170,7 +170,7 @@ fn tool_run(span: &Span) -> ToolRun {
     }
 }
 
-fn chat(span: &Span, is_agent: bool, room: &mut ValueRoom) -> Result<Chat, SpanFault> {
+fn chat(span: &Span, is_agent: bool, room: &mut ValueAllowance) -> Result<Chat, SpanFault> {
     let attributes = with_details(span);
     let said = said(&attributes, &span.events, room)?;
     let (mut system, input) = message::read_all(&said.input);
@@ -204,7 +204,7 @@ fn chat(span: &Span, is_agent: bool, room: &mut ValueRoom) -> Result<Chat, SpanF
         end: span.end,
         system: (!system.is_empty()).then_some(system),
         tools: tools(&attributes, room)?,
-        input: settled(input),
+        input: with_call_ids(input),
         output,
         response_id: named(&attributes, &["gen_ai.response.id", "llm.response.id"]),
         usage: usage(&attributes, &model),
@@ -213,7 +213,7 @@ fn chat(span: &Span, is_agent: bool, room: &mut ValueRoom) -> Result<Chat, SpanF
 }
 
 /// Parses one of the answers; its calls get ids by their place after the history.
-fn alternative(input: &[SpanItem], answer: &Value) -> Option<Said> {
+fn alternative(input: &[SpanItem], answer: &Value) -> Option<SpanMessage> {
     let mut answer = answer.clone();
     if answer["role"].is_null()
         && answer["message"]["role"].is_null()
@@ -223,7 +223,7 @@ fn alternative(input: &[SpanItem], answer: &Value) -> Option<Said> {
     }
     let mut whole = input.to_vec();
     whole.extend(message::read(&answer));
-    match settled(whole).pop()? {
+    match with_call_ids(whole).pop()? {
         SpanItem::Said(said) if said.role == Role::Assistant => Some(said),
         _ => None,
     }
@@ -242,7 +242,7 @@ fn with_details(span: &Span) -> Attributes {
 
 /// Messages as JSON.
 #[derive(Default)]
-struct SaidAsJson {
+struct JsonMessages {
     input: Vec<Value>,
     output: Vec<Value>,
 }
@@ -251,15 +251,15 @@ struct SaidAsJson {
 fn said(
     attributes: &Attributes,
     events: &[(String, Attributes)],
-    room: &mut ValueRoom,
-) -> Result<SaidAsJson, SpanFault> {
+    room: &mut ValueAllowance,
+) -> Result<JsonMessages, SpanFault> {
     let mut of = |names: &[&str]| {
         let found = names
             .iter()
             .find_map(|name| Some((*name, attributes.get(*name)?)));
         found.map_or_else(|| Ok(Vec::new()), |(name, value)| list(name, value, room))
     };
-    let said = SaidAsJson {
+    let said = JsonMessages {
         input: of(&[
             "gen_ai.input.messages",
             "pydantic_ai.all_messages",
@@ -276,7 +276,7 @@ fn said(
         ("llm.input_messages.", "llm.output_messages."),
         ("llm.prompts.", "llm.completions."),
     ] {
-        let said = SaidAsJson {
+        let said = JsonMessages {
             input: of(input).unwrap_or_default(),
             output: of(output).unwrap_or_default(),
         };
@@ -287,7 +287,7 @@ fn said(
     let all = events
         .iter()
         .filter_map(|(name, event)| of_event(name, event));
-    let mut said = SaidAsJson::default();
+    let mut said = JsonMessages::default();
     for (is_answer, message) in all {
         match is_answer {
             true => said.output.push(message),
@@ -334,7 +334,11 @@ fn of_event(name: &str, event: &Attributes) -> Option<(bool, Value)> {
 }
 
 /// Returns a list, given as it is or as JSON text.
-fn list(attribute: &str, value: &Value, room: &mut ValueRoom) -> Result<Vec<Value>, SpanFault> {
+fn list(
+    attribute: &str,
+    value: &Value,
+    room: &mut ValueAllowance,
+) -> Result<Vec<Value>, SpanFault> {
     let read = match value {
         Value::Array(list) => Some(list.clone()),
         Value::String(text) => {
@@ -389,7 +393,10 @@ fn usage(attributes: &Attributes, model: &str) -> Option<Usage> {
     })
 }
 
-fn tools(attributes: &Attributes, room: &mut ValueRoom) -> Result<Vec<ToolDefinition>, SpanFault> {
+fn tools(
+    attributes: &Attributes,
+    room: &mut ValueAllowance,
+) -> Result<Vec<ToolDefinition>, SpanFault> {
     let defined = match attributes.get("gen_ai.tool.definitions") {
         Some(value) => list("gen_ai.tool.definitions", value, room)?,
         None => flat::below(attributes, "llm.request.functions.")

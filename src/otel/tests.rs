@@ -28,13 +28,13 @@ fn span(start: i64, attributes: Value) -> Span {
     }
 }
 
-fn seen(span: &Span) -> Seen {
-    read(span, &mut ValueRoom::new(1 << 20)).unwrap()
+fn seen(span: &Span) -> SpanMeaning {
+    read(span, &mut ValueAllowance::new(1 << 20)).unwrap()
 }
 
 fn chat_of(span: &Span) -> Chat {
     match seen(span) {
-        Seen::Chat(chat) => *chat,
+        SpanMeaning::Chat(chat) => *chat,
         other => panic!("{other:?}"),
     }
 }
@@ -61,17 +61,17 @@ impl Store {
 
     /// Takes an export as the receiver does, and returns how many events it added.
     fn export(&mut self, spans: &[Span]) -> usize {
-        let mut known = Known::default();
+        let mut known = MergeState::default();
         self.events.iter().for_each(|event| known.add(event));
         let mut seen: Vec<_> = spans.iter().map(seen).collect();
         seen.sort_by_key(|seen| match seen {
-            Seen::Chat(chat) if chat.is_agent => (2, chat.start.0),
-            Seen::Chat(chat) => (0, chat.start.0),
-            Seen::Tool(run) => (1, run.end.0),
+            SpanMeaning::Chat(chat) if chat.is_agent => (2, chat.start.0),
+            SpanMeaning::Chat(chat) => (0, chat.start.0),
+            SpanMeaning::Tool(run) => (1, run.end.0),
             _ => (3, 0),
         });
         let runs = seen.iter().filter_map(|seen| match seen {
-            Seen::Tool(run) => Some((**run).clone()),
+            SpanMeaning::Tool(run) => Some((**run).clone()),
             _ => None,
         });
         let start = self.start.clone();
@@ -79,9 +79,9 @@ impl Store {
         for (number, seen) in seen.iter().enumerate() {
             merge.of_span(number, TRACE);
             match seen {
-                Seen::Chat(chat) => merge.chat(chat),
-                Seen::Tool(run) => merge.tool(run),
-                Seen::WithoutContent | Seen::Other => {}
+                SpanMeaning::Chat(chat) => merge.chat(chat),
+                SpanMeaning::Tool(run) => merge.tool(run),
+                SpanMeaning::WithoutContent | SpanMeaning::Other => {}
             }
         }
         let units = merge.finish();
@@ -545,7 +545,7 @@ fn all_conventions_give_the_same_messages() {
     }
     // Each must add nothing to what another one recorded.
     for first in &exports {
-        let mut known = Known::default();
+        let mut known = MergeState::default();
         let start = Store::new().start;
         let mut merge = Merge::new(&mut known, &start, std::iter::empty());
         merge.of_span(0, TRACE);
@@ -597,14 +597,14 @@ fn spans_without_content_are_distinguished() {
         1,
         json!({"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 3}),
     );
-    assert_eq!(seen(&without), Seen::WithoutContent);
+    assert_eq!(seen(&without), SpanMeaning::WithoutContent);
     let other = span(1, json!({"gen_ai.operation.name": "embeddings"}));
-    assert_eq!(seen(&other), Seen::Other);
+    assert_eq!(seen(&other), SpanMeaning::Other);
     let broken = span(
         1,
         json!({"gen_ai.operation.name": "chat", "gen_ai.input.messages": "[{"}),
     );
-    let fault = read(&broken, &mut ValueRoom::new(1 << 20)).unwrap_err();
+    let fault = read(&broken, &mut ValueAllowance::new(1 << 20)).unwrap_err();
     assert!(
         fault.to_string().contains("gen_ai.input.messages"),
         "{fault}"
@@ -614,7 +614,7 @@ fn spans_without_content_are_distinguished() {
         json!({"gen_ai.operation.name": "chat",
         "gen_ai.input.messages": "[1,2,3,4,5]"}),
     );
-    assert!(read(&many, &mut ValueRoom::new(4)).is_err());
+    assert!(read(&many, &mut ValueAllowance::new(4)).is_err());
 }
 
 // An erased message must not return with the next request, whose history contains it.

@@ -1,8 +1,9 @@
 //! Describes search hits in words.
 
 use crate::{
-    deed, json, pb,
+    json, pb,
     text::{address, first_line, printable},
+    tool_summary,
 };
 
 /// Returns what a hit is: the result or call of a tool, a message of a role, or an event kind.
@@ -65,7 +66,10 @@ pub fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
         about.push(first_line(&hit.title, chars_max));
     }
     if !hit.command.is_empty() && !is_shown(&hit.command) {
-        about.push(deed::shown(&hit.tool, &first_line(&hit.command, chars_max)));
+        about.push(tool_summary::summarise_call(
+            &hit.tool,
+            &first_line(&hit.command, chars_max),
+        ));
     }
     if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_shown(&hit.path) {
         about.push(printable(&hit.path));

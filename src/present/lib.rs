@@ -5,7 +5,6 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
-pub mod deed;
 pub mod explanation;
 pub mod hit;
 pub mod json;
@@ -14,6 +13,7 @@ pub mod safe;
 pub mod text;
 pub mod time_arg;
 pub mod tool_stats;
+pub mod tool_summary;
 
 pub use paint::{Paint, Tone};
 use treering_proto::pb;

@@ -11,9 +11,9 @@ use super::{
 /// Text that is safe to print: only our own colour codes reach the terminal. The output streams
 /// accept only this type, so no command can forget the conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Safe(String);
+pub struct SafeText(String);
 
-impl Safe {
+impl SafeText {
     /// Makes one safe line; line ends in the text are replaced by signs.
     pub fn line(text: impl Display, paint: Paint) -> Self {
         Self(around_colors(&text.to_string(), paint, printable))
@@ -71,7 +71,7 @@ pub use tell;
 /// Prints one line to standard error.
 pub fn beside(text: impl Display) {
     // If standard error is closed, there is nobody to tell.
-    let _ = write_beside(anstream::stderr(), &Safe::line(text, Paint(true)));
+    let _ = write_beside(anstream::stderr(), &SafeText::line(text, Paint(true)));
 }
 
 /// Prints a prompt, without a line end, to standard error.
@@ -81,7 +81,7 @@ pub fn beside(text: impl Display) {
 pub fn ask(text: impl Display) -> io::Result<()> {
     use io::Write;
     let mut stderr = anstream::stderr();
-    stderr.write_all(Safe::line(text, Paint(true)).as_str().as_bytes())?;
+    stderr.write_all(SafeText::line(text, Paint(true)).as_str().as_bytes())?;
     stderr.flush()
 }
 
@@ -96,12 +96,12 @@ pub fn report(error: &str, hint: Option<&str>, choice: anstream::ColorChoice) {
         let Some(text) = text else { continue };
         let below = format!("\n{:1$}", "", word.len() + 1);
         let text = printable_lines(text).replace('\n', &below);
-        let said = Safe::lines(format!("{} {text}", paint.text(tone, word)), paint);
+        let said = SafeText::lines(format!("{} {text}", paint.text(tone, word)), paint);
         let _ = write_beside(anstream::AutoStream::new(io::stderr(), choice), &said);
     }
 }
 
-fn write_beside(mut to: impl io::Write, text: &Safe) -> io::Result<()> {
+fn write_beside(mut to: impl io::Write, text: &SafeText) -> io::Result<()> {
     writeln!(to, "{}", text.as_str())
 }
 
@@ -117,20 +117,20 @@ mod tests {
         let shown = "␛[2J␛]0;x␇<U+009B>1m<U+202E>␛[8m␍y";
         for paint in [Paint(false), Paint(true)] {
             let name = paint.text(Tone::Name, hostile);
-            let line = Safe::line(format!("{name} {hostile}"), paint);
+            let line = SafeText::line(format!("{name} {hostile}"), paint);
             let plain = line.as_str().replace("\u{1b}[36m", "");
             let plain = plain.replace("\u{1b}[0m", "");
             assert_eq!(plain, format!("{shown}␊z {shown}␊z"));
             assert_eq!(line.as_str().contains("\u{1b}[36m"), paint.0);
-            let lines = Safe::lines(format!("{name}\n{hostile}"), paint);
+            let lines = SafeText::lines(format!("{name}\n{hostile}"), paint);
             assert!(lines.as_str().ends_with(&format!("\n{shown}\nz")));
         }
         // Without colours, not even those.
         assert_eq!(
-            Safe::line("\u{1b}[36mx\u{1b}[0m", Paint(false)).as_str(),
+            SafeText::line("\u{1b}[36mx\u{1b}[0m", Paint(false)).as_str(),
             "␛[36mx␛[0m"
         );
-        let json = Safe::json("{\"a\":\"\u{9b}\u{202e}\"}");
+        let json = SafeText::json("{\"a\":\"\u{9b}\u{202e}\"}");
         assert_eq!(json.as_str(), "{\"a\":\"\\u009b\\u202e\"}");
     }
 }

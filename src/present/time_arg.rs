@@ -17,13 +17,13 @@ const DAY_MICROS: i64 = 86_400 * MICROS;
 
 /// A parsed time: an instant, or a day or month with its start and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct TimeRange {
     from: TimestampMicros,
     /// The last microsecond of it.
     to: TimestampMicros,
 }
 
-impl Moment {
+impl TimeRange {
     /// Returns the start as a protobuf timestamp.
     #[must_use]
     pub fn beginning(self) -> Timestamp {
@@ -56,7 +56,7 @@ fn wire(time: TimestampMicros) -> Timestamp {
     }
 }
 
-impl FromStr for Moment {
+impl FromStr for TimeRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -69,9 +69,9 @@ impl FromStr for Moment {
     }
 }
 
-fn at(text: &str, now: TimestampMicros) -> Option<Moment> {
+fn at(text: &str, now: TimestampMicros) -> Option<TimeRange> {
     let text = text.trim();
-    let moment = |micros: i64| Moment {
+    let moment = |micros: i64| TimeRange {
         from: TimestampMicros(micros),
         to: TimestampMicros(micros),
     };
@@ -126,8 +126,8 @@ fn micros(time: OffsetDateTime) -> Option<i64> {
     i64::try_from(time.unix_timestamp_nanos() / 1_000).ok()
 }
 
-fn until_before(from: i64, next: i64) -> Moment {
-    Moment {
+fn until_before(from: i64, next: i64) -> TimeRange {
+    TimeRange {
         from: TimestampMicros(from),
         to: TimestampMicros(next - 1),
     }

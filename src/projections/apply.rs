@@ -11,17 +11,16 @@ use treering_domain::{
 use super::{
     chunk::{CHUNK_EVENTS, Chunk, chunk_of},
     codec::{self, CreatedRow, HeadRow},
+    conversation_head::{self, ConversationHead},
     damage,
-    delta::{EventEntry, PendingEntry, ViewDelta},
-    ends,
-    error::ViewsError,
-    finding, keys,
-    layers::Writer,
-    marks::{reached_in, set_reached},
+    delta::{EventEntry, PendingEntry, ProjectionDelta},
+    error::ProjectionsError,
+    find_events, key_expiry, keys,
+    meta::{reached_in, set_reached},
+    row_store::Writer,
     rows::Rows,
-    store::Views,
+    store::Projections,
     table::{CONVERSATIONS, Get, META, NAMESPACES, RawTable},
-    tip::{self, Tip},
 };
 
 /// A namespace's counts: branches with waiting calls, those calls, events by kind, the events'
@@ -31,21 +30,21 @@ pub(super) type CountsRow = (u64, u64, BTreeMap<u16, u64>, u64, u64);
 
 /// Change of a namespace's waiting branches and calls.
 #[derive(Clone, Copy, Default, PartialEq)]
-struct Waiting {
+struct PendingCounts {
     branches: i64,
     calls: i64,
 }
 
-impl Views {
+impl Projections {
     /// Applies a delta, all of it or nothing. Readers see it at once; it is durable after
     /// [`make_durable`](Self::make_durable).
     ///
     /// # Errors
-    /// [`ViewsError::NotBeyond`] when the delta, or its first event, is not after the reached
-    /// offset, so that nothing is counted twice. [`ViewsError::Gap`] when revisions are missing,
-    /// [`ViewsError::Incomplete`] when the row of a conversation is. [`ViewsError::NoSpace`],
-    /// [`ViewsError::Storage`] when it cannot be written.
-    pub fn apply(&self, delta: &ViewDelta) -> Result<(), ViewsError> {
+    /// [`ProjectionsError::NotBeyond`] when the delta, or its first event, is not after the reached
+    /// offset, so that nothing is counted twice. [`ProjectionsError::Gap`] when revisions are missing,
+    /// [`ProjectionsError::Incomplete`] when the row of a conversation is. [`ProjectionsError::NoSpace`],
+    /// [`ProjectionsError::Storage`] when it cannot be written.
+    pub fn apply(&self, delta: &ProjectionDelta) -> Result<(), ProjectionsError> {
         self.write(|txn| {
             let reached = advance(txn, delta)?;
             let mut table = txn.table(CONVERSATIONS);
@@ -57,7 +56,7 @@ impl Views {
                 moved.apply(&mut table)?;
             }
             let waiting = apply_pending(&mut table, &delta.pending)?;
-            let ended = ends::forget(self, &mut table, delta)?;
+            let ended = key_expiry::forget(self, &mut table, delta)?;
             let mut rows = namespace_rows(delta, reached)?;
             count(&table, delta, (&waiting, &ended), &mut rows)?;
             rows.write(&mut table);
@@ -67,14 +66,14 @@ impl Views {
 }
 
 /// Advances the reached offset, and returns the previous one.
-fn advance(txn: &mut Writer, delta: &ViewDelta) -> Result<u64, ViewsError> {
+fn advance(txn: &mut Writer, delta: &ProjectionDelta) -> Result<u64, ProjectionsError> {
     let mut meta = txn.table(META);
     let reached = reached_in(&meta)?;
     let offsets = || delta.events.iter().map(|(_, event)| event.offset);
     let first = offsets().min().unwrap_or(delta.reached);
     let last = delta.reached.max(offsets().max().unwrap_or(0));
     if delta.reached <= reached || first <= reached || last > delta.reached {
-        return Err(ViewsError::NotBeyond {
+        return Err(ProjectionsError::NotBeyond {
             reached,
             first,
             last,
@@ -92,9 +91,9 @@ fn is_new(row: &ConversationRow, reached: u64) -> bool {
 
 fn conversation_rows<'a>(
     table: &RawTable<'_>,
-    delta: &'a ViewDelta,
+    delta: &'a ProjectionDelta,
     reached: u64,
-) -> Result<(Rows, Vec<Moved<'a>>), ViewsError> {
+) -> Result<(Rows, Vec<MovedConversation<'a>>), ProjectionsError> {
     let mut rows = Rows::default();
     let mut moved = Vec::new();
     for change in changes(delta)? {
@@ -122,16 +121,16 @@ fn conversation_rows<'a>(
         rows.put(&key, |bytes| codec::encode(&value, bytes))?;
     }
     for found in &delta.found_by {
-        finding::put(&mut rows, found)?;
+        find_events::put(&mut rows, found)?;
     }
-    finding::put_kinds(&mut rows, delta.events.iter().map(|(_, event)| event))?;
+    find_events::put_kinds(&mut rows, delta.events.iter().map(|(_, event)| event))?;
     for (parent, child) in &delta.children {
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }
     Ok((rows, moved))
 }
 
-fn apply_names(table: &mut RawTable<'_>, delta: &ViewDelta) -> Result<(), ViewsError> {
+fn apply_names(table: &mut RawTable<'_>, delta: &ProjectionDelta) -> Result<(), ProjectionsError> {
     let mut rows = Rows::default();
     for ((id, name), branch) in &delta.names {
         let key = keys::branch_name(*id, name);
@@ -145,14 +144,14 @@ fn apply_names(table: &mut RawTable<'_>, delta: &ViewDelta) -> Result<(), ViewsE
 }
 
 /// A conversation whose position in the list by time has changed.
-struct Moved<'a> {
+struct MovedConversation<'a> {
     row: &'a ConversationRow,
     /// When its last event had happened before; `None`: the conversation is new.
     from: Option<TimestampMicros>,
 }
 
-impl Moved<'_> {
-    fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ViewsError> {
+impl MovedConversation<'_> {
+    fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ProjectionsError> {
         let source = self.row.info.source.as_str();
         let of_source = (!source.is_empty()).then_some(Some(source));
         for source in [Some(None), of_source].into_iter().flatten() {
@@ -179,7 +178,7 @@ fn is_main(branch: &BranchState) -> bool {
 }
 
 /// The changes of a delta to one conversation's tip.
-struct Change<'a> {
+struct ConversationChange<'a> {
     id: ConversationKey,
     row: &'a ConversationRow,
     main: Option<&'a BranchState>,
@@ -188,21 +187,23 @@ struct Change<'a> {
 }
 
 /// Groups a delta's changes by conversation.
-fn changes<'a>(delta: &'a ViewDelta) -> Result<Vec<Change<'a>>, ViewsError> {
-    let start = |row: &'a ConversationRow| Change {
+fn changes<'a>(
+    delta: &'a ProjectionDelta,
+) -> Result<Vec<ConversationChange<'a>>, ProjectionsError> {
+    let start = |row: &'a ConversationRow| ConversationChange {
         id: row.key(),
         row,
         main: None,
         events: Vec::new(),
     };
-    let mut changes: Vec<Change<'_>> = delta.conversations.iter().map(start).collect();
+    let mut changes: Vec<ConversationChange<'_>> = delta.conversations.iter().map(start).collect();
     changes.sort_unstable_by_key(|change| change.id);
     if changes.windows(2).any(|pair| pair[0].id == pair[1].id) {
-        return Err(ViewsError::Incomplete);
+        return Err(ProjectionsError::Incomplete);
     }
-    let find = |changes: &[Change<'_>], id| {
+    let find = |changes: &[ConversationChange<'_>], id| {
         let place = changes.binary_search_by_key(&id, |change| change.id);
-        place.map_err(|_| ViewsError::Incomplete)
+        place.map_err(|_| ProjectionsError::Incomplete)
     };
     for (id, branch) in &delta.branches {
         let place = find(&changes, *id)?;
@@ -220,14 +221,18 @@ fn changes<'a>(delta: &'a ViewDelta) -> Result<Vec<Change<'a>>, ViewsError> {
     Ok(changes)
 }
 
-impl<'a> Change<'a> {
+impl<'a> ConversationChange<'a> {
     /// Adds the rows, and returns whether the conversation's position in the list has changed.
-    fn rows(&self, table: &RawTable<'_>, rows: &mut Rows) -> Result<Option<Moved<'a>>, ViewsError> {
+    fn rows(
+        &self,
+        table: &RawTable<'_>,
+        rows: &mut Rows,
+    ) -> Result<Option<MovedConversation<'a>>, ProjectionsError> {
         let id = self.id;
         let key = keys::tip(id);
         let stored = table.get(key.as_bytes())?;
         let stored = match &stored {
-            Some(row) => Some(Tip::of(codec::checked(key.as_bytes(), row)?)?),
+            Some(row) => Some(ConversationHead::of(codec::checked(key.as_bytes(), row)?)?),
             None => None,
         };
         let before = stored.map(|tip| tip.head()).transpose()?;
@@ -253,33 +258,33 @@ impl<'a> Change<'a> {
         }
         let head = HeadRow::of(self.row);
         rows.put(&key, |bytes| {
-            tip::write(bytes, &head, &chunk, |bytes| match (self.main, stored) {
+            conversation_head::write(bytes, &head, &chunk, |bytes| match (self.main, stored) {
                 (Some(main), _) => codec::encode(main, bytes),
                 (None, Some(tip)) => {
                     bytes.extend_from_slice(tip.main_bytes());
                     Ok(())
                 }
-                (None, None) => Err(ViewsError::Incomplete),
+                (None, None) => Err(ProjectionsError::Incomplete),
             })
         })?;
         let second = keys::second(self.row.happened_to);
         let is_moved = happened_to.map(keys::second) != Some(second);
-        Ok(is_moved.then_some(Moved {
+        Ok(is_moved.then_some(MovedConversation {
             row: self.row,
             from: happened_to,
         }))
     }
 }
 
-fn gap(conversation: ConversationKey, expected: Revision, found: Revision) -> ViewsError {
-    ViewsError::Gap {
+fn gap(conversation: ConversationKey, expected: Revision, found: Revision) -> ProjectionsError {
+    ProjectionsError::Gap {
         conversation: conversation.id,
         expected,
         found,
     }
 }
 
-fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
+fn namespace_rows(delta: &ProjectionDelta, reached: u64) -> Result<Rows, ProjectionsError> {
     let mut rows = Rows::default();
     for row in delta.conversations.iter().filter(|r| is_new(r, reached)) {
         let (namespace, offset) = (&row.namespace, row.first_position.offset);
@@ -294,7 +299,7 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
         }
     }
     for entry in &delta.keys {
-        ends::put(&mut rows, entry)?;
+        key_expiry::put(&mut rows, entry)?;
     }
     for (namespace, id, offset) in &delta.ids {
         rows.put_bytes(&keys::event_id(namespace, *id), &offset.to_le_bytes())?;
@@ -309,12 +314,12 @@ fn namespace_rows(delta: &ViewDelta, reached: u64) -> Result<Rows, ViewsError> {
 fn apply_pending<'a>(
     table: &mut RawTable<'_>,
     pending: &'a [PendingEntry],
-) -> Result<BTreeMap<&'a Namespace, Waiting>, ViewsError> {
+) -> Result<BTreeMap<&'a Namespace, PendingCounts>, ProjectionsError> {
     let mut changes = BTreeMap::new();
     for entry in pending {
         let key = keys::pending(&entry.namespace, entry.conversation, entry.branch);
         let is_there = table.get(key.as_bytes())?.is_some();
-        let change: &mut Waiting = changes.entry(&entry.namespace).or_default();
+        let change: &mut PendingCounts = changes.entry(&entry.namespace).or_default();
         change.calls += entry.calls_change;
         if !entry.waiting {
             change.branches -= i64::from(is_there);
@@ -338,16 +343,19 @@ fn apply_pending<'a>(
 
 fn count(
     table: &RawTable<'_>,
-    delta: &ViewDelta,
-    (waiting, ended): (&BTreeMap<&Namespace, Waiting>, &BTreeMap<&Namespace, u64>),
+    delta: &ProjectionDelta,
+    (waiting, ended): (
+        &BTreeMap<&Namespace, PendingCounts>,
+        &BTreeMap<&Namespace, u64>,
+    ),
     rows: &mut Rows,
-) -> Result<(), ViewsError> {
+) -> Result<(), ProjectionsError> {
     let mut events: BTreeMap<&Namespace, BTreeMap<u16, u64>> = BTreeMap::new();
     for (namespace, event) in &delta.events {
         let kinds = events.entry(namespace).or_default();
         *kinds.entry(event.kind).or_default() += 1;
     }
-    let has_waited = |change: &Waiting| *change != Waiting::default();
+    let has_waited = |change: &PendingCounts| *change != PendingCounts::default();
     let waiting_in = waiting.iter().filter(|(_, change)| has_waited(change));
     let ending = delta.keys.iter().filter(|entry| entry.ends_at.is_some());
     let also = waiting_in
@@ -377,7 +385,7 @@ fn count(
         let bytes = bytes.get(namespace).copied().unwrap_or_default();
         counts.3 = counts.3.saturating_add(bytes);
         let ended = ended.get(namespace).copied().unwrap_or_default();
-        let ending = ends::added(delta, namespace);
+        let ending = key_expiry::added(delta, namespace);
         counts.4 = counts.4.saturating_add(ending).saturating_sub(ended);
         rows.put(&key, |bytes| codec::encode(&counts, bytes))?;
     }

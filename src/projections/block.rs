@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{error::ViewsError, packing::ROWS_BYTES_MAX};
+use super::{block_builder::ROWS_BYTES_MAX, error::ProjectionsError};
 
 /// Above this length, in bytes, the header is not trusted and memory grows with the actual output.
 const BELIEVED_BYTES_MAX: usize = 1 << 20;
@@ -47,9 +47,9 @@ impl RowBlock {
     /// Reads a block that [`pack`] wrote, stored under its first key.
     ///
     /// # Errors
-    /// [`ViewsError::Damaged`] when it is not such a block.
-    pub(super) fn read(first_key: &[u8], stored: &[u8]) -> Result<Self, ViewsError> {
-        let damaged = || ViewsError::damaged("a block of rows is corrupt");
+    /// [`ProjectionsError::Damaged`] when it is not such a block.
+    pub(super) fn read(first_key: &[u8], stored: &[u8]) -> Result<Self, ProjectionsError> {
+        let damaged = || ProjectionsError::damaged("a block of rows is corrupt");
         let (header, packed) = stored.split_at_checked(HEADER_BYTES).ok_or_else(damaged)?;
         let number = |at: usize| {
             let bytes = header[at..at + 4].try_into();
@@ -115,9 +115,9 @@ impl RowBlock {
 /// Packs rows, which must be in key order and at least one.
 ///
 /// # Errors
-/// [`ViewsError::Encode`] when they are more than a block can hold.
-pub(super) fn pack(rows: &[Row]) -> Result<Vec<u8>, ViewsError> {
-    let refused = |what: String| ViewsError::Encode { what };
+/// [`ProjectionsError::Encode`] when they are more than a block can hold.
+pub(super) fn pack(rows: &[Row]) -> Result<Vec<u8>, ProjectionsError> {
+    let refused = |what: String| ProjectionsError::Encode { what };
     let mut raw = Vec::with_capacity(ROWS_BYTES_MAX * 2);
     for (key, value) in rows {
         write_length(&mut raw, key.len())?;
@@ -149,13 +149,13 @@ pub(super) fn row_bytes((key, value): &Row) -> usize {
 
 const LENGTH_BYTES: usize = 4;
 
-fn length(bytes: usize) -> Result<u32, ViewsError> {
-    u32::try_from(bytes).map_err(|_| ViewsError::Encode {
+fn length(bytes: usize) -> Result<u32, ProjectionsError> {
+    u32::try_from(bytes).map_err(|_| ProjectionsError::Encode {
         what: format!("{bytes} bytes exceed the size of a block"),
     })
 }
 
-fn write_length(raw: &mut Vec<u8>, bytes: usize) -> Result<(), ViewsError> {
+fn write_length(raw: &mut Vec<u8>, bytes: usize) -> Result<(), ProjectionsError> {
     raw.extend_from_slice(&length(bytes)?.to_le_bytes());
     Ok(())
 }

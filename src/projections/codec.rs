@@ -17,8 +17,8 @@ use treering_domain::{
     Position, Revision, TimestampMicros,
 };
 
-use self::bounded::Unbelieving;
-use super::error::ViewsError;
+use self::bounded::UntrustedSeed;
+use super::error::ProjectionsError;
 
 /// Version of everything in the projections' file: tables, keys, rows, and the folds that fill
 /// them. A file with a different version is rebuilt, never converted.
@@ -122,10 +122,10 @@ impl CreatedRow {
 }
 
 /// Appends the encoding of a value.
-pub(super) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) -> Result<(), ViewsError> {
+pub(super) fn encode<T: Serialize>(value: &T, bytes: &mut Vec<u8>) -> Result<(), ProjectionsError> {
     match bincode::serde::encode_into_std_write(value, bytes, CONFIG) {
         Ok(_) => Ok(()),
-        Err(error) => Err(ViewsError::Encode {
+        Err(error) => Err(ProjectionsError::Encode {
             what: error.to_string(),
         }),
     }
@@ -138,10 +138,10 @@ pub(super) fn seal(bytes: &mut Vec<u8>, key_start: usize) {
 }
 
 /// Verifies a row's checksum and returns the row without it.
-pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsError> {
+pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ProjectionsError> {
     #[cfg(any(test, feature = "testkit"))]
     ROWS_READ.with(|rows| rows.set(rows.get() + 1));
-    let damaged = || ViewsError::damaged("a row does not match its checksum");
+    let damaged = || ProjectionsError::damaged("a row does not match its checksum");
     let (value, checksum) = row
         .split_last_chunk::<CHECKSUM_BYTES>()
         .ok_or_else(damaged)?;
@@ -154,24 +154,24 @@ pub(super) fn checked<'a>(key: &[u8], row: &'a [u8]) -> Result<&'a [u8], ViewsEr
 }
 
 /// Decodes a row's value, which must use all of its bytes.
-pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ViewsError> {
+pub(super) fn decode<T: DeserializeOwned>(key: &[u8], row: &[u8]) -> Result<T, ProjectionsError> {
     decode_value(checked(key, row)?)
 }
 
 /// Decodes the first fields of a value without a checksum of its own.
-pub(super) fn decode_start<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
+pub(super) fn decode_start<T: DeserializeOwned>(value: &[u8]) -> Result<T, ProjectionsError> {
     match bincode::serde::decode_from_slice(value, CONFIG) {
         Ok((decoded, _)) => Ok(decoded),
-        Err(_) => Err(ViewsError::damaged("a row cannot be decoded")),
+        Err(_) => Err(ProjectionsError::damaged("a row cannot be decoded")),
     }
 }
 
 /// Decodes a value without a checksum of its own, which must use all of its bytes.
-pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ViewsError> {
-    let seed = Unbelieving::<T>::new();
+pub(super) fn decode_value<T: DeserializeOwned>(value: &[u8]) -> Result<T, ProjectionsError> {
+    let seed = UntrustedSeed::<T>::new();
     match bincode::serde::seed_decode_from_slice(seed, value, CONFIG) {
         Ok((decoded, used)) if used == value.len() => Ok(decoded),
-        _ => Err(ViewsError::damaged("a row cannot be decoded")),
+        _ => Err(ProjectionsError::damaged("a row cannot be decoded")),
     }
 }
 

@@ -5,12 +5,12 @@
 use treering_domain::ConversationRow;
 
 use super::{
-    delta::ViewDelta,
-    error::ViewsError,
+    delta::ProjectionDelta,
+    error::ProjectionsError,
     keys,
-    marks::put_meta,
+    meta::put_meta,
     read::{conversation, prefix_of},
-    store::Views,
+    store::Projections,
     table::{CONVERSATIONS, META, RawTable},
 };
 
@@ -20,7 +20,7 @@ const LOST: &[u8] = b"lost/";
 const DAMAGED: &[u8] = b"damaged/";
 
 /// Writes the damage in a delta.
-pub(super) fn note(meta: &mut RawTable<'_>, delta: &ViewDelta) {
+pub(super) fn note(meta: &mut RawTable<'_>, delta: &ProjectionDelta) {
     for (first, last) in &delta.lost {
         let key = [LOST, &first.to_be_bytes()].concat();
         put_meta(meta, &key, &last.to_le_bytes());
@@ -31,13 +31,13 @@ pub(super) fn note(meta: &mut RawTable<'_>, delta: &ViewDelta) {
     }
 }
 
-impl Views {
+impl Projections {
     /// Returns the ranges of the log that could not be read, first and last offset, both inclusive,
     /// in order.
     ///
     /// # Errors
     /// As for every read.
-    pub fn lost(&self) -> Result<Vec<(u64, u64)>, ViewsError> {
+    pub fn lost(&self) -> Result<Vec<(u64, u64)>, ProjectionsError> {
         self.read(|reader| {
             let rows = prefix_of(&reader.table(META), LOST)?;
             let ends = |(key, value): (Vec<u8>, Vec<u8>)| {
@@ -45,7 +45,7 @@ impl Views {
                 Some((keys::last_number(&key)?, u64::from_le_bytes(last)))
             };
             let ends = rows.into_iter().map(ends).collect::<Option<_>>();
-            ends.ok_or_else(|| ViewsError::damaged("an unreadable range has no end"))
+            ends.ok_or_else(|| ProjectionsError::damaged("an unreadable range has no end"))
         })
     }
 
@@ -53,7 +53,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn damaged(&self) -> Result<Vec<ConversationRow>, ViewsError> {
+    pub fn damaged(&self) -> Result<Vec<ConversationRow>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let mut rows = Vec::new();

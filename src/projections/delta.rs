@@ -107,7 +107,7 @@ impl PendingEntry {
 
 /// The changes of a range of the log.
 #[derive(Clone, Debug, Default)]
-pub struct ViewDelta {
+pub struct ProjectionDelta {
     /// Log offset up to which the projections are complete once this is applied.
     pub reached: u64,
     /// New events, by offset.
@@ -146,7 +146,7 @@ pub struct ViewDelta {
     pub blobs: Vec<(Namespace, ContentHash, u64)>,
 }
 
-impl ViewDelta {
+impl ProjectionDelta {
     /// Removes the changes to these damaged conversations, except the used keys and ids: a fold of
     /// the log also skips what follows their damage.
     pub fn leave_out(&mut self, damaged: impl Fn(ConversationKey) -> bool) {

@@ -4,9 +4,9 @@ use treering_domain::ContentHash;
 
 use super::{
     codec,
-    error::ViewsError,
-    layers::Reader,
-    store::Views,
+    error::ProjectionsError,
+    row_store::Reader,
+    store::Projections,
     table::{CONVERSATIONS, META, NAMESPACES, TableId},
 };
 
@@ -16,13 +16,13 @@ const TABLES: [(&str, TableId); 3] = [
     ("namespaces", NAMESPACES),
 ];
 
-impl Views {
+impl Projections {
     /// Returns the BLAKE3 hash of every row of every table, in order. Projections of the same log
     /// up to the same offset have the same digest, however they were built.
     ///
     /// # Errors
     /// As for every read.
-    pub fn digest(&self) -> Result<ContentHash, ViewsError> {
+    pub fn digest(&self) -> Result<ContentHash, ProjectionsError> {
         self.read(|reader| {
             let mut hasher = blake3::Hasher::new();
             let mut part = |bytes: &[u8]| {
@@ -47,7 +47,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn differs_from(&self, other: &Self) -> Result<Option<String>, ViewsError> {
+    pub fn differs_from(&self, other: &Self) -> Result<Option<String>, ProjectionsError> {
         self.read(|mine| other.read(|theirs| first_difference(mine, theirs, || true)))
     }
 
@@ -57,7 +57,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read, and the errors of `bring`.
-    pub fn differs_at_once_from<E: From<ViewsError>>(
+    pub fn differs_at_once_from<E: From<ProjectionsError>>(
         &self,
         other: &Self,
         bring: impl FnOnce(u64) -> Result<(), E>,
@@ -76,7 +76,7 @@ fn first_difference(
     mine: &Reader,
     theirs: &Reader,
     mut go_on: impl FnMut() -> bool,
-) -> Result<Option<String>, ViewsError> {
+) -> Result<Option<String>, ProjectionsError> {
     for (name, table) in TABLES {
         let (mine, theirs) = (mine.table(table), theirs.table(table));
         let (mut mine, mut theirs) = (mine.iter(), theirs.iter());

@@ -1,5 +1,5 @@
 //! Errors of the projections. They can be rebuilt, so most errors are resolved by
-//! [`Views::wipe`](super::Views::wipe) and a rebuild.
+//! [`Projections::wipe`](super::Projections::wipe) and a rebuild.
 
 use std::{error::Error, io};
 
@@ -7,7 +7,7 @@ use treering_domain::{ConversationId, Revision};
 
 /// Why the projections did not answer, or did not accept a delta.
 #[derive(Debug, thiserror::Error)]
-pub enum ViewsError {
+pub enum ProjectionsError {
     /// The file was written by another version of the program.
     #[error("the projections have version {found}, this program writes {expected}: rebuild them")]
     OtherVersion {
@@ -75,7 +75,7 @@ pub enum ViewsError {
     },
 }
 
-impl ViewsError {
+impl ProjectionsError {
     /// Returns true when the file is of no use any more: wipe it and rebuild.
     #[must_use]
     pub fn needs_rebuild(&self) -> bool {
@@ -123,7 +123,7 @@ impl ViewsError {
     }
 }
 
-impl From<io::Error> for ViewsError {
+impl From<io::Error> for ProjectionsError {
     fn from(error: io::Error) -> Self {
         Self::of_io(error)
     }
@@ -131,7 +131,7 @@ impl From<io::Error> for ViewsError {
 
 macro_rules! from_redb {
     ($($error:ident)*) => {$(
-        impl From<redb::$error> for ViewsError {
+        impl From<redb::$error> for ProjectionsError {
             fn from(error: redb::$error) -> Self {
                 Self::of_redb(error.into())
             }

@@ -9,7 +9,7 @@ use std::{collections::HashMap, path::Path};
 
 use redb::{Database, ReadableTable, TableDefinition, WriteTransaction, backends::FileBackend};
 
-use super::ViewsError;
+use super::ProjectionsError;
 use treering_domain::{ContentHash, ConversationKey, Revision};
 
 /// A conversation's key to its last revision and that event's chain hash.
@@ -53,12 +53,12 @@ impl Head {
 #[derive(Default)]
 pub struct Heads {
     recent: HashMap<ConversationKey, Head>,
-    rest: Option<Rest>,
+    rest: Option<SpillFile>,
     count: u64,
 }
 
 /// The file.
-struct Rest {
+struct SpillFile {
     /// One transaction that is never committed: nothing has to be durable. Declared before the
     /// database, because it must be dropped first.
     transaction: WriteTransaction,
@@ -75,8 +75,8 @@ impl Heads {
     /// Returns a conversation's head; the default one before its first event.
     ///
     /// # Errors
-    /// [`ViewsError`] when the file fails.
-    pub fn get(&self, id: ConversationKey) -> Result<Head, ViewsError> {
+    /// [`ProjectionsError`] when the file fails.
+    pub fn get(&self, id: ConversationKey) -> Result<Head, ProjectionsError> {
         if let Some(head) = self.recent.get(&id) {
             return Ok(*head);
         }
@@ -92,14 +92,14 @@ impl Heads {
     /// created in `dir`, or in the system's temporary folder.
     ///
     /// # Errors
-    /// [`ViewsError`] when the file fails.
+    /// [`ProjectionsError`] when the file fails.
     pub fn set(
         &mut self,
         dir: Option<&Path>,
         id: ConversationKey,
         before: Head,
         head: Head,
-    ) -> Result<(), ViewsError> {
+    ) -> Result<(), ProjectionsError> {
         self.count += u64::from(before == Head::default());
         if self.recent.len() >= RECENT_MAX && !self.recent.contains_key(&id) {
             self.spill(dir)?;
@@ -111,12 +111,12 @@ impl Heads {
     /// Returns at most `limit` heads after `after`, in key order; empty when there are no more.
     ///
     /// # Errors
-    /// [`ViewsError`] when the file fails.
+    /// [`ProjectionsError`] when the file fails.
     pub fn page(
         &mut self,
         after: Option<ConversationKey>,
         limit: usize,
-    ) -> Result<Vec<(ConversationKey, Head)>, ViewsError> {
+    ) -> Result<Vec<(ConversationKey, Head)>, ProjectionsError> {
         if self.rest.is_some() {
             self.spill(None)?;
         }
@@ -144,7 +144,7 @@ impl Heads {
     }
 
     /// Moves the heads in memory to the file.
-    fn spill(&mut self, dir: Option<&Path>) -> Result<(), ViewsError> {
+    fn spill(&mut self, dir: Option<&Path>) -> Result<(), ProjectionsError> {
         let rest = match self.rest.take() {
             Some(rest) => rest,
             None => begin(dir)?,
@@ -163,7 +163,7 @@ impl Heads {
     }
 }
 
-fn begin(dir: Option<&Path>) -> Result<Rest, ViewsError> {
+fn begin(dir: Option<&Path>) -> Result<SpillFile, ProjectionsError> {
     let file = match dir {
         Some(dir) => tempfile::tempfile_in(dir)?,
         None => tempfile::tempfile()?,
@@ -171,7 +171,7 @@ fn begin(dir: Option<&Path>) -> Result<Rest, ViewsError> {
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES)
         .create_with_backend(FileBackend::new(file)?)?;
-    Ok(Rest {
+    Ok(SpillFile {
         transaction: database.begin_write()?,
         _database: database,
     })

@@ -3,7 +3,7 @@
 //!
 //! | table | key | row |
 //! |---|---|---|
-//! | `conversations` | conversation, 0 | what changes with every event, see `tip` |
+//! | `conversations` | conversation, 0 | what changes with every event, see `conversation_head` |
 //! | | conversation, 1 | what it was created with |
 //! | | conversation, 2, branch | the current state of a branch, except the first one |
 //! | | conversation, 3, chunk | a full chunk of the event index, see `chunk` |

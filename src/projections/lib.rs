@@ -4,54 +4,54 @@
 //! engine does). Deleting its file loses nothing.
 //!
 //! Read on in `delta` (the input), `keys` (the layout), `apply` (from input to rows), then `read`
-//! and `namespace` (the queries). Below them, `table` is a table of rows: `recent` rows in memory
-//! over `base`, the rows in the file, where they are packed into `block`s.
+//! and `namespace` (the queries). Below them, `table` is a table of rows: `memtable` rows in memory
+//! over `sorted_table`, the rows in the file, where they are packed into `block`s.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod delta;
 
 mod apply;
-mod base;
 mod block;
+mod block_builder;
 mod chunk;
 mod codec;
+mod conversation_head;
 mod damage;
 mod digest;
-mod ends;
 mod error;
-mod finding;
+mod find_events;
 mod heads;
+mod key_expiry;
 mod keys;
-mod layers;
-mod marks;
-mod named;
+mod memtable;
+mod meta;
 mod namespace;
 mod origin;
-mod packing;
+mod partial_ids;
 #[doc(hidden)]
 pub mod probe;
 mod read;
-mod recent;
 mod repack;
+mod row_store;
 mod rows;
+mod sorted_table;
 mod store;
 mod table;
 #[cfg(test)]
 mod tests;
-mod tip;
 
 #[cfg(any(test, feature = "testkit"))]
 pub use codec::rows_read;
-pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ViewDelta};
+pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, ProjectionDelta};
 #[cfg(any(test, feature = "testkit"))]
 pub use table::steps;
 pub use {
-    error::ViewsError,
-    finding::{Finding, Found, KeyAfter, Within},
+    error::ProjectionsError,
+    find_events::{EventRange, EventTerm, FoundEvents, KeyAfter},
     heads::{Head, Heads},
     namespace::{ListOrder, ListPage, ListPlace, NamespaceCounts},
     origin::Origin,
     read::Ancestor,
-    store::Views,
+    store::Projections,
 };

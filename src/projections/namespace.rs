@@ -12,11 +12,11 @@ use super::{
     apply::CountsRow,
     codec::{self, KeyRow},
     delta::KeyEntry,
-    error::ViewsError,
+    error::ProjectionsError,
     keys,
-    layers::Reader,
     read::{conversation, ending_conversations, get, prefix},
-    store::Views,
+    row_store::Reader,
+    store::Projections,
     table::{CONVERSATIONS, NAMESPACES},
 };
 
@@ -39,7 +39,7 @@ pub struct NamespaceCounts {
     pub event_bytes: u64,
 }
 
-impl Views {
+impl Projections {
     /// Returns the conversations that were imported under this source id, by their own id.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Views {
         &self,
         namespace: &Namespace,
         source_id: &str,
-    ) -> Result<Vec<ConversationId>, ViewsError> {
+    ) -> Result<Vec<ConversationId>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(NAMESPACES);
             ending_conversations(&table, &keys::source_ids(namespace, source_id))
@@ -63,7 +63,7 @@ impl Views {
     pub fn list(
         &self,
         page: &ListPage<'_>,
-    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
         self.list_where(page, usize::MAX, &|_| true)
     }
 
@@ -77,7 +77,7 @@ impl Views {
         page: &ListPage<'_>,
         scan_max: usize,
         keep: &dyn Fn(&ConversationRow) -> bool,
-    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
         self.read(|reader| page.read(reader, scan_max, keep))
     }
 
@@ -90,7 +90,7 @@ impl Views {
         &self,
         namespace: &Namespace,
         key: &str,
-    ) -> Result<(u64, Option<KeyEntry>), ViewsError> {
+    ) -> Result<(u64, Option<KeyEntry>), ProjectionsError> {
         self.read(|reader| {
             let found: Option<KeyRow> = get(
                 &reader.table(NAMESPACES),
@@ -115,7 +115,11 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn event_id(&self, namespace: &Namespace, id: EventId) -> Result<Option<u64>, ViewsError> {
+    pub fn event_id(
+        &self,
+        namespace: &Namespace,
+        id: EventId,
+    ) -> Result<Option<u64>, ProjectionsError> {
         self.read(|reader| get(&reader.table(NAMESPACES), &keys::event_id(namespace, id)))
     }
 
@@ -129,7 +133,7 @@ impl Views {
         namespace: &Namespace,
         conversation: Option<ConversationId>,
         limit: usize,
-    ) -> Result<Vec<(ConversationId, BranchId)>, ViewsError> {
+    ) -> Result<Vec<(ConversationId, BranchId)>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(NAMESPACES);
             let mut found = Vec::new();
@@ -150,7 +154,7 @@ impl Views {
         &self,
         namespace: &Namespace,
         hash: &ContentHash,
-    ) -> Result<Option<u64>, ViewsError> {
+    ) -> Result<Option<u64>, ProjectionsError> {
         self.read(|reader| get(&reader.table(NAMESPACES), &keys::blob(namespace, hash)))
     }
 
@@ -158,7 +162,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn counts(&self, namespace: &Namespace) -> Result<NamespaceCounts, ViewsError> {
+    pub fn counts(&self, namespace: &Namespace) -> Result<NamespaceCounts, ProjectionsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
             let row: CountsRow = row.unwrap_or_default();
@@ -182,7 +186,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn used(&self, namespace: &Namespace) -> Result<(u64, NamespaceUse), ViewsError> {
+    pub fn used(&self, namespace: &Namespace) -> Result<(u64, NamespaceUse), ProjectionsError> {
         self.read(|reader| {
             let row = get(&reader.table(NAMESPACES), &keys::counts(namespace))?;
             let (_, _, by_kind, bytes, _): CountsRow = row.unwrap_or_default();
@@ -239,7 +243,7 @@ impl ListPage<'_> {
         reader: &Reader,
         scan_max: usize,
         keep: &dyn Fn(&ConversationRow) -> bool,
-    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ViewsError> {
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
         let listing = reader.table(NAMESPACES);
         let table = reader.table(CONVERSATIONS);
         let (first, end) = self.bounds();
@@ -269,7 +273,8 @@ impl ListPage<'_> {
                 Some(id) => conversation(&table, self.namespace.key(id))?,
                 None => None,
             };
-            let row = row.ok_or_else(|| ViewsError::damaged("a listed conversation is missing"))?;
+            let row =
+                row.ok_or_else(|| ProjectionsError::damaged("a listed conversation is missing"))?;
             last = Some(self.place(&row));
             if keep(&row) {
                 rows.push(row);

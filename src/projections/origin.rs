@@ -3,9 +3,9 @@
 use uuid::Uuid;
 
 use super::{
-    error::ViewsError,
-    marks::{get_meta, put_meta},
-    store::Views,
+    error::ProjectionsError,
+    meta::{get_meta, put_meta},
+    store::Projections,
     table::{Get, META},
 };
 
@@ -22,12 +22,12 @@ pub struct Origin {
     pub timeline: Uuid,
 }
 
-impl Views {
+impl Projections {
     /// Returns the origin; `None` when nothing was applied yet.
     ///
     /// # Errors
     /// As for every read.
-    pub fn origin(&self) -> Result<Option<Origin>, ViewsError> {
+    pub fn origin(&self) -> Result<Option<Origin>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(META);
             if table.get(ORIGIN_KEY)?.is_none() {
@@ -46,7 +46,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every write.
-    pub fn set_origin(&self, origin: Origin) -> Result<(), ViewsError> {
+    pub fn set_origin(&self, origin: Origin) -> Result<(), ProjectionsError> {
         let mut bytes = origin.store.into_bytes().to_vec();
         bytes.extend_from_slice(origin.timeline.as_bytes());
         self.write(|writer| {
@@ -63,13 +63,13 @@ mod tests {
     #[test]
     fn projections_store_the_origin_of_their_log() {
         // Projections of another store answered with that store's conversations.
-        let views = Views::in_memory().unwrap();
-        assert_eq!(views.origin().unwrap(), None);
+        let projections = Projections::in_memory().unwrap();
+        assert_eq!(projections.origin().unwrap(), None);
         let origin = Origin {
             store: Uuid::new_v4(),
             timeline: Uuid::new_v4(),
         };
-        views.set_origin(origin).unwrap();
-        assert_eq!(views.origin().unwrap(), Some(origin));
+        projections.set_origin(origin).unwrap();
+        assert_eq!(projections.origin().unwrap(), Some(origin));
     }
 }

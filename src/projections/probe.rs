@@ -6,9 +6,9 @@ use super::{
     apply::CountsRow,
     chunk::Chunk,
     codec::{self, CreatedRow, KeyRow},
-    error::ViewsError,
-    finding::LargeRow,
-    tip::Tip,
+    conversation_head::ConversationHead,
+    error::ProjectionsError,
+    find_events::LargeRow,
 };
 use treering_domain::{BranchId, BranchState, ConversationKey, Revision};
 
@@ -17,7 +17,7 @@ pub const KINDS: u8 = 8;
 
 /// The result of decoding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probed {
+pub enum ProbeOutcome {
     /// The bytes are not such a row.
     Refused,
     /// They are, and encoding and decoding the row again gives the same row.
@@ -28,7 +28,7 @@ pub enum Probed {
 
 /// Decodes bytes as the value of a row of a kind, without its checksum.
 #[must_use]
-pub fn row(kind: u8, value: &[u8]) -> Probed {
+pub fn row(kind: u8, value: &[u8]) -> ProbeOutcome {
     let probed = match kind {
         0 => tip(value),
         1 => again::<CreatedRow>(value),
@@ -40,25 +40,29 @@ pub fn row(kind: u8, value: &[u8]) -> Probed {
         6 => again::<CountsRow>(value),
         _ => again::<LargeRow>(value),
     };
-    probed.unwrap_or(Probed::Refused)
+    probed.unwrap_or(ProbeOutcome::Refused)
 }
 
-fn tip(value: &[u8]) -> Result<Probed, ViewsError> {
-    let tip = Tip::of(value)?;
+fn tip(value: &[u8]) -> Result<ProbeOutcome, ProjectionsError> {
+    let tip = ConversationHead::of(value)?;
     let id = ConversationKey::default();
     let (head, main, _) = (tip.head()?, tip.main()?, tip.entries(id)?);
     let chunk = tip.chunk()?;
     let mut bytes = Vec::new();
-    super::tip::write(&mut bytes, &head, &chunk, |bytes| {
+    super::conversation_head::write(&mut bytes, &head, &chunk, |bytes| {
         codec::encode(&main, bytes)
     })?;
-    let written = Tip::of(&bytes)?;
+    let written = ConversationHead::of(&bytes)?;
     let same = written.main()? == main && written.head()?.head() == head.head();
-    Ok(if same { Probed::Read } else { Probed::Changed })
+    Ok(if same {
+        ProbeOutcome::Read
+    } else {
+        ProbeOutcome::Changed
+    })
 }
 
-fn chunk(value: &[u8]) -> Result<Probed, ViewsError> {
-    let refused = || ViewsError::damaged("no chunk");
+fn chunk(value: &[u8]) -> Result<ProbeOutcome, ProjectionsError> {
+    let refused = || ProjectionsError::damaged("no chunk");
     let id = ConversationKey::default();
     // The chunk number, which is normally in the key.
     let number = Revision::NONE.0;
@@ -66,16 +70,16 @@ fn chunk(value: &[u8]) -> Result<Probed, ViewsError> {
     let mut written = Chunk::new();
     if !entries.iter().all(|entry| written.push(entry)) {
         // More entries than a chunk holds, or a repeated offset.
-        return Ok(Probed::Refused);
+        return Ok(ProbeOutcome::Refused);
     }
     let read = Chunk::entries(written.as_bytes(), id, number);
     Ok(match read {
-        Some(read) if read == entries => Probed::Read,
-        _ => Probed::Changed,
+        Some(read) if read == entries => ProbeOutcome::Read,
+        _ => ProbeOutcome::Changed,
     })
 }
 
-fn again<T: Serialize + DeserializeOwned>(value: &[u8]) -> Result<Probed, ViewsError> {
+fn again<T: Serialize + DeserializeOwned>(value: &[u8]) -> Result<ProbeOutcome, ProjectionsError> {
     let bytes = |value: &T| {
         let mut bytes = Vec::new();
         codec::encode(value, &mut bytes).map(|()| bytes)
@@ -83,7 +87,11 @@ fn again<T: Serialize + DeserializeOwned>(value: &[u8]) -> Result<Probed, ViewsE
     let first = bytes(&codec::decode_value(value)?)?;
     let second = bytes(&codec::decode_value(&first)?)?;
     let same = first == second;
-    Ok(if same { Probed::Read } else { Probed::Changed })
+    Ok(if same {
+        ProbeOutcome::Read
+    } else {
+        ProbeOutcome::Changed
+    })
 }
 
 #[cfg(test)]
@@ -191,12 +199,12 @@ mod tests {
         ]
     }
 
-    fn probe(kind: u8, value: &[u8]) -> Probed {
-        let mut probed = Probed::Refused;
+    fn probe(kind: u8, value: &[u8]) -> ProbeOutcome {
+        let mut probed = ProbeOutcome::Refused;
         let bytes = measure(|| probed = row(kind, value)).bytes_max;
         let max = BASE_BYTES_MAX + EACH_BYTE_MAX * value.len() as u64;
         assert!(bytes <= max, "{bytes} bytes for {}: {value:?}", value.len());
-        assert_ne!(probed, Probed::Changed, "{value:?}");
+        assert_ne!(probed, ProbeOutcome::Changed, "{value:?}");
         probed
     }
 
@@ -205,7 +213,7 @@ mod tests {
     #[test]
     fn false_lengths_are_not_trusted() {
         for (kind, row) in rows() {
-            assert_eq!(probe(kind, &row), Probed::Read, "kind {kind}");
+            assert_eq!(probe(kind, &row), ProbeOutcome::Read, "kind {kind}");
             for at in 0..row.len().saturating_sub(8) {
                 for claim in [u64::MAX, 1 << 62, 1 << 40, 1 << 30, 1 << 20, 300] {
                     let mut row = row.clone();
@@ -261,7 +269,7 @@ mod tests {
         for kind in 0..KINDS {
             let bytes = std::fs::read(format!("{folder}/row{kind}")).unwrap();
             assert_eq!(bytes[0], kind);
-            assert_eq!(probe(kind, &bytes[1..]), Probed::Read, "kind {kind}");
+            assert_eq!(probe(kind, &bytes[1..]), ProbeOutcome::Read, "kind {kind}");
         }
     }
 }

@@ -12,22 +12,25 @@ use treering_domain::{
 use super::{
     chunk::{Chunk, chunk_of},
     codec::{self, CreatedRow},
+    conversation_head::ConversationHead,
     delta::{CallEntry, EventEntry},
-    error::ViewsError,
+    error::ProjectionsError,
     keys::{self, Key, StateRow},
-    layers::Reader,
-    store::Views,
+    row_store::Reader,
+    store::Projections,
     table::{CONVERSATIONS, Get, Range, ReadTable},
-    tip::Tip,
 };
 
-/// Errors of all reads: [`ViewsError::Damaged`], [`ViewsError::Closed`], [`ViewsError::Storage`].
-impl Views {
+/// Errors of all reads: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`], [`ProjectionsError::Storage`].
+impl Projections {
     /// Returns a conversation's row.
     ///
     /// # Errors
     /// As for every read.
-    pub fn conversation(&self, id: ConversationKey) -> Result<Option<ConversationRow>, ViewsError> {
+    pub fn conversation(
+        &self,
+        id: ConversationKey,
+    ) -> Result<Option<ConversationRow>, ProjectionsError> {
         self.read(|reader| conversation(&reader.table(CONVERSATIONS), id))
     }
 
@@ -35,7 +38,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ViewsError> {
+    pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ProjectionsError> {
         let mut rows = Vec::new();
         self.each_conversation(None, |row| {
             rows.push(row);
@@ -53,7 +56,7 @@ impl Views {
         &self,
         namespace: Option<&Namespace>,
         mut each: impl FnMut(ConversationRow) -> bool,
-    ) -> Result<(), ViewsError> {
+    ) -> Result<(), ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let (mut from, end) = keys::conversations(namespace);
@@ -79,7 +82,7 @@ impl Views {
         &self,
         id: ConversationKey,
         branch: BranchId,
-    ) -> Result<Option<BranchState>, ViewsError> {
+    ) -> Result<Option<BranchState>, ProjectionsError> {
         self.read(|reader| branch_of(&reader.table(CONVERSATIONS), id, branch))
     }
 
@@ -91,7 +94,7 @@ impl Views {
         &self,
         id: ConversationKey,
         name: &BranchName,
-    ) -> Result<Option<BranchState>, ViewsError> {
+    ) -> Result<Option<BranchState>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let key = keys::branch_name(id, name);
@@ -116,7 +119,7 @@ impl Views {
         id: ConversationKey,
         after: Option<BranchId>,
         limit: usize,
-    ) -> Result<Vec<BranchState>, ViewsError> {
+    ) -> Result<Vec<BranchState>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let mut found = Vec::new();
@@ -147,7 +150,7 @@ impl Views {
         id: ConversationKey,
         branch: BranchId,
         mut visit: impl FnMut(&Ancestor) -> bool,
-    ) -> Result<Option<(ConversationKey, BranchId)>, ViewsError> {
+    ) -> Result<Option<(ConversationKey, BranchId)>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let mut next = Some((id, branch));
@@ -169,7 +172,10 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn state(&self, id: ConversationKey) -> Result<Option<ConversationState>, ViewsError> {
+    pub fn state(
+        &self,
+        id: ConversationKey,
+    ) -> Result<Option<ConversationState>, ProjectionsError> {
         self.read(|reader| state(reader, id))
     }
 
@@ -180,7 +186,7 @@ impl Views {
     pub fn state_with_mark(
         &self,
         id: ConversationKey,
-    ) -> Result<(u64, Option<ConversationState>), ViewsError> {
+    ) -> Result<(u64, Option<ConversationState>), ProjectionsError> {
         self.read(|reader| Ok((reader.reached()?, state(reader, id)?)))
     }
 
@@ -194,7 +200,7 @@ impl Views {
         id: ConversationKey,
         branch: BranchId,
         revision: Revision,
-    ) -> Result<Option<BranchState>, ViewsError> {
+    ) -> Result<Option<BranchState>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let first = keys::snapshot(id, branch, Revision::NONE);
@@ -222,7 +228,7 @@ impl Views {
         to: Revision,
         max: usize,
         backward: bool,
-    ) -> Result<Vec<EventEntry>, ViewsError> {
+    ) -> Result<Vec<EventEntry>, ProjectionsError> {
         if from > to || max == 0 {
             return Ok(Vec::new());
         }
@@ -244,7 +250,7 @@ impl Views {
         &self,
         id: ConversationKey,
         revision: Revision,
-    ) -> Result<Option<EventEntry>, ViewsError> {
+    ) -> Result<Option<EventEntry>, ProjectionsError> {
         Ok(self.entries(id, revision, revision, 1, false)?.pop())
     }
 
@@ -256,7 +262,7 @@ impl Views {
         &self,
         id: ConversationKey,
         revision: Revision,
-    ) -> Result<Option<u64>, ViewsError> {
+    ) -> Result<Option<u64>, ProjectionsError> {
         Ok(self.entry(id, revision)?.map(|entry| entry.offset))
     }
 
@@ -264,7 +270,11 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn calls(&self, id: ConversationKey, call_id: &str) -> Result<Vec<CallEntry>, ViewsError> {
+    pub fn calls(
+        &self,
+        id: ConversationKey,
+        call_id: &str,
+    ) -> Result<Vec<CallEntry>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             let mut calls = Vec::new();
@@ -287,7 +297,7 @@ impl Views {
     ///
     /// # Errors
     /// As for every read.
-    pub fn children(&self, id: ConversationKey) -> Result<Vec<ConversationId>, ViewsError> {
+    pub fn children(&self, id: ConversationKey) -> Result<Vec<ConversationId>, ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
             ending_conversations(&table, &keys::children(id))
@@ -312,7 +322,7 @@ fn ancestor(
     table: &ReadTable,
     id: ConversationKey,
     branch: BranchId,
-) -> Result<Option<Ancestor>, ViewsError> {
+) -> Result<Option<Ancestor>, ProjectionsError> {
     // The first fields of an encoded branch state.
     type Start = (BranchId, BranchName, Option<ForkPoint>);
     let start: Option<Start> = if branch == BranchId::MAIN {
@@ -335,9 +345,10 @@ fn ancestor(
     }))
 }
 
-fn branch_id(row: &[u8]) -> Result<BranchId, ViewsError> {
+fn branch_id(row: &[u8]) -> Result<BranchId, ProjectionsError> {
     let bytes: Result<[u8; 8], _> = row.try_into();
-    let bytes = bytes.map_err(|_| ViewsError::damaged("a branch name has no valid branch id"))?;
+    let bytes =
+        bytes.map_err(|_| ProjectionsError::damaged("a branch name has no valid branch id"))?;
     Ok(BranchId(u64::from_le_bytes(bytes)))
 }
 
@@ -345,7 +356,7 @@ fn branch_of(
     table: &ReadTable,
     id: ConversationKey,
     branch: BranchId,
-) -> Result<Option<BranchState>, ViewsError> {
+) -> Result<Option<BranchState>, ProjectionsError> {
     if branch != BranchId::MAIN {
         return get(table, &keys::branch(id, branch));
     }
@@ -356,7 +367,7 @@ fn branch_of(
 pub(super) fn get<T: DeserializeOwned>(
     table: &ReadTable,
     key: &Key,
-) -> Result<Option<T>, ViewsError> {
+) -> Result<Option<T>, ProjectionsError> {
     match table.get(key.as_bytes())? {
         Some(row) => codec::decode(key.as_bytes(), &row).map(Some),
         None => Ok(None),
@@ -377,7 +388,7 @@ pub(super) fn prefix(table: &ReadTable, prefix: &Key) -> Range {
 type RawRows = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Returns the rows whose keys begin with these bytes.
-pub(super) fn prefix_of(table: &ReadTable, prefix: &[u8]) -> Result<RawRows, ViewsError> {
+pub(super) fn prefix_of(table: &ReadTable, prefix: &[u8]) -> Result<RawRows, ProjectionsError> {
     let mut rows = Vec::new();
     for row in table.range(prefix..) {
         let (key, value) = row?;
@@ -394,7 +405,7 @@ pub(super) fn prefix_of(table: &ReadTable, prefix: &[u8]) -> Result<RawRows, Vie
 pub(super) fn ending_conversations(
     table: &ReadTable,
     under: &Key,
-) -> Result<Vec<ConversationId>, ViewsError> {
+) -> Result<Vec<ConversationId>, ProjectionsError> {
     let mut found = Vec::new();
     for row in prefix(table, under) {
         let (key, row) = row?;
@@ -408,11 +419,11 @@ pub(super) fn ending_conversations(
 fn with_tip<T>(
     table: &ReadTable,
     id: ConversationKey,
-    read: impl FnOnce(Tip<'_>) -> Result<T, ViewsError>,
-) -> Result<Option<T>, ViewsError> {
+    read: impl FnOnce(ConversationHead<'_>) -> Result<T, ProjectionsError>,
+) -> Result<Option<T>, ProjectionsError> {
     let key = keys::tip(id);
     match table.get(key.as_bytes())? {
-        Some(row) => read(Tip::of(codec::checked(key.as_bytes(), &row)?)?).map(Some),
+        Some(row) => read(ConversationHead::of(codec::checked(key.as_bytes(), &row)?)?).map(Some),
         None => Ok(None),
     }
 }
@@ -420,7 +431,7 @@ fn with_tip<T>(
 pub(super) fn conversation(
     table: &ReadTable,
     id: ConversationKey,
-) -> Result<Option<ConversationRow>, ViewsError> {
+) -> Result<Option<ConversationRow>, ProjectionsError> {
     let Some(head) = with_tip(table, id, |tip| tip.head())? else {
         return Ok(None);
     };
@@ -428,12 +439,15 @@ pub(super) fn conversation(
     Ok(Some(head.joined(id.id, created)))
 }
 
-fn incomplete() -> ViewsError {
-    ViewsError::damaged("a row of a conversation is missing")
+fn incomplete() -> ProjectionsError {
+    ProjectionsError::damaged("a row of a conversation is missing")
 }
 
 /// Reads a conversation in one range scan: tip, creation and branches are adjacent.
-fn state(reader: &Reader, id: ConversationKey) -> Result<Option<ConversationState>, ViewsError> {
+fn state(
+    reader: &Reader,
+    id: ConversationKey,
+) -> Result<Option<ConversationState>, ProjectionsError> {
     let table = reader.table(CONVERSATIONS);
     let (first, end) = (keys::tip(id), keys::branches(id).after_prefix());
     let (mut head, mut created, mut branches) = (None, None, Vec::new());
@@ -442,7 +456,7 @@ fn state(reader: &Reader, id: ConversationKey) -> Result<Option<ConversationStat
         let (key, row) = (&key, &row);
         match keys::state_row(key) {
             Some(StateRow::Tip) => {
-                let tip = Tip::of(codec::checked(key, row)?)?;
+                let tip = ConversationHead::of(codec::checked(key, row)?)?;
                 head = Some(tip.head()?);
                 branches.push(Arc::new(tip.main()?));
             }
@@ -450,7 +464,7 @@ fn state(reader: &Reader, id: ConversationKey) -> Result<Option<ConversationStat
             Some(StateRow::Branch) => {
                 branches.push(Arc::new(codec::decode::<BranchState>(key, row)?));
             }
-            None => return Err(ViewsError::damaged("a row has an unexpected key")),
+            None => return Err(ProjectionsError::damaged("a row has an unexpected key")),
         }
     }
     let Some(head) = head else {
@@ -473,7 +487,7 @@ struct Window {
 }
 
 impl Window {
-    fn read(&self, table: &ReadTable) -> Result<Vec<EventEntry>, ViewsError> {
+    fn read(&self, table: &ReadTable) -> Result<Vec<EventEntry>, ProjectionsError> {
         let first = keys::events(self.id, chunk_of(self.from));
         let last = keys::events(self.id, chunk_of(self.to));
         let mut chunks = table.range(first.as_bytes()..=last.as_bytes());
@@ -497,7 +511,11 @@ impl Window {
     }
 
     /// Adds the entries after the last full chunk.
-    fn add_tip(&self, table: &ReadTable, found: &mut Vec<EventEntry>) -> Result<(), ViewsError> {
+    fn add_tip(
+        &self,
+        table: &ReadTable,
+        found: &mut Vec<EventEntry>,
+    ) -> Result<(), ProjectionsError> {
         if found.len() < self.max
             && let Some(entries) = with_tip(table, self.id, |tip| tip.entries(self.id))?
         {
@@ -520,9 +538,9 @@ fn chunk_entries(
     id: ConversationKey,
     key: &[u8],
     row: &[u8],
-) -> Result<Vec<EventEntry>, ViewsError> {
+) -> Result<Vec<EventEntry>, ProjectionsError> {
     let number = keys::last_number(key).unwrap_or_default();
     let value = codec::checked(key, row)?;
     let entries = Chunk::entries(value, id, number);
-    entries.ok_or_else(|| ViewsError::damaged("a chunk of the event index is corrupt"))
+    entries.ok_or_else(|| ProjectionsError::damaged("a chunk of the event index is corrupt"))
 }

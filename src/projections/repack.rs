@@ -6,11 +6,11 @@
 use redb::{Database, ReadableTable as _, TableDefinition, WriteTransaction};
 
 use super::{
-    base::{DEFINITIONS, Definition},
     block::{Row, RowBlock},
-    error::ViewsError,
-    layers::durable_commit,
-    packing::{self, At, Packed},
+    block_builder::{self, PackedBlock, RowPlacement},
+    error::ProjectionsError,
+    row_store::durable_commit,
+    sorted_table::{DEFINITIONS, Definition},
 };
 
 /// Rows packed at a time, in bytes.
@@ -22,9 +22,9 @@ const ANEW: Definition = TableDefinition::new("anew");
 /// Repacks all rows in one commit. The replaced pages become free.
 ///
 /// # Errors
-/// [`ViewsError::Damaged`] when a block cannot be read, [`ViewsError::NoSpace`],
-/// [`ViewsError::Storage`]; the file is then unchanged.
-pub(super) fn repack(db: &Database) -> Result<(), ViewsError> {
+/// [`ProjectionsError::Damaged`] when a block cannot be read, [`ProjectionsError::NoSpace`],
+/// [`ProjectionsError::Storage`]; the file is then unchanged.
+pub(super) fn repack(db: &Database) -> Result<(), ProjectionsError> {
     let mut txn = db.begin_write()?;
     durable_commit(&mut txn)?;
     for definition in DEFINITIONS {
@@ -36,14 +36,14 @@ pub(super) fn repack(db: &Database) -> Result<(), ViewsError> {
     Ok(())
 }
 
-fn copy_table(txn: &WriteTransaction, from: Definition) -> Result<(), ViewsError> {
+fn copy_table(txn: &WriteTransaction, from: Definition) -> Result<(), ProjectionsError> {
     let old = txn.open_table(from)?;
     let mut new = txn.open_table(ANEW)?;
-    let mut put = |blocks: Vec<Packed>| {
+    let mut put = |blocks: Vec<PackedBlock>| {
         for block in blocks {
             new.insert(&block.key[..], block.stored.as_slice())?;
         }
-        Ok::<(), ViewsError>(())
+        Ok::<(), ProjectionsError>(())
     };
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
@@ -52,17 +52,17 @@ fn copy_table(txn: &WriteTransaction, from: Definition) -> Result<(), ViewsError
         let block = RowBlock::read(first.value(), stored.value())?;
         let known = rows.len();
         rows.extend((0..block.len()).map(|at| block.row(at)));
-        bytes += packing::bytes_of(&rows[known..]);
+        bytes += block_builder::bytes_of(&rows[known..]);
         if bytes < CHUNK_BYTES {
             continue;
         }
-        let mut blocks = packing::pack(&rows, At::End)?;
+        let mut blocks = block_builder::pack(&rows, RowPlacement::End)?;
         // The last block is incomplete, because the chunk ends there; its rows go into the next
         // chunk.
         let last = blocks.pop().map_or(0, |block| block.rows());
         rows.drain(..rows.len() - last);
-        bytes = packing::bytes_of(&rows);
+        bytes = block_builder::bytes_of(&rows);
         put(blocks)?;
     }
-    put(packing::pack(&rows, At::End)?)
+    put(block_builder::pack(&rows, RowPlacement::End)?)
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{codec, error::ViewsError, keys::Key, table::RawTable};
+use super::{codec, error::ProjectionsError, keys::Key, table::RawTable};
 
 /// Rows to be written to one table. They share one buffer.
 #[derive(Default)]
@@ -18,8 +18,8 @@ impl Rows {
     pub(super) fn put(
         &mut self,
         key: &Key,
-        write: impl FnOnce(&mut Vec<u8>) -> Result<(), ViewsError>,
-    ) -> Result<(), ViewsError> {
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), ProjectionsError>,
+    ) -> Result<(), ProjectionsError> {
         let key_start = self.bytes.len();
         self.bytes.extend_from_slice(key.as_bytes());
         let value_start = self.bytes.len();
@@ -31,7 +31,7 @@ impl Rows {
     }
 
     /// Adds a row with these bytes.
-    pub(super) fn put_bytes(&mut self, key: &Key, value: &[u8]) -> Result<(), ViewsError> {
+    pub(super) fn put_bytes(&mut self, key: &Key, value: &[u8]) -> Result<(), ProjectionsError> {
         self.put(key, |bytes| {
             bytes.extend_from_slice(value);
             Ok(())

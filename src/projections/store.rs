@@ -16,10 +16,10 @@ use redb::{
 
 use super::{
     codec::VIEWS_VERSION,
-    error::ViewsError,
-    layers::{Reader, RowStore, Writer, contained},
-    marks,
+    error::ProjectionsError,
+    meta,
     repack::repack,
+    row_store::{Reader, RowStore, Writer, catch_redb_panics},
 };
 use treering_base::disk::{self, Overlay};
 
@@ -47,7 +47,7 @@ const MEMORY_CACHE_BYTES: usize = 8 << 20;
 /// Writes are visible to readers at once and kept in memory; from there they are flushed to the
 /// file in batches. A reader sees one consistent state, whatever is written meanwhile.
 #[derive(Clone)]
-pub struct Views {
+pub struct Projections {
     inner: Arc<Inner>,
 }
 
@@ -63,23 +63,23 @@ struct Inner {
 }
 
 impl Inner {
-    fn noted<T>(&self, done: Result<T, ViewsError>) -> Result<T, ViewsError> {
-        if matches!(done, Err(ViewsError::Damaged { .. })) {
+    fn noted<T>(&self, done: Result<T, ProjectionsError>) -> Result<T, ProjectionsError> {
+        if matches!(done, Err(ProjectionsError::Damaged { .. })) {
             self.damaged.store(true, Ordering::Release);
         }
         done
     }
 }
 
-impl Views {
+impl Projections {
     /// Opens the file, or creates an empty one. `cache_bytes` bounds the memory for its pages and
     /// blocks.
     ///
     /// # Errors
-    /// [`ViewsError::OtherVersion`] and [`ViewsError::Damaged`] require [`wipe`](Self::wipe) and a
-    /// rebuild; [`ViewsError::Locked`] when the file is in use; [`ViewsError::NoSpace`];
-    /// [`ViewsError::Storage`].
-    pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, ViewsError> {
+    /// [`ProjectionsError::OtherVersion`] and [`ProjectionsError::Damaged`] require [`wipe`](Self::wipe) and a
+    /// rebuild; [`ProjectionsError::Locked`] when the file is in use; [`ProjectionsError::NoSpace`];
+    /// [`ProjectionsError::Storage`].
+    pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, ProjectionsError> {
         Self::open_checking(path, cache_bytes, CHECKED_OPEN_BYTES_MAX)
     }
 
@@ -88,13 +88,13 @@ impl Views {
         path: &Path,
         cache_bytes: usize,
         checked_bytes_max: u64,
-    ) -> Result<Self, ViewsError> {
+    ) -> Result<Self, ProjectionsError> {
         let bytes = match std::fs::metadata(path) {
             Ok(file) => file.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error.into()),
         };
-        contained(|| {
+        catch_redb_panics(|| {
             let mut builder = Database::builder();
             builder.set_cache_size(cache_bytes / BLOCKS_SHARE);
             builder.set_check_integrity_on_open(bytes > 0 && bytes <= checked_bytes_max);
@@ -112,10 +112,10 @@ impl Views {
     /// handle. For folders that must not change.
     ///
     /// # Errors
-    /// As [`Views::open`]; [`ViewsError::Storage`] when the file is missing.
-    pub fn open_unchanged(path: &Path, cache_bytes: usize) -> Result<Self, ViewsError> {
+    /// As [`Projections::open`]; [`ProjectionsError::Storage`] when the file is missing.
+    pub fn open_unchanged(path: &Path, cache_bytes: usize) -> Result<Self, ProjectionsError> {
         let file = std::fs::File::open(path)?;
-        contained(|| {
+        catch_redb_panics(|| {
             let overlay = Overlay::new(FileBackend::new(file)?)?;
             let db = Database::builder()
                 .set_cache_size(cache_bytes / BLOCKS_SHARE)
@@ -127,13 +127,13 @@ impl Views {
     /// Creates an empty store in memory.
     ///
     /// # Errors
-    /// [`ViewsError::Storage`] when there is no memory for it.
-    pub fn in_memory() -> Result<Self, ViewsError> {
+    /// [`ProjectionsError::Storage`] when there is no memory for it.
+    pub fn in_memory() -> Result<Self, ProjectionsError> {
         let db = Database::builder().create_with_backend(InMemoryBackend::new())?;
         Self::prepare(db, None, MEMORY_CACHE_BYTES)
     }
 
-    /// Creates closed projections, which answer everything with [`ViewsError::Closed`]. They
+    /// Creates closed projections, which answer everything with [`ProjectionsError::Closed`]. They
     /// replace others whose file must be released.
     #[must_use]
     pub fn closed() -> Self {
@@ -147,15 +147,15 @@ impl Views {
         }
     }
 
-    fn rows(&self) -> Result<&Arc<RowStore>, ViewsError> {
-        self.inner.rows.as_ref().ok_or(ViewsError::Closed)
+    fn rows(&self) -> Result<&Arc<RowStore>, ProjectionsError> {
+        self.inner.rows.as_ref().ok_or(ProjectionsError::Closed)
     }
 
-    /// Deletes the file, if it exists. No [`Views`] may have it open.
+    /// Deletes the file, if it exists. No [`Projections`] may have it open.
     ///
     /// # Errors
-    /// [`ViewsError::Storage`] when it cannot be deleted.
-    pub fn wipe(path: &Path) -> Result<(), ViewsError> {
+    /// [`ProjectionsError::Storage`] when it cannot be deleted.
+    pub fn wipe(path: &Path) -> Result<(), ProjectionsError> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
@@ -166,10 +166,10 @@ impl Views {
         db: Database,
         path: Option<PathBuf>,
         cache_bytes: usize,
-    ) -> Result<Self, ViewsError> {
+    ) -> Result<Self, ProjectionsError> {
         let mut opened_bytes = 0;
         if db.begin_read()?.list_tables()?.next().is_none() {
-            marks::initialise(&db)?;
+            meta::initialise(&db)?;
         } else if let Some(path) = &path {
             opened_bytes = std::fs::metadata(path)?.len();
         }
@@ -177,7 +177,7 @@ impl Views {
         let reader = Reader(Arc::new(rows.snapshot()));
         let found = reader.version()?;
         if found != VIEWS_VERSION {
-            return Err(ViewsError::OtherVersion {
+            return Err(ProjectionsError::OtherVersion {
                 found,
                 expected: VIEWS_VERSION,
             });
@@ -196,8 +196,8 @@ impl Views {
     /// Returns the log offset up to which the projections are complete; 0: they are empty.
     ///
     /// # Errors
-    /// As for every read: [`ViewsError::Damaged`], [`ViewsError::Closed`], [`ViewsError::Storage`].
-    pub fn reached(&self) -> Result<u64, ViewsError> {
+    /// As for every read: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`], [`ProjectionsError::Storage`].
+    pub fn reached(&self) -> Result<u64, ProjectionsError> {
         self.read(Reader::reached)
     }
 
@@ -212,10 +212,10 @@ impl Views {
     /// and writes continue meanwhile.
     ///
     /// # Errors
-    /// [`ViewsError::NoSpace`], [`ViewsError::Storage`]; after either, nothing can be applied any
+    /// [`ProjectionsError::NoSpace`], [`ProjectionsError::Storage`]; after either, nothing can be applied any
     /// more, and the store must be reopened.
-    pub fn make_durable(&self) -> Result<u64, ViewsError> {
-        self.inner.noted(contained(|| self.rows()?.flush()))
+    pub fn make_durable(&self) -> Result<u64, ProjectionsError> {
+        self.inner.noted(catch_redb_panics(|| self.rows()?.flush()))
     }
 
     /// Returns true when the file is much larger than when it was opened, so that it may have many
@@ -231,12 +231,12 @@ impl Views {
     /// also repacked.
     ///
     /// # Errors
-    /// As [`Views::open`]; the file stays valid.
-    pub fn compact(path: &Path, however_long: bool) -> Result<(), ViewsError> {
+    /// As [`Projections::open`]; the file stays valid.
+    pub fn compact(path: &Path, however_long: bool) -> Result<(), ProjectionsError> {
         if !however_long && std::fs::metadata(path)?.len() > COMPACT_BYTES_MAX {
             return Ok(());
         }
-        contained(|| {
+        catch_redb_panics(|| {
             let mut db = Database::builder()
                 .set_cache_size(COMPACT_CACHE_BYTES)
                 .create_with_backend(FileBackend::new(disk::file_options().open(path)?)?)?;
@@ -247,7 +247,7 @@ impl Views {
                 Ok(_) => Ok(()),
                 Err(redb::CompactionError::Storage(error)) => Err(error.into()),
                 // The database was opened for this alone, so other errors are unexpected.
-                Err(error) => Err(ViewsError::Storage {
+                Err(error) => Err(ProjectionsError::Storage {
                     source: Box::new(error),
                 }),
             }
@@ -284,18 +284,18 @@ impl Views {
     /// Reads from one state of the projections.
     pub(super) fn read<T>(
         &self,
-        work: impl FnOnce(&Reader) -> Result<T, ViewsError>,
-    ) -> Result<T, ViewsError> {
-        let done = contained(|| work(&Reader(Arc::new(self.rows()?.snapshot()))));
+        work: impl FnOnce(&Reader) -> Result<T, ProjectionsError>,
+    ) -> Result<T, ProjectionsError> {
+        let done = catch_redb_panics(|| work(&Reader(Arc::new(self.rows()?.snapshot()))));
         self.inner.noted(done)
     }
 
     /// Writes all or nothing; readers see it at once, the disk later.
     pub(super) fn write(
         &self,
-        work: impl FnOnce(&mut Writer) -> Result<(), ViewsError>,
-    ) -> Result<(), ViewsError> {
-        let done = contained(|| {
+        work: impl FnOnce(&mut Writer) -> Result<(), ProjectionsError>,
+    ) -> Result<(), ProjectionsError> {
+        let done = catch_redb_panics(|| {
             let rows = self.rows()?;
             rows.write(work)?;
             if rows.recent_bytes() > RECENT_BYTES_MAX {
@@ -322,12 +322,12 @@ mod tests {
 
     /// A file that can be made to fail.
     #[derive(Debug)]
-    struct Failing {
+    struct FailingFile {
         file: InMemoryBackend,
         how: Arc<AtomicU64>,
     }
 
-    impl Failing {
+    impl FailingFile {
         fn check(&self) -> io::Result<()> {
             match self.how.load(Ordering::SeqCst) {
                 REFUSES => Err(io::ErrorKind::StorageFull.into()),
@@ -336,7 +336,7 @@ mod tests {
         }
     }
 
-    impl StorageBackend for Failing {
+    impl StorageBackend for FailingFile {
         fn len(&self) -> io::Result<u64> {
             self.file.len()
         }
@@ -363,8 +363,8 @@ mod tests {
         }
     }
 
-    fn put(views: &Views, number: u8) -> Result<(), ViewsError> {
-        views.write(|writer| {
+    fn put(projections: &Projections, number: u8) -> Result<(), ProjectionsError> {
+        projections.write(|writer| {
             let row = Bytes::from(vec![number; 100]);
             writer.table(CONVERSATIONS).put(row.slice(..1), row);
             Ok(())
@@ -378,23 +378,29 @@ mod tests {
     fn rows_of_a_failed_flush_stay_readable() {
         for how in [REFUSES, PANICS] {
             let fails = Arc::new(AtomicU64::new(SOUND));
-            let file = Failing {
+            let file = FailingFile {
                 file: InMemoryBackend::new(),
                 how: Arc::clone(&fails),
             };
             let db = Database::builder().create_with_backend(file).unwrap();
-            let views = Views::prepare(db, None, 1 << 20).unwrap();
-            put(&views, 1).unwrap();
-            views.make_durable().unwrap();
-            put(&views, 2).unwrap();
+            let projections = Projections::prepare(db, None, 1 << 20).unwrap();
+            put(&projections, 1).unwrap();
+            projections.make_durable().unwrap();
+            put(&projections, 2).unwrap();
             fails.store(how, Ordering::SeqCst);
-            assert!(views.make_durable().is_err());
-            assert!(matches!(put(&views, 3), Err(ViewsError::Closed)));
+            assert!(projections.make_durable().is_err());
+            assert!(matches!(
+                put(&projections, 3),
+                Err(ProjectionsError::Closed)
+            ));
             fails.store(SOUND, Ordering::SeqCst);
-            assert!(matches!(views.make_durable(), Err(ViewsError::Closed)));
-            let seen = views.read(|reader| {
+            assert!(matches!(
+                projections.make_durable(),
+                Err(ProjectionsError::Closed)
+            ));
+            let seen = projections.read(|reader| {
                 let rows = reader.table(CONVERSATIONS).iter();
-                let keys = rows.map(|row| Ok::<_, ViewsError>(row?.0[0]));
+                let keys = rows.map(|row| Ok::<_, ProjectionsError>(row?.0[0]));
                 keys.collect::<Result<Vec<_>, _>>()
             });
             assert_eq!(seen.unwrap(), [1, 2], "failure {how}");
@@ -406,16 +412,16 @@ mod tests {
     #[test]
     fn panic_in_drop_is_caught() {
         let fails = Arc::new(AtomicU64::new(SOUND));
-        let file = Failing {
+        let file = FailingFile {
             file: InMemoryBackend::new(),
             how: Arc::clone(&fails),
         };
         let db = Database::builder().create_with_backend(file).unwrap();
-        let views = Views::prepare(db, None, 1 << 20).unwrap();
-        put(&views, 1).unwrap();
-        views.make_durable().unwrap();
+        let projections = Projections::prepare(db, None, 1 << 20).unwrap();
+        put(&projections, 1).unwrap();
+        projections.make_durable().unwrap();
         fails.store(PANICS, Ordering::SeqCst);
-        drop(views);
+        drop(projections);
     }
 
     // Blocks are rewritten as they fill, and the file kept the space of the old ones for ever: 67
@@ -424,10 +430,10 @@ mod tests {
     fn compaction_returns_free_space() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("views.redb");
-        let views = Views::open(&path, 1 << 20).unwrap();
-        assert!(views.have_grown());
+        let projections = Projections::open(&path, 1 << 20).unwrap();
+        assert!(projections.have_grown());
         for round in 0..40_u16 {
-            let written = views.write(|writer| {
+            let written = projections.write(|writer| {
                 for number in 0..200_u16 {
                     let key = blake3::hash(&[number.to_le_bytes(), round.to_le_bytes()].concat());
                     let row = Bytes::copy_from_slice(key.as_bytes());
@@ -436,31 +442,31 @@ mod tests {
                 Ok(())
             });
             written.unwrap();
-            views.make_durable().unwrap();
+            projections.make_durable().unwrap();
         }
-        let rows = |views: &Views| {
-            let rows = views.read(|reader| reader.table(CONVERSATIONS).iter().collect());
+        let rows = |projections: &Projections| {
+            let rows = projections.read(|reader| reader.table(CONVERSATIONS).iter().collect());
             let rows: Vec<(Bytes, Bytes)> = rows.unwrap();
             rows
         };
-        let (before, bytes) = (rows(&views), views.file_bytes());
+        let (before, bytes) = (rows(&projections), projections.file_bytes());
         assert!(matches!(
-            Views::compact(&path, false),
-            Err(ViewsError::Locked)
+            Projections::compact(&path, false),
+            Err(ProjectionsError::Locked)
         ));
-        drop(views);
-        Views::compact(&path, false).unwrap();
-        let views = Views::open(&path, 1 << 20).unwrap();
-        assert!(rows(&views) == before && before.len() == 8_000);
-        let left = views.file_bytes();
+        drop(projections);
+        Projections::compact(&path, false).unwrap();
+        let projections = Projections::open(&path, 1 << 20).unwrap();
+        assert!(rows(&projections) == before && before.len() == 8_000);
+        let left = projections.file_bytes();
         assert!(left * 2 < bytes, "{left} of {bytes}");
-        assert!(!views.have_grown());
+        assert!(!projections.have_grown());
         // With enough time, blocks that received rows in any order are repacked.
-        drop(views);
-        Views::compact(&path, true).unwrap();
-        let views = Views::open(&path, 1 << 20).unwrap();
-        assert!(rows(&views) == before);
-        let packed = views.file_bytes();
+        drop(projections);
+        Projections::compact(&path, true).unwrap();
+        let projections = Projections::open(&path, 1 << 20).unwrap();
+        assert!(rows(&projections) == before);
+        let packed = projections.file_bytes();
         assert!(packed * 6 < left * 5, "{packed} of {left}");
     }
 }

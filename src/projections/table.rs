@@ -10,9 +10,9 @@ use bytes::Bytes;
 
 use super::{
     block::Row,
-    error::ViewsError,
-    layers::RowsAsOf,
-    recent::{Change, Changes},
+    error::ProjectionsError,
+    memtable::{Changes, RowChange},
+    row_store::RowsAsOf,
 };
 
 /// The number of tables.
@@ -40,7 +40,7 @@ type Bounds = (Bound<Bytes>, Bound<Bytes>);
 /// A table in which a row can be looked up.
 pub(super) trait Get {
     /// Returns a row's value, if the row exists.
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ViewsError>;
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ProjectionsError>;
 }
 
 /// A table as of one write.
@@ -51,7 +51,7 @@ pub(super) struct ReadTable {
 }
 
 impl Get for ReadTable {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ViewsError> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ProjectionsError> {
         steps::took(1);
         self.snapshot.get(self.table, key)
     }
@@ -108,7 +108,7 @@ impl ReadTable {
         bounds: &Bounds,
         backward: bool,
         rows: usize,
-    ) -> Result<VecDeque<Row>, ViewsError> {
+    ) -> Result<VecDeque<Row>, ProjectionsError> {
         let bounds = (
             bounds.0.as_ref().map(|key| &key[..]),
             bounds.1.as_ref().map(|key| &key[..]),
@@ -176,7 +176,7 @@ fn is_empty(bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> bool {
 /// Merges changes from several sources, newest source first, up to `end`, the key after which some
 /// source is incomplete.
 fn merged(
-    sources: Vec<Vec<(Bytes, Change)>>,
+    sources: Vec<Vec<(Bytes, RowChange)>>,
     before: impl Fn(&Bytes, &Bytes) -> bool,
     end: Option<&Bytes>,
 ) -> VecDeque<Row> {
@@ -223,7 +223,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    fn step(&mut self, backward: bool) -> Option<Result<Row, ViewsError>> {
+    fn step(&mut self, backward: bool) -> Option<Result<Row, ProjectionsError>> {
         if self.failed {
             return None;
         }
@@ -255,7 +255,7 @@ impl Range {
 }
 
 impl Iterator for Range {
-    type Item = Result<Row, ViewsError>;
+    type Item = Result<Row, ProjectionsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.step(false)
@@ -276,7 +276,7 @@ pub(super) struct RawTable<'a> {
 }
 
 impl Get for RawTable<'_> {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ViewsError> {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ProjectionsError> {
         match self.changes.get(key) {
             Some(change) => Ok(change.clone()),
             None => self.before.get(self.table, key),
@@ -302,8 +302,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Views,
-        layers::Reader,
+        Projections,
+        row_store::Reader,
         table::{CONVERSATIONS, NAMESPACES},
     };
 
@@ -340,9 +340,9 @@ mod tests {
             .collect()
     }
 
-    fn reader(views: &Views) -> Reader {
+    fn reader(projections: &Projections) -> Reader {
         let mut kept = None;
-        views
+        projections
             .read(|reader| {
                 kept = Some(reader.clone());
                 Ok(())
@@ -353,7 +353,7 @@ mod tests {
 
     fn looks_like(reader: &Reader, model: &Model) {
         let table = reader.table(CONVERSATIONS);
-        let row = |row: Result<Row, ViewsError>| {
+        let row = |row: Result<Row, ProjectionsError>| {
             let (key, value) = row.unwrap();
             (key.to_vec(), value.to_vec())
         };
@@ -396,7 +396,7 @@ mod tests {
         fn table_equals_a_map_as_of_a_write(steps in prop::collection::vec(step(), 1..250)) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("views.redb");
-            let views = Views::open(&path, 1 << 20).unwrap();
+            let projections = Projections::open(&path, 1 << 20).unwrap();
             let (mut model, mut staged) = (Model::new(), Vec::new());
             let (mut looks, mut durable) = (Vec::new(), Model::new());
             for step in steps {
@@ -404,7 +404,7 @@ mod tests {
                     Step::Put(number, len) => staged.push((number, Some(len))),
                     Step::Remove(number) => staged.push((number, None)),
                     Step::Write => {
-                        let written = views.write(|writer| {
+                        let written = projections.write(|writer| {
                             let mut table = writer.table(CONVERSATIONS);
                             for (number, len) in &staged {
                                 match len {
@@ -425,19 +425,19 @@ mod tests {
                         }
                     }
                     Step::Flush => {
-                        views.make_durable().unwrap();
+                        projections.make_durable().unwrap();
                         durable = model.clone();
                     }
-                    Step::Look => looks.push((reader(&views), model.clone())),
+                    Step::Look => looks.push((reader(&projections), model.clone())),
                 }
             }
-            looks.push((reader(&views), model));
+            looks.push((reader(&projections), model));
             for (reader, model) in &looks {
                 looks_like(reader, model);
             }
-            drop((looks, views));
-            let views = Views::open(&path, 1 << 20).unwrap();
-            looks_like(&reader(&views), &durable);
+            drop((looks, projections));
+            let projections = Projections::open(&path, 1 << 20).unwrap();
+            looks_like(&reader(&projections), &durable);
         }
     }
 }

@@ -89,11 +89,11 @@ struct ToolCall<'a> {
     #[serde(borrow)]
     r#type: Value<'a>,
     #[serde(borrow)]
-    function: Called<'a>,
+    function: FunctionRef<'a>,
 }
 
 #[derive(Deserialize)]
-struct Called<'a> {
+struct FunctionRef<'a> {
     #[serde(borrow)]
     name: Value<'a>,
     #[serde(borrow)]

@@ -1,12 +1,12 @@
 //! Limits of one search: its memory, and its time once it is cancelled.
 
 use super::{
-    chosen::each_number,
+    conversation_set::each_number,
     schema::column,
     sweep::{StopCheck, each_match},
     *,
 };
-use treering_base::stop::{Stop, Working};
+use treering_base::cancel::{CancelToken, WorkScope};
 use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, TimestampMicros,
 };
@@ -88,7 +88,10 @@ fn search_memory_is_limited() {
         },
     );
     drop(candidates.unwrap());
-    memory.holding(TooMany::Candidates).more(1 << 20).unwrap();
+    memory
+        .holding(ExceededBound::Candidates)
+        .more(1 << 20)
+        .unwrap();
 
     // Counting still has an answer: a lower bound.
     let all = SearchQuery {
@@ -109,8 +112,8 @@ fn search_memory_is_limited() {
 fn cancelled_search_stops() {
     let index = index();
     let asked = query("needle");
-    let stop = Stop::new(&std::sync::Arc::default());
-    let _working = Working::on(stop.clone());
+    let stop = CancelToken::new(&std::sync::Arc::default());
+    let _working = WorkScope::on(stop.clone());
     let mut caller = Some(stop.guard());
     let mut looked_at = 0;
     let all = index.planner(&asked).all();
@@ -186,7 +189,7 @@ fn duplicates_are_counted_and_only_the_nearest_kept() {
         ..hit.clone()
     };
     let copies = index.copies(&asked, &[at(1), at(20)]).unwrap();
-    let nearest = |copies: &HitCopies| -> Vec<u64> {
+    let nearest = |copies: &HitDuplicates| -> Vec<u64> {
         let places = copies.nearest.iter();
         places.map(|place| place.position.offset).collect()
     };

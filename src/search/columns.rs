@@ -11,8 +11,8 @@ use tantivy::{
 
 use super::{
     error::IndexError,
-    hits::{Ranked, damaged, unreadable},
-    query::{Copies, Hit, SearchFilters, SearchQuery},
+    hits::{RankedPassage, damaged, unreadable},
+    query::{DuplicateHandling, Hit, SearchFilters, SearchQuery},
     schema::{column, outcome_number, outcome_of},
 };
 use treering_domain::{
@@ -135,7 +135,7 @@ impl Columns {
     }
 
     /// Returns a passage as a hit.
-    pub(crate) fn hit(&self, ranked: &Ranked) -> Result<Hit, IndexError> {
+    pub(crate) fn hit(&self, ranked: &RankedPassage) -> Result<Hit, IndexError> {
         let doc = ranked.address.doc_id;
         Ok(Hit {
             conversation: self.conversation(doc)?,
@@ -149,17 +149,17 @@ impl Columns {
             happened_at: self.happened_at(doc)?,
             score: ranked.score,
             scores: ranked.scores,
-            together: ranked.together,
+            phrase_score: ranked.phrase_score,
             byte_start: ranked.byte_start,
             text_hash: number(&self.text_hash, doc)?,
         })
     }
 
     /// Returns the key shared by passages that form one hit.
-    pub(crate) fn group(&self, doc: DocId, copies: Copies) -> Result<u64, IndexError> {
+    pub(crate) fn group(&self, doc: DocId, copies: DuplicateHandling) -> Result<u64, IndexError> {
         match copies {
-            Copies::Folded => number(&self.text_hash, doc),
-            Copies::Each => number(&self.offset, doc),
+            DuplicateHandling::Folded => number(&self.text_hash, doc),
+            DuplicateHandling::Each => number(&self.offset, doc),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::{memory::TooMany, syntax::QueryError};
+use super::{memory::ExceededBound, syntax::QueryError};
 
 /// Why the index could not be opened, written or read.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +91,7 @@ pub enum IndexSearchError {
     #[error("the search needs more than the memory limit of {} MiB, for {what}", max >> 20)]
     TooMuchMemory {
         /// What there is too much of, and what to do about it.
-        what: TooMany,
+        what: ExceededBound,
         /// The limit, in bytes.
         max: usize,
     },

@@ -20,14 +20,18 @@ const LIST: &str = "files";
 const END_BYTES: u64 = 128;
 
 /// Recorded files: name to length and hash.
-pub(super) type Noted = BTreeMap<String, String>;
+pub(super) type RecordedFiles = BTreeMap<String, String>;
 
 /// Records the files of committed segments. Files already recorded are not read again.
 ///
 /// # Errors
 /// The system's error. The index is still valid: a file that is not in the list is trusted.
-pub(super) fn note(dir: &Path, segments: &[SegmentMeta], noted: &mut Noted) -> io::Result<()> {
-    let mut now = Noted::new();
+pub(super) fn note(
+    dir: &Path,
+    segments: &[SegmentMeta],
+    noted: &mut RecordedFiles,
+) -> io::Result<()> {
+    let mut now = RecordedFiles::new();
     for name in files_of(dir, segments)? {
         let said = match noted.get(&name) {
             Some(said) => said.clone(),
@@ -48,7 +52,7 @@ pub(super) fn note(dir: &Path, segments: &[SegmentMeta], noted: &mut Noted) -> i
 
 /// Returns a file of these segments that differs from its record, or `None` when all recorded files
 /// match.
-pub(super) fn not_as_noted(dir: &Path, segments: &[SegmentMeta]) -> Option<String> {
+pub(super) fn find_changed_file(dir: &Path, segments: &[SegmentMeta]) -> Option<String> {
     let noted = read(dir)?;
     let mut names = files_of(dir, segments).ok()?.into_iter();
     names.find(|name| {
@@ -72,7 +76,7 @@ fn files_of(dir: &Path, segments: &[SegmentMeta]) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn read(dir: &Path) -> Option<Noted> {
+fn read(dir: &Path) -> Option<RecordedFiles> {
     let text = fs::read_to_string(dir.join(LIST)).ok()?;
     let (lines, check) = text.trim_end().rsplit_once('\n')?;
     let lines = format!("{lines}\n");

@@ -7,18 +7,18 @@ use tantivy::{DocAddress, Score, TantivyError};
 use super::{
     columns::OpenColumns,
     error::IndexError,
-    query::{Copies, Hit},
-    rank::{POOL, Scored, Scores},
+    query::{DuplicateHandling, Hit},
+    rank::{POOL, ScoredPassage, Scores},
 };
 use treering_domain::Position;
 
 /// A document and its sort keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ranked {
+pub(super) struct RankedPassage {
     pub(crate) address: DocAddress,
     pub(crate) score: Score,
     pub(crate) scores: Scores,
-    pub(crate) together: f32,
+    pub(crate) phrase_score: f32,
     pub(crate) position: Position,
     pub(crate) byte_start: u64,
 }
@@ -28,19 +28,19 @@ pub(super) struct Ranked {
 /// because merges change document ids.
 pub(super) fn ranked(
     columns: &OpenColumns,
-    found: &[Scored],
-    copies: Copies,
-) -> Result<Vec<Ranked>, IndexError> {
+    found: &[ScoredPassage],
+    copies: DuplicateHandling,
+) -> Result<Vec<RankedPassage>, IndexError> {
     let mut ranked = Vec::with_capacity(found.len());
     for (place, scored) in found.iter().enumerate() {
         let address = scored.address;
         let segment = columns.of_segment(address.segment_ord)?;
         let (position, byte_start) = segment.place(address.doc_id)?;
-        let hit = Ranked {
+        let hit = RankedPassage {
             address,
             score: scored.scores.total(),
             scores: scored.scores,
-            together: scored.together,
+            phrase_score: scored.phrase_score,
             position,
             byte_start,
         };
@@ -54,7 +54,7 @@ pub(super) fn ranked(
             .then_with(scores)
             .then_with(places)
     });
-    let mut ranked: Vec<Ranked> = ranked.into_iter().map(|(_, _, hit)| hit).collect();
+    let mut ranked: Vec<RankedPassage> = ranked.into_iter().map(|(_, _, hit)| hit).collect();
     raise(
         ranked
             .iter_mut()
@@ -88,8 +88,8 @@ fn raise<'a>(ranked: impl DoubleEndedIterator<Item = (&'a mut Score, &'a mut Sco
 }
 
 /// Reads the hits of a page.
-pub(super) fn read(columns: &OpenColumns, page: &[Ranked]) -> Result<Vec<Hit>, IndexError> {
-    let hit = |ranked: &Ranked| columns.of_segment(ranked.address.segment_ord)?.hit(ranked);
+pub(super) fn read(columns: &OpenColumns, page: &[RankedPassage]) -> Result<Vec<Hit>, IndexError> {
+    let hit = |ranked: &RankedPassage| columns.of_segment(ranked.address.segment_ord)?.hit(ranked);
     page.iter().map(hit).collect()
 }
 

@@ -26,19 +26,19 @@ use super::{
     document::{Passage, SearchableEvent, passages, text_hash},
     error::IndexError,
     files,
+    overlay_folder::OverlayFolder,
     plan::only_revisions,
-    query::contained_damage,
+    query::damage_of_panic,
     refusal::{engine_error, io_error, rebuild, unreadable},
     schema::{
         Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_tag,
         text_value,
     },
-    unchanged::Unchanged,
 };
 use treering_domain::{ConversationId, Namespace, Position, Revision, ShardId};
 
 #[cfg(unix)]
-use super::held::Held as Folder;
+use super::guarded_folder::GuardedFolder as Folder;
 #[cfg(not(unix))]
 use tantivy::directory::MmapDirectory as Folder;
 
@@ -105,7 +105,7 @@ impl Default for SearchOptions {
 
 impl SearchOptions {
     /// The options for catching up.
-    fn hurried(&self) -> Self {
+    fn catch_up_options(&self) -> Self {
         let threads = self.hurried_threads.max(1);
         Self {
             writer_threads: threads,
@@ -128,7 +128,7 @@ pub struct SearchIndex {
     /// Held while segments are merged by `joining`.
     pub(super) joining: Arc<Mutex<()>>,
     reader: IndexReader,
-    published: RwLock<Published>,
+    published: RwLock<PublishedState>,
     state: Mutex<WriterState>,
 }
 
@@ -152,7 +152,7 @@ pub(super) enum Merges {
 
 /// The state that searches read.
 #[derive(Clone)]
-pub(super) struct Published {
+pub(super) struct PublishedState {
     pub(crate) searcher: Searcher,
     pub(crate) columns: OpenColumns,
     pub(crate) reached: Position,
@@ -170,7 +170,7 @@ pub(super) struct WriterState {
     changed_at: Option<Instant>,
     /// There are documents or erasures to commit, not only a mark.
     has_operations: bool,
-    noted: files::Noted,
+    noted: files::RecordedFiles,
     /// The index is catching up.
     hurried: bool,
 }
@@ -215,7 +215,7 @@ impl SearchIndex {
             return Err(rebuild("it does not exist"));
         }
         let unreadable = |error| unreadable(dir, error);
-        let directory = Unchanged::open(dir).map_err(|error| unreadable(error.into()))?;
+        let directory = OverlayFolder::open(dir).map_err(|error| unreadable(error.into()))?;
         let index = Index::open(directory).map_err(unreadable)?;
         let fields = Fields::new();
         if index.schema() != fields.schema {
@@ -267,7 +267,7 @@ impl SearchIndex {
     ) -> Result<Self, IndexError> {
         // tantivy reports some damage by a panic.
         let open = || Self::opened(index, fields, dir, options, merges);
-        contained_damage(open)
+        damage_of_panic(open)
     }
 
     fn opened(
@@ -291,7 +291,7 @@ impl SearchIndex {
         if options.verify == VerifyOnOpen::Checksums {
             verify(&index, dir)?;
         }
-        if let Some(name) = files::not_as_noted(dir, &metas.segments) {
+        if let Some(name) = files::find_changed_file(dir, &metas.segments) {
             return Err(rebuild(format!("{name} was replaced")));
         }
         let writer = open_writer(&index, dir, &options, merges)?;
@@ -310,7 +310,7 @@ impl SearchIndex {
             durable_at: now,
             changed_at: None,
             has_operations: false,
-            noted: files::Noted::new(),
+            noted: files::RecordedFiles::new(),
             hurried: false,
         };
         let this = Self {
@@ -321,7 +321,7 @@ impl SearchIndex {
             merges,
             joining: Arc::default(),
             reader,
-            published: RwLock::new(Published {
+            published: RwLock::new(PublishedState {
                 columns: OpenColumns::of(&searcher, None),
                 searcher,
                 reached,
@@ -411,8 +411,8 @@ impl SearchIndex {
             return Ok(());
         }
         let (options, merges) = match (hurried, self.merges) {
-            (true, Merges::AsTheyCome) => (self.options.hurried(), Merges::WhenMany),
-            (true, merges) => (self.options.hurried(), merges),
+            (true, Merges::AsTheyCome) => (self.options.catch_up_options(), Merges::WhenMany),
+            (true, merges) => (self.options.catch_up_options(), merges),
             (false, merges) => (self.options.clone(), merges),
         };
         self.change_writer(&mut state, &options, merges)?;
@@ -577,7 +577,7 @@ impl SearchIndex {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn published(&self) -> Published {
+    pub(super) fn published(&self) -> PublishedState {
         self.published
             .read()
             .unwrap_or_else(PoisonError::into_inner)

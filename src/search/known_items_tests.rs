@@ -145,7 +145,7 @@ fn ranked_by_texts(
     };
     let first = results.hits.iter().take(results.as_typed.hits);
     let standings = first.map(|hit| results.as_typed.standing(passage(hit)));
-    AsTyped::reorder(standings.collect(), &mut results, &query);
+    VerbatimQuery::reorder(standings.collect(), &mut results, &query);
     results.hits.iter().map(|hit| hit.position.offset).collect()
 }
 

@@ -12,57 +12,57 @@
 
 pub mod analyser;
 mod arguments;
-mod as_typed;
-mod best;
-mod chosen;
 mod columns;
-mod copies;
+mod conversation_set;
 pub mod document;
+mod duplicates;
 mod error;
 mod exclusion;
 mod files;
 #[cfg(unix)]
-mod held;
+mod guarded_folder;
 mod hits;
+mod idle_merge;
 mod index;
-mod joining;
-mod looked_for;
 mod memory;
 mod names;
+mod overlay_folder;
 pub mod pattern;
 mod plan;
 mod query;
+mod query_terms;
 mod rank;
 mod refusal;
 mod schema;
-mod small_words;
 mod snippet;
+mod stop_words;
 mod sweep;
 pub mod syntax;
 mod term_pattern;
-mod unchanged;
+mod top_k;
+mod verbatim;
 
 pub use arguments::{CallTarget, call_target, call_text};
-pub use as_typed::{AsTyped, Standing};
-pub use chosen::ChosenConversations;
-pub use copies::{CopyPlace, HitCopies};
+pub use conversation_set::ChosenConversations;
 pub use document::{
     Passage, SearchableEvent, is_reasoning_at, passage_at, passages, searchable_text,
 };
+pub use duplicates::{DuplicatePlace, HitDuplicates};
 pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
-pub use looked_for::TypedNames;
-pub use memory::{HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory, TooMany};
+pub use memory::{ExceededBound, HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory};
 pub use pattern::Pattern;
 pub use query::{
-    Copies, FoundNames, Hit, LineageSegment, Scope, SearchFilters, SearchQuery, SearchResults,
-    Wholeness,
+    DuplicateHandling, FoundNames, Hit, LineageSegment, NameCompleteness, Scope, SearchFilters,
+    SearchQuery, SearchResults,
 };
+pub use query_terms::QueryNames;
 pub use rank::Scores;
 pub use snippet::{Snippet, Snippeter};
 pub use sweep::Candidates;
-pub use syntax::{QUERY_BYTES_MAX, QueryError, Reading};
+pub use syntax::{QUERY_BYTES_MAX, QueryError, QuerySyntax};
 pub use term_pattern::check_globs;
+pub use verbatim::{VerbatimMatch, VerbatimQuery};
 
 #[cfg(test)]
 mod bounds_tests;

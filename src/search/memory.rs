@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     error::IndexSearchError,
-    query::{Copies, SearchQuery},
+    query::{DuplicateHandling, SearchQuery},
 };
 
 /// Memory that a search may hold besides its answer, in bytes, for data that grows with the store:
@@ -43,7 +43,7 @@ impl SearchMemory {
     }
 
     /// Returns a reservation, empty at first.
-    pub fn holding(&self, what: TooMany) -> HeldMemory {
+    pub fn holding(&self, what: ExceededBound) -> HeldMemory {
         HeldMemory {
             memory: self.clone(),
             bytes: 0,
@@ -54,7 +54,7 @@ impl SearchMemory {
 
 /// What a search holds too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TooMany {
+pub enum ExceededBound {
     /// Conversations selected by filters.
     Chosen,
     /// Branches of conversations that have several.
@@ -67,7 +67,7 @@ pub enum TooMany {
     Texts,
 }
 
-impl std::fmt::Display for TooMany {
+impl std::fmt::Display for ExceededBound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Chosen => {
@@ -99,7 +99,7 @@ impl std::fmt::Display for TooMany {
 pub struct HeldMemory {
     memory: SearchMemory,
     bytes: usize,
-    what: TooMany,
+    what: ExceededBound,
 }
 
 impl HeldMemory {
@@ -142,10 +142,10 @@ pub(super) enum Groups {
 
 impl Groups {
     pub(crate) fn new(query: &SearchQuery) -> Self {
-        let held = query.memory.holding(TooMany::Texts);
+        let held = query.memory.holding(ExceededBound::Texts);
         match query.copies {
-            Copies::Each => Self::Events(EventSet::new(held)),
-            Copies::Folded => Self::Texts(HashSet::new(), held),
+            DuplicateHandling::Each => Self::Events(EventSet::new(held)),
+            DuplicateHandling::Folded => Self::Texts(HashSet::new(), held),
         }
     }
 
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     fn set(memory: &SearchMemory, offsets: &[u64]) -> EventSet {
-        let mut set = EventSet::new(memory.holding(TooMany::Candidates));
+        let mut set = EventSet::new(memory.holding(ExceededBound::Candidates));
         for offset in offsets {
             set.insert(*offset).unwrap();
         }
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn search_memory_is_limited_and_freed() {
         let memory = SearchMemory::of(1_000);
-        let mut first = memory.holding(TooMany::Chosen);
+        let mut first = memory.holding(ExceededBound::Chosen);
         first.more(900).unwrap();
-        let mut events = EventSet::new(memory.holding(TooMany::Candidates));
+        let mut events = EventSet::new(memory.holding(ExceededBound::Candidates));
         let refused = events.insert(64 * 20).unwrap_err();
         assert!(
             refused.to_string().contains("use a longer word"),

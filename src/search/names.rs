@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{
     analyser::{AnalysedTerm, Analysis, TermForm, is_dense},
-    small_words::is_small,
+    stop_words::is_small,
 };
 
 /// Signs that join the parts of one name. A colon joins only as `::`, `://` or `:\`.

@@ -21,8 +21,8 @@ use tantivy::{
 
 use super::{
     analyser::{Analyser, Analysis, TermForm, is_dense},
-    chosen::{ChosenConversations, each_number},
     columns::span,
+    conversation_set::{ChosenConversations, each_number},
     exclusion::Exclusion,
     query::{LineageSegment, Scope, SearchFilters, SearchQuery},
     schema::{
@@ -330,11 +330,11 @@ impl Planner<'_> {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
         }
         if let Some(Scope::Lineage(segments)) = &asked.scope {
-            let only = only_lineage(segments, Others::Hidden);
+            let only = only_lineage(segments, OtherConversations::Hidden);
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
         if !asked.shown.is_empty() {
-            let only = || only_lineage(&asked.shown, Others::Shown);
+            let only = || only_lineage(&asked.shown, OtherConversations::Shown);
             let only = self.only_shown.get_or_init(only).box_clone();
             clauses.push((Occur::Must, constant(only, 0.0)));
         }
@@ -463,13 +463,13 @@ pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
 
 /// Whether conversations without a segment match.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Others {
+enum OtherConversations {
     Hidden,
     Shown,
 }
 
 /// Matches passages of each segment's own branch, up to its revision.
-fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
+fn only_lineage(segments: &[LineageSegment], others: OtherConversations) -> Box<dyn Query> {
     let mut segments = segments.to_vec();
     segments.sort_unstable_by_key(|segment| segment.conversation);
     let conversations = segments.iter().map(|segment| segment.conversation);
@@ -500,7 +500,7 @@ fn only_lineage(segments: &[LineageSegment], others: Others) -> Box<dyn Query> {
             let (Some(ordinal), Some(branch)) = (ordinal, branch) else {
                 return false;
             };
-            if others == Others::Shown && !known.contains(&ordinal) {
+            if others == OtherConversations::Shown && !known.contains(&ordinal) {
                 return true;
             }
             let up_to = by_ordinal.get(&(ordinal, branch));

@@ -382,7 +382,7 @@ fn block_skipping_equals_exhaustive_scoring() {
         };
         queries += 1;
         let short = index.search(&query);
-        let long = index.search_by(&query, query::Way::Exhaustive);
+        let long = index.search_by(&query, query::SearchStrategy::Exhaustive);
         match (short, long) {
             (Ok(short), Ok(long)) => {
                 hits += short.hits.len();
@@ -390,7 +390,10 @@ fn block_skipping_equals_exhaustive_scoring() {
                 if !alike(&short.hits, &long.hits) {
                     others += 1;
                     // Then other passages with equal scores were the last to be reranked.
-                    let pools = [query::Way::Shortest, query::Way::Exhaustive];
+                    let pools = [
+                        query::SearchStrategy::Shortest,
+                        query::SearchStrategy::Exhaustive,
+                    ];
                     let [short, long] = pools.map(|way| index.pool(&query, way));
                     assert_eq!(short.len(), POOL, "{query:?}");
                     assert!(near_all(&short, &long), "{query:?}: {short:?} {long:?}");

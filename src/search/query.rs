@@ -6,21 +6,21 @@ use tantivy::{Term, query::Query};
 
 use super::{
     analyser::Analyser,
-    as_typed::AsTyped,
-    best::Best,
-    chosen::ChosenConversations,
+    conversation_set::ChosenConversations,
     error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
-    index::{Published, SearchIndex},
-    looked_for::{TypedNames, WholeNames},
+    index::{PublishedState, SearchIndex},
     memory::SearchMemory,
     plan::{NamespaceStatistics, Planner, Purpose},
+    query_terms::{QueryNames, WholeNames},
     rank::{POOL, Scores, Words, rescore},
-    syntax::{self, QueryError, Reading},
+    syntax::{self, QueryError, QuerySyntax},
     term_pattern::check_globs,
+    top_k::TopSearch,
+    verbatim::VerbatimQuery,
 };
-use treering_base::contained::contained;
-use treering_base::stop;
+use treering_base::cancel;
+use treering_base::catch_panics::catch_panics;
 use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };
@@ -44,16 +44,16 @@ pub struct SearchQuery {
     /// The text to search for.
     pub text: String,
     /// How the text is parsed.
-    pub reading: Reading,
+    pub reading: QuerySyntax,
     /// Most hits to return.
     pub limit: usize,
     /// Hits to skip.
     pub offset: usize,
     /// Returns the first hits too, even those before the page, when reading their texts can refine
-    /// their order. [`AsTyped::reorder`] then cuts out the page.
+    /// their order. [`VerbatimQuery::reorder`] then cuts out the page.
     pub told_by_text: bool,
     /// Whether events with equal text are collapsed into one hit.
-    pub copies: Copies,
+    pub copies: DuplicateHandling,
     /// Counts all matches, not only the first `COUNTED_MAX`.
     pub count_all: bool,
     /// The conversations or the branch; `None` for all conversations.
@@ -74,11 +74,11 @@ impl SearchQuery {
         Self {
             namespace,
             text: text.into(),
-            reading: Reading::default(),
+            reading: QuerySyntax::default(),
             limit: 10,
             offset: 0,
             told_by_text: false,
-            copies: Copies::Folded,
+            copies: DuplicateHandling::Folded,
             count_all: false,
             scope: None,
             shown: Arc::default(),
@@ -91,7 +91,7 @@ impl SearchQuery {
 /// Whether events of one kind with equal text are collapsed, such as a file that was read twice or
 /// a session that was imported twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Copies {
+pub enum DuplicateHandling {
     /// They are one hit: the best of them.
     #[default]
     Folded,
@@ -152,7 +152,7 @@ pub struct SearchResults {
     /// The rank of the first of these hits, from 0.
     pub first: usize,
     /// How the texts of the first hits can refine their order.
-    pub as_typed: AsTyped,
+    pub as_typed: VerbatimQuery,
     /// The number of hits on all pages.
     pub total: u64,
     /// Counting stopped at `total`; there are more hits.
@@ -160,7 +160,7 @@ pub struct SearchResults {
     /// The log position up to which the index was searched.
     pub reached: Position,
     /// How the query was parsed.
-    pub read_as: Reading,
+    pub read_as: QuerySyntax,
     /// The names in the query, and how completely they were found.
     pub names: FoundNames,
 }
@@ -169,14 +169,14 @@ pub struct SearchResults {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundNames {
     /// The names; empty when the query has none to look up.
-    pub typed: TypedNames,
+    pub typed: QueryNames,
     /// How completely they were found.
-    pub found: Wholeness,
+    pub found: NameCompleteness,
 }
 
 /// How completely names were found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wholeness {
+pub enum NameCompleteness {
     /// At most their parts were found.
     #[default]
     Parts,
@@ -214,7 +214,7 @@ pub struct Hit {
     pub scores: Scores,
     /// The share of the query that stands close together in the passage, 0 to 1. It is 0 for hits
     /// after the reranked ones, where it is not known.
-    pub together: f32,
+    pub phrase_score: f32,
     /// Equal for hits of one kind whose events have equal text.
     pub text_hash: u64,
     /// The offset of the passage's first byte in the event's text;
@@ -229,43 +229,47 @@ impl SearchIndex {
     /// [`IndexSearchError::Query`] for a query that cannot be searched; other variants for a page
     /// or filter over its limit, or a damaged index.
     pub fn search(&self, query: &SearchQuery) -> Result<SearchResults, IndexSearchError> {
-        self.search_by(query, Way::Shortest)
+        self.search_by(query, SearchStrategy::Shortest)
     }
 
     pub(super) fn search_by(
         &self,
         query: &SearchQuery,
-        way: Way,
+        way: SearchStrategy,
     ) -> Result<SearchResults, IndexSearchError> {
         check_bounds(query)?;
         let planned = self.planned(query, way)?;
         let published = self.published();
-        guarded(|| self.run(&published, &planned, query))
+        catch_search_panics(|| self.run(&published, &planned, query))
     }
 
     /// Returns the scores of the passages to rerank, before reranking.
     #[cfg(test)]
-    pub(super) fn pool(&self, query: &SearchQuery, way: Way) -> Vec<f32> {
+    pub(super) fn pool(&self, query: &SearchQuery, way: SearchStrategy) -> Vec<f32> {
         let planned = self.planned(query, way).unwrap();
         let published = self.published();
         let statistics =
             NamespaceStatistics::of(&published.searcher, &self.fields, &query.namespace).unwrap();
-        let best = Best::new(&published, &statistics, &planned, query).unwrap();
+        let best = TopSearch::new(&published, &statistics, &planned, query).unwrap();
         let found = best.find(POOL).unwrap();
         found.into_iter().map(|(score, _)| score).collect()
     }
 
-    fn planned(&self, query: &SearchQuery, way: Way) -> Result<Planned, IndexSearchError> {
+    fn planned(
+        &self,
+        query: &SearchQuery,
+        way: SearchStrategy,
+    ) -> Result<PlannedQuery, IndexSearchError> {
         let (parsed, read_as) = syntax::read(&query.text, query.reading)?;
         let mut planner = self.planner(query);
         planner.prepare(&parsed, read_as);
         let words = planner.query(&parsed).ok_or(QueryError::Empty)?;
-        Ok(Planned {
+        Ok(PlannedQuery {
             read_as,
-            looked_for: planner.looked_for(&parsed),
+            looked_for: planner.query_terms(&parsed),
             query: planner.filtered(words.box_clone(), query),
             filter_tags: planner.filter_tags(&query.filters),
-            is_prunable: planner.is_flat && way == Way::Shortest,
+            is_prunable: planner.is_flat && way == SearchStrategy::Shortest,
             whole: planner.whole_names(&parsed, words.as_ref(), query),
             words,
             counted: {
@@ -293,18 +297,18 @@ impl SearchIndex {
 
     fn run(
         &self,
-        published: &Published,
-        planned: &Planned,
+        published: &PublishedState,
+        planned: &PlannedQuery,
         query: &SearchQuery,
     ) -> Result<SearchResults, IndexSearchError> {
         let searcher = &published.searcher;
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
-        let best = Best::new(published, &statistics, planned, query)?;
+        let best = TopSearch::new(published, &statistics, planned, query)?;
         let mut results = SearchResults {
             hits: Vec::new(),
             first: query.offset,
-            as_typed: AsTyped::default(),
+            as_typed: VerbatimQuery::default(),
             total: 0,
             more_than_total: false,
             reached: published.reached,
@@ -329,7 +333,7 @@ impl SearchIndex {
                 typed,
                 found: whole,
             } = &results.names;
-            results.as_typed = AsTyped::of(query, planned.read_as, typed, *whole);
+            results.as_typed = VerbatimQuery::of(query, planned.read_as, typed, *whole);
             if query.told_by_text && query.offset < results.as_typed.hits {
                 results.first = 0;
                 last = last.max(results.as_typed.hits);
@@ -358,21 +362,21 @@ impl SearchIndex {
 }
 
 /// Runs a read of the index, in which tantivy reports some damage by a panic.
-pub(super) fn contained_damage<T, E: From<IndexError>>(
+pub(super) fn damage_of_panic<T, E: From<IndexError>>(
     look: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
-    contained(look).unwrap_or_else(|_| {
+    catch_panics(look).unwrap_or_else(|_| {
         let reason = "a segment cannot be read".to_owned();
         Err(IndexError::NeedsRebuild { reason }.into())
     })
 }
 
 /// The same for a search. Once it is cancelled, any result becomes `Stopped`.
-pub(super) fn guarded<T>(
+pub(super) fn catch_search_panics<T>(
     look: impl FnOnce() -> Result<T, IndexSearchError>,
 ) -> Result<T, IndexSearchError> {
-    let looked = contained_damage(look);
-    match stop::is_wanted() {
+    let looked = damage_of_panic(look);
+    match cancel::is_wanted() {
         true => looked,
         false => Err(IndexSearchError::Stopped),
     }
@@ -380,7 +384,7 @@ pub(super) fn guarded<T>(
 
 /// How the best hits are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum SearchStrategy {
     /// By looking at as few matches as possible.
     Shortest,
     /// By looking at all matches: the reference in tests.
@@ -397,8 +401,8 @@ pub(super) struct Total {
 }
 
 /// The tantivy queries of a search.
-pub(super) struct Planned {
-    pub(crate) read_as: Reading,
+pub(super) struct PlannedQuery {
+    pub(crate) read_as: QuerySyntax,
     /// The typed words, with filters.
     pub(crate) query: Box<dyn Query>,
     /// The typed words, without filters.

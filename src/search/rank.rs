@@ -14,8 +14,8 @@ use tantivy::{
 };
 
 use super::{
-    best::Found, columns::OpenColumns, error::IndexError, hits::unreadable,
-    plan::NamespaceStatistics,
+    columns::OpenColumns, error::IndexError, hits::unreadable, plan::NamespaceStatistics,
+    top_k::TopPassages,
 };
 use treering_domain::EventKind;
 
@@ -142,17 +142,17 @@ pub(super) enum Tier {
 
 /// A scored passage, before it becomes a hit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scored {
+pub(super) struct ScoredPassage {
     pub(crate) scores: Scores,
     pub(crate) address: DocAddress,
     pub(crate) tier: Tier,
     /// The share of the query that stands close together.
-    pub(crate) together: f32,
+    pub(crate) phrase_score: f32,
 }
 
 /// The matches of a passage that is reranked.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct PassageMatches {
     /// The position and the number of the unit.
     matches: Vec<(u32, u16)>,
     names: f32,
@@ -168,8 +168,8 @@ pub(super) fn rescore(
     statistics: &NamespaceStatistics<'_>,
     field: Field,
     words: &Words,
-    found: &Found,
-) -> Result<Vec<Scored>, IndexError> {
+    found: &TopPassages,
+) -> Result<Vec<ScoredPassage>, IndexError> {
     let passages = &found.passages;
     let mut scored = Vec::with_capacity(passages.len());
     for (place, &(score, address)) in passages.iter().enumerate() {
@@ -180,7 +180,7 @@ pub(super) fn rescore(
             }
             false => OTHER_SHARE,
         };
-        scored.push(Scored {
+        scored.push(ScoredPassage {
             scores: Scores {
                 words: score,
                 kind,
@@ -191,16 +191,16 @@ pub(super) fn rescore(
                 true => Tier::SomeWhole,
                 false => Tier::Parts,
             },
-            together: 0.0,
+            phrase_score: 0.0,
         });
     }
     let pool = &mut scored[..passages.len().min(POOL)];
-    let look = Look::new(statistics, field, words).map_err(unreadable)?;
+    let look = RankContext::new(statistics, field, words).map_err(unreadable)?;
     look.at(pool).map_err(unreadable)?;
     Ok(scored)
 }
 
-struct Look<'a> {
+struct RankContext<'a> {
     statistics: &'a NamespaceStatistics<'a>,
     field: Field,
     units: Vec<&'a QueryWord>,
@@ -218,7 +218,7 @@ struct Look<'a> {
     average_length: f32,
 }
 
-impl<'a> Look<'a> {
+impl<'a> RankContext<'a> {
     fn new(
         statistics: &'a NamespaceStatistics<'a>,
         field: Field,
@@ -259,7 +259,7 @@ impl<'a> Look<'a> {
         })
     }
 
-    fn at(&self, pool: &mut [Scored]) -> tantivy::Result<()> {
+    fn at(&self, pool: &mut [ScoredPassage]) -> tantivy::Result<()> {
         let mut by_segment: HashMap<u32, Vec<(DocId, usize)>> = HashMap::new();
         for (place, scored) in pool.iter().enumerate() {
             let docs = by_segment.entry(scored.address.segment_ord).or_default();
@@ -275,10 +275,14 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    fn look_into(&self, segment: u32, docs: &[(DocId, usize)]) -> tantivy::Result<Vec<Seen>> {
+    fn look_into(
+        &self,
+        segment: u32,
+        docs: &[(DocId, usize)],
+    ) -> tantivy::Result<Vec<PassageMatches>> {
         let reader = self.statistics.searcher.segment_reader(segment);
         let index = reader.inverted_index(self.field)?;
-        let mut seen = vec![Seen::default(); docs.len()];
+        let mut seen = vec![PassageMatches::default(); docs.len()];
         let lengths = reader.get_fieldnorms_reader(self.field)?;
         for (seen, (doc, _)) in seen.iter_mut().zip(docs) {
             seen.length = lengths.fieldnorm(*doc);
@@ -319,7 +323,7 @@ impl<'a> Look<'a> {
         Ok(seen)
     }
 
-    fn score(&self, mut seen: Seen, scored: &mut Scored) {
+    fn score(&self, mut seen: PassageMatches, scored: &mut ScoredPassage) {
         seen.matches.sort_unstable();
         if scored.tier != Tier::Parts && self.has_all_whole(&seen) {
             scored.tier = Tier::AllWhole;
@@ -337,7 +341,7 @@ impl<'a> Look<'a> {
             let above = ((share - BY_CHANCE) / (1.0 - BY_CHANCE)).max(0.0);
             above * above
         };
-        scored.together = nearness;
+        scored.phrase_score = nearness;
         let scores = &mut scored.scores;
         scores.order =
             ORDER_WEIGHT * most(order) * self.worth_of_all + PAIRS_WEIGHT * self.pairs(&seen);
@@ -349,7 +353,7 @@ impl<'a> Look<'a> {
     }
 
     /// Returns whether a passage has whole all names that come first.
-    fn has_all_whole(&self, seen: &Seen) -> bool {
+    fn has_all_whole(&self, seen: &PassageMatches) -> bool {
         let is_there = |(number, (name, _)): (usize, &(&Name, f32))| {
             let is_one = seen.wholes & (1 << number) != 0;
             !name.comes_first || is_one || self.has_row(&seen.matches, &name.units)
@@ -375,7 +379,7 @@ impl<'a> Look<'a> {
     }
 
     /// Returns BM25 of adjacent query words that are adjacent here.
-    fn pairs(&self, seen: &Seen) -> f32 {
+    fn pairs(&self, seen: &PassageMatches) -> f32 {
         let mut counts = vec![0_u32; self.units.len()];
         for (index, &(at, unit)) in seen.matches.iter().enumerate() {
             let place = self.units[usize::from(unit)].position;

@@ -10,7 +10,7 @@ use super::{
     query::SearchQuery,
     rank::SMALL_SHARE,
     schema::{namespace_tag, text_term},
-    small_words::is_small,
+    stop_words::is_small,
     syntax::{self, ClauseRole, Node},
 };
 

@@ -14,16 +14,16 @@ use tantivy::{
 use super::{
     columns::Columns,
     error::IndexSearchError,
-    hits::{self, Ranked, unreadable},
-    index::{Published, SearchIndex},
-    memory::{EventSet, HeldMemory, SearchMemory, TooMany},
+    hits::{self, RankedPassage, unreadable},
+    index::{PublishedState, SearchIndex},
+    memory::{EventSet, ExceededBound, HeldMemory, SearchMemory},
     pattern::{Needs, Pattern},
     plan::Purpose,
-    query::{Copies, Hit, SearchQuery, check_bounds, guarded},
+    query::{DuplicateHandling, Hit, SearchQuery, catch_search_panics, check_bounds},
     rank::Scores,
     syntax::{self, QueryError},
 };
-use treering_base::stop;
+use treering_base::cancel;
 use treering_domain::{ConversationId, Position, TimestampMicros};
 
 /// Most events on which a pattern is tried. Each takes 32 bytes, twice; reading the texts of
@@ -36,7 +36,7 @@ const COUNT_BYTES: usize = 96;
 /// An event that a pattern may match, with one of its passages. Ordered by time, newest first, then
 /// by recording, newest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct EventCandidate {
     happened_at: Reverse<TimestampMicros>,
     position: Reverse<Position>,
     address: DocAddress,
@@ -44,8 +44,8 @@ struct Place {
 
 /// Events that a pattern may match, newest first. Each must be verified on its text.
 pub struct Candidates {
-    published: Published,
-    places: Vec<Place>,
+    published: PublishedState,
+    places: Vec<EventCandidate>,
     /// Their memory.
     _held: HeldMemory,
     /// There are older ones.
@@ -62,16 +62,16 @@ impl Candidates {
     /// [`IndexSearchError`] for a damaged index.
     pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, IndexSearchError> {
         let rest = self.places.get(from..).unwrap_or_default();
-        let ranked = |place: &Place| Ranked {
+        let ranked = |place: &EventCandidate| RankedPassage {
             address: place.address,
             score: 0.0,
             scores: Scores::default(),
-            together: 0.0,
+            phrase_score: 0.0,
             position: place.position.0,
             byte_start: 0,
         };
-        let page: Vec<Ranked> = rest.iter().take(count).map(ranked).collect();
-        guarded(|| Ok(hits::read(&self.published.columns, &page)?))
+        let page: Vec<RankedPassage> = rest.iter().take(count).map(ranked).collect();
+        catch_search_panics(|| Ok(hits::read(&self.published.columns, &page)?))
     }
 }
 
@@ -94,15 +94,15 @@ impl SearchIndex {
                 |piece: &str| events_of(&published, planner.piece(piece).as_ref(), &query.memory);
             let wanted = having_needs(pattern.needs(), &having)?;
             let all = planner.filtered(planner.all(), query);
-            let held = query.memory.holding(TooMany::Candidates);
-            let mut newest = Newest::new(CANDIDATES_MAX, held);
+            let held = query.memory.holding(ExceededBound::Candidates);
+            let mut newest = NewestCollector::new(CANDIDATES_MAX, held);
             each_match(&published, all.as_ref(), |columns, address| {
                 let (position, _) = columns.place(address.doc_id)?;
                 if wanted
                     .as_ref()
                     .is_none_or(|wanted| wanted.contains(position.offset))
                 {
-                    newest.push(Place {
+                    newest.push(EventCandidate {
                         happened_at: Reverse(columns.happened_at(address.doc_id)?),
                         position: Reverse(position),
                         address,
@@ -112,7 +112,7 @@ impl SearchIndex {
             })?;
             Ok(newest.into_sorted())
         };
-        let (places, more, held) = guarded(find)?;
+        let (places, more, held) = catch_search_panics(find)?;
         Ok(Candidates {
             places,
             more,
@@ -141,10 +141,10 @@ impl SearchIndex {
         let published = self.published();
         let count = || {
             let mut counts: HashMap<ConversationId, u64> = HashMap::new();
-            let mut seen = EventSet::new(query.memory.holding(TooMany::Matching));
-            let mut held = query.memory.holding(TooMany::Matching);
+            let mut seen = EventSet::new(query.memory.holding(ExceededBound::Matching));
+            let mut held = query.memory.holding(ExceededBound::Matching);
             each_match(&published, matching.as_ref(), |columns, address| {
-                if seen.insert(columns.group(address.doc_id, Copies::Each)?)? {
+                if seen.insert(columns.group(address.doc_id, DuplicateHandling::Each)?)? {
                     match counts.entry(columns.conversation(address.doc_id)?) {
                         Entry::Occupied(mut count) => *count.get_mut() += 1,
                         Entry::Vacant(first) => {
@@ -159,7 +159,7 @@ impl SearchIndex {
             counts.sort_unstable_by_key(|(id, count)| (Reverse(*count), *id));
             Ok(counts)
         };
-        guarded(count)
+        catch_search_panics(count)
     }
 }
 
@@ -193,11 +193,11 @@ fn having_needs(
 
 /// Returns the events of all matches.
 fn events_of(
-    published: &Published,
+    published: &PublishedState,
     query: &dyn Query,
     memory: &SearchMemory,
 ) -> Result<EventSet, IndexSearchError> {
-    let mut events = EventSet::new(memory.holding(TooMany::Candidates));
+    let mut events = EventSet::new(memory.holding(ExceededBound::Candidates));
     each_match(published, query, |columns, address| {
         events.insert(columns.place(address.doc_id)?.0.offset)?;
         Ok(())
@@ -206,14 +206,14 @@ fn events_of(
 }
 
 /// Collects the first `max` places, in memory for twice as many.
-struct Newest {
+struct NewestCollector {
     max: usize,
-    places: Vec<Place>,
+    places: Vec<EventCandidate>,
     held: HeldMemory,
     more: bool,
 }
 
-impl Newest {
+impl NewestCollector {
     fn new(max: usize, held: HeldMemory) -> Self {
         Self {
             max,
@@ -223,12 +223,12 @@ impl Newest {
         }
     }
 
-    fn push(&mut self, place: Place) -> Result<(), IndexSearchError> {
+    fn push(&mut self, place: EventCandidate) -> Result<(), IndexSearchError> {
         let before = self.places.capacity();
         self.places.push(place);
         let more = self.places.capacity() - before;
         if more > 0 {
-            self.held.more(more * size_of::<Place>())?;
+            self.held.more(more * size_of::<EventCandidate>())?;
         }
         if self.places.len() >= self.max.saturating_mul(2) {
             self.cut();
@@ -245,11 +245,11 @@ impl Newest {
     }
 
     /// Returns the places, whether there are more, and their memory.
-    fn into_sorted(mut self) -> (Vec<Place>, bool, HeldMemory) {
+    fn into_sorted(mut self) -> (Vec<EventCandidate>, bool, HeldMemory) {
         self.cut();
         self.places.shrink_to_fit();
         self.held
-            .shrink_to(self.places.capacity() * size_of::<Place>());
+            .shrink_to(self.places.capacity() * size_of::<EventCandidate>());
         (self.places, self.more, self.held)
     }
 }
@@ -266,7 +266,7 @@ impl StopCheck {
     pub(crate) fn check(&mut self) -> Result<(), IndexSearchError> {
         let is_due = self.0.is_multiple_of(Self::EVERY);
         self.0 = self.0.wrapping_add(1);
-        match is_due && !stop::is_wanted() {
+        match is_due && !cancel::is_wanted() {
             true => Err(IndexSearchError::Stopped),
             false => Ok(()),
         }
@@ -275,7 +275,7 @@ impl StopCheck {
 
 /// Visits all matching passages until the search is cancelled.
 pub(super) fn each_match(
-    published: &Published,
+    published: &PublishedState,
     query: &dyn Query,
     mut each: impl FnMut(&Columns, DocAddress) -> Result<(), IndexSearchError>,
 ) -> Result<(), IndexSearchError> {

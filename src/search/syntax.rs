@@ -21,7 +21,7 @@
 
 use std::ops::Range;
 
-use super::small_words::is_small;
+use super::stop_words::is_small;
 
 /// Longest query, in bytes. An error message with its stack trace fits; longer ones are pasted
 /// texts, not queries.
@@ -109,7 +109,7 @@ enum Token {
 
 /// How a text is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Reading {
+pub enum QuerySyntax {
     /// As words, unless all of it looks like a deliberate query.
     #[default]
     Guess,
@@ -124,16 +124,16 @@ pub enum Reading {
 ///
 /// # Errors
 /// [`QueryError`] when it exceeds a limit or has nothing to search for.
-pub fn read(text: &str, reading: Reading) -> Result<(Node, Reading), QueryError> {
+pub fn read(text: &str, reading: QuerySyntax) -> Result<(Node, QuerySyntax), QueryError> {
     let is_query = match reading {
-        Reading::Guess => is_meant(text),
-        Reading::Plain => false,
-        Reading::Query => true,
+        QuerySyntax::Guess => is_meant(text),
+        QuerySyntax::Plain => false,
+        QuerySyntax::Query => true,
     };
     if is_query {
-        return Ok((parse(text)?, Reading::Query));
+        return Ok((parse(text)?, QuerySyntax::Query));
     }
-    Ok((plain(text)?, Reading::Plain))
+    Ok((plain(text)?, QuerySyntax::Plain))
 }
 
 /// Splits a text into words at blanks. Of more than [`QUERY_CLAUSES_MAX`] words the first ones are
@@ -604,15 +604,15 @@ mod tests {
         ] {
             assert!(is_meant(query), "{query}");
         }
-        let (node, reading) = read("run -v NOT x -- y", Reading::Guess).unwrap();
-        assert_eq!(reading, Reading::Plain);
+        let (node, reading) = read("run -v NOT x -- y", QuerySyntax::Guess).unwrap();
+        assert_eq!(reading, QuerySyntax::Plain);
         let Node::Group(words) = node else { panic!() };
         assert!(words.iter().all(|(role, _)| *role == ClauseRole::Should));
         assert_eq!(words.len(), 5);
-        let (_, reading) = read("a -v", Reading::Query).unwrap();
-        assert_eq!(reading, Reading::Query);
-        assert_eq!(read("-- !", Reading::Plain), Err(QueryError::Empty));
-        assert!(read(&"x ".repeat(513), Reading::Plain).is_ok());
+        let (_, reading) = read("a -v", QuerySyntax::Query).unwrap();
+        assert_eq!(reading, QuerySyntax::Query);
+        assert_eq!(read("-- !", QuerySyntax::Plain), Err(QueryError::Empty));
+        assert!(read(&"x ".repeat(513), QuerySyntax::Plain).is_ok());
     }
 
     // People and models paste anything: how each text is parsed is fixed here.

@@ -134,9 +134,9 @@ impl TermPattern {
 
 /// The current steps, a bit each.
 #[derive(Clone, Debug)]
-pub(super) struct Places(Vec<u64>);
+pub(super) struct StepSet(Vec<u64>);
 
-impl Places {
+impl StepSet {
     fn none(steps: usize) -> Self {
         Self(vec![0; steps.div_ceil(64)])
     }
@@ -164,7 +164,7 @@ impl Places {
 
 impl TermPattern {
     /// Adds a step and those that follow without consuming a byte.
-    fn reach(&self, places: &mut Places, mut step: usize) {
+    fn reach(&self, places: &mut StepSet, mut step: usize) {
         // If it is present, so are the steps that follow it.
         while places.add(step) {
             match self.steps.get(step) {
@@ -185,25 +185,25 @@ impl TermPattern {
 }
 
 impl Automaton for TermPattern {
-    type State = Places;
+    type State = StepSet;
 
-    fn start(&self) -> Places {
-        let mut places = Places::none(self.steps.len());
+    fn start(&self) -> StepSet {
+        let mut places = StepSet::none(self.steps.len());
         self.reach(&mut places, 0);
         places
     }
 
-    fn is_match(&self, places: &Places) -> bool {
+    fn is_match(&self, places: &StepSet) -> bool {
         let is_end = |step| matches!(self.steps.get(step), Some(Step::Match));
         places.iter().any(is_end)
     }
 
-    fn can_match(&self, places: &Places) -> bool {
+    fn can_match(&self, places: &StepSet) -> bool {
         places.0.iter().any(|&word| word != 0)
     }
 
-    fn accept(&self, places: &Places, byte: u8) -> Places {
-        let mut next = Places::none(self.steps.len());
+    fn accept(&self, places: &StepSet, byte: u8) -> StepSet {
+        let mut next = StepSet::none(self.steps.len());
         let is_inner = (0x80..0xC0).contains(&byte);
         for at in places.iter() {
             let to = match self.steps.get(at) {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     fn is_match(pattern: &TermPattern, term: &str) -> bool {
-        let accept = |places: Places, byte| pattern.accept(&places, byte);
+        let accept = |places: StepSet, byte| pattern.accept(&places, byte);
         pattern.is_match(&term.bytes().fold(pattern.start(), accept))
     }
 

@@ -52,8 +52,8 @@ fn index_of(events: &[SearchableEvent]) -> SearchIndex {
 fn query(text: &str) -> SearchQuery {
     SearchQuery {
         limit: 100,
-        reading: Reading::Query,
-        copies: Copies::Each,
+        reading: QuerySyntax::Query,
+        copies: DuplicateHandling::Each,
         ..SearchQuery::new(namespace("default"), text)
     }
 }
@@ -357,7 +357,7 @@ fn text_as_typed_ranks_first() {
     ]);
     let first = |text: &str| {
         let query = SearchQuery {
-            reading: Reading::Guess,
+            reading: QuerySyntax::Guess,
             ..query(text)
         };
         found(&index, &query)[0]
@@ -385,12 +385,18 @@ fn pasted_command_finds_itself() {
         (places.collect::<Vec<_>>(), results.read_as)
     };
     let pasted = "go test ./... -run TestExplain -v";
-    assert_eq!(ask(pasted, Reading::Guess), (vec![1], Reading::Plain));
-    assert_eq!(ask("x NOT b AND c", Reading::Guess).0, [2]);
-    let excluded = ask("test AND NOT explain", Reading::Guess);
-    assert_eq!(excluded, (vec![], Reading::Query));
-    assert_eq!(ask(pasted, Reading::Query), (vec![], Reading::Query));
-    assert_eq!(ask("test AND NOT explain", Reading::Plain).0, [1, 2]);
+    assert_eq!(
+        ask(pasted, QuerySyntax::Guess),
+        (vec![1], QuerySyntax::Plain)
+    );
+    assert_eq!(ask("x NOT b AND c", QuerySyntax::Guess).0, [2]);
+    let excluded = ask("test AND NOT explain", QuerySyntax::Guess);
+    assert_eq!(excluded, (vec![], QuerySyntax::Query));
+    assert_eq!(
+        ask(pasted, QuerySyntax::Query),
+        (vec![], QuerySyntax::Query)
+    );
+    assert_eq!(ask("test AND NOT explain", QuerySyntax::Plain).0, [1, 2]);
 }
 
 // Text that the index excludes is never read: candidates must include every match.

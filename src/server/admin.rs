@@ -5,8 +5,8 @@ use tonic::{Request, Response, Status};
 
 use super::status::OrStatus;
 use super::{
-    call::{Call, Shared},
-    from_proto::Malformed,
+    call::{Call, ServiceContext},
+    from_proto::InvalidField,
     shutdown::Phase,
     to_proto,
 };
@@ -30,7 +30,7 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
 }
 
 /// A thin layer over the engine.
-pub(super) struct AdminService(pub(crate) Shared);
+pub(super) struct AdminService(pub(crate) ServiceContext);
 
 #[tonic::async_trait]
 impl Admin for AdminService {
@@ -72,7 +72,7 @@ impl Admin for AdminService {
         let pb::RebuildRequest { views, index } = request.into_inner();
         if !views && !index {
             let message = "neither views nor index is set: set at least one of them";
-            return Err(Malformed::new("views", message).into());
+            return Err(InvalidField::new("views", message).into());
         }
         let items = self.0.engine.rebuild(views, index);
         let items = items.map(|item| Ok(to_proto::rebuild_response(&item.or_status()?)));

@@ -7,7 +7,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::{
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
     guard::Caller,
     status::Refusal,
 };
@@ -41,7 +41,7 @@ pub(super) async fn command(
     let default = match creates(request.events.first()) {
         true if create.is_some() => {
             let message = "set either create_if_missing or a conversation_created event, not both";
-            return Err(Malformed::new("create_if_missing", message).into());
+            return Err(InvalidField::new("create_if_missing", message).into());
         }
         _ if create.is_some() => {
             let created = create.as_ref().map(|(created, _)| created);
@@ -130,23 +130,23 @@ pub(super) async fn command(
     })
 }
 
-fn encoded(body: &EventBody) -> Result<EncodedBody, Malformed> {
+fn encoded(body: &EventBody) -> Result<EncodedBody, InvalidField> {
     let bytes = body::encode(body);
     EncodedBody::received(body.kind(), bytes)
-        .map_err(|fault| Malformed::new("create_if_missing", fault.to_string()))
+        .map_err(|fault| InvalidField::new("create_if_missing", fault.to_string()))
 }
 
 /// Parses what a conversation is to be created with. Returns it with its bytes.
 fn create_if_missing(
     created: Option<pb::ConversationCreated>,
-) -> Result<Option<(ConversationCreated, EncodedBody)>, Malformed> {
+) -> Result<Option<(ConversationCreated, EncodedBody)>, InvalidField> {
     let Some(created) = created else {
         return Ok(None);
     };
     let kind = EventKind::ConversationCreated;
     let body = EncodedBody::received(kind, created.encode_to_vec().into()).map_err(|fault| {
         let field = format!("create_if_missing.{}", fault.field);
-        Malformed::new(field, fault.to_string())
+        InvalidField::new(field, fault.to_string())
     })?;
     match body.body() {
         EventBody::ConversationCreated(created) => Ok(Some((created.clone(), body.clone()))),
@@ -199,22 +199,22 @@ pub(super) async fn new_conversation(
 /// Checks an id that a client chooses for a new conversation.
 ///
 /// # Errors
-/// [`Malformed`] when it is a derived id (UUID version 8).
-pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, Malformed> {
+/// [`InvalidField`] when it is a derived id (UUID version 8).
+pub(super) fn chosen(field: &str, id: ConversationId) -> Result<ConversationId, InvalidField> {
     if is_derived(id) {
         let message = "is a UUID of version 8, which is reserved for derived ids; use version 4 or \
                        7, or leave it empty";
-        return Err(Malformed::new(field, message));
+        return Err(InvalidField::new(field, message));
     }
     Ok(id)
 }
 
-fn unnamed(field: &str) -> Malformed {
+fn unnamed(field: &str) -> InvalidField {
     let message = "is empty: only a batch that starts with conversation_created may omit it";
-    Malformed::new(field, message)
+    InvalidField::new(field, message)
 }
 
-fn in_event(index: usize, mut fault: Malformed) -> Malformed {
+fn in_event(index: usize, mut fault: InvalidField) -> InvalidField {
     fault.event_index = Some(index);
     fault
 }
@@ -224,7 +224,7 @@ fn new_event(
     index: usize,
     event: pb::NewEvent,
     conversation: ConversationId,
-) -> Result<NewEvent<EncodedBody>, Malformed> {
+) -> Result<NewEvent<EncodedBody>, InvalidField> {
     envelope::new_event_from_pb(event, conversation).map_err(|fault| {
         let field = match &fault {
             EnvelopeFault::MissingBody => "body".to_owned(),
@@ -244,7 +244,7 @@ fn new_event(
         };
         in_event(
             index,
-            Malformed::new(format!("events[{index}].{field}"), message),
+            InvalidField::new(format!("events[{index}].{field}"), message),
         )
     })
 }
@@ -254,11 +254,11 @@ fn new_event(
 struct Names<'a> {
     engine: &'a Engine,
     namespace: &'a Namespace,
-    last: Option<Named>,
+    last: Option<NamedConversation>,
 }
 
 /// A conversation that a request has named.
-struct Named {
+struct NamedConversation {
     text: String,
     id: ConversationId,
     /// It exists, or its id may be chosen for a new one.
@@ -282,7 +282,7 @@ impl<'a> Names<'a> {
         text: &str,
         creates: bool,
     ) -> Result<ConversationId, Refusal> {
-        let known = |last: &&Named| last.text == text && (last.is_checked || !creates);
+        let known = |last: &&NamedConversation| last.text == text && (last.is_checked || !creates);
         if let Some(last) = self.last.as_ref().filter(known) {
             return Ok(last.id);
         }
@@ -295,14 +295,14 @@ impl<'a> Names<'a> {
                 Err(_) if creates => {
                     let kind = EventKind::ConversationCreated;
                     let message = format!("must be a UUID, or empty, for {kind}");
-                    return Err(Malformed::new(field, message).into());
+                    return Err(InvalidField::new(field, message).into());
                 }
                 Err(_) => return Err(ReadError::ConversationNotFound { id }.into()),
             },
             Err(error) => return Err(error.into()),
         };
         let text = text.to_owned();
-        self.last = Some(Named {
+        self.last = Some(NamedConversation {
             text,
             id,
             is_checked,
@@ -322,7 +322,7 @@ impl<'a> Names<'a> {
             if key.is_none() {
                 let message = "is empty: create_if_missing needs a UUID, a name, or an \
                                idempotency_key to derive the id from";
-                return Err(Malformed::new(field, message).into());
+                return Err(InvalidField::new(field, message).into());
             }
             return new_conversation(self.engine, self.namespace, key).await;
         }
@@ -334,11 +334,11 @@ impl<'a> Names<'a> {
             created.map_or(("", ""), |of| (of.source.as_str(), of.source_id.as_str()));
         if !source_id.is_empty() && source_id != text {
             let message = "differs from conversation_id: leave it out";
-            return Err(Malformed::new("create_if_missing.source_id", message).into());
+            return Err(InvalidField::new("create_if_missing.source_id", message).into());
         }
         let there = self.engine.of_source(self.namespace, source, text).await?;
         let id = there.unwrap_or_else(|| derived_id(self.namespace, "source", &[source, text]));
-        self.last = Some(Named {
+        self.last = Some(NamedConversation {
             text: text.to_owned(),
             id,
             is_checked: true,
@@ -382,14 +382,14 @@ impl<'a> Names<'a> {
             Some(Expected::Absent(true)) => ExpectedNewest::Absent,
             Some(Expected::Revision(revision)) => ExpectedNewest::Revision(Revision(revision)),
             Some(Expected::EventId(id)) => {
-                let id = id
-                    .parse()
-                    .map_err(|_| Malformed::new(format!("{field}.event_id"), "must be a UUID"))?;
+                let id = id.parse().map_err(|_| {
+                    InvalidField::new(format!("{field}.event_id"), "must be a UUID")
+                })?;
                 ExpectedNewest::Event(id)
             }
             Some(Expected::Absent(false)) | None => {
                 let message = "must be one of absent, revision and event_id";
-                return Err(Malformed::new(field, message).into());
+                return Err(InvalidField::new(field, message).into());
             }
         };
         Ok(ExpectedKey {

@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 use super::{
     append_request,
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
-    call::{Shared, shutting_down},
+    call::{ServiceContext, shutting_down},
     guard::Caller,
     shutdown::Phase,
     status::Refusal,
@@ -26,14 +26,14 @@ use treering_proto::pb::{self, append_stream_response::Outcome};
 type Answer = Result<AppendOutcome, Refusal>;
 
 /// A submitted request and its size.
-struct Waiting {
+struct PendingAnswer {
     bytes: usize,
     answer: BoxFuture<'static, Answer>,
 }
 
 /// Returns the answers to a stream of requests.
 pub(super) fn answers(
-    shared: Shared,
+    shared: ServiceContext,
     caller: Caller,
     requests: Streaming<pb::AppendRequest>,
 ) -> impl Stream<Item = Result<pb::AppendStreamResponse, Status>> + Send + 'static {
@@ -91,14 +91,14 @@ enum Step {
 }
 
 struct Pipeline {
-    shared: Shared,
+    shared: ServiceContext,
     caller: Caller,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingAnswer>,
     bytes: usize,
 }
 
 impl Pipeline {
-    fn new(shared: Shared, caller: Caller) -> Self {
+    fn new(shared: ServiceContext, caller: Caller) -> Self {
         Self {
             shared,
             caller,
@@ -170,7 +170,7 @@ impl Pipeline {
             }
         };
         self.bytes += bytes;
-        self.waiting.push_back(Waiting { bytes, answer });
+        self.waiting.push_back(PendingAnswer { bytes, answer });
         None
     }
 }

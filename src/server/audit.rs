@@ -16,10 +16,10 @@ use uuid::Uuid;
 use super::{
     bounds::{KNOWN_KEYS_MAX, MANY_READ},
     guard::Caller,
-    noted_reads::NotedReads,
+    recent_reads::RecentReads,
 };
 use treering_access as access;
-use treering_access::{KeyId, KeyRecord, KeyRing, ManyRead};
+use treering_access::{ExceededReadBound, KeyId, KeyRecord, KeyStore};
 use treering_domain::{
     AppendCommand, ApprovalDecided, ConversationCreated, ConversationId, Custom, Decision,
     EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
@@ -60,7 +60,7 @@ pub async fn has_begun(engine: &Engine) -> Result<bool, ReadError> {
 pub(super) struct Audit {
     engine: Engine,
     begun: Arc<OnceCell<Namespace>>,
-    noted: NotedReads,
+    noted: RecentReads,
 }
 
 impl Audit {
@@ -68,7 +68,7 @@ impl Audit {
         Self {
             engine,
             begun: Arc::default(),
-            noted: NotedReads::default(),
+            noted: RecentReads::default(),
         }
     }
 
@@ -172,13 +172,13 @@ impl Audit {
 
     /// Records which keys have read very much, each once an hour. Returns false when it must be
     /// retried.
-    pub(crate) async fn keys_read(&self, keys: &KeyRing) -> bool {
+    pub(crate) async fn keys_read(&self, keys: &KeyStore) -> bool {
         let mut all_noted = true;
         for (id, name, reads) in keys.reads() {
             for (many, namespace) in reads.due(MANY_READ) {
                 let details = match many {
-                    ManyRead::Conversations(count) => json!({"conversations": count}),
-                    ManyRead::Bytes(count) => json!({"bytes": count}),
+                    ExceededReadBound::Conversations(count) => json!({"conversations": count}),
+                    ExceededReadBound::Bytes(count) => json!({"bytes": count}),
                 };
                 let about = about("read_many", &name, &id, &namespace, details);
                 match self.append(event(&name, about, None), None).await {
@@ -229,7 +229,7 @@ impl Audit {
 
     /// Records which keys were created, rotated and revoked, each once, whoever did it and whether
     /// or not a server ran. Returns false when it must be retried.
-    pub(crate) async fn keys_changed(&self, keys: &KeyRing) -> bool {
+    pub(crate) async fn keys_changed(&self, keys: &KeyStore) -> bool {
         let Ok(file) = access::read(keys.dir()) else {
             // The ring reports the error.
             return false;

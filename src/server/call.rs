@@ -9,7 +9,7 @@ use tonic::{Request, Status};
 
 use super::{
     audit::Audit,
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
     guard::Caller,
     shutdown::{Phase, StopSignal},
     status::Refusal,
@@ -24,13 +24,13 @@ const TIMEOUT_HEADER: &str = "grpc-timeout";
 
 /// What every service holds.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct ServiceContext {
     pub(crate) engine: Engine,
     pub(crate) stop: StopSignal,
     pub(crate) audit: Audit,
 }
 
-impl Shared {
+impl ServiceContext {
     /// Resolves the conversation that a field names, by UUID or source id, and counts it as read if
     /// the call changes nothing.
     pub(crate) async fn conversation(
@@ -130,7 +130,7 @@ async fn over(deadline: Option<Instant>, caller: Caller, stop: StopSignal, phase
     tokio::select! {
         () = passed => deadline_exceeded(),
         () = stop.reached(phase) => shutting_down(),
-        refusal = caller.ended() => Refusal::from(refusal).into(),
+        refusal = caller.wait_until_invalid() => Refusal::from(refusal).into(),
     }
 }
 
@@ -147,19 +147,19 @@ pub(super) fn shutting_down() -> Status {
 /// Returns the namespace that a call names.
 ///
 /// # Errors
-/// [`Malformed`] when it is not a valid name, or is given twice.
-pub(super) fn namespace(headers: &HeaderMap) -> Result<Namespace, Malformed> {
+/// [`InvalidField`] when it is not a valid name, or is given twice.
+pub(super) fn namespace(headers: &HeaderMap) -> Result<Namespace, InvalidField> {
     let mut values = headers.get_all(NAMESPACE_KEY).iter();
     let Some(value) = values.next() else {
         return Ok(Namespace::default());
     };
     if values.next().is_some() {
-        return Err(Malformed::new(NAMESPACE_KEY, "is given more than once"));
+        return Err(InvalidField::new(NAMESPACE_KEY, "is given more than once"));
     }
     let name = value
         .to_str()
-        .map_err(|_| Malformed::new(NAMESPACE_KEY, "is not ASCII text"))?;
-    Namespace::new(name).map_err(|error| Malformed::new(NAMESPACE_KEY, error.to_string()))
+        .map_err(|_| InvalidField::new(NAMESPACE_KEY, "is not ASCII text"))?;
+    Namespace::new(name).map_err(|error| InvalidField::new(NAMESPACE_KEY, error.to_string()))
 }
 
 /// Returns the timeout in the headers of a call.

@@ -10,9 +10,9 @@ use tracing::Instrument;
 use super::status::OrStatus;
 use super::{
     bounds::{BUILD_WAIT_MAX, CONTEXT_KEYS_MAX, LOOKUP_BYTES_MAX},
-    call::{Call, Shared, shutting_down},
+    call::{Call, ServiceContext, shutting_down},
     context_proto as proto,
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
     read,
     shutdown::Phase,
     status::Refusal,
@@ -20,8 +20,8 @@ use super::{
 };
 use treering_domain::{ContextSet, ConversationId, Position};
 use treering_engine::{
-    BranchAddress, BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery, Return,
-    SetContext, Spawn,
+    BranchAddress, BuildQuery, CompactCommand, ContextError, ContextScope, PlanQuery,
+    ReturnCommand, SetContext, SpawnCommand,
 };
 use treering_proto::{
     envelope,
@@ -29,7 +29,7 @@ use treering_proto::{
 };
 
 /// A thin layer over the engine.
-pub(super) struct ContextsService(pub(crate) Shared);
+pub(super) struct ContextsService(pub(crate) ServiceContext);
 
 impl ContextsService {
     async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Refusal> {
@@ -46,7 +46,7 @@ impl ContextsService {
         }
         if !branch.is_empty() {
             let message = "is set, but conversation_id is empty";
-            return Err(Malformed::new("branch", message).into());
+            return Err(InvalidField::new("branch", message).into());
         }
         Ok(ContextScope::LongTerm)
     }
@@ -92,7 +92,7 @@ impl ContextsService {
 
 /// Why a request was not built in time.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BuildLate {
+pub(super) enum BuildTimeout {
     #[error(
         "the log did not reach the position within {} s: retry without at_least to read what is \
          there",
@@ -112,13 +112,15 @@ async fn built_within<T, E>(
     max: Duration,
     reached: impl Future<Output = Result<(), E>>,
     answer: impl Future<Output = Result<T, E>>,
-) -> Result<Result<T, E>, BuildLate> {
+) -> Result<Result<T, E>, BuildTimeout> {
     let end = Instant::now() + max;
     let reached = timeout_at(end, reached).await;
-    if let Err(error) = reached.map_err(|_| BuildLate::Position)? {
+    if let Err(error) = reached.map_err(|_| BuildTimeout::Position)? {
         return Ok(Err(error));
     }
-    timeout_at(end, answer).await.map_err(|_| BuildLate::Build)
+    timeout_at(end, answer)
+        .await
+        .map_err(|_| BuildTimeout::Build)
 }
 
 #[tonic::async_trait]
@@ -285,7 +287,7 @@ impl Contexts for ContextsService {
         let call = Call::of(&request)?;
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
-        let set: Result<Vec<ContextSet>, Malformed> = request
+        let set: Result<Vec<ContextSet>, InvalidField> = request
             .set
             .into_iter()
             .enumerate()
@@ -320,7 +322,7 @@ impl Contexts for ContextsService {
             .0
             .address(&call, &request.conversation_id, &request.branch)
             .await?;
-        let spawn = Spawn {
+        let spawn = SpawnCommand {
             call_id: request.call_id,
             purpose: request.purpose,
             title: request.title,
@@ -331,7 +333,7 @@ impl Contexts for ContextsService {
             child: proto::child_id(&request.child_id)?,
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
             actor: call.caller.actor(request.actor),
-            ..Spawn::new(address)
+            ..SpawnCommand::new(address)
         };
         let spawned = self.0.engine.spawn(spawn).await.or_status()?;
         Ok(Response::new(pb::SpawnResponse {
@@ -354,12 +356,12 @@ impl Contexts for ContextsService {
         let request = request.into_inner();
         from_proto::check_short("actor", &request.actor)?;
         let child = self.find(&call, &request.conversation_id).await?;
-        let end = Return {
+        let end = ReturnCommand {
             summary: request.summary,
             success: request.success.unwrap_or(true),
             idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
             actor: call.caller.actor(request.actor),
-            ..Return::new(call.namespace, child)
+            ..ReturnCommand::new(call.namespace, child)
         };
         let outcome = self.0.engine.return_sub_context(end).await.or_status()?;
         Ok(Response::new(to_proto::append_response(&outcome)))
@@ -378,11 +380,11 @@ mod tests {
         let moment = Duration::from_millis(1);
         let (reached, never) = (ready(Ok::<_, ContextError>(())), pending());
         let late = built_within(moment, reached, never).await;
-        let late: BuildLate = late.map(|_: Result<(), _>| ()).unwrap_err();
-        assert_eq!(late, BuildLate::Build);
+        let late: BuildTimeout = late.map(|_: Result<(), _>| ()).unwrap_err();
+        assert_eq!(late, BuildTimeout::Build);
         assert!(late.to_string().contains("not built within 30 s"), "{late}");
         let built = ready(Ok::<_, ContextError>(()));
         let late = built_within(moment, pending(), built).await;
-        assert_eq!(late.map(drop).unwrap_err(), BuildLate::Position);
+        assert_eq!(late.map(drop).unwrap_err(), BuildTimeout::Position);
     }
 }

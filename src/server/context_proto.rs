@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     append_request,
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
     to_proto,
 };
 use treering_context::{
@@ -18,18 +18,18 @@ use treering_engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntr
 use treering_proto::pb;
 
 /// Parses a provider; unspecified means neutral.
-pub(super) fn provider(number: i32) -> Result<Provider, Malformed> {
+pub(super) fn provider(number: i32) -> Result<Provider, InvalidField> {
     if number == 0 {
         return Ok(Provider::Neutral);
     }
     Provider::of_number(number).ok_or_else(|| {
         let message = format!("{number} is not a known provider");
-        Malformed::new("provider", message)
+        InvalidField::new("provider", message)
     })
 }
 
 /// Parses a policy as text; the engine checks it together with the conversation's.
-pub(super) fn policy(bytes: Bytes) -> Result<String, Malformed> {
+pub(super) fn policy(bytes: Bytes) -> Result<String, InvalidField> {
     if bytes.is_empty() {
         return Ok(String::new());
     }
@@ -37,13 +37,13 @@ pub(super) fn policy(bytes: Bytes) -> Result<String, Malformed> {
 }
 
 /// Checks a key of an active context.
-pub(super) fn check_key(field: &str, key: &str) -> Result<(), Malformed> {
+pub(super) fn check_key(field: &str, key: &str) -> Result<(), InvalidField> {
     from_proto::required(field, key)?;
     from_proto::check_short(field, key)
 }
 
 /// Parses a key with its new value.
-pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSet, Malformed> {
+pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSet, InvalidField> {
     let field = |name: &str| format!("set[{index}].{name}");
     check_key(&field("key"), &set.key)?;
     from_proto::check_short(&field("provider"), &set.provider)?;
@@ -55,7 +55,7 @@ pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSe
 }
 
 /// Parses model settings.
-pub(super) fn config(config: pb::Config) -> Result<Config, Malformed> {
+pub(super) fn config(config: pb::Config) -> Result<Config, InvalidField> {
     from_proto::check_short("config.model_id", &config.model_id)?;
     from_proto::check_short("config.mode", &config.mode)?;
     let parameters = json_values("config.parameters", config.parameters)?;
@@ -69,14 +69,14 @@ pub(super) fn config(config: pb::Config) -> Result<Config, Malformed> {
 /// Parses policies by name.
 pub(super) fn policies(
     policies: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, Malformed> {
+) -> Result<BTreeMap<String, String>, InvalidField> {
     json_values("policies", policies)
 }
 
 fn json_values(
     field: &str,
     values: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, Malformed> {
+) -> Result<BTreeMap<String, String>, InvalidField> {
     for (name, value) in &values {
         let field = format!("{field}[{name}]");
         from_proto::check_short(&field, name)?;
@@ -86,14 +86,14 @@ fn json_values(
 }
 
 /// Parses the id of a new child; empty means none.
-pub(super) fn child_id(text: &str) -> Result<Option<ConversationId>, Malformed> {
+pub(super) fn child_id(text: &str) -> Result<Option<ConversationId>, InvalidField> {
     if text.is_empty() {
         return Ok(None);
     }
     let message = "must be a UUID, or empty";
     let id = text
         .parse()
-        .map_err(|_| Malformed::new("child_id", message))?;
+        .map_err(|_| InvalidField::new("child_id", message))?;
     append_request::chosen("child_id", id).map(Some)
 }
 
@@ -128,10 +128,10 @@ fn context_entry(entry: ContextEntry) -> pb::ContextEntry {
 }
 
 /// Parses the trigger of a compaction; unspecified means manual.
-pub(super) fn trigger(number: i32) -> Result<CompactionTrigger, Malformed> {
+pub(super) fn trigger(number: i32) -> Result<CompactionTrigger, InvalidField> {
     let known = pb::CompactionTrigger::try_from(number).map_err(|_| {
         let message = format!("{number} is not a known trigger");
-        Malformed::new("trigger", message)
+        InvalidField::new("trigger", message)
     })?;
     Ok(match known {
         pb::CompactionTrigger::Unspecified | pb::CompactionTrigger::Manual => {

@@ -8,8 +8,8 @@ use super::status::OrStatus;
 use super::{
     append_request::{chosen, new_conversation},
     bounds::{DIFF_BYTES_MAX, LOOKUP_BYTES_MAX, PAGE_DEFAULT},
-    call::{Call, Shared},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext},
+    from_proto::{self, InvalidField},
     page_token::Scope,
     shutdown::Phase,
     to_proto,
@@ -22,7 +22,7 @@ use treering_engine::{
 use treering_proto::pb::{self, conversations_server::Conversations};
 
 /// A thin layer over the engine.
-pub(super) struct ConversationsService(pub(crate) Shared);
+pub(super) struct ConversationsService(pub(crate) ServiceContext);
 
 /// The value of `ForkRequest.into_conversation` that requests a new conversation.
 const NEW: &str = "new";
@@ -44,14 +44,14 @@ impl ConversationsService {
         let metadata = asked.metadata.into_iter().map(|(name, text)| {
             let value = serde_json::from_str(&text).map_err(|_| {
                 let message = "a value is not JSON text: write a string as \"text\", with quotes";
-                Malformed::new("metadata", message)
+                InvalidField::new("metadata", message)
             })?;
             Ok((name, value))
         });
         from_proto::check_short("title", &asked.title)?;
         Ok(ListFilter {
             labels: asked.labels,
-            metadata: metadata.collect::<Result<_, Malformed>>()?,
+            metadata: metadata.collect::<Result<_, InvalidField>>()?,
             parent,
             title: asked.title,
             sealed: asked.sealed,
@@ -88,7 +88,7 @@ impl ConversationsService {
             }),
             Some(Target::WholeNamespace(false)) | None => {
                 let message = "is not set: choose what to erase";
-                return Err(Malformed::new("target", message).into());
+                return Err(InvalidField::new("target", message).into());
             }
         })
     }
@@ -156,12 +156,12 @@ impl ConversationsService {
 }
 
 /// Checks that fields of a new conversation are unset when a branch is forked.
-fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), Malformed> {
+fn check_of_new_conversation(is_new: bool, fields: [(&str, bool); 5]) -> Result<(), InvalidField> {
     let set = fields.iter().find(|(_, is_unset)| !is_unset);
     match set {
         Some((field, _)) if !is_new => {
             let message = "applies only to a new conversation: set into_conversation, too";
-            Err(Malformed::new(*field, message))
+            Err(InvalidField::new(*field, message))
         }
         _ => Ok(()),
     }
@@ -308,7 +308,7 @@ impl Conversations for ConversationsService {
                 let id = id.parse().map_err(|_| {
                     let message =
                         "must be a UUID, \"new\", or empty for a branch of this conversation";
-                    Malformed::new(field, message)
+                    InvalidField::new(field, message)
                 })?;
                 Some(chosen(field, id)?)
             }

@@ -7,31 +7,31 @@ use super::status::OrStatus;
 use super::{
     append_request, append_stream,
     bounds::LOOKUP_BYTES_MAX,
-    call::{Call, Shared},
+    call::{Call, ServiceContext},
     from_proto, lookup, read,
     shutdown::Phase,
     status::Refusal,
     subscription, to_proto,
 };
 use treering_domain::BranchName;
-use treering_engine::{EventName, GetQuery, ReadQuery, Source, SubscribeQuery};
+use treering_engine::{EventName, EventSource, GetQuery, ReadQuery, SubscribeQuery};
 use treering_proto::pb::{self, events_server::Events};
 
 /// A thin layer over the engine.
-pub(super) struct EventsService(pub(crate) Shared);
+pub(super) struct EventsService(pub(crate) ServiceContext);
 
 impl EventsService {
     async fn branch_source(
         &self,
         call: &Call,
         source: &pb::BranchSource,
-    ) -> Result<Source, Refusal> {
+    ) -> Result<EventSource, Refusal> {
         let id = &source.conversation_id;
         let branch: Option<BranchName> =
             from_proto::branch("source.branch.branch", &source.branch)?;
         let field = "source.branch.conversation_id";
         let conversation = self.0.conversation(call, field, id).await?;
-        Ok(Source::Branch {
+        Ok(EventSource::Branch {
             conversation,
             branch,
         })
@@ -41,20 +41,24 @@ impl EventsService {
         &self,
         call: &Call,
         source: &pb::ConversationSource,
-    ) -> Result<Source, Refusal> {
+    ) -> Result<EventSource, Refusal> {
         let field = "source.conversation.conversation_id";
         let id = &source.conversation_id;
-        Ok(Source::Conversation(
+        Ok(EventSource::Conversation(
             self.0.conversation(call, field, id).await?,
         ))
     }
 
-    async fn read_source(&self, call: &Call, request: &pb::ReadRequest) -> Result<Source, Refusal> {
+    async fn read_source(
+        &self,
+        call: &Call,
+        request: &pb::ReadRequest,
+    ) -> Result<EventSource, Refusal> {
         use pb::read_request::Source as Asked;
         match &request.source {
             Some(Asked::Branch(source)) => self.branch_source(call, source).await,
             Some(Asked::Conversation(source)) => self.conversation_source(call, source).await,
-            Some(Asked::Log(pb::LogSource {})) => Ok(Source::Log),
+            Some(Asked::Log(pb::LogSource {})) => Ok(EventSource::Log),
             None => Err(from_proto::no_source().into()),
         }
     }
@@ -62,17 +66,17 @@ impl EventsService {
     async fn note_read(
         &self,
         call: &Call,
-        source: &Source,
+        source: &EventSource,
         request: &pb::ReadRequest,
     ) -> Result<(), Refusal> {
         let audit = &self.0.audit;
         match source {
-            Source::Log => audit.reads_all(&call.caller).await?,
-            Source::Conversation(id)
-            | Source::Branch {
+            EventSource::Log => audit.reads_all(&call.caller).await?,
+            EventSource::Conversation(id)
+            | EventSource::Branch {
                 conversation: id, ..
             } if request.exports => audit.exports(&call.caller, *id).await?,
-            Source::Conversation(_) | Source::Branch { .. } => {}
+            EventSource::Conversation(_) | EventSource::Branch { .. } => {}
         }
         Ok(())
     }
@@ -81,12 +85,12 @@ impl EventsService {
         &self,
         call: &Call,
         request: &pb::SubscribeRequest,
-    ) -> Result<Source, Refusal> {
+    ) -> Result<EventSource, Refusal> {
         use pb::subscribe_request::Source as Asked;
         match &request.source {
             Some(Asked::Branch(source)) => self.branch_source(call, source).await,
             Some(Asked::Conversation(source)) => self.conversation_source(call, source).await,
-            Some(Asked::Log(pb::LogSource {})) => Ok(Source::Log),
+            Some(Asked::Log(pb::LogSource {})) => Ok(EventSource::Log),
             None => Err(from_proto::no_source().into()),
         }
     }
@@ -224,7 +228,7 @@ impl Events for EventsService {
         let request = request.into_inner();
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
         let source = self.followed_source(&call, &request).await?;
-        if matches!(source, Source::Log) {
+        if matches!(source, EventSource::Log) {
             let noted = self.0.audit.reads_all(&call.caller).await;
             noted.map_err(Refusal::from)?;
         }

@@ -11,12 +11,12 @@ use treering_domain::{
     BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_VALUES_MAX, SHORT_TEXT_BYTES_MAX},
 };
-use treering_engine::{ListOrder, ListPlace, ReadQuery, Source, StartAfter};
+use treering_engine::{EventSource, ListOrder, ListPlace, ReadQuery, StartAfter};
 use treering_proto::{body, envelope, json, pb};
 
 /// An invalid field of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Malformed {
+pub(super) struct InvalidField {
     /// The index of its event in the batch, from 0.
     pub(crate) event_index: Option<usize>,
     /// The field, as a path: `events[3].causation_id`.
@@ -25,7 +25,7 @@ pub(super) struct Malformed {
     pub(crate) message: String,
 }
 
-impl Malformed {
+impl InvalidField {
     pub(crate) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             event_index: None,
@@ -35,56 +35,56 @@ impl Malformed {
     }
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for InvalidField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.message)
     }
 }
 
 /// Checks that a text is not empty.
-pub(super) fn required(field: &str, text: &str) -> Result<(), Malformed> {
+pub(super) fn required(field: &str, text: &str) -> Result<(), InvalidField> {
     if text.is_empty() {
-        return Err(Malformed::new(field, "is required"));
+        return Err(InvalidField::new(field, "is required"));
     }
     Ok(())
 }
 
 /// Checks the length limit of ids and names.
-pub(super) fn check_short(field: &str, text: &str) -> Result<(), Malformed> {
+pub(super) fn check_short(field: &str, text: &str) -> Result<(), InvalidField> {
     at_most(field, text, SHORT_TEXT_BYTES_MAX)
 }
 
 /// Checks the number of keys in a request.
-pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), Malformed> {
+pub(super) fn at_most_keys(field: &str, keys: usize) -> Result<(), InvalidField> {
     if keys > KNOWN_KEYS_MAX {
         let message = format!("has {keys} keys; the maximum is {KNOWN_KEYS_MAX}");
-        return Err(Malformed::new(field, message));
+        return Err(InvalidField::new(field, message));
     }
     Ok(())
 }
 
-fn at_most(field: &str, text: &str, max: usize) -> Result<(), Malformed> {
+fn at_most(field: &str, text: &str, max: usize) -> Result<(), InvalidField> {
     if text.len() > max {
         let bytes = text.len();
         let message = format!("has {bytes} bytes; the maximum is {max}");
-        return Err(Malformed::new(field, message));
+        return Err(InvalidField::new(field, message));
     }
     Ok(())
 }
 
 /// Parses a short text; empty means none.
-pub(super) fn optional(field: &str, text: String) -> Result<Option<String>, Malformed> {
+pub(super) fn optional(field: &str, text: String) -> Result<Option<String>, InvalidField> {
     check_short(field, &text)?;
     Ok((!text.is_empty()).then_some(text))
 }
 
 /// Parses a branch name; empty means the active branch.
-pub(super) fn branch(field: &str, name: &str) -> Result<Option<BranchName>, Malformed> {
+pub(super) fn branch(field: &str, name: &str) -> Result<Option<BranchName>, InvalidField> {
     envelope::branch_from_pb(name).map_err(|error| bad_name(field, &error))
 }
 
-pub(super) fn bad_name(field: &str, error: &NameError) -> Malformed {
-    Malformed::new(field, error.to_string())
+pub(super) fn bad_name(field: &str, error: &NameError) -> InvalidField {
+    InvalidField::new(field, error.to_string())
 }
 
 /// Parses a revision; 0 means none.
@@ -93,7 +93,7 @@ pub(super) fn revision(number: u64) -> Option<Revision> {
 }
 
 /// Parses an idempotency key; empty means none.
-pub(super) fn idempotency_key(key: String) -> Result<Option<String>, Malformed> {
+pub(super) fn idempotency_key(key: String) -> Result<Option<String>, InvalidField> {
     at_most("idempotency_key", &key, IDEMPOTENCY_KEY_BYTES_MAX)?;
     Ok((!key.is_empty()).then_some(key))
 }
@@ -109,21 +109,21 @@ pub(super) fn expected(expected: Option<pb::ExpectedRevision>) -> ExpectedRevisi
 }
 
 /// Checks the number of entries in a request.
-pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result<(), Malformed> {
+pub(super) fn at_most_entries(field: &str, entries: usize, max: usize) -> Result<(), InvalidField> {
     if entries > max {
         let message = format!("has {entries} entries; the maximum is {max}");
-        return Err(Malformed::new(field, message));
+        return Err(InvalidField::new(field, message));
     }
     Ok(())
 }
 
 /// Parses the kinds of a filter.
-pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, Malformed> {
+pub(super) fn kinds(numbers: &[i32]) -> Result<Vec<EventKind>, InvalidField> {
     let one = |(index, number): (usize, &i32)| {
         let kind = u16::try_from(*number).ok();
         kind.and_then(EventKind::from_number).ok_or_else(|| {
             let message = format!("{number} is not a known event kind");
-            Malformed::new(format!("kinds[{index}]"), message)
+            InvalidField::new(format!("kinds[{index}]"), message)
         })
     };
     numbers.iter().enumerate().map(one).collect()
@@ -140,29 +140,29 @@ pub(super) fn page(asked: u32, default: usize, max: usize) -> usize {
 pub(super) fn time(
     field: &str,
     time: Option<&Timestamp>,
-) -> Result<Option<TimestampMicros>, Malformed> {
+) -> Result<Option<TimestampMicros>, InvalidField> {
     let message = "must be between the years 1 and 9999";
     let read =
-        |time| envelope::timestamp_from_pb(time).ok_or_else(|| Malformed::new(field, message));
+        |time| envelope::timestamp_from_pb(time).ok_or_else(|| InvalidField::new(field, message));
     time.map(read).transpose()
 }
 
 /// Checks JSON text, which is kept byte for byte.
-pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
-    json::check_incoming(bytes).map_err(|fault| Malformed::new(field, fault.to_string()))
+pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, InvalidField> {
+    json::check_incoming(bytes).map_err(|fault| InvalidField::new(field, fault.to_string()))
 }
 
 /// Checks the arguments of a call, which may be no JSON.
-pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, Malformed> {
+pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, InvalidField> {
     let checked = json::check_values(&bytes, JSON_VALUES_MAX).and_then(|()| body::arguments(bytes));
     match checked {
         Ok((arguments, _)) => Ok(arguments),
-        Err(fault) => Err(Malformed::new(field, fault.to_string())),
+        Err(fault) => Err(InvalidField::new(field, fault.to_string())),
     }
 }
 
 /// Parses a page token made by `to_proto::page_token`; empty means the first page.
-pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
+pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, InvalidField> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -179,21 +179,21 @@ pub(super) fn page_token(token: &str) -> Result<Option<ListPlace>, Malformed> {
     place
         .filter(canonical)
         .map(Some)
-        .ok_or_else(|| Malformed::new("page_token", message))
+        .ok_or_else(|| InvalidField::new("page_token", message))
 }
 
 /// Parses the order of a list.
-pub(super) fn list_order(number: i32) -> Result<ListOrder, Malformed> {
+pub(super) fn list_order(number: i32) -> Result<ListOrder, InvalidField> {
     match pb::ListOrder::try_from(number) {
         Ok(pb::ListOrder::Unspecified) => Ok(ListOrder::Recorded),
         Ok(pb::ListOrder::Happened) => Ok(ListOrder::Happened),
-        Err(_) => Err(Malformed::new("order", "is not a known order")),
+        Err(_) => Err(InvalidField::new("order", "is not a known order")),
     }
 }
 
-pub(super) fn no_source() -> Malformed {
+pub(super) fn no_source() -> InvalidField {
     let message = "is not set: choose branch, conversation or log";
-    Malformed::new("source", message)
+    InvalidField::new("source", message)
 }
 
 /// Sets the bounds of a read. `from_revision` (or `from_offset`) is the first event returned, so in
@@ -201,18 +201,18 @@ pub(super) fn no_source() -> Malformed {
 pub(super) fn read_query(
     request: &pb::ReadRequest,
     mut query: ReadQuery,
-) -> Result<ReadQuery, Malformed> {
-    let log = query.source == Source::Log;
+) -> Result<ReadQuery, InvalidField> {
+    let log = query.source == EventSource::Log;
     let (first, last) = if log {
         if request.from_revision != 0 || request.to_revision != 0 {
             let message = "is for conversations: use from_offset to read the log";
-            return Err(Malformed::new("from_revision", message));
+            return Err(InvalidField::new("from_revision", message));
         }
         (request.from_offset, 0)
     } else {
         if request.from_offset != 0 {
             let message = "is for the log: use from_revision to read a branch or conversation";
-            return Err(Malformed::new("from_offset", message));
+            return Err(InvalidField::new("from_offset", message));
         }
         (request.from_revision, request.to_revision)
     };
@@ -223,17 +223,17 @@ pub(super) fn read_query(
     };
     query.begins_in = match request.from_conversation.as_str() {
         "" => None,
-        _ if !matches!(query.source, Source::Branch { .. }) => {
+        _ if !matches!(query.source, EventSource::Branch { .. }) => {
             let message = "is for branches: omit it to read a conversation or the log";
-            return Err(Malformed::new("from_conversation", message));
+            return Err(InvalidField::new("from_conversation", message));
         }
         _ if first == 0 => {
             let message = "requires from_revision";
-            return Err(Malformed::new("from_conversation", message));
+            return Err(InvalidField::new("from_conversation", message));
         }
         id => Some(
             id.parse()
-                .map_err(|_| Malformed::new("from_conversation", "must be a UUID"))?,
+                .map_err(|_| InvalidField::new("from_conversation", "must be a UUID"))?,
         ),
     };
     query.from = low;
@@ -256,23 +256,23 @@ fn unbounded(number: u64) -> u64 {
 }
 
 /// Returns where a subscription starts.
-pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, Malformed> {
+pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, InvalidField> {
     let log = matches!(request.source, Some(pb::subscribe_request::Source::Log(_)));
     let placed = request.after_revision != 0 || request.after_offset.is_some();
     if request.from_now {
         if placed {
             let message = "cannot be combined with a position to start at";
-            return Err(Malformed::new("from_now", message));
+            return Err(InvalidField::new("from_now", message));
         }
         return Ok(StartAfter::Now);
     }
     if log && request.after_revision != 0 {
         let message = "is for conversations: use after_offset to follow the log";
-        return Err(Malformed::new("after_revision", message));
+        return Err(InvalidField::new("after_revision", message));
     }
     if !log && request.after_offset.is_some() {
         let message = "is for the log: use after_revision to follow a branch or conversation";
-        return Err(Malformed::new("after_offset", message));
+        return Err(InvalidField::new("after_offset", message));
     }
     let after = if log {
         request.after_offset.unwrap_or_default()

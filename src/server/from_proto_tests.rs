@@ -15,7 +15,7 @@ fn invalid_fields_are_refused_by_name() {
         seconds: i64::MAX,
         nanos: 0,
     };
-    let cases: Vec<(&str, Result<(), Malformed>)> = vec![
+    let cases: Vec<(&str, Result<(), InvalidField>)> = vec![
         ("a", required("a", "")),
         ("b", check_short("b", &long)),
         ("c", optional("c", long).map(drop)),
@@ -90,14 +90,14 @@ fn expected_revisions_are_parsed() {
     assert_eq!(read(Some(Expected::Revision(9))), exact(9));
 }
 
-fn query_of(source: Source, request: pb::ReadRequest) -> Result<ReadQuery, Malformed> {
+fn query_of(source: EventSource, request: pb::ReadRequest) -> Result<ReadQuery, InvalidField> {
     read_query(&request, ReadQuery::all(Namespace::default(), source))
 }
 
 // `from` is the first event returned: reading backward, it is the upper bound.
 #[test]
 fn read_range_follows_the_direction() {
-    let source = || Source::Conversation(ConversationId::default());
+    let source = || EventSource::Conversation(ConversationId::default());
     let request = pb::ReadRequest {
         from_revision: 10,
         to_revision: 4,
@@ -120,7 +120,7 @@ fn read_range_follows_the_direction() {
         backward: true,
         ..Default::default()
     };
-    let query = query_of(Source::Log, request.clone()).unwrap();
+    let query = query_of(EventSource::Log, request.clone()).unwrap();
     assert_eq!((query.from, query.to), (0, 50));
     assert_eq!(
         query_of(source(), request).unwrap_err().field,
@@ -130,7 +130,7 @@ fn read_range_follows_the_direction() {
         to_revision: 1,
         ..Default::default()
     };
-    let fault = query_of(Source::Log, request).unwrap_err();
+    let fault = query_of(EventSource::Log, request).unwrap_err();
     assert_eq!(fault.field, "from_revision");
 }
 

@@ -26,7 +26,7 @@ use tonic_health::pb::{
 
 use super::{
     bounds::HEALTH_LOOK_EVERY,
-    call::{Shared, shutting_down},
+    call::{ServiceContext, shutting_down},
     events::EventsService,
     shutdown::Phase,
 };
@@ -47,7 +47,7 @@ pub const FOLDER_PROOF: &str = "treering-folder-proof";
 /// Health of the engine, by name.
 #[derive(Clone)]
 pub(super) struct HealthService {
-    shared: Shared,
+    shared: ServiceContext,
     services: Arc<BTreeSet<String>>,
 }
 
@@ -56,7 +56,7 @@ impl HealthService {
     ///
     /// # Errors
     /// When the descriptors cannot be read.
-    pub(super) fn new(shared: Shared) -> Result<Self, prost::DecodeError> {
+    pub(super) fn new(shared: ServiceContext) -> Result<Self, prost::DecodeError> {
         Ok(Self {
             shared,
             services: Arc::new(described_services()?),

@@ -7,8 +7,8 @@ use tonic::{Request, Response, Status};
 use super::status::OrStatus;
 use super::{
     bounds::LOOKUP_BYTES_MAX,
-    call::{Call, Shared},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext},
+    from_proto::{self, InvalidField},
     guard::Caller,
 };
 use treering_domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX};
@@ -29,7 +29,7 @@ use treering_proto::{
 const CONDITIONS_MAX: usize = 64;
 
 /// A thin layer over the engine.
-pub(super) struct ItemsService(pub(crate) Shared);
+pub(super) struct ItemsService(pub(crate) ServiceContext);
 
 #[tonic::async_trait]
 impl Items for ItemsService {
@@ -57,21 +57,21 @@ impl Items for ItemsService {
         let batch = batch(call, request)?;
         if let Some(index) = batch.ops.iter().position(ItemOp::changes) {
             let message = "is a write, or renews a ttl: use Batch";
-            return Err(Malformed::new(format!("ops[{index}]"), message).into());
+            return Err(InvalidField::new(format!("ops[{index}]"), message).into());
         }
         let answers = self.0.engine.items(batch).await.or_status()?;
         Ok(Response::new(response(&caller, answers)))
     }
 }
 
-fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, Malformed> {
+fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, InvalidField> {
     from_proto::at_most_entries("ops", request.ops.len(), ITEM_OPS_MAX)?;
     if request.ops.is_empty() {
-        return Err(Malformed::new("ops", "is required"));
+        return Err(InvalidField::new("ops", "is required"));
     }
     from_proto::check_short("actor", &request.actor)?;
     let ops = request.ops.into_iter().enumerate();
-    let ops: Result<Vec<_>, Malformed> = ops.map(|(index, of)| op(index, of)).collect();
+    let ops: Result<Vec<_>, InvalidField> = ops.map(|(index, of)| op(index, of)).collect();
     Ok(ItemBatch {
         ops: ops?,
         idempotency_key: from_proto::idempotency_key(request.idempotency_key)?,
@@ -82,13 +82,13 @@ fn batch(call: Call, request: pb::ItemsRequest) -> Result<ItemBatch, Malformed> 
     })
 }
 
-fn op(index: usize, op: pb::ItemOp) -> Result<ItemOp, Malformed> {
+fn op(index: usize, op: pb::ItemOp) -> Result<ItemOp, InvalidField> {
     use pb::item_op::Op;
     let field = |name: &str| format!("ops[{index}].{name}");
     Ok(match op.op {
         None => {
             let message = "has no known operation: it may be from a newer version";
-            return Err(Malformed::new(format!("ops[{index}]"), message));
+            return Err(InvalidField::new(format!("ops[{index}]"), message));
         }
         Some(Op::Get(get)) => ItemOp::Get {
             name: name(get.path, get.key),
@@ -97,7 +97,7 @@ fn op(index: usize, op: pb::ItemOp) -> Result<ItemOp, Malformed> {
         Some(Op::Put(put)) => ItemOp::Put {
             name: name(put.path, put.key),
             value: json::check_bytes(put.value)
-                .map_err(|fault| Malformed::new(field("put.value"), fault.to_string()))?,
+                .map_err(|fault| InvalidField::new(field("put.value"), fault.to_string()))?,
             ttl: (put.ttl_ms > 0).then(|| Duration::from_millis(put.ttl_ms)),
             text: put.text,
         },
@@ -113,15 +113,15 @@ fn name(path: Vec<String>, key: String) -> ItemName {
     ItemName { path, key }
 }
 
-fn item_search(field: &str, search: pb::SearchItems) -> Result<ItemSearch, Malformed> {
+fn item_search(field: &str, search: pb::SearchItems) -> Result<ItemSearch, InvalidField> {
     if search.query.len() > QUERY_BYTES_MAX {
         let message = format!("has more than {QUERY_BYTES_MAX} bytes");
-        return Err(Malformed::new(format!("{field}.query"), message));
+        return Err(InvalidField::new(format!("{field}.query"), message));
     }
     let at = format!("{field}.filter");
     from_proto::at_most_entries(&at, search.filter.len(), CONDITIONS_MAX)?;
     let filter = search.filter.into_iter().enumerate();
-    let filter: Result<Vec<_>, Malformed> = filter
+    let filter: Result<Vec<_>, InvalidField> = filter
         .map(|(index, of)| condition(&format!("{at}[{index}]"), of))
         .collect();
     Ok(ItemSearch {
@@ -134,7 +134,7 @@ fn item_search(field: &str, search: pb::SearchItems) -> Result<ItemSearch, Malfo
     })
 }
 
-fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, Malformed> {
+fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, InvalidField> {
     use pb::ItemComparison as Pb;
     let comparison = match of.comparison() {
         Pb::Equal => Comparison::Equal,
@@ -145,11 +145,11 @@ fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, Malfor
         Pb::LessOrEqual => Comparison::LessOrEqual,
         Pb::Unspecified => {
             let message = "is unspecified or unknown";
-            return Err(Malformed::new(format!("{field}.comparison"), message));
+            return Err(InvalidField::new(format!("{field}.comparison"), message));
         }
     };
     check_labels(&format!("{field}.field"), &of.field)?;
-    let not_json = |fault: String| Malformed::new(format!("{field}.value"), fault);
+    let not_json = |fault: String| InvalidField::new(format!("{field}.value"), fault);
     json::check_bytes(of.value.clone()).map_err(|fault| not_json(fault.to_string()))?;
     Ok(ItemCondition {
         field: of.field,
@@ -158,7 +158,7 @@ fn condition(field: &str, of: pb::ItemCondition) -> Result<ItemCondition, Malfor
     })
 }
 
-fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, Malformed> {
+fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, InvalidField> {
     let at = format!("{field}.matches");
     from_proto::at_most_entries(&at, list.matches.len(), CONDITIONS_MAX)?;
     let mut matches = Vec::with_capacity(list.matches.len());
@@ -169,7 +169,7 @@ fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, Malformed> 
             pb::PathEnd::Suffix => PathMatch::Suffix(of.path),
             pb::PathEnd::Unspecified => {
                 let message = "is unspecified or unknown";
-                return Err(Malformed::new(format!("{at}[{index}].end"), message));
+                return Err(InvalidField::new(format!("{at}[{index}].end"), message));
             }
         });
     }
@@ -181,7 +181,7 @@ fn paths(field: &str, list: pb::ListItemPaths) -> Result<PathsQuery, Malformed> 
     })
 }
 
-fn check_labels(field: &str, labels: &[String]) -> Result<(), Malformed> {
+fn check_labels(field: &str, labels: &[String]) -> Result<(), InvalidField> {
     from_proto::at_most_entries(field, labels.len(), ITEM_PATH_LABELS_MAX)?;
     match labels
         .iter()
@@ -189,7 +189,7 @@ fn check_labels(field: &str, labels: &[String]) -> Result<(), Malformed> {
     {
         true => {
             let message = format!("has a text of more than {SHORT_TEXT_BYTES_MAX} bytes");
-            Err(Malformed::new(field, message))
+            Err(InvalidField::new(field, message))
         }
         false => Ok(()),
     }

@@ -2,11 +2,11 @@
 
 use super::{
     bounds::KNOWLEDGE_BYTES_MAX,
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
     to_proto,
 };
-use treering_digest::knowledge::{FileVariables, KnownFile, Suggested, Suggestion};
-use treering_engine::{KnowledgeAnswer, ToolSnapshot};
+use treering_digest::knowledge::{CompletedArguments, FileVariables, KnownFile, Suggestion};
+use treering_engine::{KnowledgeAnswer, ResultDigest};
 use treering_proto::pb;
 
 /// Recent results in an answer, unless the client chooses.
@@ -15,21 +15,21 @@ pub(super) const RECENT_DEFAULT: usize = 5;
 const ITEM_BYTES: usize = 80;
 
 /// Checks a required tool name.
-pub(super) fn tool(name: &str) -> Result<&str, Malformed> {
+pub(super) fn tool(name: &str) -> Result<&str, InvalidField> {
     from_proto::required("tool", name)?;
     from_proto::check_short("tool", name)?;
     Ok(name)
 }
 
 /// Returns arguments as text; the engine checks that they are an object.
-pub(super) fn arguments(bytes: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(bytes).map_err(|_| Malformed::new("arguments", "is not UTF-8"))
+pub(super) fn arguments(bytes: &[u8]) -> Result<&str, InvalidField> {
+    std::str::from_utf8(bytes).map_err(|_| InvalidField::new("arguments", "is not UTF-8"))
 }
 
 /// Returns an answer within the message limit. Items that do not fit are counted as left out.
 pub(super) fn response(answer: KnowledgeAnswer) -> pb::KnowledgeResponse {
     let known = &answer.knowledge;
-    let mut room = Room(KNOWLEDGE_BYTES_MAX);
+    let mut room = AnswerSpace(KNOWLEDGE_BYTES_MAX);
     let files: Vec<_> = known.files().iter().map_while(|f| room.file(f)).collect();
     let variables: Vec<_> = known
         .variables()
@@ -63,9 +63,9 @@ pub(super) fn response(answer: KnowledgeAnswer) -> pb::KnowledgeResponse {
 }
 
 /// Bytes left in an answer.
-struct Room(usize);
+struct AnswerSpace(usize);
 
-impl Room {
+impl AnswerSpace {
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.0 = self.0.checked_sub(bytes + ITEM_BYTES)?;
         Some(())
@@ -105,7 +105,7 @@ impl Room {
     }
 }
 
-pub(super) fn suggestions(suggested: Suggested) -> pb::SuggestArgumentsResponse {
+pub(super) fn suggestions(suggested: CompletedArguments) -> pb::SuggestArgumentsResponse {
     let suggestion = |suggestion: Suggestion| pb::ArgumentSuggestion {
         argument: suggestion.argument,
         value: suggestion.value,
@@ -120,7 +120,7 @@ pub(super) fn suggestions(suggested: Suggested) -> pb::SuggestArgumentsResponse 
 }
 
 /// Returns a short form of a finished call.
-pub(super) fn snapshot(snapshot: ToolSnapshot) -> pb::ToolSnapshot {
+pub(super) fn snapshot(snapshot: ResultDigest) -> pb::ToolSnapshot {
     pb::ToolSnapshot {
         full_result_ref: snapshot.full_result_ref(),
         call_id: snapshot.call_id,

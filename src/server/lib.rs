@@ -2,13 +2,14 @@
 //!
 //! This crate has what gRPC needs: conversion of requests (`from_proto`, `append_request`), answers
 //! (`to_proto`) and errors (`status`), namespaces and deadlines (`call`), bounded streams, request
-//! limits (`intake`), connections (`connection`), access control (`guard`), health, reflection and
+//! limits (`admission`), connections (`connection`), access control (`guard`), health, reflection and
 //! graceful shutdown. The engine decides what an append may do and what a read returns. Nothing
 //! here buffers without bound.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod admin;
+mod admission;
 mod append_request;
 mod append_stream;
 pub mod audit;
@@ -24,15 +25,14 @@ mod events;
 mod from_proto;
 mod guard;
 mod health;
-mod intake;
 mod items;
 mod knowledge;
 mod lookup;
 mod measures;
 pub mod metrics;
-mod noted_reads;
 mod page_token;
 mod read;
+mod recent_reads;
 mod result_text;
 mod search;
 mod ship;
@@ -58,14 +58,14 @@ use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpI
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
+    admission::AdmissionControl,
     audit::Audit,
-    call::Shared,
+    call::ServiceContext,
     connection::Acceptor,
-    intake::Intake,
     shutdown::{Phase, StopSignal, Stopper},
     tls::ServerTls,
 };
-use treering_access::KeyRing;
+use treering_access::KeyStore;
 use treering_domain::Limits;
 use treering_engine::Engine;
 use treering_proto::{
@@ -109,7 +109,7 @@ pub struct ServeOptions {
     /// Compresses answers for clients that accept it. Costs CPU; meant for slow links.
     pub compress_answers: bool,
     /// The API keys. `None`: everyone may do everything, as through an in-process pipe.
-    pub keys: Option<Arc<KeyRing>>,
+    pub keys: Option<Arc<KeyStore>>,
     /// Another server of this process owns the engine and the keys: it reloads keys, records their
     /// use and closes the engine.
     pub is_beside: bool,
@@ -169,8 +169,8 @@ fn routes(
     options: &ServeOptions,
 ) -> Result<Routes, ServeError> {
     // The largest limit; the intake has the limits of each method.
-    let bytes_max = intake::message_bytes_max(engine.limits());
-    let shared = Shared {
+    let bytes_max = admission::message_bytes_max(engine.limits());
+    let shared = ServiceContext {
         engine,
         stop,
         audit,
@@ -342,7 +342,7 @@ async fn serve_connections(
 
 /// Reloads changed keys and certificates, and records key changes, times of last use and keys that
 /// have read very much.
-async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
+async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());
     let mut count_from = Instant::now();
@@ -373,24 +373,24 @@ async fn watch(keys: Option<Arc<KeyRing>>, tls: Option<Arc<ServerTls>>, audit: A
     }
 }
 
-async fn note_uses(keys: Arc<KeyRing>) {
+async fn note_uses(keys: Arc<KeyStore>) {
     let noted = tokio::task::spawn_blocking(move || keys.note_uses()).await;
     if let Ok(Err(error)) = noted {
         tracing::warn!(%error, "the last uses of keys could not be recorded");
     }
 }
 
-fn intake(limits: &Limits, options: &ServeOptions) -> Result<Intake, ServeError> {
+fn intake(limits: &Limits, options: &ServeOptions) -> Result<AdmissionControl, ServeError> {
     let in_flight = options.bytes_in_flight_max;
     let in_flight = in_flight.unwrap_or_else(|| bytes_in_flight_max(limits));
-    Ok(Intake::new(&served(), limits, in_flight)?)
+    Ok(AdmissionControl::new(&served(), limits, in_flight)?)
 }
 
 /// Returns the default bytes in flight: enough for one of the largest batches that the limits
 /// allow, both received and decoded.
 fn bytes_in_flight_max(limits: &Limits) -> usize {
     let twice = limits.batch_bytes_max.saturating_mul(2);
-    let largest = intake::message_bytes_max(limits).max(twice);
+    let largest = admission::message_bytes_max(limits).max(twice);
     let largest = largest.saturating_add(bounds::CONNECTION_SHARE_BYTES);
     let parts = largest.div_ceil(bounds::CONNECTION_HOLDS_OF_FREE);
     let for_one = parts.saturating_mul(bounds::CONNECTION_HOLDS_OF_FREE + 1);

@@ -4,19 +4,19 @@ use std::collections::HashMap;
 
 use super::{
     bounds::{FILTER_TYPES_MAX, LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX},
-    call::{Call, Shared},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext},
+    from_proto::{self, InvalidField},
     status::Refusal,
     to_proto,
 };
 use treering_domain::{ConversationId, EventRef, Revision, check_key};
 use treering_engine::{
-    EventName, GotEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop, Wanted,
+    EventName, EventSelector, FoundEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop,
 };
 use treering_proto::pb;
 
 /// Parses the filter of a read.
-pub(super) fn filter(filter: &pb::EventFilter) -> Result<ReadFilter, Malformed> {
+pub(super) fn filter(filter: &pb::EventFilter) -> Result<ReadFilter, InvalidField> {
     key("filter.key", &filter.key)?;
     key("filter.key_prefix", &filter.key_prefix)?;
     from_proto::at_most_entries("filter.types", filter.types.len(), FILTER_TYPES_MAX)?;
@@ -36,12 +36,12 @@ pub(super) fn filter(filter: &pb::EventFilter) -> Result<ReadFilter, Malformed> 
     })
 }
 
-fn key(field: &str, text: &str) -> Result<(), Malformed> {
-    check_key(text).map_err(|fault| Malformed::new(field, fault.to_string()))
+fn key(field: &str, text: &str) -> Result<(), InvalidField> {
+    check_key(text).map_err(|fault| InvalidField::new(field, fault.to_string()))
 }
 
 /// Checks that texts are not empty and within the limit of names.
-fn check_names(field: &str, texts: &[String]) -> Result<(), Malformed> {
+fn check_names(field: &str, texts: &[String]) -> Result<(), InvalidField> {
     for (index, text) in texts.iter().enumerate() {
         let field = format!("{field}[{index}]");
         from_proto::required(&field, text)?;
@@ -51,14 +51,14 @@ fn check_names(field: &str, texts: &[String]) -> Result<(), Malformed> {
 }
 
 /// Parses where a read continues; `None` when it is unset.
-pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop>, Malformed> {
+pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop>, InvalidField> {
     use pb::read_stop::At;
     let stop = match &stop.at {
         None => return Ok(None),
         Some(At::Offset(offset)) if log => ReadStop::Offset(*offset),
         Some(At::Event(place)) if !log => {
             let id = place.conversation_id.parse();
-            let id = id.map_err(|_| Malformed::new("go_on_at.event", "must be a UUID"))?;
+            let id = id.map_err(|_| InvalidField::new("go_on_at.event", "must be a UUID"))?;
             ReadStop::Event(EventRef {
                 conversation: id,
                 revision: Revision(place.revision),
@@ -66,7 +66,7 @@ pub(super) fn go_on_at(stop: &pb::ReadStop, log: bool) -> Result<Option<ReadStop
         }
         Some(_) => {
             let message = "is from another read: pass the value of this read's own answer";
-            return Err(Malformed::new("go_on_at", message));
+            return Err(InvalidField::new("go_on_at", message));
         }
     };
     Ok(Some(stop))
@@ -88,18 +88,18 @@ pub(super) fn read_stop(stop: ReadStop) -> pb::ReadStop {
 
 /// Parses a request for newest events.
 pub(super) async fn latest(
-    shared: &Shared,
+    shared: &ServiceContext,
     call: &Call,
     request: pb::LatestRequest,
 ) -> Result<LatestQuery, Refusal> {
     let conversations = request.conversations.len();
     from_proto::at_most_entries("conversations", conversations, LATEST_CONVERSATIONS_MAX)?;
     if conversations == 0 {
-        return Err(Malformed::new("conversations", "is required").into());
+        return Err(InvalidField::new("conversations", "is required").into());
     }
     if request.as_of_revision != 0 && conversations > 1 {
         let message = "can be set only for one conversation";
-        return Err(Malformed::new("as_of_revision", message).into());
+        return Err(InvalidField::new("as_of_revision", message).into());
     }
     let wanted = wanted(&request)?;
     let lookups = conversations.saturating_mul(wanted.len());
@@ -109,7 +109,7 @@ pub(super) async fn latest(
              {LOOKUPS_MAX}",
             wanted.len()
         );
-        return Err(Malformed::new("conversations", message).into());
+        return Err(InvalidField::new("conversations", message).into());
     }
     let mut ids = Vec::with_capacity(conversations);
     for (index, id) in request.conversations.iter().enumerate() {
@@ -127,7 +127,7 @@ pub(super) async fn latest(
     })
 }
 
-fn wanted(request: &pb::LatestRequest) -> Result<Vec<Wanted>, Malformed> {
+fn wanted(request: &pb::LatestRequest) -> Result<Vec<EventSelector>, InvalidField> {
     for (index, text) in request.keys.iter().enumerate() {
         let field = format!("keys[{index}]");
         from_proto::required(&field, text)?;
@@ -135,13 +135,13 @@ fn wanted(request: &pb::LatestRequest) -> Result<Vec<Wanted>, Malformed> {
     }
     check_names("types", &request.types)?;
     let kinds = from_proto::kinds(&request.kinds)?;
-    let keys = request.keys.iter().cloned().map(Wanted::Key);
-    let types = request.types.iter().cloned().map(Wanted::Type);
-    let kinds = kinds.into_iter().map(Wanted::Kind);
+    let keys = request.keys.iter().cloned().map(EventSelector::Key);
+    let types = request.types.iter().cloned().map(EventSelector::Type);
+    let kinds = kinds.into_iter().map(EventSelector::Kind);
     let wanted: Vec<_> = keys.chain(types).chain(kinds).collect();
     if wanted.is_empty() {
         let message = "no keys, types or kinds are set: set at least one";
-        return Err(Malformed::new("keys", message));
+        return Err(InvalidField::new("keys", message));
     }
     Ok(wanted)
 }
@@ -153,9 +153,9 @@ pub(super) fn latest_event(found: LatestEvent, headers_only: bool) -> pb::Latest
     pb::LatestEvent {
         conversation_id: found.conversation.to_string(),
         of: Some(match found.wanted {
-            Wanted::Key(key) => Of::Key(key),
-            Wanted::Type(type_name) => Of::Type(type_name),
-            Wanted::Kind(kind) => Of::Kind(kind.number().into()),
+            EventSelector::Key(key) => Of::Key(key),
+            EventSelector::Type(type_name) => Of::Type(type_name),
+            EventSelector::Kind(kind) => Of::Kind(kind.number().into()),
         }),
         event: got.event,
         body_left_out: got.body_left_out,
@@ -163,7 +163,7 @@ pub(super) fn latest_event(found: LatestEvent, headers_only: bool) -> pb::Latest
 }
 
 /// Converts an event that was looked up.
-pub(super) fn got_event(got: GotEvent, headers_only: bool) -> pb::GotEvent {
+pub(super) fn got_event(got: FoundEvent, headers_only: bool) -> pb::GotEvent {
     let headers_only = headers_only || got.body_left_out;
     let event = got.event.as_ref();
     pb::GotEvent {
@@ -174,7 +174,7 @@ pub(super) fn got_event(got: GotEvent, headers_only: bool) -> pb::GotEvent {
 
 /// Parses event names. `None` stands for one whose conversation does not exist.
 pub(super) async fn names(
-    shared: &Shared,
+    shared: &ServiceContext,
     call: &Call,
     events: Vec<pb::EventName>,
 ) -> Result<Vec<Option<EventName>>, Refusal> {
@@ -187,11 +187,11 @@ pub(super) async fn names(
         names.push(match name.by {
             None => {
                 let message = "names no event: set an id or a place";
-                return Err(Malformed::new(format!("events[{index}]"), message).into());
+                return Err(InvalidField::new(format!("events[{index}]"), message).into());
             }
             Some(By::EventId(id)) => {
                 let id = id.parse();
-                let id = id.map_err(|_| Malformed::new(field("event_id"), "must be a UUID"))?;
+                let id = id.map_err(|_| InvalidField::new(field("event_id"), "must be a UUID"))?;
                 Some(EventName::Id(id))
             }
             Some(By::Place(place)) => {

@@ -38,7 +38,7 @@ pub struct ServerMeasures {
     methods: HashMap<String, Arc<MethodMeasures>>,
     unknown: Arc<MethodMeasures>,
     connections: AtomicU64,
-    slow: Slow,
+    slow: SlowCallLog,
     spans: Option<Arc<dyn CallSpans>>,
 }
 
@@ -94,7 +94,7 @@ impl ServerMeasures {
             methods,
             unknown: Arc::new(MethodMeasures::new(UNKNOWN.to_owned(), false)),
             connections: AtomicU64::new(0),
-            slow: Slow::new(slow),
+            slow: SlowCallLog::new(slow),
             spans: None,
         })
     }
@@ -127,9 +127,9 @@ impl ServerMeasures {
     }
 
     /// Counts a connection until the returned value is dropped.
-    pub(super) fn connection(self: &Arc<Self>) -> ConnectionCounted {
+    pub(super) fn connection(self: &Arc<Self>) -> ConnectionGuard {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        ConnectionCounted(Arc::clone(self))
+        ConnectionGuard(Arc::clone(self))
     }
 
     /// Returns the number of open connections.
@@ -223,9 +223,9 @@ fn code_name(code: i32) -> &'static str {
 }
 
 /// An open connection.
-pub(super) struct ConnectionCounted(Arc<ServerMeasures>);
+pub(super) struct ConnectionGuard(Arc<ServerMeasures>);
 
-impl Drop for ConnectionCounted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -312,7 +312,7 @@ impl Drop for CallWatch {
 
 /// Detects slow calls and limits how many are logged.
 #[derive(Debug)]
-struct Slow {
+struct SlowCallLog {
     from: Option<Duration>,
     count: Total,
     started: Instant,
@@ -321,7 +321,7 @@ struct Slow {
     untold: AtomicU64,
 }
 
-impl Slow {
+impl SlowCallLog {
     fn new(from: Option<Duration>) -> Self {
         Self {
             from,

@@ -1,7 +1,7 @@
 //! Page tokens. Each belongs to one query of one store, whose hash it contains, so that a token of
 //! another query is refused rather than misread.
 
-use super::from_proto::Malformed;
+use super::from_proto::InvalidField;
 use treering_domain::Namespace;
 use treering_engine::Engine;
 
@@ -40,8 +40,8 @@ impl Scope {
     /// Returns the place in a token; an empty token means the beginning.
     ///
     /// # Errors
-    /// [`Malformed`] when it is not a token of this query.
-    pub(crate) fn open<'t>(&self, token: &'t str) -> Result<&'t str, Malformed> {
+    /// [`InvalidField`] when it is not a token of this query.
+    pub(crate) fn open<'t>(&self, token: &'t str) -> Result<&'t str, InvalidField> {
         if token.is_empty() {
             return Ok(token);
         }
@@ -50,7 +50,7 @@ impl Scope {
         place.map(|(_, place)| place).ok_or_else(|| {
             let message = "does not belong to this query and store: repeat the query of the \
                            previous page, or start without a token";
-            Malformed::new(FIELD, message)
+            InvalidField::new(FIELD, message)
         })
     }
 

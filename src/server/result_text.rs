@@ -9,7 +9,7 @@ use tonic::Status;
 use super::status::{OrStatus, Refusal};
 use super::{
     bounds::RESULT_CHUNK_BYTES,
-    from_proto::{self, Malformed},
+    from_proto::{self, InvalidField},
 };
 use treering_context::references::ReadArguments;
 use treering_domain::{
@@ -34,8 +34,8 @@ impl Range {
     /// Returns the range that a request selects.
     ///
     /// # Errors
-    /// [`Malformed`] when bytes and lines are both given, or lines run backward.
-    pub(crate) fn of(request: &pb::GetResultRequest) -> Result<Self, Malformed> {
+    /// [`InvalidField`] when bytes and lines are both given, or lines run backward.
+    pub(crate) fn of(request: &pb::GetResultRequest) -> Result<Self, InvalidField> {
         let unbounded = |number| if number == 0 { u64::MAX } else { number };
         let bytes = request.byte_start != 0 || request.byte_length != 0;
         if request.line_first == 0 && request.line_last == 0 {
@@ -46,12 +46,12 @@ impl Range {
         }
         if bytes {
             let message = "lines and bytes are both set: choose one";
-            return Err(Malformed::new("line_first", message));
+            return Err(InvalidField::new("line_first", message));
         }
         let last = unbounded(request.line_last);
         if request.line_first > last {
             let message = "is before line_first";
-            return Err(Malformed::new("line_last", message));
+            return Err(InvalidField::new("line_last", message));
         }
         Ok(Self::Lines {
             first: request.line_first.max(1),
@@ -86,8 +86,8 @@ impl Range {
 /// Parses the arguments with which a model requests a result.
 ///
 /// # Errors
-/// [`Malformed`] when the arguments name no result, or the request also selects one in another way.
-pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, Malformed> {
+/// [`InvalidField`] when the arguments name no result, or the request also selects one in another way.
+pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, InvalidField> {
     let ranges = [
         request.byte_start,
         request.byte_length,
@@ -96,11 +96,11 @@ pub(super) fn asked(request: &pb::GetResultRequest) -> Result<ReadArguments, Mal
     ];
     if request.which.is_some() || ranges.iter().any(|number| *number != 0) {
         let message = "cannot be combined with other fields that select a result";
-        return Err(Malformed::new("arguments", message));
+        return Err(InvalidField::new("arguments", message));
     }
     let text = std::str::from_utf8(&request.arguments)
-        .map_err(|_| Malformed::new("arguments", "must be UTF-8"))?;
-    ReadArguments::parse(text).map_err(|error| Malformed::new("arguments", error.to_string()))
+        .map_err(|_| InvalidField::new("arguments", "must be UTF-8"))?;
+    ReadArguments::parse(text).map_err(|error| InvalidField::new("arguments", error.to_string()))
 }
 
 fn newlines(text: &str) -> impl Iterator<Item = usize> + '_ {
@@ -151,13 +151,13 @@ pub(super) async fn assemble(
     let first = requests.next().await.transpose()?;
     let Some(Item::Start(start)) = first.and_then(|first| first.item) else {
         let message = "the first message must be `start`";
-        return Err(Malformed::new("start", message).into());
+        return Err(InvalidField::new("start", message).into());
     };
     let mut text = Vec::new();
     while let Some(request) = requests.next().await.transpose()? {
         let Some(Item::Chunk(chunk)) = request.item else {
             let message = "every message after the first must be a `chunk`";
-            return Err(Malformed::new("chunk", message).into());
+            return Err(InvalidField::new("chunk", message).into());
         };
         let actual = text.len() + chunk.len();
         if actual > bytes_max {
@@ -168,7 +168,7 @@ pub(super) async fn assemble(
     let text = String::from_utf8(text).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let message = format!("the text is not UTF-8 at byte {valid}");
-        Malformed::new("chunk", message)
+        InvalidField::new("chunk", message)
     })?;
     Ok((start, text))
 }
@@ -185,15 +185,15 @@ fn too_large(actual: usize, max: usize) -> AppendError {
 /// Returns the append of a result whose text came in chunks. The text precedes the other parts.
 ///
 /// # Errors
-/// [`Malformed`] names the field.
+/// [`InvalidField`] names the field.
 pub(super) fn command(
     namespace: Namespace,
     conversation: ConversationId,
     start: pb::RecordResultStart,
     text: String,
-) -> Result<AppendCommand<EncodedBody>, Malformed> {
+) -> Result<AppendCommand<EncodedBody>, InvalidField> {
     let Some(mut result) = start.result else {
-        return Err(Malformed::new("start.result", "is required"));
+        return Err(InvalidField::new("start.result", "is required"));
     };
     if !text.is_empty() {
         let part = Some(pb::content_part::Part::Text(text));
@@ -204,7 +204,7 @@ pub(super) fn command(
     let encoded = Bytes::from(result.encode_to_vec());
     let body = EncodedBody::received(EventKind::ToolResultRecorded, encoded).map_err(|fault| {
         let field = format!("start.result.{}", fault.field);
-        Malformed::new(field, fault.problem.to_string())
+        InvalidField::new(field, fault.problem.to_string())
     })?;
     let expected = from_proto::expected(start.expected);
     let expectation = (expected != ExpectedRevision::Any).then(|| Expectation {

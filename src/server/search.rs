@@ -9,13 +9,14 @@ use tracing::Instrument;
 use super::status::OrStatus;
 use super::{
     bounds::{SEARCH_HITS_DEFAULT, SEARCH_WAIT_MAX},
-    call::{Call, Shared},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext},
+    from_proto::{self, InvalidField},
     to_proto,
 };
 use treering_domain::{Role, limits::SHORT_TEXT_BYTES_MAX};
 use treering_engine::{
-    ConversationFilters, Copies, QUERY_BYTES_MAX, Reading, SearchFilters, SearchRequest,
+    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, SearchFilters,
+    SearchRequest,
 };
 use treering_proto::{
     body, envelope,
@@ -30,7 +31,7 @@ const CONTEXT_LINES_MAX: u32 = 200;
 const OFFSET_MAX: u32 = 10_000;
 
 /// A thin layer over the engine.
-pub(super) struct SearchService(pub(crate) Shared);
+pub(super) struct SearchService(pub(crate) ServiceContext);
 
 impl SearchService {
     async fn request(
@@ -104,8 +105,8 @@ impl SearchService {
                 paths,
             },
             copies: match every_copy {
-                true => Copies::Each,
-                false => Copies::Folded,
+                true => DuplicateHandling::Each,
+                false => DuplicateHandling::Folded,
             },
             conversations_max: by_conversation.then_some(match conversations_max {
                 0 => usize::MAX,
@@ -119,42 +120,42 @@ impl SearchService {
     }
 }
 
-fn reading(mode: i32) -> Result<Reading, Malformed> {
+fn reading(mode: i32) -> Result<QuerySyntax, InvalidField> {
     match pb::QueryMode::try_from(mode) {
-        Ok(pb::QueryMode::Unspecified) => Ok(Reading::Guess),
-        Ok(pb::QueryMode::Plain) => Ok(Reading::Plain),
-        Ok(pb::QueryMode::Query) => Ok(Reading::Query),
-        Err(_) => Err(Malformed::new("mode", "is not a known mode")),
+        Ok(pb::QueryMode::Unspecified) => Ok(QuerySyntax::Guess),
+        Ok(pb::QueryMode::Plain) => Ok(QuerySyntax::Plain),
+        Ok(pb::QueryMode::Query) => Ok(QuerySyntax::Query),
+        Err(_) => Err(InvalidField::new("mode", "is not a known mode")),
     }
 }
 
-fn read_roles(roles: &[i32]) -> Result<Vec<Role>, Malformed> {
+fn read_roles(roles: &[i32]) -> Result<Vec<Role>, InvalidField> {
     let known = |&role: &i32| body::role_from_pb(role);
     let read: Option<Vec<Role>> = roles.iter().map(known).collect();
-    read.ok_or_else(|| Malformed::new("roles", "has an unknown role"))
+    read.ok_or_else(|| InvalidField::new("roles", "has an unknown role"))
 }
 
-fn longest_wait(max: Option<prost_types::Duration>) -> Result<Option<Duration>, Malformed> {
+fn longest_wait(max: Option<prost_types::Duration>) -> Result<Option<Duration>, InvalidField> {
     let read = max.map(Duration::try_from).transpose();
-    read.map_err(|_| Malformed::new("wait_max", "is not a valid duration"))
+    read.map_err(|_| InvalidField::new("wait_max", "is not a valid duration"))
 }
 
-fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
+fn check(request: &pb::SearchRequest) -> Result<(), InvalidField> {
     let bytes = request.query.len();
     if bytes > QUERY_BYTES_MAX {
         let message = format!("has {bytes} bytes; the maximum is {QUERY_BYTES_MAX}");
-        return Err(Malformed::new("query", message));
+        return Err(InvalidField::new("query", message));
     }
     if request.offset > OFFSET_MAX {
         let message = format!("exceeds {OFFSET_MAX}: narrow the query");
-        return Err(Malformed::new("offset", message));
+        return Err(InvalidField::new("offset", message));
     }
     let long = |tool: &String| tool.len() > SHORT_TEXT_BYTES_MAX;
     if request.tools.len() > TOOLS_MAX || request.tools.iter().any(long) {
         let message = format!(
             "may have at most {TOOLS_MAX} names of at most {SHORT_TEXT_BYTES_MAX} bytes each"
         );
-        return Err(Malformed::new("tools", message));
+        return Err(InvalidField::new("tools", message));
     }
     for (field, names) in [
         ("paths", &request.paths),
@@ -166,13 +167,13 @@ fn check(request: &pb::SearchRequest) -> Result<(), Malformed> {
             let message = format!(
                 "may have at most {TOOLS_MAX} entries of at most {SHORT_TEXT_BYTES_MAX} bytes each"
             );
-            return Err(Malformed::new(field, message));
+            return Err(InvalidField::new(field, message));
         }
     }
     let everywhere = request.conversation_id.is_empty();
     if everywhere && (!request.branch.is_empty() || request.include_sub_contexts) {
         let message = "is empty, but branch and include_sub_contexts require it";
-        return Err(Malformed::new("conversation_id", message));
+        return Err(InvalidField::new("conversation_id", message));
     }
     Ok(())
 }

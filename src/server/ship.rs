@@ -5,19 +5,19 @@ use tonic::{Request, Response, Status};
 
 use super::status::OrStatus;
 use super::{
-    call::{Call, Shared},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext},
+    from_proto::{self, InvalidField},
     shutdown::Phase,
 };
 use treering_domain::Revision;
-use treering_engine::{BackupNote, ShipMark, ShipQuery, Shipped, ShippedErasure};
+use treering_engine::{BackupNote, ShipMark, ShipQuery, ShipmentItem, ShippedErasure};
 use treering_proto::{
     envelope::{timestamp_from_pb, timestamp_to_pb},
     pb::{self, backups_server::Backups},
 };
 
 /// A thin layer over the engine.
-pub(super) struct BackupsService(pub(crate) Shared);
+pub(super) struct BackupsService(pub(crate) ServiceContext);
 
 #[tonic::async_trait]
 impl Backups for BackupsService {
@@ -56,10 +56,10 @@ impl Backups for BackupsService {
     }
 }
 
-fn response(item: Shipped) -> pb::ShipLogResponse {
+fn response(item: ShipmentItem) -> pb::ShipLogResponse {
     use pb::ship_log_response::Item;
     let item = match item {
-        Shipped::Start {
+        ShipmentItem::Start {
             identity,
             head,
             before,
@@ -69,18 +69,18 @@ fn response(item: Shipped) -> pb::ShipLogResponse {
             head,
             before: before.map(mark),
         }),
-        Shipped::Block(block) => Item::Block(pb::ShippedBlock {
+        ShipmentItem::Block(block) => Item::Block(pb::ShippedBlock {
             first_offset: block.first,
             count: block.count,
             block: block.bytes,
             needs: block.needs,
         }),
-        Shipped::Blob { home, bytes } => Item::Blob(pb::ShippedBlob {
+        ShipmentItem::Blob { home, bytes } => Item::Blob(pb::ShippedBlob {
             home_offset: home,
             content: bytes,
         }),
-        Shipped::Erasure(erasure) => Item::Erasure(erased(erasure)),
-        Shipped::Reached {
+        ShipmentItem::Erasure(erasure) => Item::Erasure(erased(erasure)),
+        ShipmentItem::Reached {
             mark: reached,
             recorded_at,
             is_all,
@@ -118,11 +118,11 @@ fn erased(erasure: ShippedErasure) -> pb::ShippedErasure {
     }
 }
 
-fn note(request: pb::NoteBackupRequest) -> Result<BackupNote, Malformed> {
+fn note(request: pb::NoteBackupRequest) -> Result<BackupNote, InvalidField> {
     from_proto::required("target", &request.target)?;
     from_proto::check_short("target", &request.target)?;
     let made_at = request.made_at.as_ref().and_then(timestamp_from_pb);
-    let made_at = made_at.ok_or_else(|| Malformed::new("made_at", "is not a valid time"))?;
+    let made_at = made_at.ok_or_else(|| InvalidField::new("made_at", "is not a valid time"))?;
     Ok(BackupNote {
         target: request.target,
         generation: request.generation,

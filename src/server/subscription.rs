@@ -14,7 +14,7 @@ use super::{
     to_proto,
 };
 use treering_domain::{Position, TimestampMicros};
-use treering_engine::{ReadError, Subscribed};
+use treering_engine::{ReadError, SubscriptionItem};
 use treering_proto::{
     envelope::{position_to_pb, timestamp_to_pb},
     pb::{self, subscribe_response::Item},
@@ -31,7 +31,7 @@ pub(super) fn heartbeat(seconds: u32) -> Duration {
 /// Returns the engine's items, with a heartbeat after each silence of this length. A heartbeat
 /// names the last position that was sent, so that a reader can continue from there without a gap.
 pub(super) fn items(
-    source: impl Stream<Item = Result<Subscribed, ReadError>> + Send + 'static,
+    source: impl Stream<Item = Result<SubscriptionItem, ReadError>> + Send + 'static,
     heartbeat: Duration,
     reader: Caller,
 ) -> impl Stream<Item = Result<pb::SubscribeResponse, Status>> + Send + 'static {
@@ -59,19 +59,19 @@ pub(super) fn items(
 
 /// Returns the item, and the position that the reader has reached with it. `FellBehind` names the
 /// position of the log, which the reader has not reached.
-fn sent(item: Subscribed, reader: &Caller) -> (Item, Option<Position>) {
+fn sent(item: SubscriptionItem, reader: &Caller) -> (Item, Option<Position>) {
     match item {
-        Subscribed::Event(named) => {
+        SubscriptionItem::Event(named) => {
             reader.reads([named.event.header.conversation]);
             let position = named.event.position;
             let event = to_proto::event(&named, false);
             (Item::Event(event), Some(position))
         }
-        Subscribed::CaughtUp(at) => {
+        SubscriptionItem::CaughtUp(at) => {
             let position = Some(position_to_pb(at));
             (Item::CaughtUp(pb::CaughtUp { position }), Some(at))
         }
-        Subscribed::FellBehind(at) => {
+        SubscriptionItem::FellBehind(at) => {
             let position = Some(position_to_pb(at));
             (Item::FellBehind(pb::FellBehind { position }), None)
         }
@@ -91,8 +91,8 @@ mod tests {
     // claim a position that it has not sent.
     #[tokio::test]
     async fn quiet_subscription_sends_heartbeats() {
-        let caught_up = Subscribed::CaughtUp(Position::local(7));
-        let behind = Subscribed::FellBehind(Position::local(99));
+        let caught_up = SubscriptionItem::CaughtUp(Position::local(7));
+        let behind = SubscriptionItem::FellBehind(Position::local(99));
         let source = stream::iter([Ok(caught_up), Ok(behind)]).chain(stream::pending());
         let nobody = Caller::anybody(Namespace::default());
         let mut items = std::pin::pin!(items(source, SILENCE, nobody));

@@ -4,15 +4,15 @@ use bytes::Bytes;
 use prost_types::Timestamp;
 
 use treering_domain::{
-    AppendOutcome, Appended, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
+    AppendOutcome, AppendedEvent, ApprovalStatus, BranchId, BranchState, CancelReason, Config,
     ContentHash, ContextSet, ConversationId, Damage, Entity, EventRef, OpenCall, ParentRef,
     Revision, TimestampMicros,
 };
 use treering_engine as engine;
 use treering_engine::{
     BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary, ConversationView,
-    Forked, Hit, HitCopy, HitDetails, Lineage, ListPlace, NamedEvent, Reading, Rewound,
-    SearchAnswer, SearchHit, Stats, ToolCall,
+    ForkOutcome, Hit, HitDetails, HitDuplicate, Lineage, ListPlace, NamedEvent, QuerySyntax,
+    RewindOutcome, SearchAnswer, SearchHit, Stats, ToolCall,
 };
 use treering_proto::{
     body,
@@ -32,7 +32,7 @@ pub(super) fn page_token(next: Option<ListPlace>) -> String {
     }
 }
 
-pub(super) fn appended(appended: &Appended) -> pb::Appended {
+pub(super) fn appended(appended: &AppendedEvent) -> pb::Appended {
     pb::Appended {
         event_id: appended.event.to_string(),
         conversation_id: appended.conversation.to_string(),
@@ -244,7 +244,7 @@ fn approval(status: ApprovalStatus) -> pb::ApprovalStatus {
     }
 }
 
-pub(super) fn fork_response(forked: &Forked, active: BranchId) -> pb::ForkResponse {
+pub(super) fn fork_response(forked: &ForkOutcome, active: BranchId) -> pb::ForkResponse {
     pb::ForkResponse {
         conversation_id: forked.conversation.to_string(),
         branch: Some(branch(&forked.branch, active)),
@@ -254,7 +254,7 @@ pub(super) fn fork_response(forked: &Forked, active: BranchId) -> pb::ForkRespon
 
 /// Converts the result of a rewind, with the newest of the removed events that fit.
 pub(super) fn rewound(
-    rewound: &Rewound,
+    rewound: &RewindOutcome,
     headers_only: bool,
     bytes_max: usize,
 ) -> pb::RewindResponse {
@@ -415,8 +415,8 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         hidden: hidden.map(|hit| search_hit(*hit)),
         conversations: conversations.into_iter().map(conversation_hits).collect(),
         read_as: match read_as {
-            Reading::Query => pb::QueryMode::Query.into(),
-            Reading::Guess | Reading::Plain => pb::QueryMode::Plain.into(),
+            QuerySyntax::Query => pb::QueryMode::Query.into(),
+            QuerySyntax::Guess | QuerySyntax::Plain => pb::QueryMode::Plain.into(),
         },
     }
 }
@@ -521,7 +521,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
     }
 }
 
-fn hit_copy(copy: HitCopy) -> pb::HitCopy {
+fn hit_copy(copy: HitDuplicate) -> pb::HitCopy {
     pb::HitCopy {
         conversation_id: copy.conversation.to_string(),
         source_id: copy.source_id,
@@ -599,9 +599,9 @@ pub(super) fn erase_response(item: engine::EraseItem) -> pb::EraseResponse {
             revision: event.revision.0,
             kind: event.kind.into(),
             why: match event.why {
-                engine::ErasedWhy::Asked => pb::ErasedWhy::Asked,
-                engine::ErasedWhy::Derived => pb::ErasedWhy::Derived,
-                engine::ErasedWhy::Bound => pb::ErasedWhy::Bound,
+                engine::EraseReason::Asked => pb::ErasedWhy::Asked,
+                engine::EraseReason::Derived => pb::ErasedWhy::Derived,
+                engine::EraseReason::Bound => pb::ErasedWhy::Bound,
             }
             .into(),
         }),

@@ -9,8 +9,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::status::OrStatus;
 use super::{
     bounds::DECISION_WAIT_MAX,
-    call::{Call, Shared, shutting_down},
-    from_proto::{self, Malformed},
+    call::{Call, ServiceContext, shutting_down},
+    from_proto::{self, InvalidField},
     knowledge, result_text,
     shutdown::Phase,
     to_proto,
@@ -25,7 +25,7 @@ use treering_proto::pb::{self, tools_server::Tools};
 type Results = BoxStream<'static, Result<pb::GetResultResponse, Status>>;
 
 /// A thin layer over the engine.
-pub(super) struct ToolsService(pub(crate) Shared);
+pub(super) struct ToolsService(pub(crate) ServiceContext);
 
 impl ToolsService {
     async fn find(&self, call: &Call, id: &str) -> Result<ConversationId, Status> {
@@ -58,7 +58,7 @@ impl ToolsService {
             let held = |step: &LineageStep| step.conversation == of && asked.revision <= step.up_to;
             if !lineage.steps.iter().any(held) {
                 let message = "names a result outside the history of this conversation";
-                return Err(Malformed::new("arguments", message).into());
+                return Err(InvalidField::new("arguments", message).into());
             }
         }
         call.caller.reads([of]);
@@ -116,7 +116,7 @@ impl Tools for ToolsService {
         let conversation = if request.conversation_id.is_empty() {
             if branch.is_some() {
                 let message = "is set, but conversation_id is empty";
-                return Err(Malformed::new("branch", message).into());
+                return Err(InvalidField::new("branch", message).into());
             }
             None
         } else {
@@ -154,7 +154,7 @@ impl Tools for ToolsService {
         let waited = engine.wait_for_decision(&address, &request.call_id, timeout);
         let (tool_call, decided) = tokio::select! {
             waited = waited => waited.or_status()?,
-            refusal = call.caller.ended() => return Err(refusal).or_status(),
+            refusal = call.caller.wait_until_invalid() => return Err(refusal).or_status(),
             () = self.0.stop.reached(Phase::Draining) => return Err(shutting_down()),
         };
         Ok(Response::new(pb::WaitForDecisionResponse {
@@ -183,7 +183,7 @@ impl Tools for ToolsService {
             }
             None => {
                 let message = "is not set: set revision or call_id";
-                return Err(Malformed::new("which", message).into());
+                return Err(InvalidField::new("which", message).into());
             }
         };
         let address = self

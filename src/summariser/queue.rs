@@ -17,7 +17,7 @@ pub(super) struct BranchKey {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingBranch {
     /// Log offset of the first event that was not processed.
     first_offset: u64,
     not_before: Instant,
@@ -28,7 +28,7 @@ struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     order: VecDeque<BranchKey>,
-    waiting: HashMap<BranchKey, Waiting>,
+    waiting: HashMap<BranchKey, WaitingBranch>,
     /// No work on any branch until then, to spare the endpoint.
     rest_until: Option<Instant>,
 }
@@ -38,7 +38,7 @@ impl Queue {
     pub(crate) fn note(&mut self, place: BranchKey, offset: u64, settle: Duration) {
         self.waiting.entry(place).or_insert_with(|| {
             self.order.push_back(place);
-            Waiting {
+            WaitingBranch {
                 first_offset: offset,
                 not_before: Instant::now() + settle,
                 failures: 0,

@@ -12,7 +12,7 @@ use super::{
 };
 use treering_context::{
     compaction::{self, DIALOGUE_INSTRUCTION, INSTRUCTION, SNAPSHOT_INSTRUCTION, tool_names_in},
-    due::{DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, SnapshotDue, dialogue_due, snapshots_due},
+    due::{DIALOGUE_SUMMARY_CHARS_MAX, DialogueDue, ResultDigestDue, dialogue_due, snapshots_due},
     window::WindowInput,
 };
 use treering_domain::{
@@ -102,7 +102,7 @@ impl From<ContextError> for WorkError {
 
 /// The result of work on a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
+pub(super) enum WorkOutcome {
     /// Nothing to do until there are new events.
     All,
     /// There is more to do.
@@ -154,9 +154,9 @@ impl Worker {
         &mut self,
         place: BranchKey,
         failures: u32,
-    ) -> Result<Done, WorkError> {
+    ) -> Result<WorkOutcome, WorkError> {
         let Some(branch) = self.ready(place).await? else {
-            return Ok(Done::All);
+            return Ok(WorkOutcome::All);
         };
         let tasks = self.config.tasks;
         if tasks.snapshots || tasks.dialogue {
@@ -164,8 +164,10 @@ impl Worker {
                 .engine
                 .dialogue_window(&self.address(place.conversation, &branch.name))
                 .await?;
-            if tasks.snapshots && self.snapshots(place, &window, failures).await? == Done::More {
-                return Ok(Done::More);
+            if tasks.snapshots
+                && self.snapshots(place, &window, failures).await? == WorkOutcome::More
+            {
+                return Ok(WorkOutcome::More);
             }
             if tasks.dialogue
                 && let Some(due) = dialogue_due(&window, self.config.dialogue_every_turns)
@@ -176,7 +178,7 @@ impl Worker {
         if tasks.compaction {
             self.compaction(place, &branch, failures).await?;
         }
-        Ok(Done::All)
+        Ok(WorkOutcome::All)
     }
 
     fn address(&self, conversation: ConversationId, branch: &BranchName) -> BranchAddress {
@@ -213,11 +215,11 @@ impl Worker {
         place: BranchKey,
         window: &WindowInput,
         failures: u32,
-    ) -> Result<Done, WorkError> {
+    ) -> Result<WorkOutcome, WorkError> {
         let no_tools = BTreeSet::new();
         let due = snapshots_due(window, self.config.snapshot_bytes_min);
         let (mut failures, mut made) = (failures, 0);
-        for SnapshotDue {
+        for ResultDigestDue {
             request,
             call,
             result,
@@ -228,7 +230,7 @@ impl Worker {
                 continue;
             }
             if made == SNAPSHOTS_A_PASS {
-                return Ok(Done::More);
+                return Ok(WorkOutcome::More);
             }
             let question = Question {
                 instruction: SNAPSHOT_INSTRUCTION,
@@ -250,7 +252,7 @@ impl Worker {
             self.append(window, key, body, answer.actor).await?;
             (made, failures) = (made + 1, 0);
         }
-        Ok(Done::All)
+        Ok(WorkOutcome::All)
     }
 
     async fn dialogue(

@@ -14,10 +14,12 @@ use super::{
     endpoint::Endpoint,
     mark::MarkFile,
     queue::{BranchKey, Queue},
-    tasks::{Done, WorkError, Worker},
+    tasks::{WorkError, WorkOutcome, Worker},
 };
 use treering_domain::{EventKind, Namespace, with_causes};
-use treering_engine::{Engine, ReadError, Source, StartAfter, SubscribeQuery, Subscribed};
+use treering_engine::{
+    Engine, EventSource, ReadError, StartAfter, SubscribeQuery, SubscriptionItem,
+};
 
 /// A running summariser.
 #[derive(Debug)]
@@ -71,7 +73,7 @@ pub(super) struct Follower {
     queue: Queue,
 }
 
-type News = BoxStream<'static, Result<Subscribed, ReadError>>;
+type News = BoxStream<'static, Result<SubscriptionItem, ReadError>>;
 
 impl Follower {
     pub(crate) fn new(
@@ -149,16 +151,16 @@ impl Follower {
     fn news(&self) -> News {
         self.worker.engine.subscribe(SubscribeQuery {
             namespace: self.worker.namespace.clone(),
-            source: Source::Log,
+            source: EventSource::Log,
             start: StartAfter::Place(self.seen),
             kinds: vec![EventKind::MessageAppended],
         })
     }
 
     /// Handles an item of the subscription; false when it has ended.
-    fn take(&mut self, item: Option<Result<Subscribed, ReadError>>) -> bool {
+    fn take(&mut self, item: Option<Result<SubscriptionItem, ReadError>>) -> bool {
         match item {
-            Some(Ok(Subscribed::Event(event))) => {
+            Some(Ok(SubscriptionItem::Event(event))) => {
                 let offset = event.event.position.offset;
                 let place = BranchKey {
                     conversation: event.event.header.conversation,
@@ -168,11 +170,11 @@ impl Follower {
                 self.seen = self.seen.max(offset);
                 true
             }
-            Some(Ok(Subscribed::CaughtUp(position))) => {
+            Some(Ok(SubscriptionItem::CaughtUp(position))) => {
                 self.seen = self.seen.max(position.offset);
                 true
             }
-            Some(Ok(Subscribed::FellBehind(_))) => true,
+            Some(Ok(SubscriptionItem::FellBehind(_))) => true,
             Some(Err(error)) => {
                 tracing::error!(error = %with_causes(&error), "the summariser cannot read the log: it stops");
                 false
@@ -182,14 +184,14 @@ impl Follower {
     }
 
     /// Handles the result of work on a branch; false when the worker must stop.
-    fn settle(&mut self, place: BranchKey, outcome: Result<Done, WorkError>) -> bool {
+    fn settle(&mut self, place: BranchKey, outcome: Result<WorkOutcome, WorkError>) -> bool {
         let BranchKey {
             conversation,
             branch,
         } = place;
         match outcome {
-            Ok(Done::All) => self.queue.done(place),
-            Ok(Done::More) => self.queue.again(place),
+            Ok(WorkOutcome::All) => self.queue.done(place),
+            Ok(WorkOutcome::More) => self.queue.again(place),
             Err(WorkError::Needless(why)) => {
                 tracing::debug!(%conversation, %branch, why, "nothing to summarise");
                 self.queue.done(place);

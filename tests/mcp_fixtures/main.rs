@@ -23,11 +23,11 @@ use rmcp::{
 };
 use tokio::net::TcpListener;
 use treering::{
-    access::KeyRing,
+    access::KeyStore,
     engine::{Engine, OpenOptions},
     server::{ServeOptions, WebPlace, serve},
 };
-use treering_mcp::{HttpDoor, MCP_PATH};
+use treering_mcp::{HttpEndpoint, MCP_PATH};
 
 /// What the suite asks for.
 #[derive(Clone, Copy, Debug)]
@@ -111,12 +111,12 @@ impl ServerHandler for Fixtures {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
-    let keys = KeyRing::open(folder.path())?;
+    let keys = KeyStore::open(folder.path())?;
     let engine = Engine::open(OpenOptions::new(folder.path())).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let place = WebPlace::new(address, Vec::new(), false);
-    let door = HttpDoor::open_to(Fixtures, engine.clone(), keys.clone(), place).await?;
+    let door = HttpEndpoint::open_to(Fixtures, engine.clone(), keys.clone(), place).await?;
     let options = ServeOptions {
         keys: Some(keys),
         web: Some(door.web()),

@@ -9,7 +9,7 @@ use rmcp::{
 };
 
 use super::{
-    questions::{self, Said},
+    questions::{self, ClientState},
     tools::PNG,
 };
 
@@ -65,7 +65,7 @@ pub fn get(
             ContentBlock::text("Look at that."),
         ],
         questions::PROMPT => {
-            let said = Said {
+            let said = ClientState {
                 answers: request.input_responses,
                 state: request.request_state,
                 client,

@@ -25,7 +25,7 @@ pub const PROMPT: &str = "test_input_required_result_prompt";
 
 /// What a client was asked so far, and what it says.
 #[derive(Debug)]
-pub struct Said {
+pub struct ClientState {
     /// Its answers, by what they are answers to.
     pub answers: Option<InputResponses>,
     /// The state that it was given.
@@ -38,7 +38,7 @@ pub struct Said {
 ///
 /// # Errors
 /// When the state is not one that was given.
-pub fn next(name: &str, said: &Said) -> Result<Option<InputRequiredResult>, ErrorData> {
+pub fn next(name: &str, said: &ClientState) -> Result<Option<InputRequiredResult>, ErrorData> {
     let (rounds, has_state) = rounds(name);
     let now = match (&said.state, has_state) {
         (Some(state), true) => Some(opened(state)?),

@@ -12,7 +12,7 @@ use rmcp::{
 };
 use serde_json::{Value, json};
 
-use super::questions::{self, Said};
+use super::questions::{self, ClientState};
 
 /// A grey pixel.
 pub const PNG: &str =
@@ -96,7 +96,7 @@ pub async fn call(
 ) -> Result<CallToolResponse, ErrorData> {
     let name: &str = &request.name;
     if questions::TOOLS.contains(&name) {
-        let said = Said {
+        let said = ClientState {
             answers: request.input_responses,
             state: request.request_state,
             client: context.client_capabilities().unwrap_or_default(),

@@ -17,7 +17,7 @@ use tokio::{
 };
 use treering::{
     domain::*,
-    engine::{Engine, OpenOptions, ReadQuery, Source},
+    engine::{Engine, EventSource, OpenOptions, ReadQuery},
     proto::pb::events_client::EventsClient,
 };
 
@@ -58,7 +58,7 @@ async fn log_of(dir: &Path) -> Vec<(EventHeader, ContentHash, Vec<u8>)> {
         .await
         .unwrap();
     let mut events = Vec::new();
-    let mut batches = engine.read(ReadQuery::all(store::ns(), Source::Log));
+    let mut batches = engine.read(ReadQuery::all(store::ns(), EventSource::Log));
     while let Some(batch) = batches.next().await {
         for event in batch.unwrap() {
             let event = event.event;

@@ -284,7 +284,7 @@ async fn compaction_clears_only_working_memory() {
     });
     expected.cut = outcome.cut;
     expected.turn.finished = 1;
-    let read = ReadQuery::all(ns(), Source::Conversation(id));
+    let read = ReadQuery::all(ns(), EventSource::Conversation(id));
     let all = engine.read_all(read.clone()).await.unwrap();
     for _ in 0..2 {
         assert_eq!(branch_state(&engine, id).await, expected);
@@ -752,7 +752,7 @@ async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
     let query = ReadQuery {
         from: at.0,
         to: at.0,
-        ..ReadQuery::all(ns(), Source::Conversation(compaction.conversation))
+        ..ReadQuery::all(ns(), EventSource::Conversation(compaction.conversation))
     };
     let events = engine.read_all(query).await.unwrap();
     let event = &events[0].event;
@@ -763,7 +763,7 @@ async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
 }
 
 async fn revisions(engine: &Engine, id: ConversationId, branch: Option<&BranchName>) -> Vec<u64> {
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: id,
         branch: branch.cloned(),
     };

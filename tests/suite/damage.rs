@@ -53,14 +53,14 @@ type Whole = (Vec<StoredEvent>, u64, Vec<BranchState>);
 
 /// What can be read of a store; errors in their place.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ReadableState {
     log: Result<Vec<StoredEvent>, String>,
     conversations: Vec<Result<Whole, String>>,
     hits: Result<Vec<(ConversationId, Revision, u64)>, String>,
     listed: Result<Vec<ConversationId>, String>,
 }
 
-impl Seen {
+impl ReadableState {
     /// Everything that was read is as it was.
     fn assert_true(&self, truth: &Self, what: &str) {
         fn agree<T: PartialEq + std::fmt::Debug>(
@@ -82,15 +82,15 @@ impl Seen {
     }
 }
 
-async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
+async fn look(engine: &Engine, ids: &[ConversationId]) -> ReadableState {
     let events = |named: Vec<NamedEvent>| named.into_iter().map(|e| e.event).collect::<Vec<_>>();
     let log = engine
-        .read_all(ReadQuery::all(store::ns(), Source::Log))
+        .read_all(ReadQuery::all(store::ns(), EventSource::Log))
         .await;
     let mut conversations = Vec::new();
     for id in ids {
         let read = async {
-            let source = Source::Conversation(*id);
+            let source = EventSource::Conversation(*id);
             let all = engine.read_all(ReadQuery::all(store::ns(), source)).await?;
             let view = engine
                 .conversation(&BranchAddress::active(store::ns(), *id), None)
@@ -133,7 +133,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
     };
     let listed = engine.list(query).await;
     let listed = listed.map(|page| page.conversations.iter().map(|c| c.id).collect());
-    Seen {
+    ReadableState {
         log: log.map(events).map_err(|error| error.to_string()),
         conversations,
         hits: found,
@@ -145,7 +145,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> Seen {
 struct Sample {
     files: Files,
     ids: Vec<ConversationId>,
-    truth: Seen,
+    truth: ReadableState,
 }
 
 async fn sample() -> Sample {
@@ -243,7 +243,7 @@ async fn changed_log_byte_never_gives_wrong_data() {
                     Err(
                         OpenError::Damaged { .. }
                         | OpenError::NewerFormat { .. }
-                        | OpenError::WentBack { .. },
+                        | OpenError::Regressed { .. },
                     ) => return refused += 1,
                     Err(other) => panic!("{what}: {other}"),
                 };
@@ -299,7 +299,7 @@ async fn changed_byte_of_projections_or_index_changes_no_answer() {
 }
 
 /// Only the errors.
-fn short(seen: &Seen) -> String {
+fn short(seen: &ReadableState) -> String {
     let conversations = seen
         .conversations
         .iter()

@@ -31,7 +31,7 @@ struct Sample {
 }
 
 async fn events_of(engine: &Engine, id: ConversationId) -> Result<Vec<StoredEvent>, ReadError> {
-    let query = ReadQuery::all(store::ns(), Source::Conversation(id));
+    let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let read = timeout(PATIENCE, engine.read_all(query));
     let events = read.await.expect("it hangs")?;
     Ok(events.into_iter().map(|named| named.event).collect())
@@ -39,7 +39,7 @@ async fn events_of(engine: &Engine, id: ConversationId) -> Result<Vec<StoredEven
 
 /// What a read brings before it ends or fails.
 async fn sound_part(engine: &Engine, id: ConversationId) -> (Vec<StoredEvent>, Option<ReadError>) {
-    let query = ReadQuery::all(store::ns(), Source::Conversation(id));
+    let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let mut batches = engine.read(query);
     let mut events = Vec::new();
     while let Some(batch) = timeout(PATIENCE, batches.next()).await.expect("it hangs") {
@@ -117,7 +117,7 @@ fn fork_of(conversation: ConversationId, at: u64, name: &str) -> ForkCommand {
 /// Damage is put into frames here; what becomes of blocks is the log's own matter.
 fn in_frames(dir: &Path) -> OpenOptions {
     OpenOptions {
-        dense: Dense::Never,
+        packing: PackingMode::Never,
         ..OpenOptions::new(dir)
     }
 }
@@ -215,7 +215,7 @@ async fn rebuild(engine: &Engine, views: bool, index: bool) -> Result<RebuildOut
 async fn hits(engine: &Engine) -> usize {
     let request = SearchRequest {
         at_least: Some(engine.head()),
-        copies: Copies::Each,
+        copies: DuplicateHandling::Each,
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     let found = timeout(PATIENCE, engine.search(request)).await;
@@ -257,7 +257,7 @@ async fn damaged_body_ends_only_its_conversation() {
     );
     let up_to = ReadQuery {
         to: kept as u64,
-        ..ReadQuery::all(store::ns(), Source::Conversation(victim))
+        ..ReadQuery::all(store::ns(), EventSource::Conversation(victim))
     };
     assert_eq!(engine.read_all(up_to).await.unwrap().len(), kept);
 
@@ -510,7 +510,7 @@ async fn interrupted_index_swap_is_recovered() {
     std::fs::create_dir(dir.join("index.rebuild")).unwrap();
     let engine = open(dir).await;
     let request = SearchRequest {
-        copies: Copies::Each,
+        copies: DuplicateHandling::Each,
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     assert_eq!(
@@ -671,7 +671,7 @@ async fn changed_log_byte_without_projections_is_contained() {
             Err(
                 OpenError::Damaged { .. }
                 | OpenError::NewerFormat { .. }
-                | OpenError::WentBack { .. },
+                | OpenError::Regressed { .. },
             ) => {
                 refused += 1;
                 continue;
@@ -764,7 +764,7 @@ async fn salvage_copies_sound_events_unchanged() {
     for key in turn {
         match engine.appended_with_key(&store::ns(), &key).await {
             Ok(Some(outcome)) => {
-                let own = |e: &Appended| e.conversation == sample.ids[LARGE];
+                let own = |e: &AppendedEvent| e.conversation == sample.ids[LARGE];
                 assert!(outcome.events.iter().all(own), "{key}: {outcome:?}");
             }
             Ok(None) => {}

@@ -92,7 +92,7 @@ async fn fill(engine: &Engine, id: ConversationId, bytes: usize) -> (u64, Append
 
 /// What does not depend on room: everything is there, by read and by search.
 async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
-    let source = Source::Conversation(id);
+    let source = EventSource::Conversation(id);
     let read = engine.read_all(ReadQuery::all(store::ns(), source));
     let read = timeout(child::PATIENCE, read).await.expect("a read hangs");
     assert_eq!(read.unwrap().len() as u64, events);
@@ -271,10 +271,10 @@ async fn erasure_on_a_full_disk_leaves_the_store_readable() {
     let engine = Engine::open(OpenOptions::new(&data)).await.unwrap();
     let at_open = engine.erasing_at_open().clone();
     assert!(
-        matches!(at_open, ErasingAtOpen::Hidden { why: Some(_) }),
+        matches!(at_open, ErasureAtOpen::Hidden { why: Some(_) }),
         "{at_open:?}"
     );
-    let read = engine.read_all(ReadQuery::all(store::ns(), Source::Conversation(id)));
+    let read = engine.read_all(ReadQuery::all(store::ns(), EventSource::Conversation(id)));
     let read = format!("{:?}", read.await.unwrap());
     assert!(read.contains("hello") && !read.contains(super::erase::NEEDLE));
     engine.close().await;
@@ -284,7 +284,7 @@ async fn erasure_on_a_full_disk_leaves_the_store_readable() {
         std::fs::remove_file(disk.path().join(name)).unwrap();
     }
     let engine = store::open(&data).await;
-    assert_eq!(*engine.erasing_at_open(), ErasingAtOpen::Finished);
+    assert_eq!(*engine.erasing_at_open(), ErasureAtOpen::Finished);
     store::assert_sound(&engine).await;
     engine.close().await;
     assert_eq!(super::erase::found(&data).await, [""; 0]);

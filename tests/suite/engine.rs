@@ -109,7 +109,7 @@ async fn store_survives_reopening() {
     drop(engine);
 
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
-    let branch = |name: &str| Source::Branch {
+    let branch = |name: &str| EventSource::Branch {
         conversation: id,
         branch: Some(BranchName::new(name).unwrap()),
     };
@@ -226,7 +226,7 @@ async fn forks_1000_levels_deep_are_read() {
         head = outcome.events[0].revision.0;
         parent = name;
     }
-    let deepest = Source::Branch {
+    let deepest = EventSource::Branch {
         conversation: id,
         branch: Some(BranchName::new(&parent).unwrap()),
     };
@@ -295,7 +295,7 @@ async fn fork_into_a_new_conversation_shares_history() {
     engine.fork(command).await.unwrap();
     assert_eq!(engine.stats(&ns()).await.unwrap().events, before + 1);
     append(&engine, vec![message(other, Role::User, "another three")]).await;
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: other,
         branch: None,
     };
@@ -482,7 +482,7 @@ async fn slow_subscriber_loses_no_event() {
     append(&engine, vec![created(id)]).await;
     let mut follow = engine.subscribe(SubscribeQuery {
         namespace: ns(),
-        source: Source::Conversation(id),
+        source: EventSource::Conversation(id),
         start: StartAfter::Place(0),
         kinds: Vec::new(),
     });
@@ -499,9 +499,9 @@ async fn slow_subscriber_loses_no_event() {
     while seen.len() as u64 <= EVENTS {
         let next = tokio::time::timeout(std::time::Duration::from_secs(30), follow.next());
         match next.await.unwrap().unwrap().unwrap() {
-            Subscribed::Event(event) => seen.push(event.event.header.revision.0),
-            Subscribed::CaughtUp(_) => caught_up += 1,
-            Subscribed::FellBehind(_) => {}
+            SubscriptionItem::Event(event) => seen.push(event.event.header.revision.0),
+            SubscriptionItem::CaughtUp(_) => caught_up += 1,
+            SubscriptionItem::FellBehind(_) => {}
         }
         if seen.len() % 50 == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -512,7 +512,7 @@ async fn slow_subscriber_loses_no_event() {
     // Told once: here, unless it was told before.
     while caught_up == 0 {
         let last = tokio::time::timeout(std::time::Duration::from_secs(30), follow.next());
-        if let Subscribed::CaughtUp(position) = last.await.unwrap().unwrap().unwrap() {
+        if let SubscriptionItem::CaughtUp(position) = last.await.unwrap().unwrap().unwrap() {
             caught_up += 1;
             assert_eq!(position, engine.head());
         }
@@ -553,7 +553,7 @@ async fn namespaces_are_isolated() {
     let other = Namespace::new("other").unwrap();
     assert_eq!(engine.stats(&other).await.unwrap().events, 0);
     let log = engine
-        .read_all(ReadQuery::all(other.clone(), Source::Log))
+        .read_all(ReadQuery::all(other.clone(), EventSource::Log))
         .await
         .unwrap();
     assert!(log.is_empty());

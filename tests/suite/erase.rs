@@ -10,7 +10,7 @@ use std::{
 
 use treering::{
     domain::*,
-    engine::{Engine, OpenOptions, ReadQuery, Source, VerifyItem},
+    engine::{Engine, EventSource, OpenOptions, ReadQuery, VerifyItem},
     log::{EventLog, OpenMode, RecordBody, RedbLog, RedbLogOptions, frame},
 };
 
@@ -19,7 +19,7 @@ use futures::StreamExt;
 use super::{
     child,
     random::Random,
-    terminal::{Ended, Shell, USAGE},
+    terminal::{CommandOutput, Shell, USAGE},
 };
 
 pub(super) const NEEDLE: &str = "qzxneedle7f31";
@@ -96,7 +96,7 @@ fn unpacked(bytes: &[u8]) -> Vec<u8> {
     all
 }
 
-async fn on_needle(shell: &Shell, line: &[&str]) -> Ended {
+async fn on_needle(shell: &Shell, line: &[&str]) -> CommandOutput {
     let secret = shell.path("secret.txt");
     fs::write(&secret, format!("{NEEDLE}\n")).unwrap();
     shell
@@ -202,7 +202,7 @@ async fn planted(dir: &Path) {
         let command = AppendCommand::new(Namespace::default(), events.collect());
         engine.append(command).await.unwrap();
         if number == 3 {
-            engine.make_dense().await.unwrap();
+            engine.pack_log().await.unwrap();
         }
     }
     engine.close().await;
@@ -245,7 +245,7 @@ async fn erasure_survives_kill() {
             }
         }
         let engine = Engine::open(OpenOptions::new(&dir)).await.unwrap();
-        let all = ReadQuery::all(Namespace::default(), Source::Log);
+        let all = ReadQuery::all(Namespace::default(), EventSource::Log);
         let events = engine.read_all(all).await.unwrap();
         let said = events
             .iter()

@@ -13,9 +13,9 @@ use tokio::{
 
 use super::{
     child::{self, PATIENCE, Server},
-    metrics::Watched,
+    metrics::MetricsServer,
     read_only::copying::copy_folder,
-    terminal::{Ended, Shell, USAGE},
+    terminal::{CommandOutput, Shell, USAGE},
 };
 
 const REFUSED: i32 = 4;
@@ -36,12 +36,12 @@ async fn signed(shell: &Shell, name: &str) -> String {
     path
 }
 
-async fn since(shell: &Shell, folder: &str, head: &str) -> Ended {
+async fn since(shell: &Shell, folder: &str, head: &str) -> CommandOutput {
     shell.on(folder, &["verify", "--since", head]).await
 }
 
 /// It is told, with this exit code and these words, and on standard error only.
-fn told(ended: &Ended, code: i32, words: &str) {
+fn told(ended: &CommandOutput, code: i32, words: &str) {
     assert_eq!(ended.code, Some(code), "{}{}", ended.out, ended.err);
     assert!(ended.err.contains(words), "{}", ended.err);
     assert_eq!(ended.out, "");
@@ -282,7 +282,7 @@ async fn heads_are_signed_and_checked_through_a_server() {
     let on = async |line: &[&str]| {
         let output = child::run(&[&["--server", &server.url], line].concat()).await;
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ended {
+        CommandOutput {
             code: output.status.code(),
             out: text(output.stdout),
             err: text(output.stderr),
@@ -347,7 +347,7 @@ async fn server_writes_heads_into_a_folder() {
     let refused = shell.run(&[&line[..], &[&inside]].concat()).await;
     told(&refused, USAGE, "is in the data folder");
     let more = ["--heads", "1s", "--heads-to", &heads];
-    let server = Watched::start(Path::new(&store), &more, &[]).await;
+    let server = MetricsServer::start(Path::new(&store), &more, &[]).await;
     let reached = async |position: u64| {
         let wait = async {
             while newest(Path::new(&heads)).is_none_or(|(at, _)| at < position) {
@@ -371,7 +371,7 @@ async fn server_writes_heads_into_a_folder() {
     // One file has the newest only. What comes in the last second is in it when the server ends.
     let one = shell.path("newest.json");
     let more = ["--heads", "10min", "--heads-to", &one];
-    let server = Watched::start(Path::new(&store), &more, &[]).await;
+    let server = MetricsServer::start(Path::new(&store), &more, &[]).await;
     assert!(server.cli(&said).await.status.success());
     server.end().await;
     let ended = since(&shell, "store", &one).await;
@@ -425,7 +425,7 @@ async fn failed_webhook_gets_its_heads_later() {
         (first, second)
     });
     let more = ["--heads", "1s", "--heads-to", &url];
-    let server = Watched::start(Path::new(&shell.path("store")), &more, &[]).await;
+    let server = MetricsServer::start(Path::new(&shell.path("store")), &more, &[]).await;
     let failures = async |at_least: f64| {
         let wait = async {
             while server.scrape().await.get("treering_heads_failures_total") < at_least {

@@ -208,7 +208,7 @@ async fn received_bytes_must_match_kind_and_hash() {
     let body = EncodedBody::received(kind, honest.clone()).unwrap();
     let command = AppendCommand::new(store::ns(), vec![NewEvent::new(id, body)]);
     engine.append(command).await.unwrap();
-    let query = ReadQuery::all(store::ns(), Source::Conversation(id));
+    let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let stored = engine.read_all(query).await.unwrap();
     assert_eq!(stored.last().unwrap().event.body, honest);
     engine.close().await;

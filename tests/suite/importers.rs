@@ -12,7 +12,7 @@ use tokio::process::Child;
 
 use super::{
     child::{PATIENCE, Server, treering},
-    terminal::{Ended, Shell, USAGE},
+    terminal::{CommandOutput, Shell, USAGE},
 };
 
 const AT: &str = "2026-03-01T10:00:00.000Z";
@@ -226,7 +226,7 @@ async fn named_pipe_is_imported() {
 }
 
 /// A home with nothing but what is put there.
-async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended {
+async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> CommandOutput {
     let output = treering()
         .args(["--data", &shell.path("store"), "--json", "import"])
         .args(arguments)
@@ -240,7 +240,7 @@ async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Ended
     let output = tokio::time::timeout(PATIENCE, output).await;
     let output = output.expect("it hangs").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ended {
+    CommandOutput {
         code: output.status.code(),
         out: text(&output.stdout),
         err: text(&output.stderr),

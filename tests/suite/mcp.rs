@@ -1287,7 +1287,7 @@ async fn http2_refusal_is_an_answer_and_not_a_reset() {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_errors_are_not_logged() {
     let dir = tempfile::tempdir().unwrap();
-    let server = super::metrics::Watched::start(dir.path(), &[], &[]).await;
+    let server = super::metrics::MetricsServer::start(dir.path(), &[], &[]).await;
     let endpoint = tonic::transport::Endpoint::new(server.url.clone()).unwrap();
     let channel = endpoint.connect().await.unwrap();
     let wrong = json!({

@@ -14,14 +14,14 @@ use tokio::{
 use super::child::{self, PATIENCE};
 
 /// A server whose metrics can be asked.
-pub(super) struct Watched {
+pub(super) struct MetricsServer {
     pub process: Child,
     pub url: String,
     /// HOST:PORT
     pub metrics: String,
 }
 
-impl Watched {
+impl MetricsServer {
     pub async fn start(dir: &Path, more: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = child::treering();
         command
@@ -60,11 +60,11 @@ impl Watched {
         (status, body.to_owned())
     }
 
-    pub async fn scrape(&self) -> Scraped {
+    pub async fn scrape(&self) -> Scrape {
         let (status, body) = self.get("/metrics").await;
         assert_eq!(status, 200, "{body}");
         assert!(body.ends_with("# EOF\n"), "{body}");
-        Scraped::of(&body)
+        Scrape::of(&body)
     }
 
     pub async fn cli(&self, arguments: &[&str]) -> std::process::Output {
@@ -86,12 +86,12 @@ impl Watched {
 
 /// Samples by their name and labels, and the families.
 #[derive(Debug)]
-pub(super) struct Scraped {
+pub(super) struct Scrape {
     samples: BTreeMap<String, f64>,
     families: BTreeMap<String, String>,
 }
 
-impl Scraped {
+impl Scrape {
     fn of(text: &str) -> Self {
         let mut samples = BTreeMap::new();
         let mut families = BTreeMap::new();
@@ -201,7 +201,7 @@ async fn every_metric_is_exported_and_changes() {
     // Nobody is there to take them.
     let traces = ["--otlp-endpoint", "http://127.0.0.1:9"];
     let more = [&endpoint[..], &model, &backup, &heads, &traces].concat();
-    let server = Watched::start(dir.path(), &more, &[]).await;
+    let server = MetricsServer::start(dir.path(), &more, &[]).await;
     let before = server.scrape().await;
     let made = server
         .cli(&["append", "new", "message", "user", "hello", "--json"])
@@ -291,7 +291,7 @@ async fn every_metric_is_exported_and_changes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_below_its_floor_is_live_but_not_ready() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Watched::start(dir.path(), &["--disk-floor", "900000GiB"], &[]).await;
+    let server = MetricsServer::start(dir.path(), &["--disk-floor", "900000GiB"], &[]).await;
     assert_eq!(server.get("/live").await, (200, "live\n".to_owned()));
     let (status, why) = server.get("/ready").await;
     assert_eq!(status, 503);

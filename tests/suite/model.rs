@@ -191,7 +191,7 @@ impl Both {
         }
         let everything = self
             .engine
-            .read_all(ReadQuery::all(ns(), Source::Log))
+            .read_all(ReadQuery::all(ns(), EventSource::Log))
             .await;
         let count: usize = self.model.conversations.values().map(Vec::len).sum();
         same!(everything.unwrap().len(), count, "events in the log");
@@ -215,7 +215,8 @@ impl Both {
         let all: Vec<_> = (1..=events.len() as u64)
             .map(|revision| (id, revision))
             .collect();
-        self.compare_events(Source::Conversation(id), &all).await?;
+        self.compare_events(EventSource::Conversation(id), &all)
+            .await?;
         for branch in &view.branches {
             self.compare_branch(id, branch).await?;
         }
@@ -241,7 +242,7 @@ impl Both {
             model.archived(id, number),
             "archive of {name} of {id}"
         );
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: id,
             branch: Some(branch.name.clone()),
         };
@@ -277,7 +278,11 @@ impl Both {
         Ok(())
     }
 
-    async fn compare_events(&self, source: Source, history: &[At]) -> Result<(), TestCaseError> {
+    async fn compare_events(
+        &self,
+        source: EventSource,
+        history: &[At],
+    ) -> Result<(), TestCaseError> {
         let shown = format!("{source:?}");
         let events = self.engine.read_all(ReadQuery::all(ns(), source)).await;
         let events = events.map_err(|error| failed(format!("{shown}: {error}")))?;

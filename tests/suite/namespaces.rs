@@ -130,8 +130,8 @@ fn told(events: &[NamedEvent]) -> Vec<String> {
 async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
     let mut all = Vec::new();
     for (id, past) in [(PARENT, 30), (FORK, 1)] {
-        let whole = Source::Conversation(id);
-        let branch = Source::Branch {
+        let whole = EventSource::Conversation(id);
+        let branch = EventSource::Branch {
             conversation: id,
             branch: None,
         };
@@ -145,7 +145,7 @@ async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
             start: StartAfter::Place(0),
             kinds: Vec::new(),
         });
-        while let Some(Ok(Subscribed::Event(event))) = followed.next().await {
+        while let Some(Ok(SubscriptionItem::Event(event))) = followed.next().await {
             all.extend(told(&[*event]));
         }
         let address = BranchAddress::active(namespace.clone(), id);
@@ -166,7 +166,7 @@ async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
         namespace: namespace.clone(),
         conversations: vec![PARENT, FORK],
         branch: None,
-        wanted: vec![Wanted::Key("state".to_owned())],
+        wanted: vec![EventSelector::Key("state".to_owned())],
         as_of: None,
         headers_only: false,
         bytes_max: 1 << 20,
@@ -237,7 +237,7 @@ async fn answers_do_not_depend_on_other_namespaces() {
                     item.unwrap();
                 }
             }
-            1 => engine.make_dense().await.unwrap(),
+            1 => engine.pack_log().await.unwrap(),
             2 => {
                 engine.close().await;
                 engine = store::open(&data).await;
@@ -265,7 +265,7 @@ async fn answers_do_not_depend_on_other_namespaces() {
     }
     assert_eq!(answers(&engine, &both[0]).await, alone[0]);
     store::assert_sound(&engine).await;
-    let query = ReadQuery::all(both[1].clone(), Source::Conversation(PARENT));
+    let query = ReadQuery::all(both[1].clone(), EventSource::Conversation(PARENT));
     let left = told(&engine.read_all(query).await.unwrap());
     assert!(!left.iter().any(|event| event.contains("asks for")));
     engine.close().await;

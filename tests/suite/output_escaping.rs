@@ -13,7 +13,7 @@ use treering::{
 
 use super::{
     grpc::harness::TestServer,
-    terminal::{Ended, Shell},
+    terminal::{CommandOutput, Shell},
 };
 
 /// Markup, and what ends an attribute.
@@ -452,7 +452,7 @@ pub(super) fn is_obeyed(c: char) -> bool {
 }
 
 /// What is wrong in the output of a command.
-fn faults(line: &[String], ended: &Ended) -> Vec<String> {
+fn faults(line: &[String], ended: &CommandOutput) -> Vec<String> {
     // What a pipe gets of a result is the result.
     let is_content = line[0] == "result" && !line.iter().any(|word| word == "--json");
     // A file's lines are nobody's but its own.
@@ -474,7 +474,7 @@ fn faults(line: &[String], ended: &Ended) -> Vec<String> {
 }
 
 /// Runs a line with some options more.
-async fn run(shell: &Shell, command: &str, line: &[String], more: &[&str]) -> Ended {
+async fn run(shell: &Shell, command: &str, line: &[String], more: &[&str]) -> CommandOutput {
     let words: Vec<&str> = line.iter().map(String::as_str).collect();
     let ended = shell.run(&[&words[..], more].concat()).await;
     assert!(!ended.err.contains("panicked"), "{command}: {}", ended.err);

@@ -141,7 +141,7 @@ async fn round(engine: &Engine, number: usize) {
         append(engine, events).await.unwrap();
         let _ = engine.build(build(id)).await;
     }
-    let query = ReadQuery::all(ns(), Source::Conversation(id));
+    let query = ReadQuery::all(ns(), EventSource::Conversation(id));
     engine.read_all(query).await.unwrap();
     engine.stats(&ns()).await.unwrap();
     let _ = engine.search(SearchRequest::new(ns(), "turn", 10)).await;

@@ -324,7 +324,7 @@ async fn projections_and_index_of_another_store_are_rebuilt() {
         assert_eq!(listed(engine.clone()).await, expected, "{part}");
         let request = SearchRequest {
             at_least: Some(engine.head()),
-            copies: Copies::Each,
+            copies: DuplicateHandling::Each,
             ..SearchRequest::new(store::ns(), "hello", 100)
         };
         let hits = engine.search(request).await.unwrap().hits;

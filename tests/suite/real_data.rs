@@ -106,7 +106,7 @@ async fn import(engine: &Engine, file: &Path) {
             continue;
         }
         if under_way.len() == UNDER_WAY {
-            let first: Pending = under_way.pop_front().unwrap();
+            let first: AppendFuture = under_way.pop_front().unwrap();
             first.await.unwrap();
         }
         let command = AppendCommand::new(ns(), batches.pop().unwrap_or_default());
@@ -132,7 +132,7 @@ async fn sound(engine: &Engine) {
     panic!("a verification ends with an outcome");
 }
 
-async fn events(engine: &Engine, source: Source) -> Vec<StoredEvent> {
+async fn events(engine: &Engine, source: EventSource) -> Vec<StoredEvent> {
     let named = engine.read_all(ReadQuery::all(ns(), source)).await.unwrap();
     named.into_iter().map(|named| named.event).collect()
 }
@@ -142,7 +142,7 @@ async fn comes_back(engine: &Engine, imported: &importer::ImportedConversation, 
     let id = imported.conversation;
     let resolved = engine.resolve(&ns(), &id.to_string()).await;
     assert_eq!(resolved.unwrap(), id);
-    let stored = events(engine, Source::Conversation(id)).await;
+    let stored = events(engine, EventSource::Conversation(id)).await;
     assert_eq!(importer::plan(&stored, imported).events, []);
     let back: Value = serde_json::from_str(&exporter::export_line(&stored).unwrap()).unwrap();
     let expected: Value = serde_json::from_slice(line).unwrap();
@@ -169,7 +169,7 @@ async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) ->
             ..SearchFilters::default()
         },
         at_least: Some(engine.head()),
-        copies: Copies::Each,
+        copies: DuplicateHandling::Each,
         ..SearchRequest::new(ns(), format!("\"{phrase}\""), 100)
     };
     let hits = engine.search(request).await.unwrap().hits;
@@ -233,7 +233,7 @@ async fn forks_read_the_same(
     let names: HashSet<_> = view.branches.iter().map(|b| b.name.clone()).collect();
     assert_eq!(names.len(), view.branches.len());
     for parent in &view.branches {
-        let of = |name: &BranchName| Source::Branch {
+        let of = |name: &BranchName| EventSource::Branch {
             conversation: id,
             branch: Some(name.clone()),
         };

@@ -141,7 +141,7 @@ async fn every_released_store_opens() {
             !engine.search(found).await.unwrap().hits.is_empty(),
             "{version}"
         );
-        let mut all = engine.read(ReadQuery::all(store::ns(), Source::Log));
+        let mut all = engine.read(ReadQuery::all(store::ns(), EventSource::Log));
         let first = all.next().await.unwrap().unwrap();
         let id = first[0].event.header.conversation;
         let more = store::append(&engine, vec![store::message(id, "and goes on")]).await;

@@ -54,19 +54,19 @@ async fn parent(engine: &Engine) -> ConversationId {
     id
 }
 
-fn research(id: ConversationId) -> Spawn {
-    Spawn {
+fn research(id: ConversationId) -> SpawnCommand {
+    SpawnCommand {
         call_id: "c1".into(),
         purpose: "find the tides".into(),
         title: "tides".into(),
         system_prompt: "You read tide tables.".into(),
         actor: "agent".into(),
-        ..Spawn::new(BranchAddress::active(ns(), id))
+        ..SpawnCommand::new(BranchAddress::active(ns(), id))
     }
 }
 
 async fn bodies(engine: &Engine, id: ConversationId) -> Vec<EventBody> {
-    let query = ReadQuery::all(ns(), Source::Conversation(id));
+    let query = ReadQuery::all(ns(), EventSource::Conversation(id));
     let events = engine.read_all(query).await.unwrap();
     let decode = |event: NamedEvent| {
         let kind = event.event.header.kind().unwrap();
@@ -95,7 +95,7 @@ async fn sub_context_returns_its_summary_to_the_call() {
         model_id: "claude-haiku-4-5".into(),
         ..Config::default()
     };
-    let spawn = Spawn {
+    let spawn = SpawnCommand {
         config: Some(config.clone()),
         ..research(id)
     };
@@ -124,7 +124,7 @@ async fn sub_context_returns_its_summary_to_the_call() {
     .await;
     append(&engine, vec![said(id, Role::User, "Hurry up")]).await;
     let outcome = engine
-        .return_sub_context(Return::new(ns(), child))
+        .return_sub_context(ReturnCommand::new(ns(), child))
         .await
         .unwrap();
     assert_eq!(outcome.events.len(), 3);
@@ -169,7 +169,7 @@ async fn sub_context_returns_once() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::open(OpenOptions::new(dir.path())).await.unwrap();
     let id = parent(&engine).await;
-    let keyed = Spawn {
+    let keyed = SpawnCommand {
         idempotency_key: Some("spawn".into()),
         ..research(id)
     };
@@ -179,7 +179,7 @@ async fn sub_context_returns_once() {
     let again = engine.spawn(keyed.clone()).await.unwrap();
     assert_eq!((again.child, again.outcome.repeated_key), (child, true));
     assert_eq!(again.outcome.events, spawned.outcome.events);
-    let other = Spawn {
+    let other = SpawnCommand {
         purpose: "something else".into(),
         ..keyed
     };
@@ -193,13 +193,15 @@ async fn sub_context_returns_once() {
         "{second}"
     );
 
-    let silent = engine.return_sub_context(Return::new(ns(), child)).await;
+    let silent = engine
+        .return_sub_context(ReturnCommand::new(ns(), child))
+        .await;
     assert!(matches!(silent, Err(ContextError::Invalid { .. })));
-    let end = Return {
+    let end = ReturnCommand {
         summary: "nothing known".into(),
         success: false,
         idempotency_key: Some("return".into()),
-        ..Return::new(ns(), child)
+        ..ReturnCommand::new(ns(), child)
     };
     let first = engine.return_sub_context(end.clone()).await.unwrap();
     engine.close().await;
@@ -207,18 +209,20 @@ async fn sub_context_returns_once() {
     let repeated = engine.return_sub_context(end.clone()).await.unwrap();
     assert!(repeated.repeated_key);
     assert_eq!(repeated.events, first.events);
-    let changed = Return {
+    let changed = ReturnCommand {
         success: true,
         ..end.clone()
     };
     assert!(engine.return_sub_context(changed).await.is_err());
-    let unkeyed = Return {
+    let unkeyed = ReturnCommand {
         idempotency_key: None,
         ..end
     };
     let twice = engine.return_sub_context(unkeyed).await.unwrap_err();
     assert!(twice.to_string().contains("has returned"), "{twice}");
-    let stranger = engine.return_sub_context(Return::new(ns(), id)).await;
+    let stranger = engine
+        .return_sub_context(ReturnCommand::new(ns(), id))
+        .await;
     assert!(matches!(stranger, Err(ContextError::Invalid { .. })));
     let events = bodies(&engine, id).await;
     let Some(EventBody::ToolResultRecorded(result)) = events.last() else {
@@ -241,9 +245,9 @@ async fn return_for_a_cancelled_call_is_recorded_with_a_warning() {
         detail: String::new(),
     });
     append(&engine, vec![NewEvent::new(id, cancelled)]).await;
-    let end = Return {
+    let end = ReturnCommand {
         summary: "too late".into(),
-        ..Return::new(ns(), child)
+        ..ReturnCommand::new(ns(), child)
     };
     let outcome = engine.return_sub_context(end).await.unwrap();
     assert_eq!(outcome.events.len(), 2);
@@ -262,7 +266,7 @@ async fn refused_spawn_leaves_no_trace() {
     };
     let engine = Engine::in_memory(limits).await.unwrap();
     let id = parent(&engine).await;
-    let ghost = Spawn {
+    let ghost = SpawnCommand {
         call_id: "c9".into(),
         ..research(id)
     };
@@ -270,11 +274,11 @@ async fn refused_spawn_leaves_no_trace() {
     assert!(refused.to_string().contains("c9"), "{refused}");
     let mut deepest = id;
     for _ in 0..2 {
-        let spawn = Spawn::new(BranchAddress::active(ns(), deepest));
+        let spawn = SpawnCommand::new(BranchAddress::active(ns(), deepest));
         deepest = engine.spawn(spawn).await.unwrap().child;
     }
     let deep = engine
-        .spawn(Spawn::new(BranchAddress::active(ns(), deepest)))
+        .spawn(SpawnCommand::new(BranchAddress::active(ns(), deepest)))
         .await
         .unwrap_err();
     assert!(deep.to_string().contains("sub_context_depth_max"), "{deep}");
@@ -304,13 +308,16 @@ async fn concurrent_sub_contexts_all_return_once() {
             let engine = engine.clone();
             tokio::spawn(async move {
                 let child = engine
-                    .spawn(Spawn::new(BranchAddress::active(ns(), id)))
+                    .spawn(SpawnCommand::new(BranchAddress::active(ns(), id)))
                     .await
                     .unwrap()
                     .child;
                 let text = format!("answer {n}");
                 append(&engine, vec![said(child, Role::Assistant, &text)]).await;
-                let ends = [Return::new(ns(), child), Return::new(ns(), child)];
+                let ends = [
+                    ReturnCommand::new(ns(), child),
+                    ReturnCommand::new(ns(), child),
+                ];
                 let [one, two] = ends.map(|end| engine.return_sub_context(end));
                 let (one, two) = tokio::join!(one, two);
                 assert!(one.is_ok() != two.is_ok(), "{one:?} {two:?}");

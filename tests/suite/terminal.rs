@@ -15,7 +15,7 @@ pub(super) struct Shell {
 }
 
 /// How a command ended.
-pub(super) struct Ended {
+pub(super) struct CommandOutput {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -32,15 +32,15 @@ impl Shell {
     }
 
     /// Runs a command on the folder `store`.
-    pub async fn run(&self, line: &[&str]) -> Ended {
+    pub async fn run(&self, line: &[&str]) -> CommandOutput {
         self.on("store", line).await
     }
 
-    pub async fn on(&self, folder: &str, line: &[&str]) -> Ended {
+    pub async fn on(&self, folder: &str, line: &[&str]) -> CommandOutput {
         let data = self.path(folder);
         let output = child::run(&[&["--data", &data], line].concat()).await;
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ended {
+        CommandOutput {
             code: output.status.code(),
             out: text(output.stdout),
             err: text(output.stderr),

@@ -21,7 +21,7 @@ use treering::proto::pb;
 
 use super::{
     child::{self, PATIENCE},
-    metrics::Watched,
+    metrics::MetricsServer,
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -122,7 +122,7 @@ async fn call_is_a_span_in_the_trace_of_its_caller() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
         ("OTEL_SERVICE_NAME", "context-of-tests"),
     ];
-    let server = Watched::start(dir.path(), &[], &variables).await;
+    let server = MetricsServer::start(dir.path(), &[], &variables).await;
     let words = ["append", "new", "message", "user", "hushword"];
     assert!(server.cli(&words).await.status.success());
     assert!(server.cli(&["search", "hushword"]).await.status.success());
@@ -239,7 +239,7 @@ async fn spans_have_the_namespace_only_if_enabled() {
         "--otlp-ratio",
         "0",
     ];
-    let server = Watched::start(dir.path(), &asked, &[]).await;
+    let server = MetricsServer::start(dir.path(), &asked, &[]).await;
     assert!(server.cli(&["ls"]).await.status.success());
     let mut client = admin(&server.url).await;
     for namespace in ["team-red", "no legal name"] {
@@ -268,7 +268,7 @@ async fn hanging_collector_delays_no_call() {
     let (_hanging, hangs) = Collector::start(true).await;
     for endpoint in [hangs.as_str(), "http://127.0.0.1:9"] {
         let dir = tempfile::tempdir().unwrap();
-        let server = Watched::start(dir.path(), &["--otlp-endpoint", endpoint], &[]).await;
+        let server = MetricsServer::start(dir.path(), &["--otlp-endpoint", endpoint], &[]).await;
         let mut client = admin(&server.url).await;
         // More than fit into the queue and the batch that hangs.
         for _ in 0..6_000 {
@@ -322,7 +322,7 @@ async fn invalid_collector_address_is_refused() {
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
         ("OTEL_SDK_DISABLED", "true"),
     ];
-    let server = Watched::start(dir.path(), &[], &variables).await;
+    let server = MetricsServer::start(dir.path(), &[], &variables).await;
     admin(&server.url)
         .await
         .stats(of_caller(pb::StatsRequest {}, "01"))

@@ -24,11 +24,11 @@ const FLAG_QUICK_REPAIR: u8 = 4;
 #[derive(Debug)]
 pub struct Overlay<B> {
     below: B,
-    over: Mutex<Over>,
+    over: Mutex<OverlayState>,
 }
 
 #[derive(Debug)]
-struct Over {
+struct OverlayState {
     len: u64,
     /// Length of the underlying file that is still valid: it was truncated there once.
     below_len: u64,
@@ -44,7 +44,7 @@ impl<B: StorageBackend> Overlay<B> {
         let len = below.len()?;
         Ok(Self {
             below,
-            over: Mutex::new(Over {
+            over: Mutex::new(OverlayState {
                 len,
                 below_len: len,
                 pages: BTreeMap::new(),
@@ -66,7 +66,7 @@ impl<B: StorageBackend> Overlay<B> {
         Ok(overlay)
     }
 
-    fn over(&self) -> MutexGuard<'_, Over> {
+    fn over(&self) -> MutexGuard<'_, OverlayState> {
         self.over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,9 +10,9 @@ use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     error::CliError,
-    found_by::TagsArgs,
     output::{Out, Tone},
     pb, read,
+    tag_args::TagsArgs,
     time_arg::term,
 };
 use bodies::{Call, CallResult, Config, Message, Prompt, Tools, Words};

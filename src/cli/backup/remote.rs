@@ -8,7 +8,7 @@ use treering_backup::{BackupError, BackupSource};
 use treering_client::connect::Connection;
 use treering_domain::{BranchId, Cause, ContentHash, Namespace, Revision, TimestampMicros};
 use treering_engine::{
-    BackupNote, LogIdentity, ShipMark, ShipQuery, Shipped, ShippedBlock, ShippedErasure,
+    BackupNote, LogIdentity, ShipMark, ShipQuery, ShipmentItem, ShippedBlock, ShippedErasure,
 };
 use treering_proto::{
     envelope::{timestamp_from_pb, timestamp_to_pb},
@@ -32,7 +32,7 @@ impl BackupSource for Remote<'_> {
     async fn ship(
         &self,
         query: ShipQuery,
-    ) -> Result<BoxStream<'static, Result<Shipped, BackupError>>, BackupError> {
+    ) -> Result<BoxStream<'static, Result<ShipmentItem, BackupError>>, BackupError> {
         let request = pb::ShipLogRequest {
             from_offset: query.from,
             to_offset: query.to.unwrap_or(0),
@@ -77,17 +77,17 @@ fn failed(status: Status) -> BackupError {
     }
 }
 
-fn shipped(item: pb::ship_log_response::Item) -> Result<Shipped, BackupError> {
+fn shipped(item: pb::ship_log_response::Item) -> Result<ShipmentItem, BackupError> {
     read(item).ok_or_else(|| BackupError::Source {
         passes: false,
         source: Cause::of("the server's answer to ShipLog cannot be read"),
     })
 }
 
-fn read(item: pb::ship_log_response::Item) -> Option<Shipped> {
+fn read(item: pb::ship_log_response::Item) -> Option<ShipmentItem> {
     use pb::ship_log_response::Item;
     Some(match item {
-        Item::Start(start) => Shipped::Start {
+        Item::Start(start) => ShipmentItem::Start {
             identity: LogIdentity {
                 store: start.store.parse().ok()?,
                 timeline: start.timeline.parse().ok()?,
@@ -98,17 +98,17 @@ fn read(item: pb::ship_log_response::Item) -> Option<Shipped> {
                 None => None,
             },
         },
-        Item::Block(block) => Shipped::Block(ShippedBlock {
+        Item::Block(block) => ShipmentItem::Block(ShippedBlock {
             first: block.first_offset,
             count: block.count,
             bytes: block.block,
             needs: block.needs,
         }),
-        Item::Blob(blob) => Shipped::Blob {
+        Item::Blob(blob) => ShipmentItem::Blob {
             home: blob.home_offset,
             bytes: blob.content,
         },
-        Item::Erasure(erasure) => Shipped::Erasure(ShippedErasure {
+        Item::Erasure(erasure) => ShipmentItem::Erasure(ShippedErasure {
             position: erasure.offset,
             recorded_at: timestamp_from_pb(&erasure.recorded_at?)?,
             namespace: Namespace::new(&erasure.namespace).ok()?,
@@ -119,7 +119,7 @@ fn read(item: pb::ship_log_response::Item) -> Option<Shipped> {
             reason: erasure.reason,
             actor: erasure.actor,
         }),
-        Item::Reached(reached) => Shipped::Reached {
+        Item::Reached(reached) => ShipmentItem::Reached {
             mark: mark(&reached.mark?)?,
             recorded_at: timestamp_from_pb(&reached.recorded_at?)?,
             is_all: reached.is_all,

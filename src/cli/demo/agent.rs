@@ -81,12 +81,12 @@ pub(crate) async fn work(store: &Connection, place: Workplace) -> Result<DemoRun
 }
 
 /// Results of the first calls.
-struct Seen {
+struct InitialFindings {
     files: Vec<FoundFile>,
     text: String,
 }
 
-impl Seen {
+impl InitialFindings {
     fn first_to_read(&self) -> String {
         let readme = self
             .files
@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes three parallel calls in one message.
-    async fn look_around(&mut self) -> Result<Seen, CliError> {
+    async fn look_around(&mut self) -> Result<InitialFindings, CliError> {
         let (files, _) = walk(&self.place);
         let readme = files
             .iter()
@@ -214,13 +214,17 @@ impl<'a> Session<'a> {
             .into_iter()
             .filter_map(|(_, outcome, _)| outcome.ok())
             .collect::<Vec<_>>();
-        Ok(Seen {
+        Ok(InitialFindings {
             files,
             text: texts.join("\n"),
         })
     }
 
-    async fn run_together(&mut self, plan: &str, tasks: Vec<Task>) -> Result<Vec<Ran>, CliError> {
+    async fn run_together(
+        &mut self,
+        plan: &str,
+        tasks: Vec<Task>,
+    ) -> Result<Vec<CallRun>, CliError> {
         let ids: Vec<_> = tasks.iter().map(|_| self.next_call()).collect();
         let mut bodies = vec![says(pb::Role::Assistant, plan)];
         for (id, task) in ids.iter().zip(&tasks) {
@@ -243,7 +247,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes one successful call, and one for a missing file.
-    async fn read_what_is_large(&mut self, seen: &Seen) -> Result<(), CliError> {
+    async fn read_what_is_large(&mut self, seen: &InitialFindings) -> Result<(), CliError> {
         if let Some(file) = largest_text(&seen.files) {
             let plan = format!("The largest text is {}; I read it.", file.path);
             let ran = self
@@ -275,7 +279,7 @@ impl<'a> Session<'a> {
     }
 
     /// Requests two approvals: one call is denied and does not run, the other is approved and runs.
-    async fn ask_for_approvals(&mut self, seen: &Seen) -> Result<(), CliError> {
+    async fn ask_for_approvals(&mut self, seen: &InitialFindings) -> Result<(), CliError> {
         let victim = seen
             .files
             .last()
@@ -368,9 +372,9 @@ impl<'a> Session<'a> {
 }
 
 /// A call that ran: the task, its outcome, and its duration in milliseconds.
-type Ran = (Task, Result<String, String>, u64);
+type CallRun = (Task, Result<String, String>, u64);
 
-async fn run(task: Task, place: Workplace) -> Result<Ran, CliError> {
+async fn run(task: Task, place: Workplace) -> Result<CallRun, CliError> {
     let ran = tokio::task::spawn_blocking(move || {
         let started = Instant::now();
         let outcome = task.run(&place);
@@ -388,7 +392,7 @@ mod tests {
     /// The tour searches for a word that must occur in the results, even if the folder is empty.
     #[test]
     fn search_word_is_taken_from_the_results() {
-        let seen = |text: &str| Seen {
+        let seen = |text: &str| InitialFindings {
             files: Vec::new(),
             text: text.into(),
         };
@@ -404,7 +408,7 @@ mod tests {
             path: path.into(),
             bytes,
         };
-        let seen = Seen {
+        let seen = InitialFindings {
             files: vec![file("a.bin", 900), file("b.rs", 10), file("c.md", 20)],
             text: String::new(),
         };

@@ -22,14 +22,14 @@ use super::{
     error::CliError,
     import,
     output::{Out, Tone},
-    serve::{Served, bind_or_any, listen_default, stop_signal},
+    serve::{RunningServer, bind_or_any, listen_default, stop_signal},
     text::things,
     web::WebArgs,
 };
 #[cfg(test)]
 pub(crate) use agent::OTHER_WAY;
 use tools::Workplace;
-use tour::Reach;
+use tour::StoreLocation;
 use treering_engine::OpenOptions;
 use treering_import::{claude_code, format::Format};
 
@@ -74,7 +74,7 @@ pub(crate) async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Resu
     if moved {
         out.line(format!("{} is in use: using a free port.", args.listen))?;
     }
-    let served = Served::start(OpenOptions::new(&dir), listener, args.web.options()).await?;
+    let served = RunningServer::start(OpenOptions::new(&dir), listener, args.web.options()).await?;
     if common.data.is_none() {
         keep_from_git(&dir)?;
     }
@@ -101,7 +101,7 @@ fn keep_from_git(dir: &Path) -> Result<(), CliError> {
 async fn tour(
     args: &DemoArgs,
     common: &Common,
-    served: &Served,
+    served: &RunningServer,
     dir: &Path,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -117,7 +117,7 @@ async fn tour(
         let pages = paint.text(Tone::Name, pages);
         out.line(format!("To inspect it, open {pages} in a browser"))?;
     }
-    let reach = Reach {
+    let reach = StoreLocation {
         command: command_typed(),
         store: if args.exit {
             format!("--data {}", quoted(dir))
@@ -147,7 +147,7 @@ async fn tour(
 async fn scripted(
     store: &Connection,
     dir: &Path,
-    reach: &Reach,
+    reach: &StoreLocation,
     out: &mut Out,
 ) -> Result<(), CliError> {
     let folder = env::current_dir().map_err(|cause| CliError::ReadFile {
@@ -163,7 +163,11 @@ async fn scripted(
 }
 
 /// The tour with the user's own Claude Code sessions.
-async fn own_sessions(store: &Connection, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+async fn own_sessions(
+    store: &Connection,
+    reach: &StoreLocation,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let sessions = claude_code::find_sessions();
     if sessions.is_empty() {
         return Err(CliError::NotFound {

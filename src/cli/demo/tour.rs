@@ -22,14 +22,14 @@ const REQUESTS: [(Provider, &str); 2] = [
 
 /// How to reach the store after the tour.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct StoreLocation {
     /// The command as the user typed it.
     pub(crate) command: String,
     /// `--server URL` or `--data DIR`.
     pub(crate) store: String,
 }
 
-impl Reach {
+impl StoreLocation {
     fn line(&self, rest: &str) -> String {
         format!("  {} {} {rest}", self.command, self.store)
     }
@@ -147,7 +147,11 @@ pub(crate) async fn requests(
 }
 
 /// Prints the commands to try next on the scripted conversation.
-pub(crate) fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn next_commands(
+    story: &DemoRun,
+    reach: &StoreLocation,
+    out: &mut Out,
+) -> Result<(), CliError> {
     let id = short_id("", &story.conversation);
     out.heading("Try next")?;
     for rest in [
@@ -169,7 +173,7 @@ pub(crate) fn next_commands(story: &DemoRun, reach: &Reach, out: &mut Out) -> Re
 /// Prints the commands to try next on imported conversations.
 pub(crate) fn next_for_imported(
     conversation: &str,
-    reach: &Reach,
+    reach: &StoreLocation,
     out: &mut Out,
 ) -> Result<(), CliError> {
     let conversation = short_id("", conversation);

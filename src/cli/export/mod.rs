@@ -20,7 +20,7 @@ use super::{
 use page::PageFormat;
 use treering_domain::{Namespace, StoredEvent};
 use treering_import::{
-    claude_code::{self, Resumed},
+    claude_code::{self, ResumeTarget},
     exporter,
 };
 use treering_proto::envelope;
@@ -157,7 +157,7 @@ async fn branches(
     for mut place in places {
         let state = read::state(store, &place.conversation, &place.branch, 0).await?;
         place.branch = state.branch.map(|branch| branch.name).unwrap_or_default();
-        let chosen = Chosen {
+        let chosen = ExportSelection {
             events: history(&place),
             summary: state.summary.unwrap_or_default(),
             branch: place.branch,
@@ -173,7 +173,7 @@ async fn branches(
 }
 
 /// The part of a conversation to write.
-struct Chosen {
+struct ExportSelection {
     summary: pb::ConversationSummary,
     branch: String,
     events: pb::ReadRequest,
@@ -181,7 +181,7 @@ struct Chosen {
 
 async fn page(
     page: PageFormat,
-    chosen: Chosen,
+    chosen: ExportSelection,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
@@ -197,12 +197,12 @@ async fn page(
 
 /// Writes a branch as a session of Claude Code.
 async fn session(
-    chosen: Chosen,
+    chosen: ExportSelection,
     resume: bool,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let Chosen {
+    let ExportSelection {
         summary,
         branch,
         events: history,
@@ -222,7 +222,7 @@ async fn session(
     };
     // A new session each time, because Claude Code appends to its file.
     let session = Uuid::new_v4();
-    let resumed = Resumed {
+    let resumed = ResumeTarget {
         session,
         cwd: &cwd,
         title: &title,

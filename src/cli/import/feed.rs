@@ -58,7 +58,7 @@ impl fmt::Display for SourceLine {
 
 /// A conversation, ready to be appended.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ParsedConversation {
     /// Where it was found.
     pub(crate) origin: SourceLine,
     /// The converted conversation.
@@ -70,12 +70,12 @@ pub(crate) struct Ready {
     /// Estimated memory, in bytes.
     pub(crate) bytes: usize,
     /// Its sub-contexts. They refer to it, so they are appended after it.
-    pub(crate) children: Vec<Ready>,
+    pub(crate) children: Vec<ParsedConversation>,
     /// Its permit, released when it is dropped.
     pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
-impl Ready {
+impl ParsedConversation {
     /// Size in KiB, including sub-contexts.
     fn kib(&self) -> u32 {
         let children = self.children.iter().map(|child| child.bytes);
@@ -96,7 +96,7 @@ pub(crate) enum FeedItem {
     /// An empty file.
     Blank(SourceLine),
     /// A conversation.
-    Conversation(Box<Ready>),
+    Conversation(Box<ParsedConversation>),
     /// A conversation that was imported before, unchanged.
     Known,
     /// A line that is not a conversation.
@@ -108,7 +108,7 @@ pub(crate) enum FeedItem {
 }
 
 /// Asks the store which idempotency keys it knows.
-pub(crate) type Ask = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
+pub(crate) type KeyLookup = Box<dyn Fn(Vec<String>) -> Vec<bool> + Send>;
 
 /// Conversations in the order in which they are read.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Feed {
         files: Vec<Candidate>,
         bar: ProgressBar,
         namespace: Namespace,
-        ask: Option<Ask>,
+        ask: Option<KeyLookup>,
     ) -> Self {
         let (found, receiver) = mpsc::channel(WAITING_MAX);
         let room = Arc::new(Semaphore::new(WAITING_KIB_MAX as usize));
@@ -152,18 +152,23 @@ impl Feed {
 }
 
 /// The receiver is gone.
-struct Gone;
+struct ReceiverClosed;
 
 /// Where conversations are sent, and their namespace.
 struct Sender {
     found: mpsc::Sender<FeedItem>,
     namespace: Namespace,
     room: Arc<Semaphore>,
-    ask: Option<Ask>,
+    ask: Option<KeyLookup>,
 }
 
 impl Sender {
-    fn ready(&self, origin: SourceLine, imported: ImportedConversation, key: String) -> Ready {
+    fn ready(
+        &self,
+        origin: SourceLine,
+        imported: ImportedConversation,
+        key: String,
+    ) -> ParsedConversation {
         ready(origin, imported.in_namespace(&self.namespace), key)
     }
 
@@ -174,12 +179,12 @@ impl Sender {
         known.unwrap_or_else(|| vec![false; keys.len()])
     }
 
-    fn send(&self, mut found: FeedItem) -> Result<(), Gone> {
+    fn send(&self, mut found: FeedItem) -> Result<(), ReceiverClosed> {
         if let FeedItem::Conversation(ready) = &mut found {
             let room = Arc::clone(&self.room).acquire_many_owned(ready.kib());
-            ready.room = Some(futures::executor::block_on(room).map_err(|_| Gone)?);
+            ready.room = Some(futures::executor::block_on(room).map_err(|_| ReceiverClosed)?);
         }
-        self.found.blocking_send(found).map_err(|_| Gone)
+        self.found.blocking_send(found).map_err(|_| ReceiverClosed)
     }
 }
 
@@ -196,7 +201,7 @@ fn read_file(
     file: &Candidate,
     bar: &ProgressBar,
     to: &Sender,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     let origin = SourceLine {
         file: name(&file.path),
         line: 0,
@@ -289,7 +294,11 @@ fn key_of(format: Format, hash: &blake3::Hash) -> String {
 /// Number, text and key of a line.
 type NumberedLine = (u64, Bytes, String);
 
-fn openai_chat_file(origin: &SourceLine, mut source: LineSource, to: &Sender) -> Result<(), Gone> {
+fn openai_chat_file(
+    origin: &SourceLine,
+    mut source: LineSource,
+    to: &Sender,
+) -> Result<(), ReceiverClosed> {
     let mut waiting: Vec<NumberedLine> = Vec::new();
     let mut bytes = 0;
     let at = |line| SourceLine {
@@ -335,7 +344,7 @@ fn openai_chat_lines(
     origin: &SourceLine,
     lines: Vec<NumberedLine>,
     to: &Sender,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     if lines.is_empty() {
         return Ok(());
     }
@@ -365,7 +374,7 @@ fn claude_code_file(
     origin: SourceLine,
     source: LineSource,
     to: &Sender,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     let session = match claude_code::read_session_from(file, source) {
         Ok(session) => session,
         Err(fault) => return to.send(FeedItem::BadFile(origin, fault.to_string())),
@@ -406,7 +415,7 @@ fn open_code_file(
     origin: &SourceLine,
     source: LineSource,
     to: &Sender,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     if !opencode::is_its_database(file) {
         return session_of_file(origin, opencode::read_file(file, source), to);
     }
@@ -426,7 +435,7 @@ fn session_of_file(
     origin: &SourceLine,
     session: Result<ToolSession, SessionFault>,
     to: &Sender,
-) -> Result<(), Gone> {
+) -> Result<(), ReceiverClosed> {
     let failed = |fault: SessionFault| FeedItem::BadFile(origin.clone(), fault.to_string());
     let session = match session {
         Ok(session) => session,
@@ -452,10 +461,10 @@ fn session_of_file(
     })
 }
 
-fn ready(origin: SourceLine, imported: ImportedConversation, key: String) -> Ready {
+fn ready(origin: SourceLine, imported: ImportedConversation, key: String) -> ParsedConversation {
     let batches = batches(imported.events.clone());
     let bytes = batches.iter().flatten().map(size).sum();
-    Ready {
+    ParsedConversation {
         origin,
         imported,
         key,

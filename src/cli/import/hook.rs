@@ -15,7 +15,7 @@ use super::super::error::{CliError, Exit};
 const GIVEN_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]
-struct Given {
+struct HookInput {
     transcript_path: PathBuf,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
         .take(GIVEN_BYTES_MAX)
         .read_to_end(&mut text)
         .map_err(|error| none(&error))?;
-    let given: Given = serde_json::from_slice(&text).map_err(|error| none(&error))?;
+    let given: HookInput = serde_json::from_slice(&text).map_err(|error| none(&error))?;
     let transcript = from_home(given.transcript_path);
     let mut files = Vec::new();
     match fs::metadata(&transcript) {

@@ -33,7 +33,7 @@ use super::{
     search::wait_for_index,
     text::things,
 };
-use feed::{Feed, FeedItem};
+use feed::{FeedItem, GroupQueue};
 use find::Candidate;
 use treering_domain::Namespace;
 use treering_import::format::Format;
@@ -190,7 +190,7 @@ pub(crate) async fn run(
         tokio::select! {
             indexed = wait_for_index(stats.get_ref(), store) => {
                 indexed?;
-                tell_time("Indexed", started);
+                print_time("Indexed", started);
             }
             _ = &mut stop => is_interrupted = true,
         }
@@ -215,7 +215,7 @@ pub(crate) async fn run(
 const TOLD_FROM: f64 = 1.0;
 
 /// Prints how long something took, if it was long.
-pub(crate) fn tell_time(what: &str, started: Instant) {
+pub(crate) fn print_time(what: &str, started: Instant) {
     let seconds = started.elapsed().as_secs_f64();
     if seconds >= TOLD_FROM {
         tell!("{what} in {seconds:.1} s");
@@ -224,7 +224,7 @@ pub(crate) fn tell_time(what: &str, started: Instant) {
 
 /// Checks the files of an import that would create a store. Returns true if there is nothing to
 /// import and this was reported, so that no store is created.
-pub(crate) async fn brings_nothing(
+pub(crate) async fn is_empty_import(
     args: &ImportArgs,
     namespace: &str,
     out: &mut Out,
@@ -246,7 +246,7 @@ pub(crate) async fn brings_nothing(
     let files = find::candidates(&paths);
     let without_files: Vec<_> = find::without_files(&paths, &files).cloned().collect();
     let hidden = ProgressBar::hidden();
-    let mut feed = Feed::start(args.format, files, hidden.clone(), namespace, None);
+    let mut feed = GroupQueue::start(args.format, files, hidden.clone(), namespace, None);
     let mut odd = Vec::new();
     while let Some(found) = feed.next().await {
         if matches!(found, FeedItem::Conversation(_)) || odd.len() >= ODD_MAX {
@@ -314,7 +314,7 @@ async fn found_until<T>(
     // With `--strict`, all content is read, because only then is it checked.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
-    let feed = Feed::start(format, files, bar.clone(), namespace, ask);
+    let feed = GroupQueue::start(format, files, bar.clone(), namespace, ask);
     let done = {
         let upload = Upload::new(store, &report);
         tokio::select! {

@@ -9,10 +9,10 @@ use super::{
         json::Object,
         text::{count, printable, short_id, things},
     },
-    feed::{FeedItem, Ready, SourceLine},
+    feed::{FeedItem, ParsedConversation, SourceLine},
     find, note,
 };
-use treering_import::{ImportNote, ImportedConversation, Parted, format::Format};
+use treering_import::{DivergedBranch, ImportNote, ImportedConversation, format::Format};
 
 /// Outcome of an import.
 #[derive(Clone, Debug, Default)]
@@ -119,12 +119,12 @@ impl Report {
     }
 
     /// Counts an item and reports problems. Returns a conversation that is to be appended.
-    pub(crate) fn found(&self, found: FeedItem) -> Option<Box<Ready>> {
+    pub(crate) fn found(&self, found: FeedItem) -> Option<Box<ParsedConversation>> {
         match found {
             FeedItem::File(format) => self.file(format),
             FeedItem::PassedOver(origin, format) => self.passed_over(&origin, format),
-            FeedItem::LeftOut(origin, why) => self.look_note(&origin, why),
-            FeedItem::Blank(origin) => self.look_note(&origin, "it is empty"),
+            FeedItem::LeftOut(origin, why) => self.print_file_note(&origin, why),
+            FeedItem::Blank(origin) => self.print_file_note(&origin, "it is empty"),
             FeedItem::Known => self.known(),
             FeedItem::BadLine(origin, why) => {
                 self.counts.borrow_mut().bad_lines += 1;
@@ -133,7 +133,7 @@ impl Report {
             FeedItem::Unfinished(origin) => {
                 self.counts.borrow_mut().unfinished += 1;
                 let left = "its last line is incomplete and is left for the next import";
-                self.look_note(&origin, left);
+                self.print_file_note(&origin, left);
             }
             FeedItem::BadFile(origin, why) => self.failed(&origin, &why),
             FeedItem::Conversation(ready) => return Some(ready),
@@ -142,7 +142,7 @@ impl Report {
     }
 
     /// Reports a file, except in a watch.
-    fn look_note(&self, origin: &SourceLine, what: &str) {
+    fn print_file_note(&self, origin: &SourceLine, what: &str) {
         if !self.watches {
             note(&self.bar, &format!("{origin}: {what}"));
         }
@@ -185,12 +185,12 @@ impl Report {
         &self,
         origin: &SourceLine,
         imported: &ImportedConversation,
-        parted: &Parted,
+        parted: &DivergedBranch,
     ) {
         self.counts.borrow_mut().parted += 1;
         let id = imported.conversation.to_string();
         let id = short_id("", &id);
-        let Parted { branch, after } = parted;
+        let DivergedBranch { branch, after } = parted;
         note(
             &self.bar,
             &format!(
@@ -213,7 +213,7 @@ impl Report {
         let mut faults = 0;
         for odd in notes {
             *counts.oddities.entry(odd.what.name()).or_default() += 1;
-            counts.told.insert(odd.what.name(), odd.what.told());
+            counts.told.insert(odd.what.name(), odd.what.describe());
             // Inconsistencies are named; missing details are only counted.
             if odd.what.is_fault() {
                 faults += 1;

@@ -26,7 +26,7 @@ use super::{
         error::{CliError, is_over_quota},
         read,
     },
-    feed::{Ask, Feed, Ready, SourceLine, batches},
+    feed::{GroupQueue, KeyLookup, ParsedConversation, SourceLine, batches},
     report::{Arrival, Report},
 };
 use treering_domain::{
@@ -64,13 +64,13 @@ pub(crate) struct Upload<'a> {
 type Turns = Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>;
 
 /// A conversation in the stream.
-struct Sent {
-    ready: Box<Ready>,
+struct SentConversation {
+    ready: Box<ParsedConversation>,
     _room: OwnedSemaphorePermit,
 }
 
 /// How a conversation was added to the store.
-struct Done {
+struct UploadResult {
     how: Arrival,
     plan: Plan,
     /// The append used the key of its content.
@@ -114,7 +114,7 @@ impl<'a> Upload<'a> {
     ///
     /// # Errors
     /// If the store becomes unavailable.
-    pub(crate) async fn run(&self, feed: Feed) -> Result<(), CliError> {
+    pub(crate) async fn run(&self, feed: GroupQueue) -> Result<(), CliError> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
@@ -134,10 +134,10 @@ impl<'a> Upload<'a> {
 
     async fn send(
         &self,
-        mut feed: Feed,
+        mut feed: GroupQueue,
         requests: mpsc::Sender<pb::AppendRequest>,
-        sent: mpsc::Sender<Sent>,
-        unsure: mpsc::Sender<Box<Ready>>,
+        sent: mpsc::Sender<SentConversation>,
+        unsure: mpsc::Sender<Box<ParsedConversation>>,
     ) -> Result<(), CliError> {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_KIB));
         while let Some(found) = feed.next().await {
@@ -160,7 +160,7 @@ impl<'a> Upload<'a> {
             let Ok(permit) = Arc::clone(&room).acquire_many_owned(kib).await else {
                 return Ok(());
             };
-            let on_its_way = Sent {
+            let on_its_way = SentConversation {
                 ready,
                 _room: permit,
             };
@@ -175,8 +175,8 @@ impl<'a> Upload<'a> {
     async fn take_answers(
         &self,
         mut answers: Streaming<pb::AppendStreamResponse>,
-        mut awaited: mpsc::Receiver<Sent>,
-        unsure: mpsc::Sender<Box<Ready>>,
+        mut awaited: mpsc::Receiver<SentConversation>,
+        unsure: mpsc::Sender<Box<ParsedConversation>>,
     ) -> Result<(), CliError> {
         while let Some(sent) = awaited.recv().await {
             let answer = answers.message().await?.ok_or(CliError::Answer {
@@ -202,7 +202,10 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    async fn compare_all(&self, to_compare: mpsc::Receiver<Box<Ready>>) -> Result<(), CliError> {
+    async fn compare_all(
+        &self,
+        to_compare: mpsc::Receiver<Box<ParsedConversation>>,
+    ) -> Result<(), CliError> {
         let mut done = ReceiverStream::new(to_compare)
             .map(|ready| self.compare_family(*ready))
             .buffer_unordered(COMPARED);
@@ -213,7 +216,7 @@ impl<'a> Upload<'a> {
     }
 
     /// Compares a conversation, and then its sub-contexts, which need it in the store.
-    async fn compare_family(&self, ready: Ready) -> Result<(), CliError> {
+    async fn compare_family(&self, ready: ParsedConversation) -> Result<(), CliError> {
         let _turn = self.turn_of(ready.imported.conversation).await;
         let has_children = !ready.children.is_empty();
         let key = (!has_children).then_some(ready.key.as_str());
@@ -257,7 +260,7 @@ impl<'a> Upload<'a> {
         &self,
         origin: &SourceLine,
         imported: &ImportedConversation,
-        outcome: Result<Done, Refusal>,
+        outcome: Result<UploadResult, Refusal>,
     ) -> Result<(), CliError> {
         match outcome {
             Ok(done) => {
@@ -289,7 +292,7 @@ impl<'a> Upload<'a> {
         &self,
         imported: &ImportedConversation,
         key: Option<&str>,
-    ) -> Result<Done, Refusal> {
+    ) -> Result<UploadResult, Refusal> {
         let mut tries = 1;
         loop {
             match self.compare_once(imported, key).await {
@@ -303,7 +306,7 @@ impl<'a> Upload<'a> {
         &self,
         imported: &ImportedConversation,
         key: Option<&str>,
-    ) -> Result<Done, Refusal> {
+    ) -> Result<UploadResult, Refusal> {
         let id = imported.conversation.to_string();
         let existing = self.stored(&id).await?;
         let plan = importer::plan(&existing, imported);
@@ -317,7 +320,7 @@ impl<'a> Upload<'a> {
         let key_is_used = key.is_some() && !plan.events.is_empty();
         self.append_in_steps(&id, next, plan.events.clone(), key)
             .await?;
-        Ok(Done {
+        Ok(UploadResult {
             how,
             plan,
             key_is_used,
@@ -446,7 +449,7 @@ fn is_busy(status: &Status) -> bool {
 }
 
 /// Asks the store which contents it knows.
-pub(crate) fn asks(store: &Connection) -> Ask {
+pub(crate) fn asks(store: &Connection) -> KeyLookup {
     let events = store.events();
     let runtime = Handle::current();
     Box::new(move |idempotency_keys| {
@@ -458,7 +461,7 @@ pub(crate) fn asks(store: &Connection) -> Ask {
     })
 }
 
-fn first_append(ready: &Ready, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
+fn first_append(ready: &ParsedConversation, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
     let expected = Expected::NoStream(pb::expected_revision::NoStream {});
     pb::AppendRequest {
         conversation_id: ready.imported.conversation.to_string(),

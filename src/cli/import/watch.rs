@@ -38,7 +38,7 @@ const SERVER_PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Signature of a file's state: length, modification time, and file id.
-type Mark = (u64, Option<SystemTime>, u64);
+type FileFingerprint = (u64, Option<SystemTime>, u64);
 
 /// A file that failed is tried again after this time, even if it did not change …
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -47,8 +47,8 @@ const AGAIN_MAX: u32 = 5;
 
 /// State of the files.
 #[derive(Default)]
-struct Seen {
-    marks: HashMap<PathBuf, Mark>,
+struct WatchState {
+    marks: HashMap<PathBuf, FileFingerprint>,
     /// Files that failed: when to try again, and the number of attempts.
     again: HashMap<PathBuf, (Instant, u32)>,
 }
@@ -63,8 +63,8 @@ pub(crate) async fn run(
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), CliError> {
-    let mut seen = Seen::default();
-    let mut total = Total::default();
+    let mut seen = WatchState::default();
+    let mut total = WatchTotals::default();
     let mut stop = pin!(ended());
     let mut is_away = false;
     let named: Vec<_> = paths
@@ -111,7 +111,7 @@ pub(crate) async fn run(
             () = stop.as_mut() => break,
         }
     }
-    tell!("{}", total.told());
+    tell!("{}", total.describe());
     Ok(())
 }
 
@@ -146,13 +146,13 @@ async fn ended() {
 
 /// Totals since the start.
 #[derive(Default)]
-struct Total {
+struct WatchTotals {
     events: u64,
     new: u64,
     failed: u64,
 }
 
-impl Total {
+impl WatchTotals {
     fn add(&mut self, report: &Report) {
         let counts = report.counts();
         self.events += counts.events;
@@ -160,7 +160,7 @@ impl Total {
         self.failed += counts.failed;
     }
 
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         let mut text = format!(
             "Stopped: {} appended, {}",
             things(self.events, "event", "events"),
@@ -176,7 +176,7 @@ impl Total {
     }
 }
 
-impl Seen {
+impl WatchState {
     /// The files to import: new and changed ones, and those that are read together with one of
     /// these.
     fn changed(&mut self, paths: &[PathBuf], now: Instant) -> Vec<Candidate> {
@@ -219,7 +219,7 @@ impl Seen {
     }
 }
 
-fn mark(file: &Path) -> Option<Mark> {
+fn mark(file: &Path) -> Option<FileFingerprint> {
     let meta = fs::metadata(file).ok()?;
     Some((meta.len(), meta.modified().ok(), id_of(&meta)))
 }
@@ -256,7 +256,7 @@ mod tests {
         };
         let line = r#"{"type":"user","sessionId":"s1","isSidechain":true}"#;
         let now = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = WatchState::default();
         assert_eq!(seen.changed(&paths, now), []);
         write("s1.jsonl", line);
         write("b.jsonl", "{}");
@@ -294,6 +294,9 @@ mod tests {
         assert_eq!(seen.changed(&paths, now + AGAIN_AFTER), []);
         // A file that the user names may have any extension.
         let named = [folder.path().join("notes.md")];
-        assert_eq!(names(Seen::default().changed(&named, now)), ["notes.md"]);
+        assert_eq!(
+            names(WatchState::default().changed(&named, now)),
+            ["notes.md"]
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::super::{
     output::Out,
     pb::{self, new_event::Body},
     read, run,
-    serve::{Served, listen_any},
+    serve::{RunningServer, listen_any},
     web::WebOptions,
 };
 use treering_engine::OpenOptions;
@@ -180,7 +180,7 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_serves_recorded_results_to_an_agent() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(
+    let served = RunningServer::start(
         OpenOptions::new(dir.path()),
         listen_any().await.unwrap(),
         WebOptions::default(),
@@ -231,7 +231,7 @@ async fn replay_serves_recorded_results_to_an_agent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_answers_calls_open_at_the_fork() {
     let dir = tempfile::tempdir().unwrap();
-    let served = Served::start(
+    let served = RunningServer::start(
         OpenOptions::new(dir.path()),
         listen_any().await.unwrap(),
         WebOptions::default(),

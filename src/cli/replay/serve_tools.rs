@@ -19,7 +19,7 @@ use super::{
         json::{Array, Object},
         output::{Out, Tone},
         pb, read,
-        serve::{Served, stop_signal},
+        serve::{RunningServer, stop_signal},
         text::{count, first_line, printable},
         web::WebOptions,
     },
@@ -66,7 +66,7 @@ pub(crate) struct ServeToolsArgs {
         default_value = "skip",
         requires = "serve_tools"
     )]
-    on_miss: OnMiss,
+    on_miss: MissPolicy,
     /// End when nothing was appended to the branch for this many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "SECONDS", requires = "serve_tools")]
     until_idle: Option<u64>,
@@ -81,7 +81,7 @@ enum Approve {
 
 /// What to do with a call without a recorded result.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum OnMiss {
+enum MissPolicy {
     /// Leave it open, for someone else to answer.
     Skip,
     /// End it with an error result.
@@ -131,7 +131,7 @@ pub(crate) async fn listen(
         mode: OpenMode::Append,
         ..OpenOptions::new(&dir)
     };
-    let served = Served::start(options, listener, WebOptions::default()).await?;
+    let served = RunningServer::start(options, listener, WebOptions::default()).await?;
     let url = served.url();
     if out.json {
         let mut object = Object::new();
@@ -395,7 +395,7 @@ impl Replay<'_> {
         }
         let missed = (question.call_id.clone(), question.occurrence);
         self.tally.missed.insert(missed);
-        if self.args.on_miss == OnMiss::Fail {
+        if self.args.on_miss == MissPolicy::Fail {
             let result = pb::ToolResultRecorded {
                 call_id: question.call_id.clone(),
                 success: false,

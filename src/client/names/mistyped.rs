@@ -19,7 +19,7 @@ pub(super) fn halves(text: &str) -> Option<(&str, &str)> {
 
 /// Returns the error for a place whose conversation exists and whose revision is not valid.
 #[must_use]
-pub(super) fn no_place(text: &str, rest: &str, found: &FoundConversation) -> CliError {
+pub(super) fn no_such_revision(text: &str, rest: &str, found: &FoundConversation) -> CliError {
     let called = found.called();
     let hint = match rest.parse::<u64>() {
         Ok(revision) if revision > 0 => format!("did you mean {called}#{revision}"),

@@ -22,7 +22,7 @@ pub(super) const LEAST_BYTES: usize = 160;
 
 /// Which texts of a step may be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum CutScope {
     /// The results of its calls.
     Results,
     /// The results and the model's own texts.
@@ -30,7 +30,7 @@ pub(super) enum Of {
 }
 
 /// Bytes of the texts of an item that can be cut.
-pub(super) fn bytes(item: &Item, of: Of) -> usize {
+pub(super) fn bytes(item: &Item, of: CutScope) -> usize {
     match &*item.content {
         Content::Instruction(_) => 0,
         Content::Message(message) => message.parts.iter().map(part_bytes).sum(),
@@ -40,7 +40,7 @@ pub(super) fn bytes(item: &Item, of: Of) -> usize {
                     Outcome::Result(result) => result_bytes(result),
                     _ => 0,
                 },
-                Block::Part(part) if of == Of::All => part_bytes(part),
+                Block::Part(part) if of == CutScope::All => part_bytes(part),
                 Block::Part(_) => 0,
             });
             said.sum()
@@ -54,7 +54,7 @@ pub(super) fn item(
     item: &Item,
     scope: Scope<'_>,
     bytes_max: usize,
-    of: Of,
+    of: CutScope,
 ) -> Option<SharedContent> {
     let all = bytes(item, of);
     steps::note(1);
@@ -155,7 +155,7 @@ fn parts_are_encoded(parts: &[ContentPart]) -> bool {
 
 /// Limit in bytes for each text so that all texts together fit in `bytes_max`. Room that short
 /// texts do not use goes to the long ones.
-fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
+fn fair_share(item: &Item, bytes_max: usize, of: CutScope) -> usize {
     let mut sizes: Vec<usize> = match &*item.content {
         Content::Instruction(_) => Vec::new(),
         Content::Message(message) => message.parts.iter().map(part_bytes).collect(),
@@ -165,7 +165,7 @@ fn fair_share(item: &Item, bytes_max: usize, of: Of) -> usize {
                     Outcome::Result(result) => result_bytes(result),
                     _ => 0,
                 },
-                Block::Part(part) if of == Of::All => part_bytes(part),
+                Block::Part(part) if of == CutScope::All => part_bytes(part),
                 Block::Part(_) => 0,
             });
             sizes.collect()
@@ -206,9 +206,9 @@ fn result_bytes(result: &ResultOutcome) -> usize {
 }
 
 /// The text that an enhancer added in front, the recorded text, and the text added behind.
-type Framed<'a> = (&'a str, &'a str, &'a str);
+type FramedText<'a> = (&'a str, &'a str, &'a str);
 
-fn unframed(text: &str) -> Framed<'_> {
+fn unframed(text: &str) -> FramedText<'_> {
     ("", text, "")
 }
 
@@ -217,7 +217,7 @@ fn cut_message(
     scope: Scope<'_>,
     at: Option<String>,
     each_max: usize,
-    frame: fn(&str) -> Framed<'_>,
+    frame: fn(&str) -> FramedText<'_>,
 ) -> bool {
     let mark = CutMark::of(whose(message), at, scope.heuristics);
     let long = |part: &ContentPart| is_long(part_bytes(part), each_max);
@@ -247,7 +247,7 @@ fn whose(message: &Message) -> &'static str {
     }
 }
 
-fn cut_step(step: &mut Step, scope: Scope<'_>, each_max: usize, of: Of) -> bool {
+fn cut_step(step: &mut Step, scope: Scope<'_>, each_max: usize, of: CutScope) -> bool {
     let mut changed = false;
     for block in &mut step.blocks {
         match block {
@@ -261,7 +261,7 @@ fn cut_step(step: &mut Step, scope: Scope<'_>, each_max: usize, of: Of) -> bool 
                     changed = true;
                 }
             }
-            Block::Part(part) if of == Of::All => {
+            Block::Part(part) if of == CutScope::All => {
                 if let ContentPart::Text(text) = &**part
                     && is_long(text.len(), each_max)
                 {
@@ -375,7 +375,7 @@ mod tests {
             conversation,
             heuristics: &PlainHeuristics,
         };
-        let content = item(&of_compaction, scope, 1_000, Of::All).unwrap();
+        let content = item(&of_compaction, scope, 1_000, CutScope::All).unwrap();
         let Content::Message(message) = &*content else {
             panic!("a message")
         };

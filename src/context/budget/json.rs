@@ -10,7 +10,7 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-use self::shape::{Goes, Shape};
+use self::shape::{RemovableMembers, Shape};
 use super::blobs;
 
 /// Longer texts are not parsed as JSON but cut to head and tail.
@@ -37,13 +37,13 @@ const NAMES_MAX: usize = 8;
 const STAGES: [Stage; 6] = [
     (None, 160, usize::MAX),
     (None, 80, 6),
-    (Some(Goes::LongTexts), 80, 6),
+    (Some(RemovableMembers::LongTexts), 80, 6),
     (None, SHORT_BYTES, 3),
-    (Some(Goes::Any), SHORT_BYTES, 3),
-    (Some(Goes::Any), SHORT_BYTES, 1),
+    (Some(RemovableMembers::Any), SHORT_BYTES, 3),
+    (Some(RemovableMembers::Any), SHORT_BYTES, 1),
 ];
 
-type Stage = (Option<Goes>, usize, usize);
+type Stage = (Option<RemovableMembers>, usize, usize);
 
 /// Shortened JSON.
 #[derive(Debug)]
@@ -51,19 +51,19 @@ pub(super) struct ShortJson {
     /// The JSON text.
     pub text: String,
     /// Facts stated once for the whole value.
-    pub beside: Beside,
+    pub beside: CommonMembers,
 }
 
 /// Members that are stated once, or not at all, instead of in each item of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Beside {
+pub(super) struct CommonMembers {
     /// Members with the same value everywhere, as `path value`.
     same: Vec<String>,
     /// Names of members that were removed everywhere.
     gone: Vec<String>,
 }
 
-impl Beside {
+impl CommonMembers {
     /// The facts as text for a mark, to follow the number of omitted bytes.
     pub fn told(&self) -> String {
         let mut told = String::new();
@@ -102,7 +102,7 @@ pub(super) fn cut(text: &str, bytes_max: usize) -> Option<ShortJson> {
     }
     let text = blobs::without(text, 0);
     let mut value: Value = serde_json::from_str(&text).ok()?;
-    let mut beside = Beside::default();
+    let mut beside = CommonMembers::default();
     if size(&value) > bytes_max {
         let mut shape = Shape::of(&value);
         let limits = limits(&value, &mut shape, bytes_max, &mut beside)?;
@@ -181,7 +181,7 @@ fn limits(
     value: &Value,
     shape: &mut Shape,
     bytes_max: usize,
-    beside: &mut Beside,
+    beside: &mut CommonMembers,
 ) -> Option<Limits> {
     let longest = shape.longest();
     let (_, texts, items) = STAGES[0];
@@ -305,7 +305,7 @@ fn ends(len: usize, items_max: usize) -> (usize, usize) {
     }
 }
 
-fn apply(value: &mut Value, shape: &Shape, limits: Limits, beside: &mut Beside) {
+fn apply(value: &mut Value, shape: &Shape, limits: Limits, beside: &mut CommonMembers) {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
         Value::String(text) => {
@@ -359,7 +359,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// The text cut to head and tail, or as shortened JSON if it is JSON itself.
-fn shorter(text: &str, bytes_max: usize, beside: &mut Beside) -> String {
+fn shorter(text: &str, bytes_max: usize, beside: &mut CommonMembers) -> String {
     let room = bytes_max.saturating_sub(2);
     // Serializing adds a backslash before each quote.
     if text.len() >= NESTED_BYTES

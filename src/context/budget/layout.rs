@@ -5,15 +5,15 @@
 //! it, and later items follow unchanged. That point is found by adding up tokens, so the front of
 //! the next request is the same until the budget is exceeded again.
 
+mod dropping;
 mod filling;
-mod letting_go;
 
 use super::{
     Scope, arguments,
-    cut::{self, Of},
-    laid_out::LaidOut,
+    conversation_layout::ConversationLayout,
+    cut::{self, CutScope},
+    note_allowance::NoteAllowance,
     pieces::{self, Piece, PieceForm},
-    rooms::Rooms,
 };
 use crate::{
     draft::{Block, Draft, Item, Section, Step},
@@ -38,14 +38,14 @@ const TOKEN_BYTES: f64 = 3.5;
 
 /// What may be cut or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct May {
+pub(super) struct CutPermissions {
     pub finished_results: bool,
     pub open_results: bool,
     pub reasoning: bool,
     pub steps: bool,
 }
 
-impl May {
+impl CutPermissions {
     fn cut(self, item: &Item) -> bool {
         match item.section {
             Section::OpenTurn => self.open_results,
@@ -61,13 +61,13 @@ impl May {
 }
 
 /// Computes the layout of a counted draft.
-pub(super) fn lay_out(
+pub(super) fn compute_layout(
     draft: &Draft,
     scope: Scope<'_>,
     tally: &Tally,
-    may: May,
+    may: CutPermissions,
     budget: u64,
-) -> LaidOut {
+) -> ConversationLayout {
     let pieces = pieces::of(draft, scope, tally, |item| may.cut(item));
     steps::note(pieces.len());
     let all: u64 = pieces.iter().map(|piece| piece.source.tokens).sum();
@@ -82,7 +82,7 @@ pub(super) fn lay_out(
         tally,
         may,
         budget,
-        rooms: Rooms::new(budget, tally, scope.heuristics),
+        rooms: NoteAllowance::new(budget, tally, scope.heuristics),
         room,
         room_max,
     };
@@ -98,7 +98,7 @@ pub(super) fn lay_out(
         (laid, rooms) = layout(pieces, room, room).run();
     }
     let tokens = beside + tokens(&laid);
-    LaidOut {
+    ConversationLayout {
         forms: laid.into_iter().map(Piece::into_form).collect(),
         tokens,
         fits: tokens <= budget,
@@ -108,7 +108,7 @@ pub(super) fn lay_out(
 }
 
 /// Whether the request may fit, judged by lower bounds without cutting anything.
-pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bool {
+pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: CutPermissions, budget: u64) -> bool {
     if may.steps {
         return true;
     }
@@ -120,7 +120,7 @@ pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: May, budget: u64) -> bo
 }
 
 /// Lower bound of the tokens of a piece that is not dropped.
-fn least(piece: &Piece<'_>, tally: &Tally, may: May) -> u64 {
+fn least(piece: &Piece<'_>, tally: &Tally, may: CutPermissions) -> u64 {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
     let thinks = |step: &Step| step.blocks.iter().any(is_thought);
     let item = &piece.item;
@@ -155,9 +155,9 @@ struct Layout<'a, 't> {
     pieces: Vec<Piece<'a>>,
     scope: Scope<'t>,
     tally: &'t Tally,
-    may: May,
+    may: CutPermissions,
     budget: u64,
-    rooms: Rooms<'t>,
+    rooms: NoteAllowance<'t>,
     /// Tokens for the pieces and notes.
     room: u64,
     /// Limit to which a large last message may raise `room`.
@@ -169,12 +169,12 @@ impl<'a> Layout<'a, '_> {
     fn run(mut self) -> (Vec<Piece<'a>>, Vec<u64>) {
         if self.tokens() > self.room {
             let may = self.may;
-            pieces::tell_once(&mut self.pieces, self.scope, self.tally, |item| {
+            pieces::collapse_repeats(&mut self.pieces, self.scope, self.tally, |item| {
                 may.cut(item)
             });
         }
         if self.tokens() > self.room && !self.shorten() && self.may.steps {
-            self.let_steps_go();
+            self.drop_steps();
         }
         self.fill();
         let tokens = self.tokens();
@@ -235,7 +235,7 @@ impl<'a> Layout<'a, '_> {
         let item = &piece.source;
         let mut short = self.without_thoughts(item);
         if (item.step().is_some() || item.is_told()) && self.may.cut(item) {
-            if let Some(content) = cut::item(&short, self.scope, bytes, Of::Results) {
+            if let Some(content) = cut::item(&short, self.scope, bytes, CutScope::Results) {
                 short.content = content;
             }
             if !is_last
@@ -261,14 +261,14 @@ impl<'a> Layout<'a, '_> {
     }
 
     /// The step with results, texts and arguments cut. What is left still tells what the step did.
-    fn pared(&self, at: usize, bytes: usize) -> Option<(SharedContent, u64)> {
+    fn cut_step(&self, at: usize, bytes: usize) -> Option<(SharedContent, u64)> {
         let piece = &self.pieces[at];
         let step = piece.source.step()?;
         if arguments::thinks(step) || step.calls().next().is_none() || !self.may.cut(&piece.item) {
             return None;
         }
         let mut pared = self.without_thoughts(&piece.source);
-        if let Some(content) = cut::item(&pared, self.scope, bytes, Of::All) {
+        if let Some(content) = cut::item(&pared, self.scope, bytes, CutScope::All) {
             pared.content = content;
         }
         if let Some(content) = arguments::pare(&pared, self.scope.conversation, bytes) {
@@ -290,7 +290,7 @@ impl<'a> Layout<'a, '_> {
         if self.pieces[at].item.tokens <= tokens {
             return self.keep(at);
         }
-        match self.fitted(at, tokens, Of::All) {
+        match self.fit_piece(at, tokens, CutScope::All) {
             Some((content, cut)) => self.cut(at, content, cut),
             None => 0,
         }
@@ -304,17 +304,17 @@ impl<'a> Layout<'a, '_> {
     }
 
     /// The piece cut to at most `tokens` tokens. None if it cannot be cut that far.
-    fn fitted(&self, at: usize, tokens: u64, of: Of) -> Option<(SharedContent, u64)> {
+    fn fit_piece(&self, at: usize, tokens: u64, of: CutScope) -> Option<(SharedContent, u64)> {
         let (item, source) = (&self.pieces[at].item, &self.pieces[at].source);
         let all = cut::bytes(item, of);
         if all == 0 || tokens >= item.tokens {
             return None;
         }
         let beside = match of {
-            Of::Results => item
+            CutScope::Results => item
                 .tokens
                 .saturating_sub(self.tally.outcomes(&item.content)),
-            Of::All => 0,
+            CutScope::All => 0,
         };
         let room = tokens.checked_sub(beside)?;
         let of_texts = (item.tokens - beside).max(1);

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use super::{Scope, cut, once};
+use super::{Scope, cut, repeats};
 use crate::{
     draft::{Draft, Fate, Item, Outcome, Section},
     heuristics::Heuristics,
@@ -63,7 +63,7 @@ impl<'a> Piece<'a> {
     }
 
     /// Replaces the content. Returns false and changes nothing if that saves no tokens.
-    fn lessen(&mut self, content: SharedContent, tally: &Tally) -> bool {
+    fn replace_if_shorter(&mut self, content: SharedContent, tally: &Tally) -> bool {
         let mut item = self.item.clone().into_owned();
         item.content = content;
         item.tokens = tally.item(&item);
@@ -110,29 +110,29 @@ pub(super) fn of<'a>(
         if may_cut(&piece.item)
             && let Some(content) = cut::without_blobs(&piece.item, scope)
         {
-            piece.lessen(content, tally);
+            piece.replace_if_shorter(content, tally);
         }
     }
     pieces
 }
 
 /// Replaces results that are repeated later by a note.
-pub(super) fn tell_once(
+pub(super) fn collapse_repeats(
     pieces: &mut [Piece<'_>],
     scope: Scope<'_>,
     tally: &Tally,
     may_cut: impl Fn(&Item) -> bool,
 ) {
-    let later = told_later(pieces, scope.heuristics);
+    let later = later_occurrences(pieces, scope.heuristics);
     if later.is_empty() {
         return;
     }
     for piece in pieces {
         if may_cut(&piece.item)
-            && let Some(content) = once::step(&piece.source, scope, &later)
+            && let Some(content) = repeats::step(&piece.source, scope, &later)
         {
             let before = piece.clone();
-            if piece.lessen(content, tally) {
+            if piece.replace_if_shorter(content, tally) {
                 piece.source = piece.item.clone();
                 piece.in_full = Some(Box::new(before));
             }
@@ -141,7 +141,10 @@ pub(super) fn tell_once(
 }
 
 /// Maps each result that is repeated later to its last occurrence.
-fn told_later(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> HashMap<EventRef, EventRef> {
+fn later_occurrences(
+    pieces: &[Piece<'_>],
+    heuristics: &dyn Heuristics,
+) -> HashMap<EventRef, EventRef> {
     let mut newest: HashMap<Cow<'_, str>, EventRef> = HashMap::new();
     let mut later = HashMap::new();
     let mut seen = HashSet::new();
@@ -154,7 +157,7 @@ fn told_later(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> HashMap<Even
             let Outcome::Result(result) = &call.outcome else {
                 continue;
             };
-            let Some(text) = once::repeatable(result, heuristics) else {
+            let Some(text) = repeats::repeatable(result, heuristics) else {
                 continue;
             };
             match newest.get(&text) {

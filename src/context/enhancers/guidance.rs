@@ -74,14 +74,14 @@ pub(crate) fn missing(window: &WindowInput) -> Vec<String> {
 }
 
 /// The guidance of one event.
-struct ToldGuidance {
+struct GuidanceContent {
     at: EventRef,
     place: usize,
     text: String,
     tools: usize,
 }
 
-fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<ToldGuidance> {
+fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<GuidanceContent> {
     let defined = tools::by_name(defined);
     let mut known = BTreeSet::new();
     let mut told = Vec::new();
@@ -94,7 +94,7 @@ fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<ToldGuidance> {
             .map(|(tool, text)| format!("{tool}: {text}"))
             .collect();
         if !new.is_empty() {
-            told.push(ToldGuidance {
+            told.push(GuidanceContent {
                 at: event.at,
                 place,
                 text: format!("[TOOL GUIDANCE]\n{}", new.join("\n\n")),
@@ -121,7 +121,7 @@ fn texts<'a>(event: &'a WindowEvent, defined: &tools::ByName<'a>) -> Vec<(&'a st
 }
 
 /// Inserts each message before the first item that began after its event.
-fn insert(window: &WindowInput, told: Vec<ToldGuidance>, draft: &mut Draft) {
+fn insert(window: &WindowInput, told: Vec<GuidanceContent>, draft: &mut Draft) {
     let places = window.places();
     let mut told = told.into_iter().peekable();
     let mut items = Vec::with_capacity(draft.items.len() + told.len());
@@ -142,7 +142,7 @@ fn insert(window: &WindowInput, told: Vec<ToldGuidance>, draft: &mut Draft) {
     draft.items = items;
 }
 
-fn message(told: ToldGuidance, turn: u32, is_volatile: bool) -> Item {
+fn message(told: GuidanceContent, turn: u32, is_volatile: bool) -> Item {
     let content = Content::Message(Message::text(Speaker::User, told.text));
     let mut item = Item::new(Section::Guidance, NAME, content);
     item.events = vec![told.at];

@@ -1,12 +1,12 @@
 //! The built-in enhancers, in the order in which they run: first instructions for the whole
 //! request, then the window, then sections that change with each request.
 
+mod derived_tools;
 mod guidance;
-mod made;
 mod messages;
 mod params;
 mod prompts;
-pub(crate) mod snapshots;
+pub(crate) mod result_digests;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -94,10 +94,10 @@ static BUILT_IN: &[BuiltIn] = &[
         &guidance::ToolGuidance,
     ),
     on(
-        snapshots::NAME,
+        result_digests::NAME,
         "Results of finished turns in short, with references to the whole, when `tool_results` says so.",
-        snapshots::PARAMS,
-        &snapshots::ToolSnapshots,
+        result_digests::PARAMS,
+        &result_digests::ResultDigests,
     ),
     BuiltIn {
         on_by_default: false,

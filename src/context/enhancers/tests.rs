@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    draft::{Content, Draft, Fate, Item, Message, Outcome, Section, Snapshot, Speaker, Step},
+    draft::{Content, Draft, Fate, Item, Message, Outcome, ResultDigest, Section, Speaker, Step},
     enhancer::{self, Enhancer},
     explain::EnhancerReport,
     policy::{ContextPolicy, ToolResults},
@@ -359,7 +359,7 @@ fn guidance_is_sent_once_per_tool_in_place() {
     assert_eq!(guidance_missing(&story.input()), ["b"]);
 }
 
-fn snapshots(draft: &Draft) -> Vec<Option<&Snapshot>> {
+fn snapshots(draft: &Draft) -> Vec<Option<&ResultDigest>> {
     let calls = draft
         .items
         .iter()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    made,
+    derived_tools,
     params::{Param, ParamKind, Params},
 };
 use crate::{
@@ -61,7 +61,7 @@ impl Enhancer for Tools {
                 0 => usize::MAX,
                 budget => usize::try_from(budget / 2).unwrap_or(usize::MAX),
             };
-            let made = made::from_calls(window, bytes_max);
+            let made = derived_tools::from_calls(window, bytes_max);
             if !made.is_empty() {
                 draft.tools = made.into_iter().filter(|tool| offered(&tool)).collect();
                 let did = format!(

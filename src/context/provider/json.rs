@@ -48,8 +48,8 @@ impl Serialize for Fields<'_> {
 
 impl<'de> Deserialize<'de> for Fields<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
             type Value = Fields<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(Read)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 

@@ -88,7 +88,7 @@ pub fn provider_of(model: &str) -> Provider {
 
 /// Why reasoning is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StaysOut {
+pub enum OmissionReason {
     /// The maker is unknown.
     UnknownMaker,
     /// Another provider made it.
@@ -99,7 +99,7 @@ pub enum StaysOut {
     Unsigned,
 }
 
-impl StaysOut {
+impl OmissionReason {
     /// Text for people.
     #[must_use]
     pub fn why(self) -> &'static str {
@@ -121,25 +121,25 @@ pub fn goes_back(
     step: &Maker,
     vendor: &Vendor,
     model: &str,
-) -> Result<(), StaysOut> {
+) -> Result<(), OmissionReason> {
     let or = |own: &'_ str, of_step: &'_ str| -> String {
         let name = if own.is_empty() { of_step } else { own };
         name.to_owned()
     };
     let maker_model = or(&reasoning.model, &step.model);
     let maker = Vendor::named(&or(&reasoning.provider, &step.provider), &maker_model)
-        .ok_or(StaysOut::UnknownMaker)?;
+        .ok_or(OmissionReason::UnknownMaker)?;
     if maker != vendor {
-        return Err(StaysOut::OtherProvider);
+        return Err(OmissionReason::OtherProvider);
     }
     if maker_model.is_empty() {
-        return Err(StaysOut::UnknownMaker);
+        return Err(OmissionReason::UnknownMaker);
     }
     if model.is_empty() || family(model) != family(&maker_model) {
-        return Err(StaysOut::OtherFamily);
+        return Err(OmissionReason::OtherFamily);
     }
     if reasoning.signature.is_empty() {
-        return Err(StaysOut::Unsigned);
+        return Err(OmissionReason::Unsigned);
     }
     Ok(())
 }
@@ -241,24 +241,27 @@ mod tests {
         let by_step = signed("", "");
         let sonnet = ("anthropic", "claude-sonnet-4-5");
         assert_eq!(check(&by_step, sonnet, "claude-sonnet-4-5"), Ok(()));
-        assert_eq!(check(&by_step, ("", ""), "x"), Err(StaysOut::UnknownMaker));
+        assert_eq!(
+            check(&by_step, ("", ""), "x"),
+            Err(OmissionReason::UnknownMaker)
+        );
         let unknown_model = check(&by_step, ("anthropic", ""), "claude-sonnet-4-5");
-        assert_eq!(unknown_model, Err(StaysOut::UnknownMaker));
+        assert_eq!(unknown_model, Err(OmissionReason::UnknownMaker));
         assert_eq!(
             check(&own, ("", ""), "claude-opus-4"),
-            Err(StaysOut::OtherFamily)
+            Err(OmissionReason::OtherFamily)
         );
-        assert_eq!(check(&own, ("", ""), ""), Err(StaysOut::OtherFamily));
+        assert_eq!(check(&own, ("", ""), ""), Err(OmissionReason::OtherFamily));
         let other = signed("openai", "gpt-5");
         assert_eq!(
             check(&other, ("", ""), "gpt-5"),
-            Err(StaysOut::OtherProvider)
+            Err(OmissionReason::OtherProvider)
         );
         let unsigned = Reasoning {
             signature: "".into(),
             ..own
         };
         let unsigned = check(&unsigned, ("", ""), "claude-sonnet-4-5");
-        assert_eq!(unsigned, Err(StaysOut::Unsigned));
+        assert_eq!(unsigned, Err(OmissionReason::Unsigned));
     }
 }

@@ -53,11 +53,12 @@ mod units;
 
 pub(crate) use self::{
     media::MediaPlace,
-    sent::{Sent, sent, sent_thoughts},
+    sent::{SentPart, sent, sent_thoughts},
 };
 pub use self::{
     render::{
-        Adapted, Adapter, CacheUnit, RenderError, Rendered, render, render_until, render_with,
+        AdaptedBody, Adapter, CacheUnit, RenderError, RenderedBody, render, render_until,
+        render_with,
     },
     table::UnknownProvider,
 };

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
 
 /// A written body.
-pub(super) struct Outlined {
+pub(super) struct OutlinedBody {
     pub json: Vec<u8>,
     /// Nodes in the order in which they begin.
     pub nodes: Vec<Node>,
@@ -28,15 +28,15 @@ pub(super) struct Node {
 ///
 /// # Errors
 /// Serde's error if the value cannot be serialized.
-pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Result<Outlined> {
+pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Result<OutlinedBody> {
     let mut json = Vec::with_capacity(FIRST_BYTES);
     let at = Cell::new(0);
     let mut nodes = Vec::new();
-    let writer = Counted {
+    let writer = CountingWriter {
         json: &mut json,
         at: &at,
     };
-    let noting = Noting {
+    let noting = OutlineFormatter {
         at: &at,
         depth: 0,
         depth_max,
@@ -45,19 +45,19 @@ pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Res
         nodes: &mut nodes,
     };
     value.serialize(&mut Serializer::with_formatter(writer, noting))?;
-    Ok(Outlined { json, nodes })
+    Ok(OutlinedBody { json, nodes })
 }
 
 /// Initial capacity, enough for a small body.
 const FIRST_BYTES: usize = 16 << 10;
 
 /// Tells the formatter how many bytes were written, which it cannot see itself.
-struct Counted<'a> {
+struct CountingWriter<'a> {
     json: &'a mut Vec<u8>,
     at: &'a Cell<usize>,
 }
 
-impl io::Write for Counted<'_> {
+impl io::Write for CountingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_all(bytes)?;
         Ok(bytes.len())
@@ -75,7 +75,7 @@ impl io::Write for Counted<'_> {
     }
 }
 
-struct Noting<'a> {
+struct OutlineFormatter<'a> {
     at: &'a Cell<usize>,
     depth: usize,
     depth_max: usize,
@@ -86,7 +86,7 @@ struct Noting<'a> {
     nodes: &'a mut Vec<Node>,
 }
 
-impl Noting<'_> {
+impl OutlineFormatter<'_> {
     fn begin(&mut self, key: Range<usize>) {
         if self.depth <= self.depth_max {
             let at = self.at.get();
@@ -109,58 +109,66 @@ impl Noting<'_> {
     }
 }
 
-type Written = io::Result<()>;
+type WriteResult = io::Result<()>;
 
-impl Formatter for Noting<'_> {
-    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+impl Formatter for OutlineFormatter<'_> {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.depth += 1;
         CompactFormatter.begin_array(writer)
     }
 
-    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.depth -= 1;
         CompactFormatter.end_array(writer)
     }
 
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> Written {
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> WriteResult {
         CompactFormatter.begin_array_value(writer, first)?;
         self.begin(0..0);
         Ok(())
     }
 
-    fn end_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn end_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.end();
         CompactFormatter.end_array_value(writer)
     }
 
-    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.depth += 1;
         CompactFormatter.begin_object(writer)
     }
 
-    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.depth -= 1;
         CompactFormatter.end_object(writer)
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> Written {
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> WriteResult {
         CompactFormatter.begin_object_key(writer, first)?;
         self.key.start = self.at.get();
         Ok(())
     }
 
-    fn end_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn end_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.key.end = self.at.get();
         CompactFormatter.end_object_key(writer)
     }
 
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         CompactFormatter.begin_object_value(writer)?;
         self.begin(self.key.clone());
         Ok(())
     }
 
-    fn end_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> Written {
+    fn end_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> WriteResult {
         self.end();
         CompactFormatter.end_object_value(writer)
     }

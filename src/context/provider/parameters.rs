@@ -12,7 +12,7 @@ use treering_domain::Config;
 
 /// Type of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Takes {
+enum ParameterType {
     Number,
     Whole,
     Bool,
@@ -22,7 +22,7 @@ enum Takes {
     Any,
 }
 
-impl Takes {
+impl ParameterType {
     /// Whether the value has this type.
     fn fits(self, value: &RawValue) -> bool {
         let text = value.get();
@@ -42,35 +42,35 @@ impl Takes {
 
 /// Known parameters by our names, in the order in which a body has them.
 /// [`Description::parameters`](super::table::Description) has each provider's names.
-const KNOWN: &[(&str, Takes)] = &[
-    ("max_tokens", Takes::Whole),
-    ("temperature", Takes::Number),
-    ("top_p", Takes::Number),
-    ("top_k", Takes::Whole),
-    ("stop", Takes::Texts),
-    ("seed", Takes::Whole),
-    ("frequency_penalty", Takes::Number),
-    ("presence_penalty", Takes::Number),
-    ("logprobs", Takes::Bool),
-    ("top_logprobs", Takes::Whole),
-    ("reasoning_effort", Takes::Text),
-    ("verbosity", Takes::Text),
-    ("response_format", Takes::Object),
-    ("reasoning", Takes::Object),
-    ("text", Takes::Object),
-    ("truncation", Takes::Text),
-    ("thinking", Takes::Object),
-    ("output_config", Takes::Object),
-    ("thinking_config", Takes::Object),
-    ("response_mime_type", Takes::Text),
-    ("response_schema", Takes::Object),
-    ("response_json_schema", Takes::Any),
-    ("metadata", Takes::Object),
-    ("user", Takes::Text),
-    ("service_tier", Takes::Text),
-    ("stream", Takes::Bool),
-    ("parallel_tool_calls", Takes::Bool),
-    ("tool_choice", Takes::Any),
+const KNOWN: &[(&str, ParameterType)] = &[
+    ("max_tokens", ParameterType::Whole),
+    ("temperature", ParameterType::Number),
+    ("top_p", ParameterType::Number),
+    ("top_k", ParameterType::Whole),
+    ("stop", ParameterType::Texts),
+    ("seed", ParameterType::Whole),
+    ("frequency_penalty", ParameterType::Number),
+    ("presence_penalty", ParameterType::Number),
+    ("logprobs", ParameterType::Bool),
+    ("top_logprobs", ParameterType::Whole),
+    ("reasoning_effort", ParameterType::Text),
+    ("verbosity", ParameterType::Text),
+    ("response_format", ParameterType::Object),
+    ("reasoning", ParameterType::Object),
+    ("text", ParameterType::Object),
+    ("truncation", ParameterType::Text),
+    ("thinking", ParameterType::Object),
+    ("output_config", ParameterType::Object),
+    ("thinking_config", ParameterType::Object),
+    ("response_mime_type", ParameterType::Text),
+    ("response_schema", ParameterType::Object),
+    ("response_json_schema", ParameterType::Any),
+    ("metadata", ParameterType::Object),
+    ("user", ParameterType::Text),
+    ("service_tier", ParameterType::Text),
+    ("stream", ParameterType::Bool),
+    ("parallel_tool_calls", ParameterType::Bool),
+    ("tool_choice", ParameterType::Any),
 ];
 
 /// The provider's field for a parameter, by our name.
@@ -112,7 +112,7 @@ pub(super) fn read<'a>(
     has_tools: bool,
     warnings: &mut Warnings,
 ) -> Parameters<'a> {
-    let mut found: Vec<Placed<'a>> = Vec::new();
+    let mut found: Vec<PlacedParameter<'a>> = Vec::new();
     for (name, text) in &config.parameters {
         match placed(name, text, provider) {
             Ok(placed) if !has_tools && KNOWN[placed.at].0.contains("tool") => {}
@@ -130,7 +130,7 @@ pub(super) fn read<'a>(
         fields: Fields::default(),
         tool_choice: None,
     };
-    for Placed { field, value, .. } in found {
+    for PlacedParameter { field, value, .. } in found {
         if field == "tool_choice" {
             parameters.tool_choice = ToolChoice::read(&value);
         } else {
@@ -141,14 +141,18 @@ pub(super) fn read<'a>(
 }
 
 /// A parameter that goes into the body.
-struct Placed<'a> {
+struct PlacedParameter<'a> {
     /// Index among the [known](KNOWN) parameters.
     at: usize,
     field: &'static str,
     value: Raw<'a>,
 }
 
-fn placed<'a>(name: &str, text: &'a str, provider: Provider) -> Result<Placed<'a>, &'static str> {
+fn placed<'a>(
+    name: &str,
+    text: &'a str,
+    provider: Provider,
+) -> Result<PlacedParameter<'a>, &'static str> {
     let name = canonical(name);
     let at = KNOWN.iter().position(|(known, _)| *known == name);
     let (at, field) = at
@@ -178,7 +182,7 @@ fn placed<'a>(name: &str, text: &'a str, provider: Provider) -> Result<Placed<'a
     if out_of_range {
         return Err("its value is out of the provider's range");
     }
-    Ok(Placed { at, field, value })
+    Ok(PlacedParameter { at, field, value })
 }
 
 /// Which tool the model must call.

@@ -12,11 +12,11 @@ use super::{
     },
     Provider, RenderError,
     json::{self, Fields, Raw},
-    maker::{self, StaysOut, Vendor},
+    maker::{self, OmissionReason, Vendor},
     media::{self, MediaPlace, Medium, MediumKind},
     names::{CallIds, ToolNames},
     parameters::{self, Parameters, ToolChoice},
-    table::{Reshaping, Takes},
+    table::{MediaRule, ReshapeRules},
 };
 use treering_domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
@@ -69,7 +69,7 @@ pub(super) enum Piece<'a> {
 
 /// A piece of a step.
 #[derive(Clone, Debug)]
-pub(super) enum Spoken<'a> {
+pub(super) enum StepPiece<'a> {
     Piece(Piece<'a>),
     Refusal(&'a str),
     /// Reasoning that may be sent.
@@ -79,7 +79,7 @@ pub(super) enum Spoken<'a> {
 
 /// The outcome of a call as the request tells it.
 #[derive(Clone, Debug)]
-pub(super) struct ToldOutcome<'a> {
+pub(super) struct OutcomeView<'a> {
     /// The call failed, or has no result.
     pub is_error: bool,
     /// The content; never empty.
@@ -88,7 +88,7 @@ pub(super) struct ToldOutcome<'a> {
     pub value: Option<Raw<'a>>,
 }
 
-impl<'a> ToldOutcome<'a> {
+impl<'a> OutcomeView<'a> {
     /// Its texts, joined by newlines.
     pub fn text(&self) -> Cow<'a, str> {
         if let [Piece::Text(text)] = self.pieces.as_slice() {
@@ -126,7 +126,7 @@ pub(super) struct Reader<'a, 'p> {
     pub ids: CallIds,
     pub warnings: Warnings,
     names: ToolNames,
-    takes: Takes,
+    takes: MediaRule,
 }
 
 /// A tool in the form that all providers accept: a valid name, and a schema of an object.
@@ -165,7 +165,7 @@ impl<'a, 'p> Reader<'a, 'p> {
     /// Starts to read a draft.
     pub fn new(
         provider: Provider,
-        reshaping: &Reshaping,
+        reshaping: &ReshapeRules,
         draft: &'a Draft,
         policy: &'p ContextPolicy,
         cancellation: &CancellationToken,
@@ -353,23 +353,23 @@ impl<'a, 'p> Reader<'a, 'p> {
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
-    pub fn step(&mut self, step: &'a Step) -> Result<Vec<Spoken<'a>>, RenderError> {
+    pub fn step(&mut self, step: &'a Step) -> Result<Vec<StepPiece<'a>>, RenderError> {
         let mut spoken = Vec::with_capacity(step.blocks.len());
         for block in &step.blocks {
             match block {
-                Block::Call(call) => spoken.push(Spoken::Call(call)),
+                Block::Call(call) => spoken.push(StepPiece::Call(call)),
                 Block::Part(part) => match &**part {
                     ContentPart::Reasoning(reasoning) => {
                         if self.reasoning_goes_back(reasoning, step) {
-                            spoken.push(Spoken::Reasoning(reasoning));
+                            spoken.push(StepPiece::Reasoning(reasoning));
                         }
                     }
                     ContentPart::Refusal(text) if !text.trim().is_empty() => {
-                        spoken.push(Spoken::Refusal(text));
+                        spoken.push(StepPiece::Refusal(text));
                     }
                     part => {
                         let piece = self.piece(part, MediaPlace::Assistant)?;
-                        spoken.extend(piece.map(Spoken::Piece));
+                        spoken.extend(piece.map(StepPiece::Piece));
                     }
                 },
             }
@@ -388,7 +388,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         goes.is_ok()
     }
 
-    fn leave_out_reasoning(&mut self, why: StaysOut) {
+    fn leave_out_reasoning(&mut self, why: OmissionReason) {
         self.warnings
             .add(format!("reasoning was left out: {}", why.why()));
     }
@@ -397,10 +397,10 @@ impl<'a, 'p> Reader<'a, 'p> {
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
-    pub fn outcome(&mut self, call: &'a Call) -> Result<ToldOutcome<'a>, RenderError> {
+    pub fn outcome(&mut self, call: &'a Call) -> Result<OutcomeView<'a>, RenderError> {
         match &call.outcome {
             Outcome::Result(result) => self.result(result),
-            Outcome::Snapshot(snapshot) => Ok(ToldOutcome {
+            Outcome::Snapshot(snapshot) => Ok(OutcomeView {
                 is_error: !snapshot.success,
                 pieces: vec![Piece::Text(Cow::Owned(snapshot.text()))],
                 value: None,
@@ -411,7 +411,7 @@ impl<'a, 'p> Reader<'a, 'p> {
                 } else {
                     why
                 };
-                Ok(ToldOutcome {
+                Ok(OutcomeView {
                     is_error: true,
                     pieces: vec![Piece::Text(Cow::Borrowed(why))],
                     value: None,
@@ -420,7 +420,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    fn result(&mut self, result: &'a ResultOutcome) -> Result<ToldOutcome<'a>, RenderError> {
+    fn result(&mut self, result: &'a ResultOutcome) -> Result<OutcomeView<'a>, RenderError> {
         let mut pieces = self.pieces(&result.parts, MediaPlace::Result)?;
         let has_text = pieces.iter().any(|piece| matches!(piece, Piece::Text(_)));
         let mut value = None;
@@ -444,7 +444,7 @@ impl<'a, 'p> Reader<'a, 'p> {
             };
             pieces.push(Piece::Text(Cow::Borrowed(nothing)));
         }
-        Ok(ToldOutcome {
+        Ok(OutcomeView {
             is_error: !result.success,
             pieces,
             value,
@@ -462,7 +462,7 @@ impl<'a, 'p> Reader<'a, 'p> {
 /// # Errors
 /// Why it accepts neither.
 pub(super) fn taken<'a>(
-    takes: Takes,
+    takes: MediaRule,
     kind: MediumKind,
     media: &'a Media,
     place: MediaPlace,
@@ -497,7 +497,7 @@ pub(super) fn raw_literal(text: &'static str) -> Raw<'static> {
 
 /// Removes the media from a result and leaves a note for each, for providers that accept only text
 /// in results.
-pub(super) fn set_media_aside<'a>(told: &mut ToldOutcome<'a>) -> Vec<Medium<'a>> {
+pub(super) fn set_media_aside<'a>(told: &mut OutcomeView<'a>) -> Vec<Medium<'a>> {
     let mut aside = Vec::new();
     for piece in &mut told.pieces {
         if let Piece::Medium(medium) = piece {

@@ -8,7 +8,7 @@ use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy
 
 /// A body and its units.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rendered {
+pub struct RenderedBody {
     /// JSON text. Stable content comes before content that may change.
     pub body: Vec<u8>,
     /// Units in the order in which a prompt cache reads them: tools, system prompt, then each
@@ -70,7 +70,7 @@ pub enum RenderError {
 
 /// A typed body and its units.
 #[derive(Clone, Debug)]
-pub struct Adapted<B> {
+pub struct AdaptedBody<B> {
     /// The body.
     pub body: B,
     /// For each unit after the tools: indexes of its items in the draft. The instructions are one
@@ -98,14 +98,14 @@ pub trait Adapter {
         draft: &'a Draft,
         policy: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Self::Body<'a>>, RenderError>;
+    ) -> Result<AdaptedBody<Self::Body<'a>>, RenderError>;
 }
 
 /// Renders a draft as its provider's body.
 ///
 /// # Errors
 /// [`RenderError`].
-pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<Rendered, RenderError> {
+pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<RenderedBody, RenderError> {
     render_until(draft, policy, &CancellationToken::default())
 }
 
@@ -117,7 +117,7 @@ pub fn render_until(
     draft: &Draft,
     policy: &ContextPolicy,
     cancellation: &CancellationToken,
-) -> Result<Rendered, RenderError> {
+) -> Result<RenderedBody, RenderError> {
     (draft.provider.description().render)(draft, policy, cancellation)
 }
 
@@ -130,7 +130,7 @@ pub fn render_with<A: Adapter>(
     draft: &Draft,
     policy: &ContextPolicy,
     cancellation: &CancellationToken,
-) -> Result<Rendered, RenderError> {
+) -> Result<RenderedBody, RenderError> {
     let go_on = || match cancellation.is_cancelled() {
         true => Err(RenderError::Stopped),
         false => Ok(()),
@@ -149,7 +149,7 @@ pub fn render_with<A: Adapter>(
     #[cfg(test)]
     treering_provider_check::assert_legal(provider.as_str(), &body.json);
     let units = units::of_body(provider, &body, adapted.units)?;
-    Ok(Rendered {
+    Ok(RenderedBody {
         body: body.json,
         units,
         warnings: adapted.warnings,

@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::Provider;
 use crate::{
     draft::{
-        Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultOutcome, Section,
-        Snapshot, Speaker, Step,
+        Block, Call, Content, Draft, Fate, Item, Maker, Message, Outcome, ResultDigest,
+        ResultOutcome, Section, Speaker, Step,
     },
     shared::Parts,
 };
@@ -193,7 +193,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
         structured: JsonText::default(),
         shortened: false,
     });
-    let snapshot = Outcome::Snapshot(Snapshot {
+    let snapshot = Outcome::Snapshot(ResultDigest {
         event: at(4),
         success: true,
         summary: "3 files".into(),
@@ -391,7 +391,7 @@ fn any_outcome() -> impl Strategy<Value = Outcome> {
             })
         });
     let snapshot = (any::<bool>(), any_text()).prop_map(|(success, summary)| {
-        Outcome::Snapshot(Snapshot {
+        Outcome::Snapshot(ResultDigest {
             event: at(3),
             success,
             summary,

@@ -7,14 +7,14 @@ use super::{
     Provider, maker,
     media::{MediaPlace, MediumKind},
     reader::{Piece, left_out, taken},
-    table::Thoughts,
+    table::ReasoningPlacement,
 };
 use crate::draft::{Block, Step};
 use treering_domain::{ContentPart, Media, MediaSource, Reasoning};
 
 /// What is sent for a part.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Sent<'a> {
+pub(crate) enum SentPart<'a> {
     Nothing,
     /// Text, of the part or in its place.
     Text(Cow<'a, str>),
@@ -23,18 +23,18 @@ pub(crate) enum Sent<'a> {
 
 /// What is sent for a part of a message, a step or a result. Reasoning of a step is in
 /// [`sent_thoughts`].
-pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> Sent<'_> {
+pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> SentPart<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
     let (kind, media) = match part {
         ContentPart::Text(said) | ContentPart::Refusal(said) if is_blank(said) => {
-            return Sent::Nothing;
+            return SentPart::Nothing;
         }
         ContentPart::Text(said) | ContentPart::Refusal(said) => {
-            return Sent::Text(said.as_str().into());
+            return SentPart::Text(said.as_str().into());
         }
-        ContentPart::Json(json) => return Sent::Text(json.as_str().into()),
-        ContentPart::Reasoning(_) => return Sent::Nothing,
+        ContentPart::Json(json) => return SentPart::Text(json.as_str().into()),
+        ContentPart::Reasoning(_) => return SentPart::Nothing,
         ContentPart::Image(media) => (MediumKind::Image, media),
         ContentPart::File(media) => (MediumKind::File, media),
         ContentPart::Audio(media) => (MediumKind::Audio, media),
@@ -43,22 +43,22 @@ pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) ->
         return neutral(kind, media);
     };
     match taken(reshaping.takes, kind, media, place) {
-        Ok(Piece::Text(text)) => Sent::Text(text),
-        Ok(Piece::Medium(_)) => Sent::Medium,
-        Err(why) => Sent::Text(left_out(kind, media, why).into()),
+        Ok(Piece::Text(text)) => SentPart::Text(text),
+        Ok(Piece::Medium(_)) => SentPart::Medium,
+        Err(why) => SentPart::Text(left_out(kind, media, why).into()),
     }
 }
 
 /// In Treering's own format, a text file counts as its text.
-fn neutral(kind: MediumKind, media: &Media) -> Sent<'_> {
+fn neutral(kind: MediumKind, media: &Media) -> SentPart<'_> {
     if kind == MediumKind::File
         && let MediaSource::Data(data) = &media.source
         && media.media_type.starts_with("text/")
         && let Ok(text) = std::str::from_utf8(data)
     {
-        return Sent::Text(text.into());
+        return SentPart::Text(text.into());
     }
-    Sent::Medium
+    SentPart::Medium
 }
 
 /// The reasoning of a step that is sent: it may be sent to the model, and is at a place that the
@@ -70,7 +70,7 @@ pub(crate) fn sent_thoughts<'a>(
 ) -> Vec<&'a Reasoning> {
     let description = provider.description();
     let (place, vendor) = (description.thoughts, description.vendor);
-    if place == Thoughts::Nowhere {
+    if place == ReasoningPlacement::Nowhere {
         return Vec::new();
     }
     let goes = |reasoning: &Reasoning| {
@@ -94,18 +94,24 @@ pub(crate) fn sent_thoughts<'a>(
     }
     match place {
         // The item that it led to is missing.
-        Thoughts::BeforeMore | Thoughts::BeforeItsItem | Thoughts::Nowhere => {}
-        Thoughts::Anywhere => sent.append(&mut waiting),
+        ReasoningPlacement::BeforeMore
+        | ReasoningPlacement::BeforeItsItem
+        | ReasoningPlacement::Nowhere => {}
+        ReasoningPlacement::Anywhere => sent.append(&mut waiting),
     }
     sent
 }
 
 fn sent_at_all(provider: Provider, part: &ContentPart) -> bool {
-    self::sent(provider, part, MediaPlace::Assistant) != Sent::Nothing
+    self::sent(provider, part, MediaPlace::Assistant) != SentPart::Nothing
 }
 
-fn settle<'a>(place: Thoughts, waiting: &mut Vec<&'a Reasoning>, sent: &mut Vec<&'a Reasoning>) {
-    if place == Thoughts::BeforeItsItem {
+fn settle<'a>(
+    place: ReasoningPlacement,
+    waiting: &mut Vec<&'a Reasoning>,
+    sent: &mut Vec<&'a Reasoning>,
+) {
+    if place == ReasoningPlacement::BeforeItsItem {
         // Only reasoning directly before its item.
         let id = waiting.last().map_or("", |last| last.id.as_str());
         let other = |reasoning: &&Reasoning| id.is_empty() || reasoning.id != id;

@@ -6,7 +6,7 @@ use super::{
     maker::Vendor,
     media::{MediaPlace, Medium},
     names::Charset,
-    render::{RenderError, Rendered},
+    render::{RenderError, RenderedBody},
 };
 use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy};
 
@@ -17,38 +17,38 @@ pub(crate) struct Description {
     /// Gateways use the format for models of any vendor.
     pub is_for_any_model: bool,
     /// How content is adapted to it; none if content stays unchanged.
-    pub reshaping: Option<Reshaping>,
+    pub reshaping: Option<ReshapeRules>,
     /// Parameters that it knows, as pairs of our name and its name, in any order.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Highest `temperature`.
     pub temperature_max: f64,
     /// Where reasoning may be.
-    pub thoughts: Thoughts,
+    pub thoughts: ReasoningPlacement,
     /// Messages have the name of their author.
     pub names_authors: bool,
     /// How its body is cut into units that a prompt cache can share.
-    pub cutting: Cutting,
+    pub cutting: UnitFields,
     /// Writes the body.
-    pub render: fn(&Draft, &ContextPolicy, &CancellationToken) -> Result<Rendered, RenderError>,
+    pub render: fn(&Draft, &ContextPolicy, &CancellationToken) -> Result<RenderedBody, RenderError>,
 }
 
 /// How recorded content is adapted to what a provider accepts.
 #[derive(Clone, Copy)]
-pub(crate) struct Reshaping {
+pub(crate) struct ReshapeRules {
     /// Accepted tool names.
     pub tool_names: Charset,
     /// Accepted call ids.
     pub call_ids: Charset,
     /// Accepted media.
-    pub takes: Takes,
+    pub takes: MediaRule,
 }
 
 /// Whether a provider accepts a medium at a place, or why not.
-pub(crate) type Takes = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
+pub(crate) type MediaRule = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where reasoning may be in a step's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thoughts {
+pub(crate) enum ReasoningPlacement {
     /// Nowhere.
     Nowhere,
     /// Anywhere.
@@ -61,7 +61,7 @@ pub(crate) enum Thoughts {
 
 /// How a body is cut into units for the comparison with the previous one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cutting {
+pub(crate) struct UnitFields {
     /// Field of the instructions; empty if they are messages.
     pub instructions: &'static str,
     /// Field of the conversation.

@@ -6,8 +6,8 @@ use foldhash::quality::RandomState;
 
 use super::{
     CacheUnit, Provider, RenderError,
-    outline::{Node, Outlined},
-    table::Cutting,
+    outline::{Node, OutlinedBody},
+    table::UnitFields,
 };
 
 /// Anthropic's breakpoint as it is written: always the last field of its object, so that it can be
@@ -25,10 +25,10 @@ pub(super) fn depth(provider: Provider) -> usize {
 /// The units of a body. `items` are the items of each unit after the tools.
 pub(super) fn of_body(
     provider: Provider,
-    body: &Outlined,
+    body: &OutlinedBody,
     items: Vec<Vec<usize>>,
 ) -> Result<Vec<CacheUnit>, RenderError> {
-    let Cut { heads, messages } = cut(provider, body);
+    let BodyUnits { heads, messages } = cut(provider, body);
     let tools = heads.iter().filter(|(is_tools, _)| *is_tools).count();
     let mut units: Vec<CacheUnit> = Vec::with_capacity(items.len() + tools);
     let pieces = heads.into_iter().map(|(_, head)| (0..0, head));
@@ -51,16 +51,16 @@ pub(super) fn of_body(
 
 /// Positions of the units of a body.
 #[derive(Default)]
-struct Cut {
+struct BodyUnits {
     /// The tools (true) and the instructions, if there are any.
     heads: Vec<(bool, Range<usize>)>,
     /// For each message, the position of the role that is part of it, and its own position.
     messages: Vec<(Range<usize>, Range<usize>)>,
 }
 
-fn cut(provider: Provider, body: &Outlined) -> Cut {
-    let mut cut = Cut::default();
-    let Cutting {
+fn cut(provider: Provider, body: &OutlinedBody) -> BodyUnits {
+    let mut cut = BodyUnits::default();
+    let UnitFields {
         instructions,
         said,
         by_block,

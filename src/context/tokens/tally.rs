@@ -4,11 +4,11 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{CountedFor, Counter, Encoding};
+use super::{CountTarget, Counter, Encoding};
 use crate::{
     cancellation::CancellationToken,
     draft::{Block, Call, Content, Draft, Fate, Item, Message, Outcome, ResultOutcome, Step},
-    provider::{self, MediaPlace, Provider, Sent},
+    provider::{self, MediaPlace, Provider, SentPart},
     shared::{SharedContent, TokenCounts},
 };
 use treering_domain::{ContentPart, Media, ToolDefinition};
@@ -191,7 +191,7 @@ impl Tally {
 
     /// Counts a content once, for all requests that share it.
     fn counts(&self, content: &SharedContent) -> TokenCounts {
-        let counted_for = CountedFor {
+        let counted_for = CountTarget {
             encoding: self.counter.encoding,
             provider: self.provider,
         };
@@ -333,9 +333,9 @@ impl Tally {
 
     fn part(&self, part: &ContentPart, place: MediaPlace) -> u64 {
         match provider::sent(self.provider, part, place) {
-            Sent::Nothing => 0,
-            Sent::Text(text) => self.text(&text),
-            Sent::Medium => match part {
+            SentPart::Nothing => 0,
+            SentPart::Text(text) => self.text(&text),
+            SentPart::Medium => match part {
                 ContentPart::Image(image) => image_tokens(image),
                 ContentPart::Audio(_) => AUDIO_TOKENS,
                 _ => FILE_TOKENS,

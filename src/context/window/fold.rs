@@ -41,7 +41,7 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
         Some(folded) if folded.is_of(&input.branch, &input.events) => folded.items(),
         _ => {
             let (heuristics, cancellation) = (&input.heuristics, &input.cancellation);
-            Folded::of(&input.branch, &input.events, heuristics, cancellation).items()
+            FoldedWindow::of(&input.branch, &input.events, heuristics, cancellation).items()
         }
     }
 }
@@ -49,13 +49,13 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
 /// The fold of a window's events, which later events can extend. Items before them stay shared with
 /// earlier requests.
 #[derive(Clone, Debug)]
-pub struct Folded {
-    fold: Fold,
+pub struct FoldedWindow {
+    fold: WindowFold,
     events: usize,
     last: Option<Arc<WindowEvent>>,
 }
 
-impl Folded {
+impl FoldedWindow {
     /// Folds a window's events.
     #[must_use]
     pub fn of(
@@ -65,7 +65,7 @@ impl Folded {
         cancellation: &CancellationToken,
     ) -> Self {
         let empty = Self {
-            fold: Fold::new(branch, Arc::clone(heuristics)).with_model(branch, events),
+            fold: WindowFold::new(branch, Arc::clone(heuristics)).with_model(branch, events),
             events: 0,
             last: None,
         };
@@ -73,7 +73,7 @@ impl Folded {
     }
 
     /// Extends the fold by the events that are new; `events` is the whole window. Same result as
-    /// [`Folded::of`], but faster.
+    /// [`FoldedWindow::of`], but faster.
     #[must_use]
     pub fn grown(
         &self,
@@ -166,7 +166,7 @@ impl Folded {
 
 /// The last step, while it is the last item.
 #[derive(Clone, Debug)]
-struct Current {
+struct CurrentStep {
     /// Index of its item.
     index: usize,
     /// The events of its item, as a set because there can be very many.
@@ -181,13 +181,13 @@ struct Current {
 }
 
 #[derive(Clone, Debug)]
-struct Fold {
+struct WindowFold {
     heuristics: Arc<dyn Heuristics>,
     /// Counts turns and open calls as the branch does.
     counting: BranchState,
     turn: u32,
     items: Vec<Item>,
-    current: Option<Current>,
+    current: Option<CurrentStep>,
     /// Tools of calls that were frozen without a result, by call id.
     frozen: HashMap<String, String>,
     /// Calls whose last outcome is a result.
@@ -200,7 +200,7 @@ struct Fold {
     model_set: bool,
 }
 
-impl Fold {
+impl WindowFold {
     fn new(branch: &BranchState, heuristics: Arc<dyn Heuristics>) -> Self {
         Self {
             heuristics,
@@ -431,7 +431,7 @@ impl Fold {
     /// Begins a new step. Open calls of the previous one stay without a result.
     fn begin(&mut self, at: EventRef, step: Step) {
         self.freeze();
-        self.current = Some(Current {
+        self.current = Some(CurrentStep {
             index: self.items.len(),
             from: HashSet::from([at]),
             open: HashMap::new(),
@@ -545,7 +545,7 @@ impl Fold {
             return;
         }
         let tool = self.frozen.get(&result.call_id).cloned();
-        let head = late_head(tool.as_deref().unwrap_or_default(), result);
+        let head = head_of_late_result(tool.as_deref().unwrap_or_default(), result);
         let mut parts = vec![ContentPart::Text(head)];
         parts.extend(result.parts.iter().cloned());
         if result.parts.is_empty() && !result.structured.is_absent() {
@@ -658,7 +658,7 @@ impl Fold {
                 // Its calls, and the event of each, as a request tells them.
                 let mut told = Self {
                     items: items.split_off(current.index),
-                    current: Some(Current {
+                    current: Some(CurrentStep {
                         index: 0,
                         ..current.clone()
                     }),
@@ -744,7 +744,7 @@ fn place_of(at: EventRef, events: &[EventRef]) -> usize {
     }
 }
 
-fn late_head(tool: &str, result: &ToolResultRecorded) -> String {
+fn head_of_late_result(tool: &str, result: &ToolResultRecorded) -> String {
     let of = if tool.is_empty() {
         format!("call {}", result.call_id)
     } else {

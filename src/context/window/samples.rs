@@ -6,7 +6,9 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
-use crate::{called::CalledTools, cancellation::CancellationToken, heuristics::PlainHeuristics};
+use crate::{
+    called_tools::CalledTools, cancellation::CancellationToken, heuristics::PlainHeuristics,
+};
 use treering_domain::*;
 
 /// A branch's history that grows.
@@ -204,7 +206,7 @@ pub fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefinition {
 
 /// A next event, made valid for the events before it.
 #[derive(Clone, Copy, Debug)]
-pub enum Next {
+pub enum SampleStep {
     User(u16),
     Assistant(u16, u8),
     System,
@@ -224,30 +226,30 @@ pub enum Next {
     Compact(u8),
 }
 
-pub fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
+pub fn nexts(compactions: bool) -> impl Strategy<Value = Vec<SampleStep>> {
     let byte = any::<u8>;
     let compact = move |back| match compactions {
-        true => Next::Compact(back),
-        false => Next::Summary,
+        true => SampleStep::Compact(back),
+        false => SampleStep::Summary,
     };
     vec(
         prop_oneof![
-            6 => (0..400_u16).prop_map(Next::User),
-            8 => (0..400_u16, byte()).prop_map(|(size, id)| Next::Assistant(size, id)),
-            1 => Just(Next::System),
-            10 => (byte(), any::<bool>()).prop_map(|(id, approval)| Next::Call(id, approval)),
-            12 => (byte(), 0..4_000_u16).prop_map(|(id, size)| Next::Result(id, size)),
-            2 => byte().prop_map(Next::Failure),
-            2 => byte().prop_map(Next::Cancel),
-            3 => (byte(), any::<bool>()).prop_map(|(id, yes)| Next::Decide(id, yes)),
-            2 => byte().prop_map(Next::Start),
-            2 => (byte(), any::<bool>()).prop_map(|(id, known)| Next::ToolMessage(id, known)),
-            1 => byte().prop_map(Next::Discover),
-            1 => byte().prop_map(Next::Guidance),
-            1 => byte().prop_map(Next::Returned),
-            1 => byte().prop_map(Next::Set),
-            1 => Just(Next::Summary),
-            1 => byte().prop_map(Next::Snapshot),
+            6 => (0..400_u16).prop_map(SampleStep::User),
+            8 => (0..400_u16, byte()).prop_map(|(size, id)| SampleStep::Assistant(size, id)),
+            1 => Just(SampleStep::System),
+            10 => (byte(), any::<bool>()).prop_map(|(id, approval)| SampleStep::Call(id, approval)),
+            12 => (byte(), 0..4_000_u16).prop_map(|(id, size)| SampleStep::Result(id, size)),
+            2 => byte().prop_map(SampleStep::Failure),
+            2 => byte().prop_map(SampleStep::Cancel),
+            3 => (byte(), any::<bool>()).prop_map(|(id, yes)| SampleStep::Decide(id, yes)),
+            2 => byte().prop_map(SampleStep::Start),
+            2 => (byte(), any::<bool>()).prop_map(|(id, known)| SampleStep::ToolMessage(id, known)),
+            1 => byte().prop_map(SampleStep::Discover),
+            1 => byte().prop_map(SampleStep::Guidance),
+            1 => byte().prop_map(SampleStep::Returned),
+            1 => byte().prop_map(SampleStep::Set),
+            1 => Just(SampleStep::Summary),
+            1 => byte().prop_map(SampleStep::Snapshot),
             2 => byte().prop_map(compact),
         ],
         0..60,
@@ -255,7 +257,7 @@ pub fn nexts(compactions: bool) -> impl Strategy<Value = Vec<Next>> {
 }
 
 /// A valid history with these events, as far as they are possible.
-pub fn told(nexts: &[Next]) -> Story {
+pub fn told(nexts: &[SampleStep]) -> Story {
     let tools = ["t0", "t1", "t2"].map(|name| tool(name, name != "t0", "with care"));
     let mut story =
         Story::new()
@@ -276,7 +278,7 @@ fn words(count: u16) -> String {
     (0..count).map(|number| format!("w{number} ")).collect()
 }
 
-fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
+fn body(story: &Story, branch: &BranchState, next: SampleStep) -> Option<EventBody> {
     let open = |number: u8| {
         let ids: Vec<_> = branch.open_calls.keys().collect();
         let id = *ids.get(usize::from(number) % ids.len().max(1))?;
@@ -289,9 +291,9 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
         )
     };
     Some(match next {
-        Next::User(size) => say(Role::User, &words(size)),
-        Next::System => say(Role::System, "a word from the system"),
-        Next::Assistant(size, id) => {
+        SampleStep::User(size) => say(Role::User, &words(size)),
+        SampleStep::System => say(Role::System, "a word from the system"),
+        SampleStep::Assistant(size, id) => {
             let mut message = MessageAppended::text(Role::Assistant, words(size));
             if id < 100 {
                 message.message_id = format!("m{}", id % 2);
@@ -307,14 +309,14 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
             }
             EventBody::MessageAppended(message)
         }
-        Next::Call(id, needs_approval) => {
+        SampleStep::Call(id, needs_approval) => {
             let id = format!("c{}", id % 4);
             if branch.open_calls.contains_key(&id) {
                 return None;
             }
             call(&id, needs_approval)
         }
-        Next::Result(number, size) => {
+        SampleStep::Result(number, size) => {
             let (id, approval) = open(number)?;
             let text = words(size);
             EventBody::ToolResultRecorded(if may_run(approval) {
@@ -323,12 +325,12 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
                 ToolResultRecorded::failure(id, text)
             })
         }
-        Next::Failure(number) => {
+        SampleStep::Failure(number) => {
             let result = ToolResultRecorded::failure(open(number)?.0, "no such file");
             EventBody::ToolResultRecorded(result)
         }
-        Next::Cancel(number) => cancelled(&open(number)?.0, CancelReason::Interrupted, ""),
-        Next::Decide(number, yes) => {
+        SampleStep::Cancel(number) => cancelled(&open(number)?.0, CancelReason::Interrupted, ""),
+        SampleStep::Decide(number, yes) => {
             let (id, approval) = open(number)?;
             let decision = if yes {
                 Decision::Approved
@@ -337,7 +339,7 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
             };
             (approval == ApprovalStatus::Pending).then(|| decided(&id, decision, "so be it"))?
         }
-        Next::Start(number) => {
+        SampleStep::Start(number) => {
             let (call_id, approval) = open(number)?;
             may_run(approval).then(|| {
                 EventBody::ToolCallStarted(ToolCallStarted {
@@ -346,7 +348,7 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
                 })
             })?
         }
-        Next::ToolMessage(number, known) => {
+        SampleStep::ToolMessage(number, known) => {
             let mut message = MessageAppended::text(Role::Tool, "found");
             message.tool_call_id = match open(number) {
                 Some((id, _)) if known => id,
@@ -354,16 +356,16 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
             };
             EventBody::MessageAppended(message)
         }
-        Next::Discover(number) => EventBody::ToolsDiscovered {
+        SampleStep::Discover(number) => EventBody::ToolsDiscovered {
             names: vec![format!("t{}", number % 4)],
         },
-        Next::Guidance(number) => EventBody::GuidanceGiven {
+        SampleStep::Guidance(number) => EventBody::GuidanceGiven {
             guidance: vec![Guidance {
                 tool: format!("t{}", number % 4),
                 text: "slowly".to_owned(),
             }],
         },
-        Next::Returned(number) => EventBody::SubContextReturned(SubContextReturned {
+        SampleStep::Returned(number) => EventBody::SubContextReturned(SubContextReturned {
             conversation: conversation(),
             summary: "found it".to_owned(),
             call_id: match number % 2 {
@@ -371,17 +373,17 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
                 _ => format!("c{}", number % 4),
             },
         }),
-        Next::Set(number) => EventBody::ContextSet(ContextSet {
+        SampleStep::Set(number) => EventBody::ContextSet(ContextSet {
             key: format!("k{}", number % 3),
             value: json(r#"{"a": 1.50}"#),
             provider: String::new(),
         }),
-        Next::Summary => EventBody::SummaryRecorded(SummaryRecorded {
+        SampleStep::Summary => EventBody::SummaryRecorded(SummaryRecorded {
             content: "they talk".to_owned(),
             from_revision: Revision(1),
             to_revision: story.last().revision,
         }),
-        Next::Snapshot(number) => {
+        SampleStep::Snapshot(number) => {
             let requests: Vec<_> = story
                 .events
                 .iter()
@@ -397,7 +399,7 @@ fn body(story: &Story, branch: &BranchState, next: Next) -> Option<EventBody> {
                 summary: "in short".to_owned(),
             })
         }
-        Next::Compact(back) => compacted(boundary(story, branch, back)?, "what was done"),
+        SampleStep::Compact(back) => compacted(boundary(story, branch, back)?, "what was done"),
     })
 }
 

@@ -537,7 +537,7 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
 /// Windows of a growing story, each fold extended from the one before.
 fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
     let first = story.input_at(from.min(story.len()));
-    let mut folded = Folded::of(
+    let mut folded = FoldedWindow::of(
         &first.branch,
         &first.events,
         &first.heuristics,
@@ -578,10 +578,10 @@ proptest! {
 #[test]
 fn late_result_keeps_an_earlier_sub_context_return() {
     let story = told(&[
-        Next::Call(59, false),
-        Next::Assistant(0, 0),
-        Next::Returned(27),
-        Next::Result(0, 0),
+        SampleStep::Call(59, false),
+        SampleStep::Assistant(0, 0),
+        SampleStep::Returned(27),
+        SampleStep::Result(0, 0),
     ]);
     let windows: Vec<_> = (1..=story.len())
         .map(|count| fold(&story.input_at(count)))

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     fold::Knowledge,
-    policy::{From, Gives, UNKNOWN_FILE, stands_for},
+    policy::{From, RuleOutput, UNKNOWN_FILE, stands_for},
 };
 
 /// Most names in a sentence of guidance.
@@ -40,7 +40,11 @@ impl Knowledge {
         let texts = &self.policy.guidance;
         let mut said: Vec<String> = Vec::new();
         if self.outcomes().is_empty() && self.files().is_empty() {
-            said.push(fill(&texts.start, "", &self.tools(Gives::Files, offered)));
+            said.push(fill(
+                &texts.start,
+                "",
+                &self.tools(RuleOutput::Files, offered),
+            ));
         } else if self.variables().is_empty() && !self.files().is_empty() {
             let files = self
                 .files()
@@ -48,7 +52,7 @@ impl Knowledge {
                 .filter(|file| file.is_there())
                 .map(|file| &*file.path);
             let files = named(files, GUIDANCE_NAMES_MAX);
-            let tools = self.tools(Gives::Variables, offered);
+            let tools = self.tools(RuleOutput::Variables, offered);
             said.push(fill(&texts.files_known, &files, &tools));
         } else if !self.variables().is_empty() {
             let files = self.variables().iter().map(|of_file| &*of_file.file);
@@ -66,7 +70,7 @@ impl Knowledge {
     }
 
     /// Offered tools that give something, as ` (for example list_files)`.
-    fn tools(&self, gives: Gives, offered: &[String]) -> String {
+    fn tools(&self, gives: RuleOutput, offered: &[String]) -> String {
         let giving = offered.iter().filter(|tool| {
             self.policy
                 .rules_of(tool)

@@ -9,9 +9,9 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    policy::{From, Gives, KnowledgePolicy, KnowledgeRule, TextForm, UNKNOWN_FILE},
-    read::{Learned, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
-    touch::{ReadCall, Touch, TouchForm, Touched, and_then},
+    file_effects::{FileEffect, FileEffectForm, FileEffects, ParsedCall, and_then},
+    policy::{From, KnowledgePolicy, KnowledgeRule, RuleOutput, TextForm, UNKNOWN_FILE},
+    read::{ExtractedFacts, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
 };
 use treering_context::steps;
 use treering_domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
@@ -39,7 +39,7 @@ pub struct Knowledge {
     variables_count: usize,
     directory: Option<WorkingDirectory>,
     outcomes: BTreeMap<String, ToolOutcomes>,
-    asked: HashMap<String, Asked>,
+    asked: HashMap<String, OpenCall>,
     pub(super) recent: VecDeque<Arc<str>>,
     /// Number of results so far, used as the measure of recency.
     results: u64,
@@ -59,7 +59,7 @@ pub struct KnownFile {
     /// The tool of that result.
     pub tool: Arc<str>,
     /// Its state after the last touch.
-    pub touch: Touch,
+    pub touch: FileEffect,
     /// Number of the last result that named or used it.
     pub(super) recency: u64,
 }
@@ -68,7 +68,7 @@ impl KnownFile {
     /// Whether it was not deleted.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        self.touch != Touch::Deleted
+        self.touch != FileEffect::Deleted
     }
 }
 
@@ -118,14 +118,14 @@ pub struct ToolOutcomes {
 
 /// A call without a result yet: what its arguments give if it succeeds.
 #[derive(Clone, Debug, PartialEq)]
-struct Asked {
+struct OpenCall {
     tool: Arc<str>,
     file: Option<String>,
     mentions: Vec<String>,
     gives_files: Vec<String>,
     directory: Option<(String, bool)>,
     /// How its files are read if it succeeds, and the arguments needed for that.
-    touch: Option<(TouchForm, Value)>,
+    touch: Option<(FileEffectForm, Value)>,
     left_out: u64,
 }
 
@@ -164,7 +164,7 @@ impl Knowledge {
     pub fn apply(&mut self, at: EventRef, body: &EventBody) {
         match body {
             EventBody::ToolCallRequested(call) => {
-                let asked = Asked::new(&self.policy, call);
+                let asked = OpenCall::new(&self.policy, call);
                 self.asked.insert(call.call_id.clone(), asked);
             }
             EventBody::ToolCallCancelled(cancelled) => {
@@ -234,7 +234,7 @@ impl Knowledge {
         self.bytes + (self.asked.len() + self.outcomes.len()) * 2 * ITEM_BYTES
     }
 
-    fn apply_result(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
+    fn apply_result(&mut self, at: EventRef, asked: &OpenCall, result: &ToolResultRecorded) {
         self.results += 1;
         self.count(at, &asked.tool, result.success);
         if !result.success {
@@ -247,7 +247,7 @@ impl Knowledge {
         self.recent.push_back(Arc::clone(&asked.tool));
         let uses_known = self.mention(&asked.mentions);
         for path in &asked.gives_files {
-            self.add_file(path, at, &asked.tool, Touch::Listed);
+            self.add_file(path, at, &asked.tool, FileEffect::Listed);
         }
         if let Some((path, relative)) = &asked.directory {
             self.set_directory(path, *relative, at);
@@ -271,16 +271,16 @@ impl Knowledge {
     }
 
     /// Records what a successful call did to files.
-    fn touch(&mut self, at: EventRef, asked: &Asked, result: &ToolResultRecorded) {
+    fn touch(&mut self, at: EventRef, asked: &OpenCall, result: &ToolResultRecorded) {
         let Some((form, arguments)) = &asked.touch else {
             return;
         };
         let output = output_text(*form, result);
-        let spoken = ReadCall {
+        let spoken = ParsedCall {
             arguments,
             output: &output,
         };
-        let touched = Touched::of(*form, spoken);
+        let touched = FileEffects::of(*form, spoken);
         steps::note(touched.files.len());
         self.left_out += touched.left_out;
         for (path, touch) in &touched.files {
@@ -299,29 +299,29 @@ impl Knowledge {
     fn apply_rule(
         &mut self,
         at: EventRef,
-        asked: &Asked,
+        asked: &OpenCall,
         rule: &KnowledgeRule,
         reading: &ReadableResult,
     ) {
         match rule.gives {
-            Gives::Files => {
-                let found = Learned::files(reading, rule);
+            RuleOutput::Files => {
+                let found = ExtractedFacts::files(reading, rule);
                 self.left_out += found.left_out;
                 for path in &found.names {
-                    self.add_file(path, at, &asked.tool, Touch::Listed);
+                    self.add_file(path, at, &asked.tool, FileEffect::Listed);
                 }
             }
-            Gives::Variables => {
+            RuleOutput::Variables => {
                 let policy = Arc::clone(&self.policy);
-                let found = Learned::variables(reading, rule, &policy.file_arguments);
+                let found = ExtractedFacts::variables(reading, rule, &policy.file_arguments);
                 self.left_out += found.left_out;
                 let named = found.file.as_deref();
                 let named = named.and_then(|file| clean(file, PATH_BYTES_MAX));
                 let file = asked.file.as_deref().or(named).unwrap_or(UNKNOWN_FILE);
                 self.add_variables(file, &found.variables, at, &asked.tool);
             }
-            Gives::WorkingDirectory => {
-                if let Some(path) = Learned::directory(reading, rule) {
+            RuleOutput::WorkingDirectory => {
+                if let Some(path) = ExtractedFacts::directory(reading, rule) {
                     self.set_directory(&path, rule.relative, at);
                 }
             }
@@ -362,7 +362,7 @@ impl Knowledge {
         known
     }
 
-    fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>, touch: Touch) {
+    fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>, touch: FileEffect) {
         if let Some(place) = self.file_places.get(path) {
             let known = &mut self.files[*place];
             known.recency = self.results;
@@ -453,7 +453,7 @@ impl Knowledge {
     }
 }
 
-impl Asked {
+impl OpenCall {
     fn new(policy: &KnowledgePolicy, call: &ToolCallRequested) -> Self {
         let mut asked = Self {
             tool: call.tool.as_str().into(),
@@ -500,7 +500,7 @@ impl Asked {
             _ => return,
         };
         match rule.gives {
-            Gives::WorkingDirectory => {
+            RuleOutput::WorkingDirectory => {
                 let Some(text) = texts.first() else { return };
                 let path = match rule.text {
                     TextForm::ShellCd => shell_cd(text),
@@ -512,7 +512,7 @@ impl Asked {
                     None => {}
                 }
             }
-            Gives::Files => {
+            RuleOutput::Files => {
                 for text in texts {
                     match clean(text, PATH_BYTES_MAX) {
                         Some(path) if self.gives_files.len() < ARGUMENT_FILES_MAX => {
@@ -523,7 +523,7 @@ impl Asked {
                 }
             }
             // A name without a result says nothing about a variable.
-            Gives::Variables => {}
+            RuleOutput::Variables => {}
         }
     }
 }
@@ -533,9 +533,9 @@ impl Asked {
 const LINE_BYTES_MAX: usize = 256 << 10;
 
 /// The arguments that say which files a call touches, without the text of a file that it writes.
-fn slim(form: TouchForm, arguments: &Value) -> Value {
+fn slim(form: FileEffectForm, arguments: &Value) -> Value {
     let bytes_max = match form {
-        TouchForm::Shell | TouchForm::Patch => LINE_BYTES_MAX,
+        FileEffectForm::Shell | FileEffectForm::Patch => LINE_BYTES_MAX,
         _ => PATH_BYTES_MAX,
     };
     fn kept(value: &Value, bytes_max: usize, depth: usize) -> Option<Value> {
@@ -564,15 +564,18 @@ fn slim(form: TouchForm, arguments: &Value) -> Value {
 }
 
 /// The text of a result. For JSON, the names that it lists or the output of a program.
-pub(super) fn output_text(form: TouchForm, result: &ToolResultRecorded) -> String {
-    let lists = matches!(form, TouchForm::List | TouchForm::Glob | TouchForm::Search);
+pub(super) fn output_text(form: FileEffectForm, result: &ToolResultRecorded) -> String {
+    let lists = matches!(
+        form,
+        FileEffectForm::List | FileEffectForm::Glob | FileEffectForm::Search
+    );
     match ReadableResult::of(result) {
         ReadableResult::Text(text) => text,
         ReadableResult::TooLarge => String::new(),
         ReadableResult::Json(Value::String(text)) => text,
         reading if lists => {
             let rule = KnowledgeRule::of_files();
-            Learned::files(&reading, &rule).names.join("\n")
+            ExtractedFacts::files(&reading, &rule).names.join("\n")
         }
         ReadableResult::Json(Value::Object(members)) => {
             let output = ["output", "stdout", "content", "result", "text"]

@@ -24,7 +24,7 @@ const LABELS: &str = "../../tests/fixtures/knowledge/calls.jsonl";
 const HELD_OUT: &str = "../../tests/fixtures/knowledge/held-out.jsonl";
 
 /// A labelled call, as it was recorded.
-struct Labelled {
+struct LabelledCall {
     tool: String,
     arguments: String,
     result: ToolResultRecorded,
@@ -32,7 +32,7 @@ struct Labelled {
 }
 
 /// The calls, or none if there is no data.
-fn labelled(file: &str) -> Option<Vec<Labelled>> {
+fn labelled(file: &str) -> Option<Vec<LabelledCall>> {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
         return None;
@@ -70,7 +70,7 @@ fn labelled(file: &str) -> Option<Vec<Labelled>> {
     Some(found.collect())
 }
 
-fn of_call(conversation: &Value, label: &Value) -> Labelled {
+fn of_call(conversation: &Value, label: &Value) -> LabelledCall {
     let index = |key: &str| usize::try_from(label[key].as_u64().unwrap()).unwrap();
     let messages = conversation["messages"].as_array().unwrap();
     let call = &messages[index("message")]["tool_calls"][index("call")];
@@ -87,7 +87,7 @@ fn of_call(conversation: &Value, label: &Value) -> Labelled {
         let text = |at: usize| file[at].as_str().unwrap().to_owned();
         (text(1), text(0))
     });
-    Labelled {
+    LabelledCall {
         tool: call["function"]["name"].as_str().unwrap().to_owned(),
         arguments: call["function"]["arguments"].as_str().unwrap().to_owned(),
         result,
@@ -96,7 +96,7 @@ fn of_call(conversation: &Value, label: &Value) -> Labelled {
 }
 
 /// The files that the defaults find in one call.
-fn found(call: &Labelled) -> Vec<(String, String)> {
+fn found(call: &LabelledCall) -> Vec<(String, String)> {
     let mut knowledge = Knowledge::new(Arc::new(KnowledgePolicy::default()), 10_000);
     let at = |revision| EventRef {
         conversation: ConversationId::default(),
@@ -133,7 +133,7 @@ struct Level {
 }
 
 /// Measures, and prints the errors.
-fn level(calls: &[Labelled]) -> Level {
+fn level(calls: &[LabelledCall]) -> Level {
     let (mut right, mut wrong, mut missed, mut same_how) = (0, 0, 0, 0);
     for (at, call) in calls.iter().enumerate() {
         let found = found(call);

@@ -4,7 +4,7 @@
 //! - [`policy`]: the rules, as data; a conversation can change each of them;
 //! - `read`: applies a rule to one result or to arguments;
 //! - [`fold`]: [`Knowledge`], a bounded fold over calls and results;
-//! - [`touch`]: which files a call read, listed, created, edited or deleted;
+//! - [`file_effects`]: which files a call read, listed, created, edited or deleted;
 //! - [`suggest`]: fills empty file and variable arguments;
 //! - `advice`: prerequisites, guidance and a summary for prompts.
 //!
@@ -12,6 +12,7 @@
 //! and counted.
 
 mod advice;
+pub mod file_effects;
 pub mod fold;
 #[cfg(test)]
 mod labelled_tests;
@@ -20,9 +21,8 @@ mod read;
 pub mod suggest;
 #[cfg(test)]
 mod tests;
-pub mod touch;
 
+pub use file_effects::{FileEffect, FileEffectForm, FileEffectRule};
 pub use fold::{FileVariables, Knowledge, KnownFile, ToolOutcomes, Variable, WorkingDirectory};
 pub use policy::{KNOWLEDGE_POLICY, KnowledgePolicy, KnowledgePolicyError, UNKNOWN_FILE};
-pub use suggest::{NotAnObject, Suggested, Suggestion};
-pub use touch::{Touch, TouchForm, TouchRule};
+pub use suggest::{CompletedArguments, NotAnObject, Suggestion};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::touch::{self, TouchRule};
+use super::file_effects::{self, FileEffectRule};
 
 /// Name of the policy in `ConversationCreated.policies`.
 pub const KNOWLEDGE_POLICY: &str = "knowledge";
@@ -23,7 +23,7 @@ pub struct KnowledgePolicy {
     /// Rules by name. All rules that match a tool are applied, in the order of names.
     pub rules: BTreeMap<String, KnowledgeRule>,
     /// Tools that touch files, by name, and how their calls are read. The first match counts.
-    pub touches: BTreeMap<String, TouchRule>,
+    pub touches: BTreeMap<String, FileEffectRule>,
     /// Maps a tool to the tools that should succeed before it. A name that ends in `*` stands for
     /// every tool with that prefix, on both sides.
     pub prerequisites: BTreeMap<String, Vec<String>>,
@@ -46,7 +46,7 @@ pub struct KnowledgeRule {
     /// The tools.
     pub tools: ToolPattern,
     /// What they give.
-    pub gives: Gives,
+    pub gives: RuleOutput,
     /// Where to read it.
     pub from: From,
     /// For `from: arguments`: names of arguments; the first one present counts.
@@ -80,7 +80,7 @@ pub struct ToolPattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Gives {
+pub enum RuleOutput {
     #[default]
     Files,
     Variables,
@@ -191,7 +191,7 @@ impl Default for KnowledgePolicy {
     fn default() -> Self {
         Self {
             rules: default_rules(),
-            touches: touch::rule::defaults(),
+            touches: file_effects::rule::defaults(),
             prerequisites: BTreeMap::new(),
             file_arguments: strings(&[
                 "filename",
@@ -235,14 +235,14 @@ impl KnowledgeRule {
 
     /// Whether it names every tool by a common prefix, rather than one by its name.
     pub(super) fn is_by_prefix(&self) -> bool {
-        self.gives == Gives::Files && self.tools.names.is_empty()
+        self.gives == RuleOutput::Files && self.tools.names.is_empty()
     }
 }
 
 fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     let files = KnowledgeRule {
         tools: ToolPattern::prefixes(&["list_", "discover_", "find_"]),
-        gives: Gives::Files,
+        gives: RuleOutput::Files,
         name_keys: strings(&[
             "path",
             "file_path",
@@ -265,14 +265,14 @@ fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     };
     let variables = KnowledgeRule {
         tools: ToolPattern::prefixes(&["inspect_", "analyze_"]),
-        gives: Gives::Variables,
+        gives: RuleOutput::Variables,
         name_keys: strings(&["name", "variable", "variable_name", "column"]),
         list_keys: strings(&["variables", "columns", "fields", "data_vars"]),
         ..KnowledgeRule::default()
     };
     let cwd_argument = KnowledgeRule {
         tools: ToolPattern::prefixes(&[""]),
-        gives: Gives::WorkingDirectory,
+        gives: RuleOutput::WorkingDirectory,
         from: From::Arguments,
         arguments: strings(&WORKING_DIRECTORY),
         ..KnowledgeRule::default()
@@ -286,7 +286,7 @@ fn default_rules() -> BTreeMap<String, KnowledgeRule> {
             "set_working_directory",
             "set_cwd",
         ]),
-        gives: Gives::WorkingDirectory,
+        gives: RuleOutput::WorkingDirectory,
         from: From::Arguments,
         arguments: strings(&["directory", "path", "dir", "folder"]),
         relative: true,
@@ -294,7 +294,7 @@ fn default_rules() -> BTreeMap<String, KnowledgeRule> {
     };
     let tell_directory = KnowledgeRule {
         tools: ToolPattern::names(&["pwd", "get_cwd", "getcwd", "get_working_directory"]),
-        gives: Gives::WorkingDirectory,
+        gives: RuleOutput::WorkingDirectory,
         name_keys: strings(&WORKING_DIRECTORY),
         ..KnowledgeRule::default()
     };
@@ -402,12 +402,12 @@ mod tests {
     fn default_rules_match_common_tool_names() {
         let policy = KnowledgePolicy::default();
         for (tool, expected) in [
-            ("list_files", Some(Gives::Files)),
-            ("discover_data", Some(Gives::Files)),
-            ("find_file", Some(Gives::Files)),
-            ("mcp__fs__list_directory", Some(Gives::Files)),
-            ("inspect_variables", Some(Gives::Variables)),
-            ("analyze_file", Some(Gives::Variables)),
+            ("list_files", Some(RuleOutput::Files)),
+            ("discover_data", Some(RuleOutput::Files)),
+            ("find_file", Some(RuleOutput::Files)),
+            ("mcp__fs__list_directory", Some(RuleOutput::Files)),
+            ("inspect_variables", Some(RuleOutput::Variables)),
+            ("analyze_file", Some(RuleOutput::Variables)),
             ("relist_files", None),
             ("read_file", None),
         ] {
@@ -434,7 +434,7 @@ mod tests {
             default.rules["files"].name_keys
         );
         assert!(!policy.rules.contains_key("variables"));
-        assert_eq!(policy.rules["edited"].gives, Gives::Files);
+        assert_eq!(policy.rules["edited"].gives, RuleOutput::Files);
         assert_eq!(policy.file_arguments, default.file_arguments);
         assert_eq!(
             policy.prerequisites_of("read_csv"),

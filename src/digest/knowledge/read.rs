@@ -31,7 +31,7 @@ pub(super) enum ReadableResult {
 
 /// What a rule has found.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Learned {
+pub(super) struct ExtractedFacts {
     /// Names of files, in the order of the result.
     pub names: Vec<String>,
     /// Names of variables with their details.
@@ -105,7 +105,7 @@ fn literal_list(text: &str) -> Option<Value> {
     Some(Value::Array(list))
 }
 
-impl Learned {
+impl ExtractedFacts {
     /// The files of a result.
     pub fn files(reading: &ReadableResult, rule: &KnowledgeRule) -> Self {
         let mut found = Self::default();
@@ -563,7 +563,7 @@ mod tests {
 
     fn names(text: &str) -> Vec<String> {
         let reading = ReadableResult::of(&ToolResultRecorded::text("c", text));
-        Learned::files(&reading, &rule("files")).names
+        ExtractedFacts::files(&reading, &rule("files")).names
     }
 
     // Tools list files in a dozen forms. Each must give the files, and no words, folders or links
@@ -665,7 +665,7 @@ mod tests {
             ("done", &[], None),
         ] {
             let reading = ReadableResult::of(&ToolResultRecorded::text("c", text));
-            let found = Learned::variables(&reading, &rule("variables"), &keys);
+            let found = ExtractedFacts::variables(&reading, &rule("variables"), &keys);
             let expected: Vec<_> = expected
                 .iter()
                 .map(|(n, d)| ((*n).into(), (*d).into()))
@@ -681,12 +681,12 @@ mod tests {
     fn hostile_results_are_bounded() {
         let deep = format!("{}\"x.txt\"{}", "[".repeat(100), "]".repeat(100));
         let reading = ReadableResult::of(&ToolResultRecorded::text("c", deep));
-        let found = Learned::files(&reading, &rule("files"));
+        let found = ExtractedFacts::files(&reading, &rule("files"));
         assert_eq!((found.names.len(), found.left_out), (0, 1));
 
         let long = serde_json::json!(["a".repeat(5_000), "b\u{1b}[2Jc", "d\u{202e}e", "ok.txt"]);
         let reading = ReadableResult::of(&ToolResultRecorded::text("c", long.to_string()));
-        let found = Learned::files(&reading, &rule("files"));
+        let found = ExtractedFacts::files(&reading, &rule("files"));
         assert_eq!(
             (found.names, found.left_out),
             (vec!["ok.txt".to_owned()], 3)
@@ -694,7 +694,7 @@ mod tests {
 
         let detail = serde_json::json!({"t": "\u{1}é".repeat(1_000), "u": vec![1; 1_000]});
         let reading = ReadableResult::of(&ToolResultRecorded::text("c", detail.to_string()));
-        let found = Learned::variables(&reading, &rule("variables"), &[]);
+        let found = ExtractedFacts::variables(&reading, &rule("variables"), &[]);
         assert_eq!(found.variables.len(), 2);
         for (_, detail) in found.variables {
             assert!(detail.len() <= DETAIL_BYTES_MAX, "{}", detail.len());

@@ -18,7 +18,7 @@ const PARTIAL_CHARS_MIN: usize = 3;
 
 /// Arguments with suggested values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suggested {
+pub struct CompletedArguments {
     /// A JSON object. Byte for byte the caller's if nothing was filled in.
     pub arguments: String,
     /// The suggestions, in the order of the arguments.
@@ -47,7 +47,7 @@ pub struct NotAnObject;
 
 /// What an argument means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+enum ArgumentRole {
     File,
     Variable,
     Directory,
@@ -62,7 +62,7 @@ struct Candidate<'a> {
 
 /// An argument and its schema.
 #[derive(Clone, Copy, Default)]
-struct Declared<'a> {
+struct ArgumentSchema<'a> {
     schema: Option<&'a Map<String, Value>>,
 }
 
@@ -77,7 +77,7 @@ impl Knowledge {
         &self,
         arguments: &str,
         definition: Option<&ToolDefinition>,
-    ) -> Result<Suggested, NotAnObject> {
+    ) -> Result<CompletedArguments, NotAnObject> {
         let text = match arguments.trim() {
             "" => "{}",
             text => text,
@@ -96,7 +96,11 @@ impl Knowledge {
             .collect();
         let mut suggestions = Vec::new();
         // Files first, because the variables depend on the file.
-        for meaning in [Meaning::File, Meaning::Directory, Meaning::Variable] {
+        for meaning in [
+            ArgumentRole::File,
+            ArgumentRole::Directory,
+            ArgumentRole::Variable,
+        ] {
             for name in self.names(meaning) {
                 let place = given.0.iter().rposition(|(known, _)| known == name);
                 let absent = place.is_none() && missing.contains(name.as_str());
@@ -105,7 +109,7 @@ impl Knowledge {
                     None if absent => RawValue::NULL.to_owned(),
                     None => continue,
                 };
-                let declared = Declared {
+                let declared = ArgumentSchema {
                     schema: properties.and_then(|all| all.get(name)?.as_object()),
                 };
                 let Some(suggestion) = self.suggest(name, meaning, value.get(), declared, &given)
@@ -126,26 +130,26 @@ impl Knowledge {
             true => text.to_owned(),
             false => given.text(),
         };
-        Ok(Suggested {
+        Ok(CompletedArguments {
             arguments,
             suggestions,
         })
     }
 
-    fn names(&self, meaning: Meaning) -> &[String] {
+    fn names(&self, meaning: ArgumentRole) -> &[String] {
         match meaning {
-            Meaning::File => &self.policy.file_arguments,
-            Meaning::Variable => &self.policy.variable_arguments,
-            Meaning::Directory => &self.policy.directory_arguments,
+            ArgumentRole::File => &self.policy.file_arguments,
+            ArgumentRole::Variable => &self.policy.variable_arguments,
+            ArgumentRole::Directory => &self.policy.directory_arguments,
         }
     }
 
     fn suggest(
         &self,
         name: &str,
-        meaning: Meaning,
+        meaning: ArgumentRole,
         value: &str,
-        declared: Declared<'_>,
+        declared: ArgumentSchema<'_>,
         given: &Members,
     ) -> Option<Suggestion> {
         let value: Value = serde_json::from_str(value).ok()?;
@@ -156,13 +160,13 @@ impl Knowledge {
             _ => false,
         };
         if !empty {
-            let partial = value.as_str().filter(|_| meaning == Meaning::File)?;
+            let partial = value.as_str().filter(|_| meaning == ArgumentRole::File)?;
             return Some(self.completion(partial)?.suggestion(name, declared, &[]));
         }
         let candidates = match meaning {
-            Meaning::File => self.file_candidates(),
-            Meaning::Variable => self.variable_candidates(given),
-            Meaning::Directory => self.directory_candidates(),
+            ArgumentRole::File => self.file_candidates(),
+            ArgumentRole::Variable => self.variable_candidates(given),
+            ArgumentRole::Directory => self.directory_candidates(),
         };
         let mut fitting = candidates
             .into_iter()
@@ -266,7 +270,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    fn suggestion(self, name: &str, declared: Declared<'_>, others: &[Self]) -> Suggestion {
+    fn suggestion(self, name: &str, declared: ArgumentSchema<'_>, others: &[Self]) -> Suggestion {
         let mut alternatives: Vec<String> = Vec::new();
         for other in others {
             let text = declared.json(other.value);
@@ -284,7 +288,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-impl Declared<'_> {
+impl ArgumentSchema<'_> {
     fn is_list(self) -> bool {
         self.schema
             .and_then(|schema| schema.get("type")?.as_str())

@@ -9,7 +9,7 @@ use super::{
     text::{clip, counted, one_line, says_something, whole_or_ends},
 };
 use crate::{
-    knowledge::touch,
+    knowledge::file_effects,
     result::{is_total, numberless},
 };
 
@@ -152,9 +152,9 @@ fn own(tool: &str) -> &str {
 
 /// Whether the end of a tool's result says how the call went. True for commands and tools with
 /// effects, false for reads.
-pub(crate) fn tells_how_it_ended(tool: &str) -> bool {
-    match touch::is_of_files(tool) {
-        true => touch::runs_commands(tool),
+pub(crate) fn reports_outcome(tool: &str) -> bool {
+    match file_effects::is_of_files(tool) {
+        true => file_effects::runs_commands(tool),
         false => acts(tool),
     }
 }

@@ -38,14 +38,14 @@ pub fn dialogue_summary(
 
 /// The facts for the summary.
 struct Story {
-    turns: Vec<ToldTurn>,
+    turns: Vec<TurnText>,
     facts: Facts,
     open: Vec<String>,
 }
 
 /// One turn.
 #[derive(Default)]
-struct ToldTurn {
+struct TurnText {
     asked: String,
     answered: String,
     failures: Vec<String>,
@@ -61,7 +61,7 @@ impl Story {
         let spans = turns(conversation, events);
         let told = spans
             .iter()
-            .map(|turn| ToldTurn::of(&events[turn.first..turn.end]))
+            .map(|turn| TurnText::of(&events[turn.first..turn.end]))
             .collect();
         let open = spans
             .last()
@@ -77,7 +77,7 @@ impl Story {
         let mut text = String::new();
         let after = self.after(max_chars / 4);
         let room = max_chars.saturating_sub(after.chars().count() + 4);
-        self.tell_turns(&mut text, room);
+        self.write_turns(&mut text, room);
         if text.is_empty() && after.is_empty() {
             text.push_str("Nothing was said.");
         }
@@ -86,7 +86,7 @@ impl Story {
 
     /// Writes the first turn, which has the task, and as many of the last turns as there is room
     /// for.
-    fn tell_turns(&self, text: &mut String, room: usize) {
+    fn write_turns(&self, text: &mut String, room: usize) {
         let Some((first, rest)) = self.turns.split_first() else {
             return;
         };
@@ -134,7 +134,7 @@ impl Story {
     }
 }
 
-impl ToldTurn {
+impl TurnText {
     fn of(events: &[Arc<WindowEvent>]) -> Self {
         let mut told = Self::default();
         for event in events {
@@ -255,9 +255,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use treering_context::samples::{Spoken, window};
+    use treering_context::samples::{SampleEvent, window};
 
-    fn summary(spoken: &[Spoken], max_chars: usize) -> String {
+    fn summary(spoken: &[SampleEvent], max_chars: usize) -> String {
         let (id, events) = window(spoken);
         dialogue_summary(id, &events, max_chars)
     }
@@ -268,13 +268,15 @@ mod tests {
     fn dialogue_summary_lists_requests_answers_and_failures() {
         let text = summary(
             &[
-                Spoken::User("Change the title of content/home.md, please"),
-                Spoken::Assistant("I look at it with get_page."),
-                Spoken::Call("a", "get_page", r#"{"path":"content/home.md"}"#),
-                Spoken::Failure("a", "404: page #77 is gone"),
-                Spoken::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
-                Spoken::User("And the footer?"),
-                Spoken::Call("b", "search", "{}"),
+                SampleEvent::User("Change the title of content/home.md, please"),
+                SampleEvent::Assistant("I look at it with get_page."),
+                SampleEvent::Call("a", "get_page", r#"{"path":"content/home.md"}"#),
+                SampleEvent::Failure("a", "404: page #77 is gone"),
+                SampleEvent::Assistant(
+                    "The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer",
+                ),
+                SampleEvent::User("And the footer?"),
+                SampleEvent::Call("b", "search", "{}"),
             ],
             2_000,
         );
@@ -296,7 +298,7 @@ mod tests {
         let mut spoken = Vec::new();
         let asked: Vec<String> = (1..=60).map(|n| format!("request {n}")).collect();
         for asked in &asked {
-            spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
+            spoken.extend([SampleEvent::User(asked), SampleEvent::Assistant("done")]);
         }
         let text = summary(&spoken, 1_500);
         assert!(text.contains("1. Asked: request 1\n"), "{text}");
@@ -322,10 +324,10 @@ mod tests {
             ),
             max in 1_usize..900,
         ) {
-            let spoken: Vec<Spoken> = said
+            let spoken: Vec<SampleEvent> = said
                 .iter()
                 .enumerate()
-                .map(|(n, text)| if n % 2 == 0 { Spoken::User(text) } else { Spoken::Assistant(text) })
+                .map(|(n, text)| if n % 2 == 0 { SampleEvent::User(text) } else { SampleEvent::Assistant(text) })
                 .collect();
             let text = summary(&spoken, max);
             prop_assert!(!text.is_empty());

@@ -5,10 +5,10 @@
 use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 use super::{
-    gather::{Gathered, Quotation, only_announces},
+    gather::{Quotation, SummaryMaterial, only_announces},
     text::{clip, counted, one_line, seen, whole_or_ends},
 };
-use crate::{knowledge::Touch, user_text};
+use crate::{knowledge::FileEffect, user_text};
 use treering_context::window::WindowEvent;
 
 /// Opening of an extract, for the model that continues from it.
@@ -30,7 +30,7 @@ pub fn compaction_extract(
     earlier: Option<&str>,
     max_chars: usize,
 ) -> String {
-    let mut gathered = Gathered::of(events);
+    let mut gathered = SummaryMaterial::of(events);
     let previous = gathered.imported_summary.clone();
     let previous = previous.as_deref().or(earlier);
     gathered.goes_on = previous.is_some_and(|summary| !summary.trim().is_empty());
@@ -45,12 +45,12 @@ pub fn is_extract(summary: &str) -> bool {
 }
 
 /// Writes a section within a number of characters.
-type Tell = fn(&Gathered, usize) -> String;
+type SectionWriter = fn(&SummaryMaterial, usize) -> String;
 
 /// Sections: title, content, and the percentage of the room left that the section gets. Room that
 /// it does not use goes to the later sections, and room left at the end to the first sections that
 /// were cut.
-const SECTIONS: [(&str, Tell, usize); 11] = [
+const SECTIONS: [(&str, SectionWriter, usize); 11] = [
     ("The task, as it was first asked:", task, 25),
     (
         "Asked later, and what the user answered and refused, in order:",
@@ -94,7 +94,7 @@ impl Extract {
         }
     }
 
-    fn told(mut self, gathered: &Gathered, previous: Option<&str>) -> String {
+    fn told(mut self, gathered: &SummaryMaterial, previous: Option<&str>) -> String {
         // Do not repeat the opening of the extract that is replaced.
         let previous = previous.map(|text| text.trim_start_matches(CONTINUATION).trim());
         if let Some(previous) = previous.filter(|text| !text.is_empty()) {
@@ -155,7 +155,7 @@ fn taken(title: &str, body: &str) -> usize {
 }
 
 /// The first request, as long as there is room. Empty after an earlier summary, which has it.
-fn task(gathered: &Gathered, room: usize) -> String {
+fn task(gathered: &SummaryMaterial, room: usize) -> String {
     match gathered.asked.first().filter(|_| !gathered.goes_on) {
         Some(first) => quoted(&first.text, room),
         None => String::new(),
@@ -163,7 +163,7 @@ fn task(gathered: &Gathered, room: usize) -> String {
 }
 
 /// Later requests and refusals: short ones whole, long ones cut so that all fit.
-fn asked_later(gathered: &Gathered, room: usize) -> String {
+fn asked_later(gathered: &SummaryMaterial, room: usize) -> String {
     let later = gathered.asked.get(1..).filter(|_| !gathered.goes_on);
     let later = requests(later.unwrap_or_default());
     listed(&later, room, ASK_CHARS.max(room / 2))
@@ -173,13 +173,13 @@ fn asked_later(gathered: &Gathered, room: usize) -> String {
 fn requests(asked: &[Quotation]) -> Vec<Quotation> {
     let last = asked.last().map(|last| last.at);
     let says = |said: &&Quotation| {
-        !said.label.is_empty() || Some(said.at) == last || !user_text::says_little(&said.text)
+        !said.label.is_empty() || Some(said.at) == last || !user_text::is_filler(&said.text)
     };
     asked.iter().filter(says).cloned().collect()
 }
 
 /// As [`asked_later`], for all requests after an earlier summary.
-fn asked_since(gathered: &Gathered, room: usize) -> String {
+fn asked_since(gathered: &SummaryMaterial, room: usize) -> String {
     match gathered.goes_on {
         true => listed(&requests(&gathered.asked), room, ASK_CHARS.max(room / 2)),
         false => String::new(),
@@ -188,7 +188,7 @@ fn asked_since(gathered: &Gathered, room: usize) -> String {
 
 /// The last answer of each turn, the last of all with the most room, and decisions on the way, in
 /// order.
-fn answers(gathered: &Gathered, room: usize) -> String {
+fn answers(gathered: &SummaryMaterial, room: usize) -> String {
     let Some((last, earlier)) = gathered.answers.split_last() else {
         return listed(&gathered.decisions, room, 400);
     };
@@ -210,7 +210,7 @@ fn answers(gathered: &Gathered, room: usize) -> String {
 }
 
 /// Calls with effects and their outcomes.
-fn acts(gathered: &Gathered, room: usize) -> String {
+fn acts(gathered: &SummaryMaterial, room: usize) -> String {
     /// Least room for one outcome, in characters.
     const CAME_CHARS_MIN: usize = 240;
     let around: usize = gathered
@@ -231,14 +231,14 @@ fn acts(gathered: &Gathered, room: usize) -> String {
     last_fitting(&lines, room)
 }
 
-fn skills(gathered: &Gathered, room: usize) -> String {
+fn skills(gathered: &SummaryMaterial, room: usize) -> String {
     match gathered.skills.join(", ") {
         skills if skills.is_empty() => skills,
         skills => clip(&format!("- {skills}"), room),
     }
 }
 
-fn next(gathered: &Gathered, room: usize) -> String {
+fn next(gathered: &SummaryMaterial, room: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for task in &gathered.open_tasks {
         lines.push(format!("- {task}"));
@@ -253,12 +253,12 @@ fn next(gathered: &Gathered, room: usize) -> String {
 }
 
 /// The state of files, last changed first.
-fn files(gathered: &Gathered, room: usize) -> String {
+fn files(gathered: &SummaryMaterial, room: usize) -> String {
     let mut lines = Vec::new();
     if let Some((path, touch, _)) = gathered.changed().next() {
         lines.push(format!("- last changed: {path} ({})", touch.name()));
     }
-    for touch in [Touch::Created, Touch::Edited, Touch::Deleted] {
+    for touch in [FileEffect::Created, FileEffect::Edited, FileEffect::Deleted] {
         let of: Vec<&str> = gathered
             .changed()
             .filter(|(_, how, _)| *how == touch)
@@ -282,7 +282,7 @@ fn files(gathered: &Gathered, room: usize) -> String {
     fitting(&lines, room)
 }
 
-fn failures(gathered: &Gathered, room: usize) -> String {
+fn failures(gathered: &SummaryMaterial, room: usize) -> String {
     let lines: Vec<String> = gathered
         .failures
         .iter()
@@ -291,7 +291,7 @@ fn failures(gathered: &Gathered, room: usize) -> String {
     last_fitting(&lines, room)
 }
 
-fn commands(gathered: &Gathered, room: usize) -> String {
+fn commands(gathered: &SummaryMaterial, room: usize) -> String {
     let lines: Vec<String> = gathered
         .commands
         .iter()
@@ -300,7 +300,7 @@ fn commands(gathered: &Gathered, room: usize) -> String {
     last_fitting(&lines, room)
 }
 
-fn again(gathered: &Gathered, room: usize) -> String {
+fn again(gathered: &SummaryMaterial, room: usize) -> String {
     let (numbers, ids): (Vec<_>, Vec<_>) = gathered.ids.iter().partition(|id| id.starts_with('#'));
     let numbers: Vec<String> = numbers.iter().map(|number| format!("“{number}”")).collect();
     let ids: Vec<&str> = ids.into_iter().map(String::as_str).collect();

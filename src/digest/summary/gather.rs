@@ -18,7 +18,7 @@ use super::{
     text::{clip, one_line, says_something, whole_or_ends},
 };
 use crate::{
-    knowledge::{Touch, touch},
+    knowledge::{FileEffect, file_effects},
     result::tells_failure,
     user_text::{self, without_reminders},
 };
@@ -60,7 +60,7 @@ pub(super) struct Quotation {
 
 /// The facts for an extract.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct SummaryMaterial {
     /// Requests and refusals of the user, in order.
     pub asked: Vec<Quotation>,
     /// The last answer of each turn.
@@ -68,7 +68,7 @@ pub(super) struct Gathered {
     /// Earlier texts of the model with a decision.
     pub decisions: Vec<Quotation>,
     /// Path, state, and position of the last change.
-    files: Vec<(String, Touch, usize)>,
+    files: Vec<(String, FileEffect, usize)>,
     file_places: HashMap<String, usize>,
     reads: HashMap<String, u32>,
     read_order: Vec<String>,
@@ -101,7 +101,7 @@ pub(super) struct Gathered {
     said: usize,
 }
 
-impl Gathered {
+impl SummaryMaterial {
     pub fn of(events: &[Arc<WindowEvent>]) -> Self {
         let mut gathered = Self::default();
         let mut calls: HashMap<&str, &ToolCallRequested> = HashMap::new();
@@ -152,7 +152,7 @@ impl Gathered {
     }
 
     /// Files that were changed, last changed first.
-    pub fn changed(&self) -> impl Iterator<Item = (&str, Touch, usize)> {
+    pub fn changed(&self) -> impl Iterator<Item = (&str, FileEffect, usize)> {
         let mut changed: Vec<_> = self
             .files
             .iter()
@@ -271,7 +271,7 @@ impl Gathered {
     }
 
     fn called(&mut self, call: &ToolCallRequested, ids: &mut Ids) {
-        match touch::command_line(call) {
+        match file_effects::command_line(call) {
             Some(line) => ids.note(&line),
             None => ids.of_arguments(call.arguments.as_str()),
         }
@@ -293,18 +293,18 @@ impl Gathered {
             self.open_tasks = self.tasks.open();
             return;
         }
-        if calls::acts(tool) && !touch::is_of_files(tool) {
+        if calls::acts(tool) && !file_effects::is_of_files(tool) {
             return self.did(call, result);
         }
-        let line = touch::command_line(call);
+        let line = file_effects::command_line(call);
         // Another call of the batch failed, and this one was not run.
         if !result.success && text.contains("Sibling tool call errored") {
             return;
         }
         let failed = tells_failure(result);
         let mut paths: Vec<String> = Vec::new();
-        if result.success && !touch::searches(call) {
-            for (path, how) in touch::touched_by(call, result) {
+        if result.success && !file_effects::searches(call) {
+            for (path, how) in file_effects::touched_by(call, result) {
                 self.touch(&path, how);
                 paths.push(path);
             }
@@ -316,7 +316,7 @@ impl Gathered {
         };
         if failed {
             // The last program in a line is its purpose.
-            if let Some(key) = keys.last().filter(|_| !touch::only_looks(call)) {
+            if let Some(key) = keys.last().filter(|_| !file_effects::only_looks(call)) {
                 let said = result_summary(result, 300);
                 note_run(&mut self.failures, &mut self.failure_keys, key, what, said);
             }
@@ -364,8 +364,8 @@ impl Gathered {
         self.acts.drain(..over);
     }
 
-    fn touch(&mut self, path: &str, how: Touch) {
-        if how == Touch::Read {
+    fn touch(&mut self, path: &str, how: FileEffect) {
+        if how == FileEffect::Read {
             let count = self.reads.entry(path.to_owned()).or_default();
             *count += 1;
             if *count == 1 {
@@ -379,7 +379,7 @@ impl Gathered {
         let at = self.changes;
         if let Some(place) = self.file_places.get(path) {
             let (_, known, last) = &mut self.files[*place];
-            *known = touch::and_then(*known, how);
+            *known = file_effects::and_then(*known, how);
             *last = at;
         } else {
             self.file_places.insert(path.to_owned(), self.files.len());

@@ -19,7 +19,7 @@ mod result;
 mod shape;
 mod tasks;
 
-pub(crate) use calls::{ended, is_verdict, paths, said_of, shows_a_file, tells_how_it_ended};
+pub(crate) use calls::{ended, is_verdict, paths, reports_outcome, said_of, shows_a_file};
 pub use dialogue::dialogue_summary;
 pub(crate) use extract::level;
 pub use extract::{compaction_extract, is_extract};

@@ -53,7 +53,7 @@ impl Shape {
             return None;
         }
         let mut json = serde_json::Deserializer::from_str(text);
-        let shape = Look { depth: 0 }.deserialize(&mut json).ok()?;
+        let shape = ShapeReader { depth: 0 }.deserialize(&mut json).ok()?;
         json.end().ok()?;
         Some(shape)
     }
@@ -146,11 +146,11 @@ fn write_more(f: &mut fmt::Formatter<'_>, shown: usize, count: usize) -> fmt::Re
 }
 
 #[derive(Clone, Copy)]
-struct Look {
+struct ShapeReader {
     depth: u8,
 }
 
-impl<'de> DeserializeSeed<'de> for Look {
+impl<'de> DeserializeSeed<'de> for ShapeReader {
     type Value = Shape;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Shape, D::Error> {
@@ -158,7 +158,7 @@ impl<'de> DeserializeSeed<'de> for Look {
     }
 }
 
-impl<'de> Visitor<'de> for Look {
+impl<'de> Visitor<'de> for ShapeReader {
     type Value = Shape;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

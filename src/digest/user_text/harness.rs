@@ -67,7 +67,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
 }
 
 /// The user's words in a message. For a command, its name and arguments.
-pub(crate) fn as_said(text: &str) -> Cow<'_, str> {
+pub(crate) fn strip_harness(text: &str) -> Cow<'_, str> {
     let told = without_harness(text);
     let Some(command) = told.strip_prefix("<command-name>") else {
         return told;
@@ -160,12 +160,12 @@ mod tests {
     fn command_tags_are_removed() {
         let command = "<command-message>review is running</command-message>\n\
                        <command-name>/review</command-name>\n<command-args>167 </command-args>";
-        assert_eq!(as_said(command), "/review 167");
-        assert_eq!(as_said("<command-name>/pr</command-name>"), "/pr");
-        assert_eq!(as_said("mend <it>"), "mend <it>");
+        assert_eq!(strip_harness(command), "/review 167");
+        assert_eq!(strip_harness("<command-name>/pr</command-name>"), "/pr");
+        assert_eq!(strip_harness("mend <it>"), "mend <it>");
         // A user who writes about a tag loses none of the text.
         let about = "why does <system-reminder> stand in the answer?";
-        assert_eq!(as_said(about), about);
+        assert_eq!(strip_harness(about), about);
     }
 
     #[test]

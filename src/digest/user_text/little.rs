@@ -86,7 +86,7 @@ const LITTLE: &[&str] = &[
 ];
 
 /// Whether a text is only praise, assent or a greeting (`wow, it works`, `go on`).
-pub(crate) fn says_little(text: &str) -> bool {
+pub(crate) fn is_filler(text: &str) -> bool {
     if text.len() > BYTES_MAX || text.contains(['?', '/', '@', '#', '`']) {
         return false;
     }
@@ -116,7 +116,7 @@ mod tests {
             "👍",
             "that's great",
         ] {
-            assert!(says_little(little), "{little}");
+            assert!(is_filler(little), "{little}");
         }
         for said in [
             "fix it",
@@ -128,7 +128,7 @@ mod tests {
             "can leave it",
             "2",
         ] {
-            assert!(!says_little(said), "{said}");
+            assert!(!is_filler(said), "{said}");
         }
     }
 }

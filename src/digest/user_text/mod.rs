@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use treering_domain::{ContentPart, MessageAppended, Role};
 
 pub(crate) use harness::{is_said, without_reminders};
-pub(crate) use little::says_little;
+pub(crate) use little::is_filler;
 pub(crate) use marks::{is_by_harness, local_command};
 pub(crate) use replies::reply;
 
@@ -39,7 +39,7 @@ pub(crate) fn of_message(message: &MessageAppended) -> Option<String> {
 pub(crate) fn of_texts<'a>(texts: impl Iterator<Item = &'a str>) -> Option<String> {
     let said: Vec<Cow<'_, str>> = texts
         .filter(|text| is_said(text))
-        .map(harness::as_said)
+        .map(harness::strip_harness)
         .collect();
     (!said.is_empty()).then(|| said.join("\n"))
 }

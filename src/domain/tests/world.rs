@@ -7,12 +7,12 @@ use std::{
 };
 
 use super::domain::{
-    AppendCommand, ApprovalDecided, BranchForked, BranchId, BranchName, BranchState, Compacted,
-    CompactionTrigger, ContentHash, ConversationCreated, ConversationId, ConversationState,
-    Decided, Decision, EventBody, EventKind, Expectation, ExpectedRevision, ForkPoint, JsonText,
-    Limits, Lookup, MessageAppended, Namespace, Need, NewEvent, ParentRef, PastBranch, Placed,
-    Rejection, Revision, Role, Rule, ToolCallRequested, ToolCallStarted, ToolResultRecorded,
-    Undecided, decide,
+    AcceptedBatch, AppendCommand, ApprovalDecided, BranchForked, BranchId, BranchName, BranchState,
+    Compacted, CompactionTrigger, ContentHash, ConversationCreated, ConversationId,
+    ConversationState, DecideError, Decision, EventBody, EventKind, Expectation, ExpectedRevision,
+    ForkPoint, JsonText, Limits, Lookup, MessageAppended, MissingData, Namespace, NewEvent,
+    ParentRef, PastBranch, Rejection, Revision, Role, Rule, SequencedEvent, ToolCallRequested,
+    ToolCallStarted, ToolResultRecorded, decide,
 };
 
 /// The branch state after an event, with the event's kind.
@@ -31,17 +31,17 @@ pub(crate) struct World {
 }
 
 #[derive(Default)]
-struct Loaded {
+struct LoadedData {
     conversations: BTreeSet<ConversationId>,
     branches: BTreeMap<(ConversationId, BranchId, Revision), Option<PastBranch>>,
 }
 
-struct View<'a>(&'a World, &'a Loaded);
+struct View<'a>(&'a World, &'a LoadedData);
 
 impl Lookup for View<'_> {
-    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, Need> {
+    fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, MissingData> {
         if !self.1.conversations.contains(&id) {
-            return Err(Need::Conversation(id));
+            return Err(MissingData::Conversation(id));
         }
         Ok(self.0.states.get(&id))
     }
@@ -51,10 +51,10 @@ impl Lookup for View<'_> {
         conversation: ConversationId,
         branch: BranchId,
         revision: Revision,
-    ) -> Result<Option<&PastBranch>, Need> {
+    ) -> Result<Option<&PastBranch>, MissingData> {
         match self.1.branches.get(&(conversation, branch, revision)) {
             Some(past) => Ok(past.as_ref()),
-            None => Err(Need::BranchAt(conversation, branch, revision)),
+            None => Err(MissingData::BranchAt(conversation, branch, revision)),
         }
     }
 }
@@ -67,16 +67,16 @@ impl World {
         world
     }
 
-    pub(crate) fn decide(&self, command: &AppendCommand) -> Result<Decided, Rejection> {
-        let mut loaded = Loaded::default();
+    pub(crate) fn decide(&self, command: &AppendCommand) -> Result<AcceptedBatch, Rejection> {
+        let mut loaded = LoadedData::default();
         loop {
             match decide(&View(self, &loaded), command, &self.limits) {
                 Ok(decided) => return Ok(decided),
-                Err(Undecided::Rejected(rejection)) => return Err(rejection),
-                Err(Undecided::Needs(Need::Conversation(id))) => {
+                Err(DecideError::Rejected(rejection)) => return Err(rejection),
+                Err(DecideError::MissingData(MissingData::Conversation(id))) => {
                     assert!(loaded.conversations.insert(id), "asked for it twice");
                 }
-                Err(Undecided::Needs(Need::BranchAt(id, branch, revision))) => {
+                Err(DecideError::MissingData(MissingData::BranchAt(id, branch, revision))) => {
                     let past = self.branch_at(id, branch, revision);
                     let old = loaded.branches.insert((id, branch, revision), past);
                     assert!(old.is_none(), "asked for it twice");
@@ -85,7 +85,10 @@ impl World {
         }
     }
 
-    pub(crate) fn append(&mut self, command: &AppendCommand) -> Result<Vec<Placed>, Rejection> {
+    pub(crate) fn append(
+        &mut self,
+        command: &AppendCommand,
+    ) -> Result<Vec<SequencedEvent>, Rejection> {
         let decided = self.decide(command)?;
         let mut folds = self.clone();
         for (event, placed) in command.events.iter().zip(&decided.events) {
@@ -111,7 +114,7 @@ impl World {
     }
 
     /// Folds the accepted event independently, for comparison.
-    pub(crate) fn record(&mut self, event: &NewEvent, placed: Placed) {
+    pub(crate) fn record(&mut self, event: &NewEvent, placed: SequencedEvent) {
         let id = placed.at.conversation;
         let past = self.past.entry(id).or_default();
         let before = past.iter().rev().find(|past| past.branch == placed.branch);
@@ -202,7 +205,7 @@ impl World {
         })
     }
 
-    pub(crate) fn take(&mut self, events: Vec<NewEvent>) -> Vec<Placed> {
+    pub(crate) fn take(&mut self, events: Vec<NewEvent>) -> Vec<SequencedEvent> {
         let command = AppendCommand::new(Namespace::default(), events);
         match self.append(&command) {
             Ok(placed) => placed,

@@ -13,8 +13,8 @@ use crate::{
     Engine, Inner,
     error::{AppendError, ReadError},
     history::decode_body,
-    query::{NamedEvent, Source, StartAfter, SubscribeQuery, Subscribed},
-    work::{self, Lane},
+    query::{EventSource, NamedEvent, StartAfter, SubscribeQuery, SubscriptionItem},
+    work::{self, PriorityClass},
 };
 use treering_context::window::LongTermEntry;
 use treering_domain::{
@@ -172,7 +172,7 @@ impl Engine {
                 None => Ok(Vec::new()),
             }
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Returns the values of some keys of an active context; all if no keys are given. Returns as
@@ -218,7 +218,7 @@ impl Engine {
             }
             Ok(values)
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 
     /// Follows an active context: the current keys, then [`ContextChange::CaughtUp`], then every
@@ -258,7 +258,7 @@ impl Engine {
             let Some((id, branch)) = watched else { return };
             let mut events = engine.subscribe(changes_of(&namespace, id, &branch.name, after));
             while let Some(item) = events.next().await {
-                let Subscribed::Event(event) = item? else { continue };
+                let SubscriptionItem::Event(event) = item? else { continue };
                 match change(&event, id, branch.id)? {
                     Some(change) if change.key().is_some_and(wanted) => yield change,
                     _ => {}
@@ -349,7 +349,7 @@ fn changes_of(
 ) -> SubscribeQuery {
     SubscribeQuery {
         namespace: namespace.clone(),
-        source: Source::Branch {
+        source: EventSource::Branch {
             conversation: id,
             branch: Some(branch.clone()),
         },
@@ -479,11 +479,11 @@ impl Inner {
         head: Revision,
         position: Position,
     ) -> Result<Revision, ReadError> {
-        let views = self.views.load();
+        let projections = self.projections.load();
         let (mut low, mut high) = (0, head.0);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            let offset = views.offset(id, Revision(middle))?;
+            let offset = projections.offset(id, Revision(middle))?;
             if offset.is_some_and(|offset| offset <= position.offset) {
                 low = middle;
             } else {

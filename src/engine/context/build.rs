@@ -5,22 +5,22 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use super::{BuildQuery, Built, ContextError, cache::SentTo};
+use super::{BuildQuery, BuiltRequest, ContextError, cache::SentKey};
 use crate::{
     Engine, Inner,
     error::ReadError,
-    work::{self, Lane, lane_for},
+    work::{self, PriorityClass, priority_for},
 };
 use treering_context::{
     Draft, Explanation, SharedPrefix,
-    budget::{self, Fitted},
+    budget::{self, BudgetOutcome},
     cancellation::CancellationToken,
     compaction, enhancer,
     enhancers::KNOWLEDGE,
-    explain::{EnhancerReport, Telling, TokenBasis},
+    explain::{EnhancerReport, ExplanationBuilder, TokenBasis},
     policy::{CONTEXT_POLICY, ContextPolicy},
     prefix::SentUnits,
-    provider::{self, Rendered, maker},
+    provider::{self, RenderedBody, maker},
     references,
     tokens::{Counter, Tally, TokenMemo, calibrate},
     window::WindowInput,
@@ -29,7 +29,7 @@ use treering_domain::{Position, Revision};
 
 /// A draft before the budget is applied, with its inputs.
 #[derive(Clone, Debug)]
-pub(crate) struct Assembled {
+pub(crate) struct AssembledDraft {
     /// The window.
     pub(crate) window: WindowInput,
     /// The conversation's policy, with the call's policy merged over it.
@@ -50,8 +50,8 @@ impl Engine {
     /// # Errors
     /// [`ContextError`]: the branch does not exist, a policy is invalid, or the provider cannot
     /// accept the request and the policy says to refuse.
-    pub async fn build(&self, query: BuildQuery) -> Result<Built, ContextError> {
-        self.built(query, Purpose::Send).await
+    pub async fn build(&self, query: BuildQuery) -> Result<BuiltRequest, ContextError> {
+        self.build_request(query, Purpose::Send).await
     }
 
     /// Explains how the next request of a branch would be built. The request is compared with the
@@ -60,7 +60,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::build`].
     pub async fn explain(&self, query: BuildQuery) -> Result<Explanation, ContextError> {
-        Ok(self.built(query, Purpose::Look).await?.explanation)
+        Ok(self.build_request(query, Purpose::Look).await?.explanation)
     }
 
     /// Waits until reads have reached a log position.
@@ -71,16 +71,20 @@ impl Engine {
         self.inner.wait_for(position).await
     }
 
-    async fn built(&self, query: BuildQuery, purpose: Purpose) -> Result<Built, ContextError> {
+    async fn build_request(
+        &self,
+        query: BuildQuery,
+        purpose: Purpose,
+    ) -> Result<BuiltRequest, ContextError> {
         let build = |engine: Self, query: BuildQuery| async move {
-            let gathered = engine.gathered(&query).await?;
+            let gathered = engine.gather_input(&query).await?;
             let inner = &engine.inner;
             let finished = gathered.assemble(&query)?.finish()?;
             // A request of the past, or with another policy, does not count as the branch's next
             // request.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
-                let to = SentTo {
+                let to = SentKey {
                     namespace: query.address.namespace,
                     conversation: query.address.conversation,
                     branch: finished.assembled.window.branch.id,
@@ -89,12 +93,12 @@ impl Engine {
                 };
                 inner.shared_prefix(to, &finished, purpose)
             });
-            let Finished {
+            let FinishedRequest {
                 assembled,
                 fitted,
                 rendered,
             } = finished;
-            Ok(Built {
+            Ok(BuiltRequest {
                 request: rendered.body,
                 explanation: assembled.explain(fitted, shared.flatten()),
             })
@@ -109,7 +113,7 @@ impl Engine {
     /// [`ContextError`]: the branch does not exist, or a policy is invalid.
     pub async fn draft(&self, query: BuildQuery) -> Result<(Draft, Explanation), ContextError> {
         let draft = |engine: Self, query: BuildQuery| async move {
-            let mut assembled = engine.gathered(&query).await?.assemble(&query)?;
+            let mut assembled = engine.gather_input(&query).await?.assemble(&query)?;
             let fitted = assembled.fit()?;
             let draft = assembled.draft.clone();
             Ok((draft, assembled.explain(fitted, None)))
@@ -134,26 +138,29 @@ impl Engine {
         let address = query.address.clone();
         let size = |engine: Self| async move {
             let branch = engine.inner.branch_at(&address)?;
-            Ok::<_, ReadError>(lane_for(match branch.cut {
+            Ok::<_, ReadError>(priority_for(match branch.cut {
                 Revision::NONE => branch.history_events,
                 cut => branch.head.0.saturating_sub(cut.0),
             }))
         };
-        let lane = self.on(Lane::Short, size).await?;
+        let lane = self.on(PriorityClass::Short, size).await?;
         Box::pin(self.on(lane, |engine| work(engine, query))).await
     }
 
     /// Returns all candidates for a branch's next request, after the enhancers and with token
     /// counts, before the budget is applied.
-    pub(super) async fn assembled(&self, query: &BuildQuery) -> Result<Assembled, ContextError> {
-        let mut gathered = self.gathered(query).await?;
+    pub(super) async fn assemble_draft(
+        &self,
+        query: &BuildQuery,
+    ) -> Result<AssembledDraft, ContextError> {
+        let mut gathered = self.gather_input(query).await?;
         gathered.count_as = CountAs::ItsModel;
         gathered.assemble(query)
     }
 
     /// Gathers the input of a request. Knowledge is read only if the policy enables it.
-    async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
-        let mut gathered = self.inner.gathered(query).await?;
+    async fn gather_input(&self, query: &BuildQuery) -> Result<RequestInput, ContextError> {
+        let mut gathered = self.inner.gather_input(query).await?;
         let asked = gathered.policy.enhancers.get(KNOWLEDGE);
         if asked.is_some_and(|set| set.enabled) {
             let revision = gathered.window.revision;
@@ -165,14 +172,14 @@ impl Engine {
 }
 
 impl Inner {
-    async fn gathered(&self, query: &BuildQuery) -> Result<Gathered, ContextError> {
+    async fn gather_input(&self, query: &BuildQuery) -> Result<RequestInput, ContextError> {
         let window = self
             .window(&query.address, query.as_of)
             .await
-            .inspect_err(|error| self.noticed(error))?;
+            .inspect_err(|error| self.record_damage(error))?;
         let own = window.info.policies.get(CONTEXT_POLICY);
         let own = own.map(String::as_str).unwrap_or_default();
-        Ok(Gathered {
+        Ok(RequestInput {
             policy: ContextPolicy::merged(own, &query.policy)?,
             window,
             counts: self.contexts.counts(),
@@ -198,8 +205,8 @@ impl Inner {
     /// Compares a request with the previous one, and remembers it if it is to be sent.
     fn shared_prefix(
         &self,
-        to: SentTo,
-        finished: &Finished,
+        to: SentKey,
+        finished: &FinishedRequest,
         purpose: Purpose,
     ) -> Option<SharedPrefix> {
         let assembled = &finished.assembled;
@@ -222,7 +229,7 @@ enum Purpose {
 }
 
 /// The input of a request. Nothing more is read after it is complete.
-struct Gathered {
+struct RequestInput {
     window: WindowInput,
     policy: ContextPolicy,
     counts: Arc<dyn TokenMemo>,
@@ -238,8 +245,8 @@ enum CountAs {
     ItsModel,
 }
 
-impl Gathered {
-    fn assemble(self, query: &BuildQuery) -> Result<Assembled, ContextError> {
+impl RequestInput {
+    fn assemble(self, query: &BuildQuery) -> Result<AssembledDraft, ContextError> {
         let Self {
             window,
             policy,
@@ -271,7 +278,7 @@ impl Gathered {
         let calibration = calibrate(counter, &window, &draft);
         let tally = tally.scaled(calibration.factor);
         tally.scale_counted(&mut draft);
-        Ok(Assembled {
+        Ok(AssembledDraft {
             window,
             policy,
             draft,
@@ -283,15 +290,15 @@ impl Gathered {
 }
 
 /// A rendered body, with the input for its explanation.
-struct Finished {
-    assembled: Assembled,
-    fitted: Fitted,
-    rendered: Rendered,
+struct FinishedRequest {
+    assembled: AssembledDraft,
+    fitted: BudgetOutcome,
+    rendered: RenderedBody,
 }
 
-impl Assembled {
+impl AssembledDraft {
     /// Fits the draft into its budget.
-    pub(super) fn fit(&mut self) -> Result<Fitted, ReadError> {
+    pub(super) fn fit(&mut self) -> Result<BudgetOutcome, ReadError> {
         let (policy, tally, draft) = (&self.policy, &self.tally, &mut self.draft);
         references::reserve(&self.window, policy, tally, draft);
         let fitted = budget::fit(&self.window, policy, tally, draft);
@@ -300,21 +307,21 @@ impl Assembled {
         Ok(fitted.without(unused, policy.budget_tokens, draft))
     }
 
-    fn finish(mut self) -> Result<Finished, ContextError> {
+    fn finish(mut self) -> Result<FinishedRequest, ContextError> {
         let fitted = self.fit()?;
         let rendered = provider::render_until(&self.draft, &self.policy, &cancellation());
         work::check()?;
         let mut rendered = rendered?;
         self.draft.warnings.append(&mut rendered.warnings);
-        Ok(Finished {
+        Ok(FinishedRequest {
             assembled: self,
             fitted,
             rendered,
         })
     }
 
-    fn explain(self, fitted: Fitted, shared: Option<SharedPrefix>) -> Explanation {
-        let told = Telling {
+    fn explain(self, fitted: BudgetOutcome, shared: Option<SharedPrefix>) -> Explanation {
+        let told = ExplanationBuilder {
             window: &self.window,
             tally: &self.tally,
             basis: self.basis,

@@ -15,10 +15,10 @@ use quick_cache::{Weighter, sync::Cache};
 use crate::memory::{self, Shares};
 use treering_context::{
     Provider,
-    called::CalledTools,
+    called_tools::CalledTools,
     prefix::SentUnits,
     tokens::{TextKey, TokenMemo},
-    window::{Folded, LongTermEntry, WindowEvent},
+    window::{FoldedWindow, LongTermEntry, WindowEvent},
 };
 use treering_domain::{
     BranchId, ConversationId, ConversationKey, EventRef, Limits, Namespace, Revision,
@@ -34,14 +34,14 @@ const EVENT_BYTES: u64 = 320;
 
 /// A branch's window as last read.
 #[derive(Debug)]
-pub(super) struct KeptWindow {
+pub(super) struct CachedWindow {
     pub(crate) head: Revision,
     pub(crate) compaction: Option<EventRef>,
     pub(crate) events: Vec<Arc<WindowEvent>>,
     pub(crate) referred: BTreeMap<EventRef, Arc<WindowEvent>>,
     /// The items of its messages and steps, with token counts and explanations computed for earlier
     /// requests.
-    pub(crate) folded: Arc<Folded>,
+    pub(crate) folded: Arc<FoldedWindow>,
     /// What calls before the cut reveal of tools, if no tools are defined.
     pub(crate) earlier_tools: Arc<CalledTools>,
     /// Estimated size of its events, in bytes.
@@ -59,32 +59,32 @@ pub(super) struct WindowKey {
 }
 
 #[derive(Clone)]
-pub(super) struct ByBytes;
+pub(super) struct WindowWeigher;
 
-impl Weighter<WindowKey, Arc<KeptWindow>> for ByBytes {
-    fn weight(&self, _: &WindowKey, window: &Arc<KeptWindow>) -> u64 {
+impl Weighter<WindowKey, Arc<CachedWindow>> for WindowWeigher {
+    fn weight(&self, _: &WindowKey, window: &Arc<CachedWindow>) -> u64 {
         (window.bytes + window.items_bytes).max(1)
     }
 }
 
 /// Weighs a remembered request: its size, but at least its share of the limit on their number.
 #[derive(Clone)]
-pub(super) struct SentWeight {
+pub(super) struct SentWeigher {
     least: u64,
 }
 
-impl Weighter<SentTo, Arc<SentUnits>> for SentWeight {
-    fn weight(&self, to: &SentTo, sent: &Arc<SentUnits>) -> u64 {
-        let names = to.model.len() + size_of::<SentTo>();
+impl Weighter<SentKey, Arc<SentUnits>> for SentWeigher {
+    fn weight(&self, to: &SentKey, sent: &Arc<SentUnits>) -> u64 {
+        let names = to.model.len() + size_of::<SentKey>();
         (sent.memory_bytes() + names as u64).max(self.least)
     }
 }
 
 #[derive(Clone)]
-pub(super) struct LongTermWeight;
+pub(super) struct LongTermWeigher;
 
-impl Weighter<(Namespace, u64), Arc<KeptLongTerm>> for LongTermWeight {
-    fn weight(&self, _: &(Namespace, u64), kept: &Arc<KeptLongTerm>) -> u64 {
+impl Weighter<(Namespace, u64), Arc<CachedLongTerm>> for LongTermWeigher {
+    fn weight(&self, _: &(Namespace, u64), kept: &Arc<CachedLongTerm>) -> u64 {
         let bytes = kept
             .entries
             .iter()
@@ -95,7 +95,7 @@ impl Weighter<(Namespace, u64), Arc<KeptLongTerm>> for LongTermWeight {
 
 /// The key of a remembered request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct SentTo {
+pub(super) struct SentKey {
     pub(crate) namespace: Namespace,
     pub(crate) conversation: ConversationId,
     pub(crate) branch: BranchId,
@@ -105,7 +105,7 @@ pub(super) struct SentTo {
 
 /// A namespace's long-term context as of a revision of its conversation.
 #[derive(Debug)]
-pub(super) struct KeptLongTerm {
+pub(super) struct CachedLongTerm {
     pub(crate) head: Revision,
     pub(crate) entries: Vec<LongTermEntry>,
 }
@@ -124,10 +124,10 @@ impl TokenMemo for Counts {
 
 /// The caches.
 pub(crate) struct ContextCaches {
-    pub(super) windows: Cache<WindowKey, Arc<KeptWindow>, ByBytes>,
-    pub(super) sent: Cache<SentTo, Arc<SentUnits>, SentWeight>,
+    pub(super) windows: Cache<WindowKey, Arc<CachedWindow>, WindowWeigher>,
+    pub(super) sent: Cache<SentKey, Arc<SentUnits>, SentWeigher>,
     /// By namespace and number of erasures.
-    pub(super) long_term: Cache<(Namespace, u64), Arc<KeptLongTerm>, LongTermWeight>,
+    pub(super) long_term: Cache<(Namespace, u64), Arc<CachedLongTerm>, LongTermWeigher>,
     counts: Arc<Counts>,
     erasures: AtomicU64,
 }
@@ -148,13 +148,13 @@ impl ContextCaches {
         /// larger than its share.
         const WINDOWS_EXPECTED: usize = 32;
         let sent_bytes_max = shares.remembered_requests;
-        let sent_weight = SentWeight {
+        let sent_weight = SentWeigher {
             least: sent_bytes_max / limits.remembered_requests_max.max(1) as u64,
         };
         Self {
-            windows: Cache::with_weighter(WINDOWS_EXPECTED, shares.windows, ByBytes),
+            windows: Cache::with_weighter(WINDOWS_EXPECTED, shares.windows, WindowWeigher),
             sent: Cache::with_weighter(WINDOWS_EXPECTED, sent_bytes_max, sent_weight),
-            long_term: Cache::with_weighter(WINDOWS_EXPECTED, shares.long_term, LongTermWeight),
+            long_term: Cache::with_weighter(WINDOWS_EXPECTED, shares.long_term, LongTermWeigher),
             counts: Arc::new(Counts(Cache::new(COUNTS_MAX))),
             erasures: AtomicU64::new(0),
         }
@@ -238,7 +238,7 @@ mod tests {
         let caches = ContextCaches::new(&limits, shares);
         let fill = |units: usize| {
             for number in 0..300 {
-                let to = SentTo {
+                let to = SentKey {
                     namespace: Namespace::default(),
                     conversation: ConversationId(uuid::Uuid::from_u128(number)),
                     branch: BranchId::MAIN,

@@ -7,7 +7,7 @@ use crate::{
     error::ReadError,
     history::{PAGE_BYTES, Segment, decode_body},
 };
-use treering_context::called::CalledTools;
+use treering_context::called_tools::CalledTools;
 use treering_domain::{
     BranchState, ConversationKey, EventBody, EventKind, Namespace, Revision, ToolCallRequested,
 };
@@ -42,7 +42,7 @@ impl Inner {
         for segment in self.segments_behind(id, branch)? {
             let mut last = segment.last;
             while segment.first <= last && events < EVENTS_MAX {
-                let page = self.history().views.entries(
+                let page = self.history().projections.entries(
                     segment.conversation,
                     segment.first,
                     last,

@@ -18,10 +18,12 @@ use crate::{
     error::ReadError,
     history::decode_body,
     memory,
-    query::{BranchAddress, CallStatus, ReadQuery, Source, ToolCall, ToolHistoryQuery},
-    work::{Lane, lane_for},
+    query::{BranchAddress, CallStatus, EventSource, ReadQuery, ToolCall, ToolHistoryQuery},
+    work::{PriorityClass, priority_for},
 };
-use treering_digest::knowledge::{KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy, Suggested};
+use treering_digest::knowledge::{
+    CompletedArguments, KNOWLEDGE_POLICY, Knowledge, KnowledgePolicy,
+};
 use treering_domain::{
     BranchId, BranchState, ConversationId, ConversationKey, EventBody, EventRef, Namespace,
     Revision, ToolDefinition,
@@ -80,7 +82,7 @@ pub struct Prerequisites {
 
 /// Knowledge by branch.
 pub(crate) struct KnowledgeCache {
-    cache: Cache<Key, Cached, Weight>,
+    cache: Cache<Key, CacheEntry, EntryWeigher>,
     /// Number of erasures, each of which clears the cache.
     erasures: AtomicU64,
 }
@@ -89,25 +91,25 @@ pub(crate) struct KnowledgeCache {
 type Key = (ConversationKey, BranchId, u64);
 
 /// `None` if nothing was folded yet, or the fold was interrupted.
-type Entry = Mutex<Option<Folded>>;
+type Entry = Mutex<Option<FoldedKnowledge>>;
 
 /// An entry with its weight at insertion: the cache requires weights that do not change.
 #[derive(Clone, Default)]
-struct Cached {
+struct CacheEntry {
     entry: Arc<Entry>,
     bytes: u64,
 }
 
-struct Folded {
+struct FoldedKnowledge {
     head: Revision,
     knowledge: Arc<Knowledge>,
 }
 
 #[derive(Clone)]
-struct Weight;
+struct EntryWeigher;
 
-impl Weighter<Key, Cached> for Weight {
-    fn weight(&self, _: &Key, cached: &Cached) -> u64 {
+impl Weighter<Key, CacheEntry> for EntryWeigher {
+    fn weight(&self, _: &Key, cached: &CacheEntry) -> u64 {
         ENTRY_BYTES + cached.bytes
     }
 }
@@ -117,7 +119,7 @@ impl KnowledgeCache {
         let entries = (bytes_max / USUAL_BYTES).max(16);
         let entries = usize::try_from(entries).unwrap_or(usize::MAX);
         Self {
-            cache: Cache::with_weighter(entries, bytes_max, Weight),
+            cache: Cache::with_weighter(entries, bytes_max, EntryWeigher),
             erasures: AtomicU64::new(0),
         }
     }
@@ -137,7 +139,7 @@ impl KnowledgeCache {
     }
 
     fn entry(&self, key: Key) -> Arc<Entry> {
-        let new = || Ok::<_, std::convert::Infallible>(Cached::default());
+        let new = || Ok::<_, std::convert::Infallible>(CacheEntry::default());
         match self.cache.get_or_insert_with(&key, new) {
             Ok(cached) => cached.entry,
             Err(never) => match never {},
@@ -146,7 +148,7 @@ impl KnowledgeCache {
 
     /// Updates the weight of an entry.
     fn weigh(&self, key: Key, entry: &Arc<Entry>, bytes: usize) {
-        let cached = Cached {
+        let cached = CacheEntry {
             entry: Arc::clone(entry),
             bytes: bytes as u64,
         };
@@ -156,14 +158,14 @@ impl KnowledgeCache {
 
 /// A resolved query for a branch.
 #[derive(Clone)]
-struct Asked {
+struct KnowledgeRequest {
     namespace: Namespace,
     conversation: ConversationId,
     branch: Arc<BranchState>,
     policy: Arc<KnowledgePolicy>,
 }
 
-impl Asked {
+impl KnowledgeRequest {
     fn key(&self) -> ConversationKey {
         self.namespace.key(self.conversation)
     }
@@ -212,7 +214,7 @@ impl Engine {
         address: &BranchAddress,
         tool: &str,
         arguments: &str,
-    ) -> Result<Suggested, ReadError> {
+    ) -> Result<CompletedArguments, ReadError> {
         let asked = self.inner.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
         let tools = self.inner.definitions(&asked).await?;
@@ -277,15 +279,15 @@ impl Engine {
     /// Returns the knowledge of a branch, and the revision that it is as of.
     async fn known(
         &self,
-        asked: &Asked,
+        asked: &KnowledgeRequest,
         as_of: Option<Revision>,
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
         let cache = &self.inner.knowledge;
         let key = cache.key(asked.key(), asked.branch.id);
         let is_cached = as_of.is_none() && cache.cache.peek(&key).is_some();
         let lane = match is_cached {
-            true => Lane::Short,
-            false => lane_for(asked.branch.history_events),
+            true => PriorityClass::Short,
+            false => priority_for(asked.branch.history_events),
         };
         let asked = asked.clone();
         let read = |engine: Self| async move { engine.known_here(&asked, as_of).await };
@@ -294,7 +296,7 @@ impl Engine {
 
     async fn known_here(
         &self,
-        asked: &Asked,
+        asked: &KnowledgeRequest,
         as_of: Option<Revision>,
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
         let head = asked.branch.head;
@@ -320,7 +322,7 @@ impl Engine {
         };
         let knowledge = Arc::new(self.fold(asked, known, after, head).await?);
         let bytes = knowledge.estimated_bytes();
-        *folded = Some(Folded {
+        *folded = Some(FoldedKnowledge {
             head,
             knowledge: Arc::clone(&knowledge),
         });
@@ -329,7 +331,7 @@ impl Engine {
         Ok((head, knowledge))
     }
 
-    fn nothing_known(&self, asked: &Asked) -> Knowledge {
+    fn nothing_known(&self, asked: &KnowledgeRequest) -> Knowledge {
         let items_max = self.limits().knowledge_items_max;
         Knowledge::new(Arc::clone(&asked.policy), items_max)
     }
@@ -337,12 +339,12 @@ impl Engine {
     /// Folds the branch's events after one revision, up to another.
     async fn fold(
         &self,
-        asked: &Asked,
+        asked: &KnowledgeRequest,
         mut knowledge: Knowledge,
         after: Revision,
         to: Revision,
     ) -> Result<Knowledge, ReadError> {
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: asked.conversation,
             branch: Some(asked.branch.name.clone()),
         };
@@ -372,11 +374,11 @@ impl Engine {
 }
 
 impl Inner {
-    fn asked(&self, address: &BranchAddress) -> Result<Asked, ReadError> {
+    fn asked(&self, address: &BranchAddress) -> Result<KnowledgeRequest, ReadError> {
         let info = self.row(&address.namespace, address.conversation)?.info;
         let text = info.policies.get(KNOWLEDGE_POLICY);
         let policy = KnowledgePolicy::merged(text.map_or("", String::as_str));
-        Ok(Asked {
+        Ok(KnowledgeRequest {
             namespace: address.namespace.clone(),
             conversation: address.conversation,
             branch: self.branch_at(address)?,
@@ -385,7 +387,10 @@ impl Inner {
     }
 
     /// Returns the tools last defined on a branch.
-    async fn definitions(&self, asked: &Asked) -> Result<Vec<ToolDefinition>, ReadError> {
+    async fn definitions(
+        &self,
+        asked: &KnowledgeRequest,
+    ) -> Result<Vec<ToolDefinition>, ReadError> {
         let Some(at) = asked.branch.tools_defined else {
             return Ok(Vec::new());
         };

@@ -12,7 +12,7 @@ mod knowledge;
 #[path = "no_knowledge.rs"]
 mod knowledge;
 mod recorded;
-mod snapshots;
+mod result_digests;
 mod sub_contexts;
 mod values;
 mod window;
@@ -28,8 +28,8 @@ pub use self::{
         ContextChange, ContextEntry, ContextScope, ContextValues, LONG_TERM_LABEL, SetContext,
     },
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
-    snapshots::ToolSnapshot,
-    sub_contexts::{Return, Spawn, Spawned},
+    result_digests::ResultDigest,
+    sub_contexts::{ReturnCommand, SpawnCommand, SpawnOutcome},
     values::BranchValues,
 };
 pub(super) use self::{cache::ContextCaches, compact::compactions_of, recorded::RecordedBatch};
@@ -82,7 +82,7 @@ impl BuildQuery {
 
 /// A request that is ready to be sent.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Built {
+pub struct BuiltRequest {
     /// The body as JSON text.
     pub request: Vec<u8>,
     /// The explanation of how it was built.

@@ -2,12 +2,12 @@
 //! the state need it: a retry must find the first events.
 
 use crate::{Inner, append::same_batch, error::ReadError};
-use treering_domain::{AppendOutcome, Appended, EventBody, Namespace, Position};
+use treering_domain::{AppendOutcome, AppendedEvent, EventBody, Namespace, Position};
 
 /// A batch that was appended with an idempotency key.
 pub(crate) struct RecordedBatch {
     /// The events, in order.
-    pub(crate) events: Vec<(Appended, EventBody)>,
+    pub(crate) events: Vec<(AppendedEvent, EventBody)>,
 }
 
 impl RecordedBatch {
@@ -44,7 +44,7 @@ impl Inner {
         let mut events = Vec::with_capacity(count);
         for (offset, record) in records {
             let body = history.decode(offset, &record).await?;
-            let appended = Appended {
+            let appended = AppendedEvent {
                 event: record.header.id,
                 conversation: record.header.conversation,
                 branch: record.header.branch,

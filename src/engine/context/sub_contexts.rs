@@ -7,7 +7,7 @@ use super::{ContextError, recorded::RecordedBatch};
 use crate::{
     Engine, Inner,
     error::{AppendError, ReadError},
-    query::{BranchAddress, ReadQuery, Source},
+    query::{BranchAddress, EventSource, ReadQuery},
 };
 use futures::StreamExt;
 use treering_domain::{
@@ -24,7 +24,7 @@ const FAILED: &str = "the sub-context failed";
 
 /// A command to spawn a sub-context.
 #[derive(Clone, Debug)]
-pub struct Spawn {
+pub struct SpawnCommand {
     /// The parent's branch.
     pub address: BranchAddress,
     /// The open call that requests it, or empty.
@@ -49,7 +49,7 @@ pub struct Spawn {
     pub actor: String,
 }
 
-impl Spawn {
+impl SpawnCommand {
     /// Creates a command to spawn a sub-context without a call.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
@@ -71,7 +71,7 @@ impl Spawn {
 
 /// The result of a spawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spawned {
+pub struct SpawnOutcome {
     /// The child conversation.
     pub child: ConversationId,
     /// The outcome of the append.
@@ -80,7 +80,7 @@ pub struct Spawned {
 
 /// A command to return a sub-context.
 #[derive(Clone, Debug)]
-pub struct Return {
+pub struct ReturnCommand {
     /// The tenant.
     pub namespace: Namespace,
     /// The child.
@@ -95,7 +95,7 @@ pub struct Return {
     pub actor: String,
 }
 
-impl Return {
+impl ReturnCommand {
     /// Creates a command that returns success with the last text of the child's assistant.
     #[must_use]
     pub fn new(namespace: Namespace, child: ConversationId) -> Self {
@@ -118,7 +118,7 @@ impl Engine {
     /// # Errors
     /// [`ContextError::Read`] when the parent does not exist, [`ContextError::Append`] when a rule
     /// forbids it: the call is not open, or sub-contexts are nested too deep.
-    pub async fn spawn(&self, spawn: Spawn) -> Result<Spawned, ContextError> {
+    pub async fn spawn(&self, spawn: SpawnCommand) -> Result<SpawnOutcome, ContextError> {
         let inner = &self.inner;
         let namespace = &spawn.address.namespace;
         let key = spawn.idempotency_key.as_ref();
@@ -135,7 +135,7 @@ impl Engine {
                 ..AppendCommand::new(namespace.clone(), spawn_events(&spawn, &parent, child))
             };
             match self.append(command).await {
-                Ok(outcome) => return Ok(Spawned { child, outcome }),
+                Ok(outcome) => return Ok(SpawnOutcome { child, outcome }),
                 Err(error) if attempt < ATTEMPTS_MAX && spawn_was_outrun(&error) => {
                     inner.next_news().await;
                 }
@@ -151,7 +151,10 @@ impl Engine {
     /// # Errors
     /// [`ContextError::Invalid`] when the conversation is not a sub-context or has no text to
     /// return; [`ContextError::Append`] when it has returned before, or another rule forbids it.
-    pub async fn return_sub_context(&self, end: Return) -> Result<AppendOutcome, ContextError> {
+    pub async fn return_sub_context(
+        &self,
+        end: ReturnCommand,
+    ) -> Result<AppendOutcome, ContextError> {
         let inner = &self.inner;
         let key = end.idempotency_key.as_ref();
         let mut attempt = 0;
@@ -178,7 +181,7 @@ impl Engine {
     }
 
     /// Reads the child and the branch that waits for it.
-    async fn ending(&self, end: &Return) -> Result<Ending, ContextError> {
+    async fn ending(&self, end: &ReturnCommand) -> Result<ReturnInput, ContextError> {
         let inner = &self.inner;
         let child = inner.row(&end.namespace, end.child)?;
         let parent = match &child.info.parent {
@@ -211,7 +214,7 @@ impl Engine {
             return Err(rejected(Rule::Sealed { conversation }));
         }
         let (summary, head) = self.summary_of(end, &child).await?;
-        Ok(Ending {
+        Ok(ReturnInput {
             parent: ParentRef {
                 call_id: running.call_id.clone(),
                 ..parent
@@ -227,7 +230,7 @@ impl Engine {
     /// Returns the summary; also the child's branch, if the summary is its last text.
     async fn summary_of(
         &self,
-        end: &Return,
+        end: &ReturnCommand,
         child: &ConversationRow,
     ) -> Result<(String, Option<Arc<BranchState>>), ContextError> {
         if !end.summary.is_empty() {
@@ -240,7 +243,7 @@ impl Engine {
             kinds: vec![EventKind::MessageAppended],
             ..ReadQuery::all(
                 end.namespace.clone(),
-                Source::Branch {
+                EventSource::Branch {
                     conversation: child.id,
                     branch: Some(branch.name.clone()),
                 },
@@ -262,7 +265,7 @@ impl Engine {
 }
 
 /// The input of a return.
-struct Ending {
+struct ReturnInput {
     /// Where it was spawned, and the call that requested it.
     parent: ParentRef,
     /// The branch that waits for it.
@@ -274,8 +277,8 @@ struct Ending {
     ran_ms: u64,
 }
 
-impl Ending {
-    fn command(self, end: &Return) -> AppendCommand {
+impl ReturnInput {
+    fn command(self, end: &ReturnCommand) -> AppendCommand {
         let seal = EventBody::ConversationSealed {
             reason: if end.success { "returned" } else { "failed" }.to_owned(),
             summary: self.summary.clone(),
@@ -398,7 +401,11 @@ fn said(body: &EventBody) -> Option<String> {
 
 /// Creates the events of a spawn. The child comes first, so that the decision finds the parent's
 /// head unchanged.
-fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> Vec<NewEvent> {
+fn spawn_events(
+    spawn: &SpawnCommand,
+    parent: &BranchState,
+    child: ConversationId,
+) -> Vec<NewEvent> {
     let created = EventBody::ConversationCreated(ConversationCreated {
         title: spawn.title.clone(),
         config: spawn
@@ -436,7 +443,10 @@ fn spawn_events(spawn: &Spawn, parent: &BranchState, child: ConversationId) -> V
 }
 
 /// Returns the answer to a repeated spawn; fails if the recorded batch is something else.
-fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, ContextError> {
+fn recorded_spawn(
+    spawn: &SpawnCommand,
+    recorded: RecordedBatch,
+) -> Result<SpawnOutcome, ContextError> {
     let mut events = recorded.events.iter();
     let (Some((created_at, EventBody::ConversationCreated(created))), Some((spawned_at, last))) =
         (events.next(), events.next_back())
@@ -465,11 +475,14 @@ fn recorded_spawn(spawn: &Spawn, recorded: RecordedBatch) -> Result<Spawned, Con
         return Err(other_content());
     }
     let outcome = recorded.repeated();
-    Ok(Spawned { child, outcome })
+    Ok(SpawnOutcome { child, outcome })
 }
 
 /// Returns the answer to a repeated return; fails if the recorded batch is something else.
-fn recorded_return(end: &Return, recorded: RecordedBatch) -> Result<AppendOutcome, ContextError> {
+fn recorded_return(
+    end: &ReturnCommand,
+    recorded: RecordedBatch,
+) -> Result<AppendOutcome, ContextError> {
     let [
         (sealed, EventBody::ConversationSealed { reason, summary }),
         ..,

@@ -1,6 +1,6 @@
 //! The values that a branch's state refers to: prompts, tools, summaries, active context.
 
-use crate::{Engine, error::ReadError, work::Lane};
+use crate::{Engine, error::ReadError, work::PriorityClass};
 use treering_domain::{
     BranchState, Compacted, ContextSet, EventBody, EventRef, Namespace, PromptSet, SummaryRecorded,
     ToolDefinition,
@@ -26,7 +26,7 @@ pub struct BranchValues {
 }
 
 /// A value that a state refers to.
-enum Wanted<'b> {
+enum ValueRef<'b> {
     SystemPrompt,
     UserPrompt,
     Tools,
@@ -35,7 +35,7 @@ enum Wanted<'b> {
     Key(&'b str),
 }
 
-impl Wanted<'_> {
+impl ValueRef<'_> {
     fn name(&self) -> String {
         match self {
             Self::SystemPrompt => "system_prompt".to_owned(),
@@ -49,19 +49,19 @@ impl Wanted<'_> {
 }
 
 /// Returns the values that a state refers to, usually short and most wanted ones first.
-fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (Wanted<'_>, EventRef)> {
+fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (ValueRef<'_>, EventRef)> {
     let fields = [
-        (Wanted::SystemPrompt, branch.system_prompt),
-        (Wanted::UserPrompt, branch.user_prompt),
-        (Wanted::Summary, branch.summary),
-        (Wanted::Compaction, branch.compaction),
-        (Wanted::Tools, branch.tools_defined),
+        (ValueRef::SystemPrompt, branch.system_prompt),
+        (ValueRef::UserPrompt, branch.user_prompt),
+        (ValueRef::Summary, branch.summary),
+        (ValueRef::Compaction, branch.compaction),
+        (ValueRef::Tools, branch.tools_defined),
     ];
     let fields = fields
         .into_iter()
         .filter_map(|(wanted, at)| Some((wanted, at?)));
     let keys = branch.active_context.iter();
-    fields.chain(keys.map(|(key, at)| (Wanted::Key(key), *at)))
+    fields.chain(keys.map(|(key, at)| (ValueRef::Key(key), *at)))
 }
 
 /// Returns the size that a value counts against the limit, in bytes.
@@ -116,29 +116,29 @@ impl Engine {
             }
             Ok(values)
         };
-        self.on(Lane::Short, read).await
+        self.on(PriorityClass::Short, read).await
     }
 }
 
 impl BranchValues {
-    fn put(&mut self, wanted: &Wanted<'_>, body: &EventBody) {
+    fn put(&mut self, wanted: &ValueRef<'_>, body: &EventBody) {
         match (wanted, body) {
-            (Wanted::SystemPrompt, EventBody::SystemPromptSet(prompt)) => {
+            (ValueRef::SystemPrompt, EventBody::SystemPromptSet(prompt)) => {
                 self.system_prompt = Some(prompt.clone());
             }
-            (Wanted::UserPrompt, EventBody::UserPromptSet(prompt)) => {
+            (ValueRef::UserPrompt, EventBody::UserPromptSet(prompt)) => {
                 self.user_prompt = Some(prompt.clone());
             }
-            (Wanted::Tools, EventBody::ToolsDefined { tools }) => {
+            (ValueRef::Tools, EventBody::ToolsDefined { tools }) => {
                 self.tools_defined.clone_from(tools);
             }
-            (Wanted::Summary, EventBody::SummaryRecorded(summary)) => {
+            (ValueRef::Summary, EventBody::SummaryRecorded(summary)) => {
                 self.summary = Some(summary.clone());
             }
-            (Wanted::Compaction, EventBody::Compacted(compacted)) => {
+            (ValueRef::Compaction, EventBody::Compacted(compacted)) => {
                 self.compaction = Some(compacted.clone());
             }
-            (Wanted::Key(_), EventBody::ContextSet(set)) => self.active_context.push(set.clone()),
+            (ValueRef::Key(_), EventBody::ContextSet(set)) => self.active_context.push(set.clone()),
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     build::cancellation,
-    cache::{KeptLongTerm, KeptWindow, event_bytes},
+    cache::{CachedLongTerm, CachedWindow, event_bytes},
 };
 use crate::{
     Inner,
@@ -17,7 +17,7 @@ use crate::{
     query::BranchAddress,
     work,
 };
-use treering_context::window::{Folded, LongTermEntry, WindowEvent, WindowInput};
+use treering_context::window::{FoldedWindow, LongTermEntry, WindowEvent, WindowInput};
 use treering_domain::{
     BranchState, ConversationKey, EventKind, EventRef, Namespace, Position, Revision,
 };
@@ -36,7 +36,7 @@ const SILENT: [EventKind; 7] = [
 
 /// Events, with their memory size.
 #[derive(Default)]
-struct Read {
+struct SizedEvents {
     events: Vec<Arc<WindowEvent>>,
     bytes: u64,
 }
@@ -62,7 +62,7 @@ impl Inner {
         };
         let long_term = match &past {
             Some(past) => {
-                let position = self.views.load().offset(id, past.head)?;
+                let position = self.projections.load().offset(id, past.head)?;
                 self.long_term(namespace, position.map(Position::local))
                     .await?
             }
@@ -90,7 +90,7 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationKey,
         branch: &BranchState,
-    ) -> Result<Arc<KeptWindow>, ReadError> {
+    ) -> Result<Arc<CachedWindow>, ReadError> {
         let key = self.contexts.window_key(id, branch.id);
         let kept = self.contexts.windows.get(&key);
         let kept =
@@ -120,9 +120,9 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationKey,
         branch: &BranchState,
-        kept: &KeptWindow,
-    ) -> Result<KeptWindow, ReadError> {
-        let mut read = Read {
+        kept: &CachedWindow,
+    ) -> Result<CachedWindow, ReadError> {
+        let mut read = SizedEvents {
             events: kept.events.clone(),
             bytes: kept.bytes,
         };
@@ -143,8 +143,8 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationKey,
         branch: &BranchState,
-    ) -> Result<KeptWindow, ReadError> {
-        let mut read = Read::default();
+    ) -> Result<CachedWindow, ReadError> {
+        let mut read = SizedEvents::default();
         for segment in self.open_segments(id, branch)? {
             self.read_segment(namespace, &segment, &mut read).await?;
         }
@@ -157,9 +157,9 @@ impl Inner {
         namespace: &Namespace,
         id: ConversationKey,
         branch: &BranchState,
-        read: Read,
-        kept: Option<&KeptWindow>,
-    ) -> Result<KeptWindow, ReadError> {
+        read: SizedEvents,
+        kept: Option<&CachedWindow>,
+    ) -> Result<CachedWindow, ReadError> {
         let mut wanted = references(branch);
         let mut referred = BTreeMap::new();
         for event in &read.events {
@@ -184,7 +184,7 @@ impl Inner {
             Some(kept) => kept.folded.grown(branch, &read.events, &cancellation),
             None => {
                 let heuristics = &self.options.heuristics;
-                Folded::of(branch, &read.events, heuristics, &cancellation)
+                FoldedWindow::of(branch, &read.events, heuristics, &cancellation)
             }
         };
         work::check()?;
@@ -198,7 +198,7 @@ impl Inner {
             }
             None => Arc::default(),
         };
-        Ok(KeptWindow {
+        Ok(CachedWindow {
             head: branch.head,
             compaction: branch.compaction,
             items_bytes: folded.memory_bytes(),
@@ -243,12 +243,12 @@ impl Inner {
         &self,
         namespace: &Namespace,
         segment: &Segment,
-        read: &mut Read,
+        read: &mut SizedEvents,
     ) -> Result<(), ReadError> {
         let history = self.history();
         let mut next = segment.first;
         while next <= segment.last {
-            let page = history.views.entries(
+            let page = history.projections.entries(
                 segment.conversation,
                 next,
                 segment.last,
@@ -334,7 +334,7 @@ impl Inner {
             return Ok(kept.entries.clone());
         }
         let entries = self.long_term(namespace, None).await?;
-        let kept = KeptLongTerm {
+        let kept = CachedLongTerm {
             head,
             entries: entries.clone(),
         };

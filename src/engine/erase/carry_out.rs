@@ -12,18 +12,18 @@ use std::{
 
 use super::{
     EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
-    plan::{Gone, Plan, Wanted, is_accepted, unread},
-    receipt::{self, Recorded},
-    tell, tell_progress,
+    plan::{EraseSelection, Plan, PlannedErasure, is_accepted, unread},
+    receipt::{self, RecordedErasure},
+    report_progress, tell,
 };
 use crate::{
     Inner, Signer,
-    damage::{Lost, Stretch, stretch},
+    damage::{LogStretch, UnreadableRange, stretch},
     error::{AppendError, ReadError},
     history::decode_body,
     indexer,
-    prepare::Prepared,
-    rebuild::{Appends, rebuild_views},
+    prepare::ValidatedBatch,
+    rebuild::{Appends, rebuild_projections},
     reindex,
     sequencer::WriteAnswer,
 };
@@ -31,7 +31,7 @@ use treering_domain::{
     AppendCommand, AppendOutcome, ContentHash, ConversationId, ConversationKey, EventBody,
     EventKind, Limits, Namespace, NewEvent, PublicKey, Revision,
 };
-use treering_log::{Erasure, LogReader, RedbLog, Scrubbed};
+use treering_log::{Erasure, LogReader, RedbLog, ScrubOutcome};
 
 /// Maximum number of revisions per erasure event.
 const REVISIONS_MAX: usize = 4_096;
@@ -109,12 +109,12 @@ pub(super) async fn finish_earlier(
 }
 
 /// Recorded erasures that are not finished.
-pub(super) struct Earlier {
+pub(super) struct UnfinishedErasure {
     pub(crate) erasure: Erasure,
     /// Offset of the last erasure event; 0 if there is none.
     pub(crate) last: u64,
     /// Damage that was not accepted and may hide an erasure event: the erasure is not finished.
-    pub(crate) unread: Option<Lost>,
+    pub(crate) unread: Option<UnreadableRange>,
 }
 
 /// Reads the recorded erasures that are not finished.
@@ -122,7 +122,7 @@ pub(super) async fn recorded_since(
     reader: &LogReader,
     files: &RedbLog,
     head: u64,
-) -> Result<Earlier, EraseError> {
+) -> Result<UnfinishedErasure, EraseError> {
     let mut listed: HashMap<ConversationKey, BTreeSet<Revision>> = HashMap::new();
     let (mut next, mut last) = (files.erasing().unwrap_or(head + 1), 0);
     let accepted = files.accepted_losses();
@@ -130,9 +130,9 @@ pub(super) async fn recorded_since(
     while next <= head {
         let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
         let records = match read.map_err(ReadError::from)? {
-            Stretch::Records(records) => records,
+            LogStretch::Records(records) => records,
             // One unreadable stretch must not keep the rest from being served.
-            Stretch::Lost(lost) => {
+            LogStretch::Lost(lost) => {
                 next = lost.last + 1;
                 if !is_accepted(&lost, &accepted) {
                     unread.get_or_insert(lost);
@@ -157,11 +157,11 @@ pub(super) async fn recorded_since(
             }
         }
     }
-    let mut plan = Plan::new(None, Wanted::Recorded(listed), true);
+    let mut plan = Plan::new(None, EraseSelection::Recorded(listed), true);
     if last > 0 {
         plan.read_to(None, reader, files, head, |_, _| {}).await?;
     }
-    Ok(Earlier {
+    Ok(UnfinishedErasure {
         erasure: plan.erasure(),
         last,
         unread,
@@ -208,9 +208,9 @@ pub(super) async fn record(
     command: &EraseCommand,
     plan: &Plan,
     signed_by: PublicKey,
-) -> Result<Vec<Recorded>, EraseError> {
+) -> Result<Vec<RecordedErasure>, EraseError> {
     let events = events_of(command, plan, signed_by);
-    let mut recorded: Vec<Recorded> = Vec::with_capacity(events.len());
+    let mut recorded: Vec<RecordedErasure> = Vec::with_capacity(events.len());
     let mut described = BTreeMap::new();
     for id in plan.described.keys() {
         let stays = inner.described(&command.namespace, *id, plan)?;
@@ -233,7 +233,7 @@ pub(super) async fn record(
                 Err(error) => Err(error),
             };
             match appended {
-                Ok(appended) => recorded.extend(Recorded::of(event, &appended)),
+                Ok(appended) => recorded.extend(RecordedErasure::of(event, &appended)),
                 Err(error) if recorded.is_empty() => return Err(error.into()),
                 Err(error) => return Err(EraseError::unfinished(error)),
             }
@@ -244,7 +244,7 @@ pub(super) async fn record(
 
 /// Returns the erasure events.
 fn events_of(command: &EraseCommand, plan: &Plan, signed_by: PublicKey) -> Vec<NewEvent> {
-    let mut by_conversation: BTreeMap<ConversationId, Vec<&Gone>> = BTreeMap::new();
+    let mut by_conversation: BTreeMap<ConversationId, Vec<&PlannedErasure>> = BTreeMap::new();
     for gone in plan.gone.values() {
         let of = by_conversation.entry(gone.event.conversation).or_default();
         of.push(gone);
@@ -283,15 +283,15 @@ async fn finish(
     erasure: &Erasure,
     last: u64,
     reports: &mut Reports,
-) -> Result<Scrubbed, EraseError> {
+) -> Result<ScrubOutcome, EraseError> {
     let scrubbed = scrub(files, erasure, reports).await?;
-    let mut report = |done, total| tell_progress(reports, "views", done, total);
-    let views = rebuild_views(inner, Appends::Wait, &mut report).await;
-    views.map_err(EraseError::unfinished)?;
+    let mut report = |done, total| report_progress(reports, "views", done, total);
+    let projections = rebuild_projections(inner, Appends::Wait, &mut report).await;
+    projections.map_err(EraseError::unfinished)?;
     // An empty request makes the writer discard its caches.
     inner.settled().await.map_err(EraseError::unfinished)?;
     let head = inner.published.load(Ordering::Acquire);
-    let index = indexer::remake(inner, |done| tell_progress(reports, "index", done, head));
+    let index = indexer::rebuild_index(inner, |done| report_progress(reports, "index", done, head));
     index.await.map_err(EraseError::unfinished)?;
     reindex::remove_left_over(&inner.indexer.place).map_err(EraseError::unfinished)?;
     inner.reader.forget_hidden();
@@ -307,11 +307,11 @@ async fn scrub(
     files: &Arc<RedbLog>,
     erasure: &Erasure,
     reports: &mut Reports,
-) -> Result<Scrubbed, EraseError> {
+) -> Result<ScrubOutcome, EraseError> {
     let (log, erasure, mut told) = (Arc::clone(files), erasure.clone(), reports.clone());
     let scrubbed = tokio::task::spawn_blocking(move || {
         log.scrub(&erasure, |done, total| {
-            tell_progress(&mut told, "segments", done, total);
+            report_progress(&mut told, "segments", done, total);
         })
     });
     let scrubbed = scrubbed.await.map_err(EraseError::unfinished)?;
@@ -323,7 +323,7 @@ impl Inner {
     /// keep further appends out.
     pub(crate) async fn settled(&self) -> Result<(), AppendError> {
         let nothing = AppendCommand::<EventBody>::new(Namespace::default(), Vec::new());
-        let prepared = Prepared::new(nothing, &self.options.limits)?;
+        let prepared = ValidatedBatch::new(nothing, &self.options.limits)?;
         let request = self.look_up(prepared).await?;
         match self.hand_over(request)?.await {
             Ok(WriteAnswer::Failed(AppendError::Rejected(_))) => Ok(()),
@@ -367,9 +367,9 @@ impl Inner {
         let limits = Limits::default();
         let mut command = AppendCommand::new(namespace.clone(), events);
         if let Some(pseudonyms) = &self.pseudonyms {
-            pseudonyms.disguise(&mut command);
+            pseudonyms.pseudonymize(&mut command);
         }
-        let prepared = Prepared::new(command, &limits)?.of_eraser();
+        let prepared = ValidatedBatch::new(command, &limits)?.of_eraser();
         let request = self.look_up(prepared).await?;
         let answer = self.hand_over(request)?;
         Ok(async move {

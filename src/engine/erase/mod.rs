@@ -5,7 +5,7 @@
 //! interrupted erasure when a store is opened. `docs/decisions/0010-erasing.md` gives the reasons.
 
 mod carry_out;
-mod echo;
+mod erased_texts;
 mod literal;
 mod plan;
 mod receipt;
@@ -26,12 +26,12 @@ use std::{
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 pub use self::carry_out::hash_of_stubs;
-pub use self::resume::ErasingAtOpen;
-pub(super) use self::resume::{FoundErasing, finish_erasing};
+pub use self::resume::ErasureAtOpen;
+pub(super) use self::resume::{InterruptedErasure, finish_erasing};
 pub use self::retention::Retention;
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},
-    plan::{Plan, Wanted},
+    plan::{EraseSelection, Plan},
 };
 use super::{
     Engine, Inner,
@@ -79,7 +79,7 @@ pub struct EraseCommand {
 
 /// Why an event is erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErasedWhy {
+pub enum EraseReason {
     /// It was requested.
     Asked,
     /// It was derived from erased content.
@@ -98,7 +98,7 @@ pub struct ErasedEvent {
     /// Its kind, as a number.
     pub kind: u16,
     /// Why it is erased.
-    pub why: ErasedWhy,
+    pub why: EraseReason,
 }
 
 /// A conversation that shares erased events as part of its history.
@@ -196,16 +196,16 @@ impl EraseError {
 /// Counts erasures that change what is read. During one, log, projections and index do not match,
 /// which matters to anyone who compares them.
 #[derive(Debug, Default)]
-pub(super) struct Erasings(AtomicU64);
+pub(super) struct ErasureCounter(AtomicU64);
 
 /// A running erasure that changes what is read, until it is dropped.
-struct Changing<'a>(&'a Erasings);
+struct ErasureGuard<'a>(&'a ErasureCounter);
 
-impl Erasings {
+impl ErasureCounter {
     /// Begins an erasure. The caller must ensure that only one runs at a time.
-    fn begin(&self) -> Changing<'_> {
+    fn begin(&self) -> ErasureGuard<'_> {
         self.0.fetch_add(1, Ordering::SeqCst);
-        Changing(self)
+        ErasureGuard(self)
     }
 
     /// Returns a number that changes with each erasure; `None` while one is running.
@@ -215,7 +215,7 @@ impl Erasings {
     }
 }
 
-impl Drop for Changing<'_> {
+impl Drop for ErasureGuard<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -285,7 +285,7 @@ async fn erase(
         command.keep_derived,
     );
     plan.scan(inner, &files, |done, total| {
-        tell_progress(reports, "read", done, total);
+        report_progress(reports, "read", done, total);
     })
     .await?;
     check_whole(inner, &command.namespace, &plan)?;
@@ -312,7 +312,7 @@ fn check_whole(inner: &Inner, namespace: &Namespace, plan: &Plan) -> Result<(), 
     Ok(())
 }
 
-fn tell_progress(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
+fn report_progress(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
     // A slow reader may miss progress, but never the end.
     let _ = reports.try_send(Ok(EraseItem::Progress(Progress { what, done, total })));
 }
@@ -327,13 +327,16 @@ async fn tell(plan: &Plan, reports: &mut Reports) {
 }
 
 /// Validates a command's target.
-async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted, EraseError> {
+async fn wanted_by(
+    inner: &Arc<Inner>,
+    command: &EraseCommand,
+) -> Result<EraseSelection, EraseError> {
     let namespace = &command.namespace;
     Ok(match &command.target {
-        EraseTarget::Namespace => Wanted::Everything,
+        EraseTarget::Namespace => EraseSelection::Everything,
         EraseTarget::Conversation(id) => {
             inner.row(namespace, *id)?;
-            Wanted::Tree([*id].into())
+            EraseSelection::Tree([*id].into())
         }
         EraseTarget::Revisions {
             conversation,
@@ -357,7 +360,7 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
                      their beginning",
                 ));
             }
-            Wanted::Revisions(*conversation, revisions.clone())
+            EraseSelection::Revisions(*conversation, revisions.clone())
         }
         EraseTarget::Due(retention) => {
             if !retention.says_something() {
@@ -365,7 +368,7 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
                     "the retention period is missing: give a number of days",
                 ));
             }
-            Wanted::These(inner.due(namespace, retention).await?)
+            EraseSelection::These(inner.due(namespace, retention).await?)
         }
         EraseTarget::Literal(literal) => {
             if !(LITERAL_BYTES_MIN..=LITERAL_BYTES_MAX).contains(&literal.len()) {
@@ -375,7 +378,7 @@ async fn wanted_by(inner: &Arc<Inner>, command: &EraseCommand) -> Result<Wanted,
                     literal.len()
                 )));
             }
-            Wanted::Literal(Literal::new(literal))
+            EraseSelection::Literal(Literal::new(literal))
         }
     })
 }

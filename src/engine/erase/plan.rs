@@ -14,13 +14,13 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    EraseError, EraseItem, EraseOutcome, ErasedEvent, ErasedWhy, KeptBlob, SharedBy,
-    echo::{ALL_BYTES_MAX, Echo},
+    EraseError, EraseItem, EraseOutcome, EraseReason, ErasedEvent, KeptBlob, SharedBy,
+    erased_texts::{ALL_BYTES_MAX, ErasedTexts},
     literal::Literal,
 };
 use crate::{
     Inner,
-    damage::{Lost, Stretch, stretch},
+    damage::{LogStretch, UnreadableRange, stretch},
     error::ReadError,
     history::decode_body,
 };
@@ -39,7 +39,7 @@ const EVENTS_MAX: usize = 1 << 20;
 
 /// The selection of events to erase.
 #[derive(Debug)]
-pub(super) enum Wanted {
+pub(super) enum EraseSelection {
     Everything,
     /// These conversations, and those that they spawned.
     Tree(HashSet<ConversationId>),
@@ -53,14 +53,14 @@ pub(super) enum Wanted {
 
 /// An event to be erased.
 #[derive(Debug)]
-pub(super) struct Gone {
+pub(super) struct PlannedErasure {
     pub(crate) event: ErasedEvent,
     pub(crate) stub: Bytes,
 }
 
 /// What the plan knows of a conversation.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ConversationFacts {
     pub(super) gone: BTreeMap<Revision, BranchId>,
     /// The fork points of its branches.
     branches: HashMap<BranchId, ForkPoint>,
@@ -73,7 +73,7 @@ pub(super) struct Known {
     /// Calls that sub-contexts answer.
     pub(super) answered_by: HashMap<String, ConversationId>,
     /// Texts of erased content, to find repetitions.
-    pub(super) echo: Echo,
+    pub(super) echo: ErasedTexts,
 }
 
 /// The events that refer to a large body.
@@ -86,17 +86,17 @@ struct BlobUse {
 
 /// The plan of an erasure.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ErasePlan {
     /// `None` for all tenants, when the erased events are already known and nothing is derived from
     /// them.
     pub(super) namespace: Option<Namespace>,
-    wanted: Wanted,
+    wanted: EraseSelection,
     keep_derived: bool,
     /// The offset up to which the log was read.
     reached: u64,
     /// The events to be erased, by offset.
-    pub(crate) gone: BTreeMap<u64, Gone>,
-    pub(super) known: HashMap<ConversationId, Known>,
+    pub(crate) gone: BTreeMap<u64, PlannedErasure>,
+    pub(super) known: HashMap<ConversationId, ConversationFacts>,
     blobs: BTreeMap<u64, BlobUse>,
     /// First and last offset of the batch with an idempotency key that is being read.
     batch: Option<(u64, u64)>,
@@ -114,10 +114,14 @@ pub(super) struct Plan {
     pub(super) echo_room: usize,
 }
 
-impl Plan {
-    pub(crate) fn new(namespace: Option<Namespace>, wanted: Wanted, keep_derived: bool) -> Self {
+impl ErasePlan {
+    pub(crate) fn new(
+        namespace: Option<Namespace>,
+        wanted: EraseSelection,
+        keep_derived: bool,
+    ) -> Self {
         // Content kept in other conversations has its own retention.
-        let keep_derived = keep_derived || matches!(wanted, Wanted::These(_));
+        let keep_derived = keep_derived || matches!(wanted, EraseSelection::These(_));
         Self {
             namespace,
             wanted,
@@ -168,7 +172,7 @@ impl Plan {
 
     /// Restarts the pass with the derived events that precede their source.
     fn begin_again(&mut self) {
-        let wanted = std::mem::replace(&mut self.wanted, Wanted::Everything);
+        let wanted = std::mem::replace(&mut self.wanted, EraseSelection::Everything);
         *self = Self {
             also: std::mem::take(&mut self.also),
             ..Self::new(self.namespace.clone(), wanted, self.keep_derived)
@@ -192,16 +196,16 @@ impl Plan {
             let next = self.reached + 1;
             let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
             match read.map_err(ReadError::from)? {
-                Stretch::Records(records) => {
+                LogStretch::Records(records) => {
                     for (offset, record) in records {
                         self.record(around, reader, offset, &record).await?;
                         self.reached = offset;
                     }
                 }
-                Stretch::Lost(stretch) if is_accepted(&stretch, &lost) => {
+                LogStretch::Lost(stretch) if is_accepted(&stretch, &lost) => {
                     self.reached = stretch.last;
                 }
-                Stretch::Lost(stretch) => return Err(unread(&stretch)),
+                LogStretch::Lost(stretch) => return Err(unread(&stretch)),
             }
             report(self.reached, head);
         }
@@ -242,7 +246,8 @@ impl Plan {
             if let Some(why) = why {
                 let body = self.take(reader, offset, record, why).await?;
                 if let Some(inner) = around {
-                    self.look_around(inner, header.conversation, &body).await?;
+                    self.find_repetitions(inner, header.conversation, &body)
+                        .await?;
                 }
                 goes = true;
             } else if let Some(body) = body.filter(|_| !record.is_erased()) {
@@ -280,7 +285,7 @@ impl Plan {
             }
             Some(EventKind::ContentErased) => !record.is_erased(),
             Some(kind) if follows_others(kind) => !record.is_erased(),
-            _ => matches!(self.wanted, Wanted::Literal(_)) && !record.is_erased(),
+            _ => matches!(self.wanted, EraseSelection::Literal(_)) && !record.is_erased(),
         };
         match is_looked_at {
             true => Ok(Some(reader.body(record).await.map_err(ReadError::from)?)),
@@ -368,7 +373,7 @@ impl Plan {
             return;
         };
         if !created.shares_history {
-            if let Wanted::Tree(tree) = &mut self.wanted
+            if let EraseSelection::Tree(tree) = &mut self.wanted
                 && tree.contains(&parent.conversation)
             {
                 tree.insert(id);
@@ -416,7 +421,7 @@ impl Plan {
         record: &Record,
         bytes: Option<&Bytes>,
         body: Option<&EventBody>,
-    ) -> Option<ErasedWhy> {
+    ) -> Option<EraseReason> {
         let header = &record.header;
         // Without a reason, the event records an earlier erasure and has no other content.
         if let Some(EventBody::ContentErased { reason, .. }) = body
@@ -425,36 +430,38 @@ impl Plan {
             return None;
         }
         let asked = match &self.wanted {
-            Wanted::Everything => true,
-            Wanted::Tree(tree) => tree.contains(&header.conversation),
-            Wanted::These(these) => these.contains(&header.conversation),
-            Wanted::Revisions(id, ranges) => {
+            EraseSelection::Everything => true,
+            EraseSelection::Tree(tree) => tree.contains(&header.conversation),
+            EraseSelection::These(these) => these.contains(&header.conversation),
+            EraseSelection::Revisions(id, ranges) => {
                 *id == header.conversation
                     && ranges
                         .iter()
                         .any(|range| range.contains(&header.revision.0))
             }
-            Wanted::Literal(literal) => bytes.is_some_and(|bytes| literal.is_in(bytes)),
-            Wanted::Recorded(listed) => listed
+            EraseSelection::Literal(literal) => bytes.is_some_and(|bytes| literal.is_in(bytes)),
+            EraseSelection::Recorded(listed) => listed
                 .get(&header.key())
                 .is_some_and(|revisions| revisions.contains(&header.revision)),
         };
         if asked {
-            return Some(ErasedWhy::Asked);
+            return Some(EraseReason::Asked);
         }
-        if matches!(self.wanted, Wanted::Recorded(_)) {
+        if matches!(self.wanted, EraseSelection::Recorded(_)) {
             return None;
         }
         if self.also.contains(&offset) {
-            return Some(ErasedWhy::Derived);
+            return Some(EraseReason::Derived);
         }
         match body? {
             EventBody::ApprovalDecided(decided) => {
-                let of = |known: &Known| known.calls.contains(&decided.call_id);
+                let of = |known: &ConversationFacts| known.calls.contains(&decided.call_id);
                 self.any_known(header.conversation, of)
-                    .then_some(ErasedWhy::Bound)
+                    .then_some(EraseReason::Bound)
             }
-            body if !self.keep_derived && self.is_derived(record, body) => Some(ErasedWhy::Derived),
+            body if !self.keep_derived && self.is_derived(record, body) => {
+                Some(EraseReason::Derived)
+            }
             _ => None,
         }
     }
@@ -485,7 +492,7 @@ impl Plan {
                 own || inherited.is_some_and(|point| self.is_touched(point))
             }
             EventBody::ToolSnapshotRecorded(snapshot) => {
-                let of = |known: &Known| known.calls.contains(&snapshot.call_id);
+                let of = |known: &ConversationFacts| known.calls.contains(&snapshot.call_id);
                 self.any_known(header.conversation, of)
             }
             EventBody::SubContextReturned(_) | EventBody::ToolResultRecorded(_) => {
@@ -494,12 +501,12 @@ impl Plan {
                 child.is_some_and(|child| !child.gone.is_empty())
             }
             EventBody::ConversationCreated(created) => {
-                let echoes = |known: &Known| known.echo.is_in_title(&created.title);
+                let echoes = |known: &ConversationFacts| known.echo.is_in_title(&created.title);
                 self.any_known(header.conversation, echoes)
             }
             EventBody::ConversationChanged(changed) => {
                 let title = changed.title.as_deref().unwrap_or_default();
-                let echoes = |known: &Known| known.echo.is_in_title(title);
+                let echoes = |known: &ConversationFacts| known.echo.is_in_title(title);
                 self.any_known(header.conversation, echoes)
             }
             EventBody::ConversationSealed { summary, .. } => {
@@ -510,7 +517,7 @@ impl Plan {
     }
 
     /// Checks a conversation and those whose history it shares.
-    fn any_known(&self, id: ConversationId, found: impl Fn(&Known) -> bool) -> bool {
+    fn any_known(&self, id: ConversationId, found: impl Fn(&ConversationFacts) -> bool) -> bool {
         let mut next = self.known.get(&id);
         while let Some(known) = next {
             if found(known) {
@@ -528,7 +535,7 @@ impl Plan {
         reader: &LogReader,
         offset: u64,
         record: &Record,
-        why: ErasedWhy,
+        why: EraseReason,
     ) -> Result<EventBody, EraseError> {
         let header = &record.header;
         if header.kind().is_none() {
@@ -551,7 +558,7 @@ impl Plan {
             EventBody::ToolResultRecorded(result) => known.calls.insert(result.call_id.clone()),
             _ => false,
         };
-        if why == ErasedWhy::Derived {
+        if why == EraseReason::Derived {
             self.note_described(header.conversation, &body);
         }
         let stub = codec::body::stub(&body, header.branch);
@@ -561,7 +568,7 @@ impl Plan {
             kind: header.kind,
             why,
         };
-        self.gone.insert(offset, Gone { event, stub });
+        self.gone.insert(offset, PlannedErasure { event, stub });
         let batch = self
             .batch
             .filter(|(first, last)| (*first..=*last).contains(&offset));
@@ -583,7 +590,7 @@ impl Plan {
 
     /// Counts matches of the literal in parts that stay.
     fn note_header(&mut self, record: &Record, goes: bool) {
-        let Wanted::Literal(literal) = &self.wanted else {
+        let EraseSelection::Literal(literal) = &self.wanted else {
             return;
         };
         let header = &record.header;
@@ -639,7 +646,7 @@ impl Plan {
 
     pub(crate) fn outcome(&self) -> EraseOutcome {
         let derived = self.gone.values();
-        let derived = derived.filter(|gone| gone.event.why != ErasedWhy::Asked);
+        let derived = derived.filter(|gone| gone.event.why != EraseReason::Asked);
         EraseOutcome {
             events: self.gone.len() as u64,
             derived: derived.count() as u64,
@@ -664,7 +671,7 @@ fn follows_others(kind: EventKind) -> bool {
 }
 
 /// Returns true if the loss of this stretch was accepted: no file of it exists.
-pub(super) fn is_accepted(lost: &Lost, accepted: &[(u64, u64)]) -> bool {
+pub(super) fn is_accepted(lost: &UnreadableRange, accepted: &[(u64, u64)]) -> bool {
     (lost.first..=lost.last).all(|offset| {
         accepted
             .iter()
@@ -673,7 +680,7 @@ pub(super) fn is_accepted(lost: &Lost, accepted: &[(u64, u64)]) -> bool {
 }
 
 /// Returns the error for an unreadable stretch, which may contain content to be erased.
-pub(super) fn unread(lost: &Lost) -> EraseError {
+pub(super) fn unread(lost: &UnreadableRange) -> EraseError {
     EraseError::Read(ReadError::Damaged {
         position: Position::local(lost.first),
         message: format!(

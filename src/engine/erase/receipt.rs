@@ -9,7 +9,7 @@ use crate::{Inner, Signer, backups, error::ReadError};
 use treering_domain::{
     AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
 };
-use treering_log::{LOG_FOLDER, Scrubbed};
+use treering_log::{LOG_FOLDER, ScrubOutcome};
 use treering_proto::rfc3339;
 
 /// Version of the receipt format.
@@ -19,14 +19,14 @@ const SET_ASIDE: &str = "set-aside-";
 
 /// An appended erasure event.
 #[derive(Clone, Debug)]
-pub(super) struct Recorded {
+pub(super) struct RecordedErasure {
     pub(crate) conversation: ConversationId,
     pub(crate) revisions: Vec<Revision>,
     pub(crate) at: Revision,
     pub(crate) position: Position,
 }
 
-impl Recorded {
+impl RecordedErasure {
     pub(crate) fn of(event: &NewEvent, appended: &AppendOutcome) -> Option<Self> {
         let EventBody::ContentErased { revisions, .. } = &event.body else {
             return None;
@@ -58,7 +58,7 @@ struct Receipt {
     log: Files,
     shared_bodies: Vec<SharedBody>,
     /// Backups that may contain the content until the next `treering backup` to the same place.
-    backups: Vec<HeldByBackup>,
+    backups: Vec<BackupHolding>,
     /// Quarantine folders of repairs in the store; they are not examined.
     not_looked_at: Vec<String>,
 }
@@ -81,7 +81,7 @@ struct Files {
 }
 
 #[derive(Serialize)]
-struct HeldByBackup {
+struct BackupHolding {
     target: String,
     generation: u64,
     head: u64,
@@ -101,8 +101,8 @@ pub(super) async fn make(
     inner: &Arc<Inner>,
     command: &EraseCommand,
     plan: &Plan,
-    recorded: Vec<Recorded>,
-    scrubbed: &Scrubbed,
+    recorded: Vec<RecordedErasure>,
+    scrubbed: &ScrubOutcome,
     signer: &Signer,
 ) -> Result<String, ReadError> {
     let mut events = Vec::with_capacity(recorded.len());
@@ -160,11 +160,11 @@ fn described(target: &EraseTarget) -> String {
 }
 
 /// Returns the backups that cover erased offsets, made before the erasure.
-fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<HeldByBackup> {
+fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<BackupHolding> {
     let first = plan.gone.keys().next().copied().unwrap_or(u64::MAX);
     let notes = backups::notes(&inner.options.data_dir).into_iter();
     let holding = notes.filter(|note| note.head >= first);
-    let held = holding.map(|note| HeldByBackup {
+    let held = holding.map(|note| BackupHolding {
         clean_up: format!("treering backup '{}'", note.target),
         target: note.target,
         generation: note.generation,

@@ -16,7 +16,7 @@ use crate::{
 use treering_base::disk;
 use treering_domain::{ShardId, with_causes};
 use treering_log::{Erasure, LogError, LogReader, RedbLog};
-use treering_projections::Views;
+use treering_projections::Projections;
 use treering_search::SearchIndex;
 
 /// Cache size for frames read here, in bytes.
@@ -24,7 +24,7 @@ const CACHE_BYTES: usize = 1 << 20;
 
 /// What opening found of an interrupted erasure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum ErasingAtOpen {
+pub enum ErasureAtOpen {
     /// There was none.
     #[default]
     None,
@@ -39,7 +39,7 @@ pub enum ErasingAtOpen {
 }
 
 /// The same, with what is to be hidden.
-pub(crate) enum FoundErasing {
+pub(crate) enum InterruptedErasure {
     Nothing,
     Finished,
     Hidden(Arc<Erasure>, Option<String>),
@@ -53,9 +53,9 @@ pub(crate) enum FoundErasing {
 pub(crate) async fn finish_erasing(
     dir: &Path,
     log: &Arc<RedbLog>,
-) -> Result<FoundErasing, OpenError> {
+) -> Result<InterruptedErasure, OpenError> {
     if log.erasing().is_none() {
-        return Ok(FoundErasing::Nothing);
+        return Ok(InterruptedErasure::Nothing);
     }
     let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), CACHE_BYTES);
     let recorded = recorded_since(&reader, log, log.head()).await;
@@ -70,13 +70,13 @@ pub(crate) async fn finish_erasing(
             lost.first,
             lost.last
         );
-        return Ok(FoundErasing::Nothing);
+        return Ok(InterruptedErasure::Nothing);
     }
     let erasure = Arc::new(erasure);
     if log.is_read_only() {
         return Ok(match last {
-            0 => FoundErasing::Nothing,
-            _ => FoundErasing::Hidden(erasure, None),
+            0 => InterruptedErasure::Nothing,
+            _ => InterruptedErasure::Hidden(erasure, None),
         });
     }
     if last > 0 {
@@ -94,36 +94,40 @@ pub(crate) async fn finish_erasing(
             .map_err(|error: LogError| log_refused(&path, error))
     });
     match done.await.map_err(|error| failed(dir, error))? {
-        Ok(()) if last == 0 => Ok(FoundErasing::Nothing),
-        Ok(()) => Ok(FoundErasing::Finished),
+        Ok(()) if last == 0 => Ok(InterruptedErasure::Nothing),
+        Ok(()) => Ok(InterruptedErasure::Finished),
         // Nothing was recorded, so clearing the mark can wait until the next start.
         Err(error) if last == 0 => {
             let error = with_causes(&error);
             tracing::warn!(%error, "it could not be recorded that nothing is left to erase");
-            Ok(FoundErasing::Nothing)
+            Ok(InterruptedErasure::Nothing)
         }
         Err(error) => {
             let why = with_causes(&error).to_string();
             tracing::error!(why, "an interrupted erase could not be finished");
-            Ok(FoundErasing::Hidden(erasure, Some(why)))
+            Ok(InterruptedErasure::Hidden(erasure, Some(why)))
         }
     }
 }
 
 /// Removes everything that is derived from the log.
 fn wipe(dir: &Path) -> Result<(), OpenError> {
-    let views = dir.join(VIEWS_FILE);
-    let verified = views.with_extension("verify.redb");
+    let projections = dir.join(VIEWS_FILE);
+    let verified = projections.with_extension("verify.redb");
     for path in [
-        rebuild::beside(&views),
-        catch_up::beside(&views),
+        rebuild::beside(&projections),
+        catch_up::replacement_path(&projections),
         verified,
-        views,
+        projections,
     ] {
-        Views::wipe(&path).map_err(|error| failed(dir, error))?;
+        Projections::wipe(&path).map_err(|error| failed(dir, error))?;
     }
     let index = dir.join(INDEX_FOLDER);
-    for path in [reindex::beside(&index), reindex::aside(&index), index] {
+    for path in [
+        reindex::new_index_path(&index),
+        reindex::old_index_path(&index),
+        index,
+    ] {
         SearchIndex::wipe(&path).map_err(|error| failed(dir, error))?;
     }
     disk::sync_folder(dir).map_err(|error| failed(dir, error))

@@ -13,12 +13,13 @@ use proptest::prelude::*;
 
 use super::{
     carry_out::{begin, hash_of_stubs, record},
-    plan::{Plan, Wanted},
+    plan::{EraseSelection, Plan},
 };
 use crate::{
     BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
-    EraseTarget, ErasedEvent, ErasingAtOpen, LatestQuery, NamedEvent, OpenOptions, ReadQuery,
-    Retention, SearchRequest, SharedBy, Source, VerifyItem, receipt_signer, salvage, store_formats,
+    EraseTarget, ErasedEvent, ErasureAtOpen, EventSource, LatestQuery, NamedEvent, OpenOptions,
+    ReadQuery, Retention, SearchRequest, SharedBy, VerifyItem, receipt_signer, salvage,
+    store_formats,
 };
 use treering_context::provider::Provider;
 use treering_domain::*;
@@ -217,7 +218,7 @@ async fn filled(dir: &Path) -> Engine {
     append(&engine, id(OTHER), first).await;
     append(&engine, id(CONVERSATION), planted()).await;
     append(&engine, id(OTHER), others(1_000, 100)).await;
-    engine.make_dense().await.unwrap();
+    engine.pack_log().await.unwrap();
     let parent = |shares_history| ConversationCreated {
         parent: Some(ParentRef {
             conversation: id(CONVERSATION),
@@ -355,7 +356,7 @@ async fn blobs(engine: &Engine) -> Vec<BlobRef> {
 }
 
 async fn events(engine: &Engine) -> Vec<NamedEvent> {
-    let all = ReadQuery::all(Namespace::default(), Source::Log);
+    let all = ReadQuery::all(Namespace::default(), EventSource::Log);
     engine.read_all(all).await.unwrap()
 }
 
@@ -400,8 +401,9 @@ async fn check_reads(engine: &Engine) {
 
 /// Returns how many events are found by the planted keys and types.
 async fn looked_up(engine: &Engine) -> usize {
-    let keys = (0..12).map(|at| crate::Wanted::Key(format!("needleeventkeyqzx/{at}")));
-    let types = ["needletypeqzx", body::ERASED].map(|name| crate::Wanted::Type(name.to_owned()));
+    let keys = (0..12).map(|at| crate::EventSelector::Key(format!("needleeventkeyqzx/{at}")));
+    let types =
+        ["needletypeqzx", body::ERASED].map(|name| crate::EventSelector::Type(name.to_owned()));
     let query = LatestQuery {
         namespace: Namespace::default(),
         conversations: vec![id(CONVERSATION), id(FORK)],
@@ -505,7 +507,7 @@ async fn planted_needles_are_found_before_erasing() {
 async fn interrupted(engine: &Engine) {
     let files = engine.inner.files.clone().unwrap();
     let command = command(EraseTarget::Conversation(id(CONVERSATION)));
-    let tree = Wanted::Tree([id(CONVERSATION)].into());
+    let tree = EraseSelection::Tree([id(CONVERSATION)].into());
     let mut plan = Plan::new(Some(Namespace::default()), tree, false);
     plan.scan(&engine.inner, &files, |_, _| {}).await.unwrap();
     begin(&files).await.unwrap();
@@ -530,7 +532,7 @@ async fn interrupted_erasure_finishes_at_the_next_open() {
         .await
         .unwrap();
     let at_open = read_only.erasing_at_open();
-    assert_eq!(*at_open, ErasingAtOpen::Hidden { why: None });
+    assert_eq!(*at_open, ErasureAtOpen::Hidden { why: None });
     check_reads(&read_only).await;
     read_only.close().await;
     assert!(store_formats(dir.path()).await.unwrap().erasing);
@@ -538,7 +540,7 @@ async fn interrupted_erasure_finishes_at_the_next_open() {
     assert!(looked.erasing && looked.log.is_whole());
     assert!(!found(dir.path(), &large).await.is_empty());
     let engine = open(dir.path()).await;
-    assert_eq!(*engine.erasing_at_open(), ErasingAtOpen::Finished);
+    assert_eq!(*engine.erasing_at_open(), ErasureAtOpen::Finished);
     check_reads(&engine).await;
     check_sound(&engine).await;
     engine.close().await;
@@ -547,7 +549,7 @@ async fn interrupted_erasure_finishes_at_the_next_open() {
         .await
         .unwrap();
     check_reads(&read_only).await;
-    assert_eq!(*read_only.erasing_at_open(), ErasingAtOpen::None);
+    assert_eq!(*read_only.erasing_at_open(), ErasureAtOpen::None);
     read_only.close().await;
     assert!(!store_formats(dir.path()).await.unwrap().erasing);
 }
@@ -567,7 +569,7 @@ async fn unfinished_erasure_hides_the_content() {
     let engine = open(dir.path()).await;
     let at_open = engine.erasing_at_open();
     assert!(
-        matches!(at_open, ErasingAtOpen::Hidden { why: Some(_) }),
+        matches!(at_open, ErasureAtOpen::Hidden { why: Some(_) }),
         "{at_open:?}"
     );
     check_reads(&engine).await;
@@ -964,14 +966,14 @@ async fn erasing_a_sub_context_erases_its_result_in_the_parent() {
     ];
     append(&engine, id(CONVERSATION), bodies).await;
     let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
-    let spawn = crate::Spawn {
+    let spawn = crate::SpawnCommand {
         call_id: "call_1".into(),
         child: Some(id(CHILD)),
-        ..crate::Spawn::new(place)
+        ..crate::SpawnCommand::new(place)
     };
     engine.spawn(spawn).await.unwrap();
     append(&engine, id(CHILD), vec![message(Role::Assistant, SECRET)]).await;
-    let end = crate::Return::new(Namespace::default(), id(CHILD));
+    let end = crate::ReturnCommand::new(Namespace::default(), id(CHILD));
     engine.return_sub_context(end).await.unwrap();
     let later = vec![
         call("call_1", "{}"),
@@ -1095,14 +1097,14 @@ async fn retention_erases_a_due_sub_context_without_its_parent() {
     let bodies = vec![EventBody::ConversationCreated(created("Boats"))];
     append(&engine, id(CONVERSATION), bodies).await;
     let place = BranchAddress::active(Namespace::default(), id(CONVERSATION));
-    let spawn = crate::Spawn {
+    let spawn = crate::SpawnCommand {
         child: Some(id(CHILD)),
-        ..crate::Spawn::new(place)
+        ..crate::SpawnCommand::new(place)
     };
     engine.spawn(spawn).await.unwrap();
-    let end = crate::Return {
+    let end = crate::ReturnCommand {
         summary: "By the quay".into(),
-        ..crate::Return::new(Namespace::default(), id(CHILD))
+        ..crate::ReturnCommand::new(Namespace::default(), id(CHILD))
     };
     engine.return_sub_context(end).await.unwrap();
     let due = EraseTarget::Due(Retention {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     ItemName, ItemSearch, ItemsError, PathsQuery, RememberedItem, items_conversation, json_of,
-    name, stored::Kept,
+    name, stored::ItemMetadata,
 };
 use crate::{
     Engine, Inner,
@@ -14,7 +14,7 @@ use crate::{
     history::History,
     lookup::record_of,
     query::{ConversationFilters, SearchRequest},
-    work::{self, Lane},
+    work::{self, PriorityClass},
 };
 use treering_domain::{
     BranchId, BranchName, ConversationId, ConversationKey, EventBody, EventKind, JsonText,
@@ -22,9 +22,9 @@ use treering_domain::{
     limits::{ITEM_PATHS_DEFAULT, ITEM_SEARCH_DEFAULT, ITEMS_INDEX_WAIT_MAX, ITEMS_LOOKED_AT_MAX},
 };
 use treering_log::Record;
-use treering_projections::{EventEntry, Finding, KeyAfter, Within};
+use treering_projections::{EventEntry, EventRange, EventTerm, KeyAfter};
 use treering_proto as codec;
-use treering_search::Copies;
+use treering_search::DuplicateHandling;
 
 /// Number of hits per index query.
 const HITS_PAGE: usize = 100;
@@ -36,15 +36,15 @@ const KEYS_PAGE: usize = 512;
 
 /// An item that was found, with its value.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(crate) kept: Kept,
+pub(super) struct FoundItem {
+    pub(crate) kept: ItemMetadata,
     /// `None` if the answer has no room for it.
     pub(crate) value: Option<Bytes>,
     pub(crate) text: String,
     pub(crate) score: Option<f32>,
 }
 
-impl Found {
+impl FoundItem {
     /// Converts to the public form.
     pub(crate) fn item(&self, name: &ItemName) -> RememberedItem {
         RememberedItem {
@@ -61,12 +61,12 @@ impl Found {
 
 /// Space for values in an answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct AnswerSpace {
     bytes_left: usize,
     is_empty: bool,
 }
 
-impl Room {
+impl AnswerSpace {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_left: bytes_max,
@@ -99,17 +99,17 @@ impl Engine {
         namespace: &Namespace,
         name: &ItemName,
         now: TimestampMicros,
-    ) -> Result<Option<Found>, ItemsError> {
+    ) -> Result<Option<FoundItem>, ItemsError> {
         let (namespace, name) = (namespace.clone(), name.clone());
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             let newest = inner.newest_of_item(&namespace, &name).await?;
             match newest.filter(|(_, kept)| kept.is_live(now)) {
-                Some((record, kept)) => inner.valued(&record, kept).await.map(Some),
+                Some((record, kept)) => inner.read_value(&record, kept).await.map(Some),
                 None => Ok(None),
             }
         };
-        Ok(self.on(Lane::Short, read).await?)
+        Ok(self.on(PriorityClass::Short, read).await?)
     }
 
     /// Returns the name of the branch that holds the items; `None` if their conversation does not
@@ -130,7 +130,7 @@ impl Engine {
                 None => Ok::<_, ReadError>(None),
             }
         };
-        Ok(self.on(Lane::Short, read).await?)
+        Ok(self.on(PriorityClass::Short, read).await?)
     }
 
     /// Searches for items; true means that the scan limit was reached and there may be more.
@@ -139,8 +139,8 @@ impl Engine {
         namespace: &Namespace,
         search: &ItemSearch,
         now: TimestampMicros,
-        room: &mut Room,
-    ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
+        room: &mut AnswerSpace,
+    ) -> Result<(Vec<(ItemName, FoundItem)>, bool), ItemsError> {
         let id = items_conversation(namespace);
         if self.inner.find_row(namespace, id)?.is_none() {
             return Ok((Vec::new(), false));
@@ -169,7 +169,7 @@ impl Engine {
             }
             Ok::<_, ReadError>((page, is_partial))
         };
-        let (page, is_partial) = self.on(Lane::Long, read).await?;
+        let (page, is_partial) = self.on(PriorityClass::Long, read).await?;
         *room = page.room;
         Ok((page.found, is_partial))
     }
@@ -179,13 +179,13 @@ impl Engine {
         namespace: &Namespace,
         search: &ItemSearch,
         now: TimestampMicros,
-        room: &mut Room,
-    ) -> Result<(Vec<(ItemName, Found)>, bool), ItemsError> {
+        room: &mut AnswerSpace,
+    ) -> Result<(Vec<(ItemName, FoundItem)>, bool), ItemsError> {
         let mut page = Page::of(search, *room);
         let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
         request.within = ConversationFilters::only(items_conversation(namespace));
         request.filters.kinds = vec![EventKind::Custom];
-        request.copies = Copies::Each;
+        request.copies = DuplicateHandling::Each;
         // A caller finds what it has just put.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
@@ -211,7 +211,7 @@ impl Engine {
                     let last = (page.found.len() > before).then_some(before);
                     Ok::<_, ReadError>((page, last))
                 };
-                let (looked, added) = self.on(Lane::Short, read).await?;
+                let (looked, added) = self.on(PriorityClass::Short, read).await?;
                 page = looked;
                 if let Some((_, found)) = added.and_then(|at| page.found.get_mut(at)) {
                     found.score = Some(hit.found.score);
@@ -255,7 +255,7 @@ impl Engine {
             let paths = paths.found.into_iter().skip(query.offset).take(limit);
             Ok::<_, ReadError>((paths.collect(), is_partial))
         };
-        Ok(self.on(Lane::Long, read).await?)
+        Ok(self.on(PriorityClass::Long, read).await?)
     }
 }
 
@@ -263,12 +263,12 @@ impl Engine {
 struct Page {
     skip: usize,
     limit: usize,
-    room: Room,
-    found: Vec<(ItemName, Found)>,
+    room: AnswerSpace,
+    found: Vec<(ItemName, FoundItem)>,
 }
 
 impl Page {
-    fn of(search: &ItemSearch, room: Room) -> Self {
+    fn of(search: &ItemSearch, room: AnswerSpace) -> Self {
         Self {
             skip: search.offset,
             limit: match search.limit {
@@ -294,13 +294,13 @@ impl Page {
         now: TimestampMicros,
     ) -> Result<(), ReadError> {
         let is_under = name.path.starts_with(&search.under);
-        let kept = Kept::of(&record, &inner.history().found_by(&record)?);
+        let kept = ItemMetadata::of(&record, &inner.history().found_by(&record)?);
         let Some(kept) = kept.filter(|kept| is_under && kept.is_live(now)) else {
             return Ok(());
         };
         let skipped = search.filter.is_empty() && self.skip > 0;
         if !skipped {
-            let mut found = inner.valued(&record, kept).await?;
+            let mut found = inner.read_value(&record, kept).await?;
             if !fits(search, found.value.as_ref()) {
                 return Ok(());
             }
@@ -347,10 +347,13 @@ impl Paths<'_> {
             if self.looked_at >= ITEMS_LOOKED_AT_MAX {
                 return Ok(true);
             }
-            let page =
-                history
-                    .views
-                    .newest_by_key(namespace.key(id), BranchId::MAIN, "", &after, 1)?;
+            let page = history.projections.newest_by_key(
+                namespace.key(id),
+                BranchId::MAIN,
+                "",
+                &after,
+                1,
+            )?;
             let Some((key, entry)) = page.into_iter().next() else {
                 return Ok(false);
             };
@@ -380,7 +383,7 @@ impl Paths<'_> {
         let fits = self.query.matches.iter().all(|at| at.fits(&name.path));
         if fits && !self.found.contains(&cut) {
             let record = record_of(history, namespace, entry).await?;
-            let kept = Kept::of(&record, &history.found_by(&record)?);
+            let kept = ItemMetadata::of(&record, &history.found_by(&record)?);
             if kept.is_some_and(|kept| kept.is_live(now)) {
                 self.found.insert(cut.clone());
             }
@@ -398,7 +401,7 @@ impl Inner {
         &self,
         namespace: &Namespace,
         name: &ItemName,
-    ) -> Result<Option<(Record, Kept)>, ReadError> {
+    ) -> Result<Option<(Record, ItemMetadata)>, ReadError> {
         let Ok(key) = name.event_key() else {
             return Ok(None);
         };
@@ -409,11 +412,14 @@ impl Inner {
         self.check_whole(id, Revision(u64::MAX))?;
         let history = self.history();
         let within = own_events(id);
-        let Some(entry) = history.views.latest_event(&within, Finding::Key(&key))? else {
+        let Some(entry) = history
+            .projections
+            .latest_event(&within, EventTerm::Key(&key))?
+        else {
             return Ok(None);
         };
         let record = record_of(&history, namespace, &entry).await?;
-        let kept = Kept::of(&record, &history.found_by(&record)?);
+        let kept = ItemMetadata::of(&record, &history.found_by(&record)?);
         Ok(kept.map(|kept| (record, kept)))
     }
 
@@ -426,14 +432,14 @@ impl Inner {
     ) -> Result<Option<(ItemName, Record)>, ReadError> {
         let history = self.history();
         let id = namespace.key(id);
-        let Some(entry) = history.views.entry(id, revision)? else {
+        let Some(entry) = history.projections.entry(id, revision)? else {
             return Ok(None);
         };
         let record = record_of(&history, namespace, &entry).await?;
         let key = codec::tags::of(&history.found_by(&record)?).key;
         let newest = history
-            .views
-            .latest_event(&own_events(id), Finding::Key(&key))?;
+            .projections
+            .latest_event(&own_events(id), EventTerm::Key(&key))?;
         let is_newest = newest.is_some_and(|newest| newest.revision == revision);
         let name = ItemName::of_event_key(&key).filter(|_| is_newest);
         Ok(name.map(|name| (name, record)))
@@ -453,8 +459,8 @@ impl Inner {
         while looked_at < items_max {
             work::check()?;
             let most = KEYS_PAGE.min(items_max - looked_at);
-            let views = &history.views;
-            let page = views.newest_by_key(id, BranchId::MAIN, beginning, &after, most)?;
+            let projections = &history.projections;
+            let page = projections.newest_by_key(id, BranchId::MAIN, beginning, &after, most)?;
             looked_at += page.len();
             let is_last = page.len() < most;
             if let Some((key, _)) = page.last() {
@@ -473,14 +479,18 @@ impl Inner {
     }
 
     /// Reads an item's value.
-    async fn valued(&self, record: &Record, kept: Kept) -> Result<Found, ReadError> {
+    async fn read_value(
+        &self,
+        record: &Record,
+        kept: ItemMetadata,
+    ) -> Result<FoundItem, ReadError> {
         let offset = record.header.id.offset();
         let (value, text) = match self.history().decode(offset, record).await? {
             EventBody::Custom(custom) => (custom.data, custom.text),
             // Cannot happen: the header says that it is a custom event.
             _ => (Bytes::new(), String::new()),
         };
-        Ok(Found {
+        Ok(FoundItem {
             kept,
             value: Some(value),
             text,
@@ -489,8 +499,8 @@ impl Inner {
     }
 }
 
-fn own_events(conversation: ConversationKey) -> Within {
-    Within {
+fn own_events(conversation: ConversationKey) -> EventRange {
+    EventRange {
         conversation,
         branch: Some(BranchId::MAIN),
         first: Revision(1),

@@ -22,13 +22,13 @@ pub use self::{
     name::{ItemName, NameFault},
 };
 use self::{
-    find::{Found, Room},
-    stored::{Kept, Putting, deleting, texts_of},
+    find::{AnswerSpace, FoundItem},
+    stored::{ItemContent, ItemMetadata, deleting, texts_of},
 };
 use super::{
     Engine, derived_id,
     error::{AppendError, ReadError, SearchError},
-    work::Lane,
+    work::PriorityClass,
 };
 use treering_domain::{
     AppendCommand, AppendOutcome, ConversationCreated, ConversationId, EventBody, EventRef,
@@ -245,7 +245,7 @@ impl Engine {
     pub async fn items(&self, batch: ItemBatch) -> Result<ItemAnswers, ItemsError> {
         check(&batch)?;
         let now = TimestampMicros::now();
-        let mut room = Room::new(batch.bytes_max);
+        let mut room = AnswerSpace::new(batch.bytes_max);
         let (mut answers, mut refreshed) = (Vec::with_capacity(batch.ops.len()), Vec::new());
         for op in &batch.ops {
             let (answer, read) = self.answer(&batch.namespace, op, now, &mut room).await?;
@@ -271,7 +271,7 @@ impl Engine {
         namespace: &Namespace,
         op: &ItemOp,
         now: TimestampMicros,
-        room: &mut Room,
+        room: &mut AnswerSpace,
     ) -> Result<(ItemAnswer, Vec<ItemName>), ItemsError> {
         let (answer, found, refresh) = match op {
             ItemOp::Get { name, refresh } => {
@@ -299,7 +299,7 @@ impl Engine {
             }
             ItemOp::Put { .. } | ItemOp::Delete { .. } => (ItemAnswer::Changed, Vec::new(), false),
         };
-        let lives_on = |(_, found): &(ItemName, Found)| refresh && found.kept.ttl.is_some();
+        let lives_on = |(_, found): &(ItemName, FoundItem)| refresh && found.kept.ttl.is_some();
         let names = found.into_iter().filter(lives_on).map(|(name, _)| name);
         Ok((answer, names.collect()))
     }
@@ -376,12 +376,12 @@ impl Engine {
                 ttl,
                 text,
             } => {
-                let there = self.item_kept(namespace, name, now).await?;
+                let there = self.item_metadata(namespace, name, now).await?;
                 let text = match text {
                     Some(text) => (*text).clone(),
                     None => json_of(value.as_bytes()).map_or_else(String::new, |v| texts_of(&v)),
                 };
-                let putting = Putting {
+                let putting = ItemContent {
                     event_key,
                     value: value.as_bytes().clone(),
                     text,
@@ -392,14 +392,14 @@ impl Engine {
                 Ok(Some(putting.event(conversation)))
             }
             Change::Delete { name } => {
-                let there = self.item_kept(namespace, name, now).await?;
+                let there = self.item_metadata(namespace, name, now).await?;
                 Ok(there.map(|_| deleting(conversation, event_key)))
             }
             Change::Refresh { name } => {
                 let Some(found) = self.item(namespace, name, now).await? else {
                     return Ok(None);
                 };
-                let putting = Putting {
+                let putting = ItemContent {
                     event_key,
                     value: found.value.unwrap_or_default(),
                     text: found.text,
@@ -413,18 +413,18 @@ impl Engine {
     }
 
     /// Returns an existing item's metadata without its value.
-    async fn item_kept(
+    async fn item_metadata(
         &self,
         namespace: &Namespace,
         name: &ItemName,
         now: TimestampMicros,
-    ) -> Result<Option<Kept>, ItemsError> {
+    ) -> Result<Option<ItemMetadata>, ItemsError> {
         let (namespace, name) = (namespace.clone(), name.clone());
         let read = |engine: Self| async move {
             let found = engine.inner.newest_of_item(&namespace, &name).await?;
             Ok::<_, ReadError>(found.map(|(_, kept)| kept).filter(|kept| kept.is_live(now)))
         };
-        Ok(self.on(Lane::Short, read).await?)
+        Ok(self.on(PriorityClass::Short, read).await?)
     }
 
     /// Returns the log position up to which everything is published.

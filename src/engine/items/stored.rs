@@ -26,7 +26,7 @@ const TTL_MS: &str = "ttl_ms";
 
 /// An item's metadata, from its event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct ItemMetadata {
     pub(crate) at: EventRef,
     pub(crate) created_at: TimestampMicros,
     pub(crate) updated_at: TimestampMicros,
@@ -34,7 +34,7 @@ pub(super) struct Kept {
     pub(crate) expires_at: Option<TimestampMicros>,
 }
 
-impl Kept {
+impl ItemMetadata {
     /// Decodes the metadata from a header and tags; `None` if the event deletes an item, was
     /// erased, or is not an item's.
     pub(crate) fn of(record: &Record, found_by: &Bytes) -> Option<Self> {
@@ -69,7 +69,7 @@ impl Kept {
 }
 
 /// The content of an event that puts an item.
-pub(super) struct Putting<'a> {
+pub(super) struct ItemContent<'a> {
     pub(crate) event_key: &'a str,
     pub(crate) value: Bytes,
     /// The text that searches match.
@@ -81,7 +81,7 @@ pub(super) struct Putting<'a> {
     pub(crate) updated_at: Option<TimestampMicros>,
 }
 
-impl Putting<'_> {
+impl ItemContent<'_> {
     pub(crate) fn event(self, conversation: ConversationId) -> NewEvent {
         let mut attributes = BTreeMap::new();
         let mut note = |name: &str, number: Option<i64>| {

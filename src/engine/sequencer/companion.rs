@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{EngineSequencer, Stop, WriteRequest};
-use crate::{error::AppendError, prepare::Prepared, pseudonyms::Pseudonyms};
-use treering_domain::{AppendCommand, Cause, Decided, NewEvent, Placed, with_causes};
+use super::{EngineSequencer, RequestStop, WriteRequest};
+use crate::{error::AppendError, prepare::ValidatedBatch, pseudonyms::Pseudonyms};
+use treering_domain::{AcceptedBatch, AppendCommand, Cause, NewEvent, SequencedEvent, with_causes};
 use treering_proto::body::EncodedBody;
 
 /// Makes a second batch from the events of a batch and their decided places. Both are appended, or
@@ -12,7 +12,8 @@ use treering_proto::body::EncodedBody;
 #[derive(Clone)]
 pub struct Companion(Arc<MakeCompanion>);
 
-type MakeCompanion = dyn Fn(&[NewEvent<EncodedBody>], &[Placed]) -> AppendCommand + Send + Sync;
+type MakeCompanion =
+    dyn Fn(&[NewEvent<EncodedBody>], &[SequencedEvent]) -> AppendCommand + Send + Sync;
 
 impl std::fmt::Debug for Companion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -24,7 +25,10 @@ impl Companion {
     /// Creates a companion from a function. The batch that it makes must neither fork nor compact.
     /// A batch without events is ignored.
     pub fn new(
-        make: impl Fn(&[NewEvent<EncodedBody>], &[Placed]) -> AppendCommand + Send + Sync + 'static,
+        make: impl Fn(&[NewEvent<EncodedBody>], &[SequencedEvent]) -> AppendCommand
+        + Send
+        + Sync
+        + 'static,
     ) -> Self {
         Self(Arc::new(make))
     }
@@ -33,7 +37,7 @@ impl Companion {
     pub(crate) fn with_pseudonyms(self, pseudonyms: Pseudonyms) -> Self {
         Self::new(move |events, placed| {
             let mut command = (self.0)(events, placed);
-            pseudonyms.disguise(&mut command);
+            pseudonyms.pseudonymize(&mut command);
             command
         })
     }
@@ -44,8 +48,8 @@ impl EngineSequencer {
     pub(super) fn decide_companion(
         &mut self,
         request: &WriteRequest,
-        decided: &Decided,
-    ) -> Result<Option<(WriteRequest, Decided)>, AppendError> {
+        decided: &AcceptedBatch,
+    ) -> Result<Option<(WriteRequest, AcceptedBatch)>, AppendError> {
         let Some(companion) = &request.companion else {
             return Ok(None);
         };
@@ -58,13 +62,13 @@ impl EngineSequencer {
                 "the event that belongs to the batch was refused, so nothing was appended: {why}"
             )),
         };
-        let prepared = Prepared::new(command, &self.limits)
+        let prepared = ValidatedBatch::new(command, &self.limits)
             .map_err(|error| refused(with_causes(&error).to_string()))?;
-        let mut request = WriteRequest::bare(prepared, self.erasures);
+        let mut request = WriteRequest::without_lookups(prepared, self.erasures);
         match self.decide(&mut request) {
             Ok(decided) => Ok(Some((request, decided))),
-            Err(Stop::Failed(error)) => Err(refused(with_causes(&error).to_string())),
-            Err(Stop::Needs(_) | Stop::LookAgain) => {
+            Err(RequestStop::Failed(error)) => Err(refused(with_causes(&error).to_string())),
+            Err(RequestStop::MissingData(_) | RequestStop::Retry) => {
                 Err(refused("it needs events of the past".to_owned()))
             }
         }

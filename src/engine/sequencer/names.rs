@@ -1,10 +1,10 @@
 //! The names of a batch's events: chosen ids, idempotency keys, and expectations on the newest
 //! event with a key.
 
-use super::{EngineSequencer, Stop, WriteRequest};
+use super::{EngineSequencer, RequestStop, WriteRequest};
 use crate::{
     error::AppendError,
-    recent::{EventWithId, KnownEvents, Names, key_in_views},
+    unpublished_names::{EventWithId, KnownEvents, Names, key_in_projections},
 };
 use treering_domain::{NewestWithKey, Rejection, Rule, Tags, TimestampMicros};
 use treering_log::Record;
@@ -31,7 +31,7 @@ impl EngineSequencer {
             return Ok(found.cloned());
         }
         let key = (&command.namespace, key.as_str());
-        key_in_views(&self.cache.views(), key, &self.recent, now)
+        key_in_projections(&self.cache.projections(), key, &self.recent, now)
     }
 
     /// Removes already stored events from a batch and returns them.
@@ -39,13 +39,13 @@ impl EngineSequencer {
         &self,
         request: &mut WriteRequest,
         now: TimestampMicros,
-    ) -> Result<KnownEvents, Stop> {
+    ) -> Result<KnownEvents, RequestStop> {
         if !request.prepared.has_names() {
             return Ok(Vec::new());
         }
         let names = self.recent.names(&request.prepared, &request.names, now);
-        match names.map_err(Stop::Failed)? {
-            Names::LookAgain => Err(Stop::LookAgain),
+        match names.map_err(RequestStop::Failed)? {
+            Names::Retry => Err(RequestStop::Retry),
             Names::Known(known) => {
                 let places: Vec<usize> = known.iter().map(|(own, _)| *own).collect();
                 request.prepared.skip(&places);
@@ -55,7 +55,7 @@ impl EngineSequencer {
     }
 
     /// Checks the expectations on the newest event with each key.
-    pub(super) fn check_expected_keys(&self, request: &WriteRequest) -> Result<(), Stop> {
+    pub(super) fn check_expected_keys(&self, request: &WriteRequest) -> Result<(), RequestStop> {
         let command = &request.prepared.command;
         for (index, wanted) in command.expected_keys.iter().enumerate() {
             let conversation = command.namespace.key(wanted.conversation);
@@ -71,14 +71,14 @@ impl EngineSequencer {
                             .map(ToString::to_string)
                             .unwrap_or_default(),
                     };
-                    return Err(Stop::Failed(Rejection::batch(rule).into()));
+                    return Err(RequestStop::Failed(Rejection::batch(rule).into()));
                 }
                 Some(Some(branch)) => {
                     let looked_up = (request.names.reached, request.names.newest.get(index));
                     let newest =
                         self.recent
                             .newest((&command.namespace, wanted), branch.id, looked_up);
-                    newest.map_err(|_| Stop::LookAgain)?
+                    newest.map_err(|_| RequestStop::Retry)?
                 }
             };
             let expected = wanted.expected;
@@ -88,7 +88,7 @@ impl EngineSequencer {
                     expected,
                     actual,
                 };
-                return Err(Stop::Failed(Rejection::batch(rule).into()));
+                return Err(RequestStop::Failed(Rejection::batch(rule).into()));
             }
         }
         Ok(())

@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::{
     SOURCE, blocks,
     boundary::Boundary,
+    branches::{self, places},
     line::{LineForm, SessionLine},
-    place::{self, places},
     render::{self, TYPE_PREFIX},
-    shown,
+    visible_lines,
 };
 use crate::{
     ImportedConversation, Oddity, canonical,
@@ -35,12 +35,12 @@ pub(super) struct Child {
     pub(super) agent: String,
     pub(super) prompt: String,
     /// Set when the call is found.
-    pub(super) asked_by: Option<AskedBy>,
+    pub(super) asked_by: Option<StartingCall>,
 }
 
 /// The call that started a side chain.
 #[derive(Clone)]
-pub(super) struct AskedBy {
+pub(super) struct StartingCall {
     pub(super) branch: BranchId,
     pub(super) revision: Revision,
     pub(super) call_id: String,
@@ -56,7 +56,7 @@ impl Child {
     }
 }
 
-impl Default for AskedBy {
+impl Default for StartingCall {
     /// Returns the start of the session, for a side chain whose call is unknown.
     fn default() -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Default for AskedBy {
     }
 }
 
-impl AskedBy {
+impl StartingCall {
     pub(super) fn parent_ref(&self, conversation: ConversationId) -> ParentRef {
         ParentRef {
             conversation,
@@ -133,7 +133,7 @@ pub(super) fn convert(
 /// Returns the parent that the first line names, if any; it is not in this file.
 fn follows(lines: &[SessionLine]) -> Option<String> {
     let first = lines.iter().find(|line| !line.text_of("uuid").is_empty())?;
-    place::parent_of(first).map(str::to_owned)
+    branches::parent_of(first).map(str::to_owned)
 }
 
 /// Returns the model of an assistant line. Notices of the tool name a placeholder that is not a
@@ -247,7 +247,7 @@ impl Converter {
 
     /// Converts a line beside the steps. If the model saw its content, it becomes a message.
     fn beside(&mut self, branch: BranchIndex, line: &SessionLine) {
-        let Some(parts) = shown::parts(line) else {
+        let Some(parts) = visible_lines::parts(line) else {
             return self.keep_as_custom(branch, line);
         };
         let message = MessageAppended {
@@ -274,7 +274,7 @@ impl Converter {
         if child.asked_by.is_some() {
             return;
         }
-        child.asked_by = Some(AskedBy {
+        child.asked_by = Some(StartingCall {
             branch: self.transcript.branch_id(branch),
             revision: request,
             call_id: call_id.to_owned(),
@@ -423,7 +423,7 @@ impl Converter {
             self.transcript.push(branch, body);
             return;
         };
-        let asked_by = AskedBy {
+        let asked_by = StartingCall {
             branch: self.transcript.branch_id(branch),
             revision: self
                 .transcript

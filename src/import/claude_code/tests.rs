@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{resumed::NO_RESULT, *};
+use super::{resume::NO_RESULT, *};
 use crate::{
     plan,
     stored::{assert_legal, stored},
@@ -1217,7 +1217,7 @@ proptest! {
 
 /// Returns a session as it is written for resuming.
 fn resumed(events: &[StoredEvent]) -> Vec<String> {
-    let resumed = Resumed {
+    let resumed = ResumeTarget {
         session: uuid::Uuid::from_u128(9),
         cwd: "/home/dev",
         title: "again",

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::{format::Format, growing::*, session::ToolSession};
+use crate::{format::Format, session::ToolSession, session_properties::*};
 use treering_domain::{ContentPart, EventBody};
 
 fn line(kind: &str, payload: Value) -> Value {

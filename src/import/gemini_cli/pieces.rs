@@ -71,7 +71,7 @@ fn is_message(value: &Value) -> bool {
 
 /// Returns the pieces of all records, and their tree.
 pub(super) fn take_apart(records: &[Record]) -> (Vec<Piece>, Tree) {
-    let mut apart = Apart::default();
+    let mut apart = SessionReader::default();
     for record in records {
         apart.record(record);
     }
@@ -79,7 +79,7 @@ pub(super) fn take_apart(records: &[Record]) -> (Vec<Piece>, Tree) {
 }
 
 /// State of a message.
-struct Known {
+struct MessageState {
     /// Its latest version.
     value: Value,
     /// Its first piece.
@@ -92,11 +92,11 @@ struct Known {
 }
 
 #[derive(Default)]
-struct Apart {
+struct SessionReader {
     pieces: Vec<Piece>,
     tree: Tree,
     /// By id; without messages that were taken back.
-    known: HashMap<String, Known>,
+    known: HashMap<String, MessageState>,
     /// The ids in order.
     order: Vec<String>,
     /// The last piece of the current branch.
@@ -105,7 +105,7 @@ struct Apart {
     back_to: Option<Option<usize>>,
 }
 
-impl Apart {
+impl SessionReader {
     fn record(&mut self, record: &Record) {
         let value = &record.value;
         if let Some(id) = value["$rewindTo"].as_str() {
@@ -188,7 +188,7 @@ impl Apart {
         }
         let after = self.back_to.unwrap_or(self.last);
         let at = self.push(Kind::Message, &message["timestamp"], Record::of(said));
-        let known = Known {
+        let known = MessageState {
             value: message.clone(),
             at,
             after,
@@ -319,14 +319,14 @@ impl Apart {
             let Some(id) = message["id"].as_str() else {
                 continue;
             };
-            let known = before.remove(id).map(|known| Known {
+            let known = before.remove(id).map(|known| MessageState {
                 value: message.clone(),
                 ..known
             });
             let known = match known {
                 Some(known) => known,
                 // The checkpoint's record already contains new messages.
-                None if is_compaction => Known {
+                None if is_compaction => MessageState {
                     value: message.clone(),
                     at,
                     after: Some(at),

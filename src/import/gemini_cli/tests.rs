@@ -2,9 +2,9 @@ use serde_json::{Value, json};
 
 use crate::{
     format::Format,
-    growing::*,
     plan,
     session::ToolSession,
+    session_properties::*,
     source::LineSource,
     stored::{assert_legal, stored},
 };

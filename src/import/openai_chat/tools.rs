@@ -7,7 +7,7 @@ use treering_domain::{JsonText, ToolDefinition, limits::SHORT_TEXT_BYTES_MAX};
 
 /// A tool in the form of Chat Completions. Other providers omit the wrapper.
 #[derive(Deserialize)]
-struct Wrapped<'a> {
+struct WrappedTool<'a> {
     #[serde(borrow)]
     function: Function<'a>,
 }
@@ -27,7 +27,7 @@ pub(super) fn read(tools: &RawValue) -> Vec<ToolDefinition> {
 }
 
 fn definition(tool: &RawValue) -> Option<ToolDefinition> {
-    let wrapped: Option<Wrapped<'_>> = serde_json::from_str(tool.get()).ok();
+    let wrapped: Option<WrappedTool<'_>> = serde_json::from_str(tool.get()).ok();
     let function = match wrapped {
         Some(wrapped) => wrapped.function,
         None => serde_json::from_str(tool.get()).ok()?,

@@ -3,13 +3,13 @@
 use serde_json::Value;
 
 use super::is_compaction;
-use crate::tree::{Parent, Told, Tree};
+use crate::tree::{MessageRole, Parent, Tree};
 
 /// A message without `x.parent` follows the previous one. So does one whose parent is missing or
 /// null: lists are cut and joined, and a missing part is no reason to drop the remaining history.
 ///
 /// Of two children of a message, the later one begins a branch, unless it has no children and
-/// cannot be one ([`Tellings::of`]).
+/// cannot be one ([`LeafPlacement::of`]).
 pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
     let messages: Vec<&Value> = messages.collect();
     let last_child = last_children(&messages);
@@ -34,7 +34,7 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
         let goes_on = tip == parent || tree.goes_on(parent, this, |at| told(messages[at]));
         // Local commands stay on the branch: a later message could show that they have no children,
         // and a session that grew would then contain them twice.
-        if goes_on && (this == Told::Local || !is_passed) {
+        if goes_on && (this == MessageRole::Local || !is_passed) {
             tree.continues(branch, link);
             continue;
         }
@@ -48,10 +48,10 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
             }
             && !tree.is_answered(parent, |at| messages[at]["role"] == "assistant");
         let telling =
-            (is_passed || is_inside).then(|| Tellings::of(&messages, &tree, index, parent));
+            (is_passed || is_inside).then(|| LeafPlacement::of(&messages, &tree, index, parent));
         match telling.flatten() {
-            Some(Tellings::Inside) => tree.joins(branch),
-            Some(Tellings::Beside) => tree.beside(branch),
+            Some(LeafPlacement::Inside) => tree.joins(branch),
+            Some(LeafPlacement::Beside) => tree.beside(branch),
             None if goes_on => tree.continues(branch, link),
             None => tree.forks(Some(parent)),
         }
@@ -60,12 +60,12 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
 }
 
 /// Classifies a message for the tree.
-fn told(message: &Value) -> Told {
+fn told(message: &Value) -> MessageRole {
     if is_compaction(message) {
-        return Told::Compaction;
+        return MessageRole::Compaction;
     }
     if message["role"] != "user" {
-        return Told::Said;
+        return MessageRole::Said;
     }
     // This runs for every message, so nothing is copied.
     let content = &message["content"];
@@ -74,7 +74,7 @@ fn told(message: &Value) -> Told {
         parts.find_map(|part| part["text"].as_str())
     };
     let first = content.as_str().or_else(in_parts);
-    first.map_or(Told::Said, Told::of_user)
+    first.map_or(MessageRole::Said, MessageRole::of_user)
 }
 
 /// Returns the earlier message that a message names as its parent.
@@ -106,7 +106,7 @@ fn last_children(messages: &[&Value]) -> Vec<Option<usize>> {
 
 /// How to treat a message without children when its branch continues without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tellings {
+enum LeafPlacement {
     /// A part of the branch: the only result of a call, or what the user said while calls ran. The
     /// model saw both, and nobody forks inside a batch of calls.
     Inside,
@@ -114,7 +114,7 @@ enum Tellings {
     Beside,
 }
 
-impl Tellings {
+impl LeafPlacement {
     fn of(messages: &[&Value], tree: &Tree, index: usize, parent: usize) -> Option<Self> {
         /// Most messages between a call and its result.
         const BACK: usize = 64;
@@ -168,10 +168,10 @@ mod tests {
     use crate::{
         source::LineSource,
         transcript::BranchIndex,
-        tree::{Node, Place},
+        tree::{Attachment, Node},
     };
 
-    fn drawn(parents: &[Value]) -> Vec<(usize, Place)> {
+    fn drawn(parents: &[Value]) -> Vec<(usize, Attachment)> {
         let messages: Vec<_> = parents
             .iter()
             .map(|parent| match parent {
@@ -189,7 +189,7 @@ mod tests {
     // beginning, so that the model lost all history before it.
     #[test]
     fn first_child_continues_and_others_fork() {
-        use Place::*;
+        use Attachment::*;
         let none = json!("none");
         assert_eq!(
             drawn(&[
@@ -234,7 +234,7 @@ mod tests {
         let boundary = json!({"role": "system", "x": {"parent": null, "compact_boundary": {}}});
         let first = json!({"role": "user", "x": {"parent": null}});
         let tree = places([first, boundary].iter());
-        assert_eq!(tree.nodes[1].place, Place::Continues);
+        assert_eq!(tree.nodes[1].place, Attachment::Continues);
     }
 
     fn asks(parent: Option<usize>, ids: &[&str]) -> Value {
@@ -353,7 +353,8 @@ mod tests {
             let whole: Vec<_> = places(messages.iter()).nodes.iter().map(place).collect();
             let ends = (1..messages.len()).step_by(1 + messages.len() / 64);
             // Sessions end in commands more often than elsewhere.
-            let local = (1..messages.len()).filter(|at| told(&messages[at - 1]) == Told::Local);
+            let local =
+                (1..messages.len()).filter(|at| told(&messages[at - 1]) == MessageRole::Local);
             for end in ends.chain(local) {
                 cuts += 1;
                 let early: Vec<_> = places(messages[..end].iter())

@@ -17,7 +17,7 @@ use super::{
         source::{LINE_BYTES_MAX, open_regular},
         whole_lines::{SESSION_BYTES_MAX, SessionFault},
     },
-    read::Whole,
+    read::SessionDocument,
 };
 
 /// How long to wait for a writer that has locked the database.
@@ -222,7 +222,11 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn whole(reading: &Connection, schema: &Schema, session: Value) -> rusqlite::Result<Whole> {
+fn whole(
+    reading: &Connection,
+    schema: &Schema,
+    session: Value,
+) -> rusqlite::Result<SessionDocument> {
     let id = session["id"].as_str().unwrap_or_default().to_owned();
     let of_session = |table: &str| rows(reading, table, Some(&id));
     let mut parts: HashMap<String, Vec<Value>> = HashMap::new();
@@ -250,7 +254,7 @@ fn whole(reading: &Connection, schema: &Schema, session: Value) -> rusqlite::Res
         mend(&mut info, created, completed);
         json!({"info": info, "parts": own.or(inside).unwrap_or_else(|| json!([]))})
     });
-    Ok(Whole {
+    Ok(SessionDocument {
         name: id,
         messages: messages.collect(),
         session: described(session),

@@ -17,13 +17,13 @@ use super::super::{
 };
 
 /// A session under construction: its own fields, and its messages with their parts.
-pub(super) struct Whole {
+pub(super) struct SessionDocument {
     pub(super) name: String,
     pub(super) session: Value,
     pub(super) messages: Vec<Value>,
 }
 
-impl Whole {
+impl SessionDocument {
     /// Returns the session as lines, without a last answer that is still being written; `file` is
     /// its file.
     pub(super) fn session(mut self, file: &Path) -> ToolSession {
@@ -85,12 +85,12 @@ pub fn read_file(path: &Path, source: LineSource) -> Result<ToolSession, Session
         });
     };
     let whole = match value["messages"].as_array() {
-        Some(messages) => Whole {
+        Some(messages) => SessionDocument {
             name,
             session: value["info"].clone(),
             messages: messages.clone(),
         },
-        None => Whole {
+        None => SessionDocument {
             messages: stored_messages(path, &value, &mut left)?,
             session: value,
             name,
@@ -106,7 +106,7 @@ fn stored_messages(
     left: &mut usize,
 ) -> Result<Vec<Value>, SessionFault> {
     let id = session["id"].as_str().unwrap_or_default();
-    let Some(places) = Places::of(file, id) else {
+    let Some(places) = SessionPaths::of(file, id) else {
         return Ok(Vec::new());
     };
     let mut messages = Vec::new();
@@ -119,14 +119,14 @@ fn stored_messages(
 }
 
 /// Locations of a session's messages and their parts.
-struct Places {
+struct SessionPaths {
     /// The folder that contains everything.
     storage: PathBuf,
     messages: PathBuf,
     parts: PathBuf,
 }
 
-impl Places {
+impl SessionPaths {
     /// Finds the locations from the session's file: `session/PROJECT/ID.json`, or in older versions
     /// `session/info/ID.json`.
     fn of(file: &Path, id: &str) -> Option<Self> {

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 
 use super::{is_its_database, is_read_with_session, read_database, read_file, sessions_of};
-use crate::{format::Format, growing::*, session::ToolSession, source::LineSource};
+use crate::{format::Format, session::ToolSession, session_properties::*, source::LineSource};
 use treering_domain::EventBody;
 
 const AT: u64 = 1_772_359_200_000;

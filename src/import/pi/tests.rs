@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::{format::Format, growing::*, session::ToolSession};
+use crate::{format::Format, session::ToolSession, session_properties::*};
 use treering_domain::{EventBody, TimestampMicros};
 
 fn entry(id: &str, parent: Option<&str>, mut fields: Value) -> Value {

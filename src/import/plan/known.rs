@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::is_step;
-use crate::{claude_code, codex, gemini_cli, kept::is_record, openai_chat, opencode, pi};
+use crate::{claude_code, codex, gemini_cli, openai_chat, opencode, pi, remainder::is_record};
 use treering_domain::{
     BranchId, BranchName, CompactionTrigger, Custom, EventBody, EventKind, JsonText,
     MessageAppended, NewEvent, Revision, StoredEvent, TimestampMicros, ToolCallRequested,
@@ -16,7 +16,7 @@ use treering_domain::{
 use treering_proto::body;
 
 /// A stored branch.
-pub(super) struct Line {
+pub(super) struct StoredBranch {
     pub(super) id: BranchId,
     pub(super) name: BranchName,
     pub(super) archived: bool,
@@ -26,7 +26,7 @@ pub(super) struct Line {
     root: Revision,
 }
 
-impl Line {
+impl StoredBranch {
     pub(super) fn forked(id: BranchId, name: BranchName, root: Revision) -> Self {
         Self {
             id,
@@ -54,8 +54,8 @@ impl Line {
     }
 }
 
-pub(super) struct Known<'a> {
-    pub(super) lines: Vec<Line>,
+pub(super) struct StoredConversation<'a> {
+    pub(super) lines: Vec<StoredBranch>,
     line_of_branch: HashMap<BranchId, usize>,
     /// By revision: the event, the index of its line, and its predecessor.
     events: BTreeMap<Revision, (&'a StoredEvent, usize, Revision)>,
@@ -73,10 +73,10 @@ pub(super) struct Known<'a> {
     pub(super) has_odd_arguments: bool,
 }
 
-impl<'a> Known<'a> {
+impl<'a> StoredConversation<'a> {
     /// Reads the stored events: all events of the conversation in revision order.
     pub(super) fn read(stored: &'a [StoredEvent]) -> Self {
-        let main = Line::forked(BranchId::MAIN, BranchName::default(), Revision::NONE);
+        let main = StoredBranch::forked(BranchId::MAIN, BranchName::default(), Revision::NONE);
         let mut known = Self {
             lines: vec![main],
             line_of_branch: HashMap::from([(BranchId::MAIN, 0)]),
@@ -138,7 +138,7 @@ impl<'a> Known<'a> {
         let root = self.lines[parent].tip_at(forked.fork_revision);
         let id = event.header.branch;
         self.line_of_branch.insert(id, self.lines.len());
-        self.lines.push(Line::forked(id, forked.name, root));
+        self.lines.push(StoredBranch::forked(id, forked.name, root));
     }
 
     /// Returns the event after `revision` that equals `new`, with its line. Each event is returned

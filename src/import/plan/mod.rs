@@ -14,7 +14,7 @@ use std::{
 
 use super::{ImportedConversation, openai_chat::shortened};
 pub use batches::batches;
-use known::{Known, Line, decode};
+use known::{StoredBranch, StoredConversation, decode};
 use treering_domain::TIMES_LABEL;
 use treering_domain::{
     BranchForked, BranchId, BranchName, ConversationChanged, ConversationId, EventBody, EventKind,
@@ -28,14 +28,14 @@ pub struct Plan {
     /// The new events, to be appended after the last stored revision. Empty: everything is stored.
     pub events: Vec<NewEvent>,
     /// Branches that had to be opened because the stored history continues differently.
-    pub parted: Vec<Parted>,
+    pub parted: Vec<DivergedBranch>,
     /// By imported revision, from 1: the branch and revision in the store.
     places: Vec<(BranchId, Revision)>,
 }
 
 /// A branch for a part of the source that differs from the stored history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parted {
+pub struct DivergedBranch {
     /// The name of the branch.
     pub branch: BranchName,
     /// The last common revision.
@@ -72,7 +72,7 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
     }
     let mut merge = Merge {
         conversation: imported.conversation,
-        known: Known::read(stored),
+        known: StoredConversation::read(stored),
         plan: Plan::default(),
         cursors: HashMap::new(),
         configs: HashMap::new(),
@@ -109,7 +109,7 @@ struct Cursor {
 
 struct Merge<'a> {
     conversation: ConversationId,
-    known: Known<'a>,
+    known: StoredConversation<'a>,
     plan: Plan,
     /// By the branch's name in the source.
     cursors: HashMap<BranchName, Cursor>,
@@ -303,7 +303,7 @@ impl Merge<'_> {
         let wanted = BranchName::new(&wanted).unwrap_or_default();
         let name = self.known.free_name(&wanted);
         if !cursor.opens {
-            self.plan.parted.push(Parted {
+            self.plan.parted.push(DivergedBranch {
                 branch: name.clone(),
                 after: cursor.after,
             });
@@ -317,7 +317,7 @@ impl Merge<'_> {
         let revision = self.next_revision();
         let id = BranchId(revision.0);
         self.push_structure(EventBody::BranchForked(forked), &name, occurred_at);
-        let line = Line::forked(id, name, cursor.after);
+        let line = StoredBranch::forked(id, name, cursor.after);
         self.known.lines.push(line);
         self.known.lines.len() - 1
     }

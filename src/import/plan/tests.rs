@@ -77,7 +77,7 @@ fn changed_history_goes_to_a_branch() {
     );
     let after = Revision(2);
     let branch = BranchName::new("changed-after-2").unwrap();
-    assert_eq!(parted.parted, [Parted { branch, after }]);
+    assert_eq!(parted.parted, [DivergedBranch { branch, after }]);
     let events = stored_after(&[&first, &short]);
     assert_eq!(plan(&events, &short).events, []);
     assert_eq!(plan(&events, &first).events, []);

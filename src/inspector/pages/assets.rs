@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use axum::response::{IntoResponse, Response};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 
-use crate::{failure::PageFailure, visit::At};
+use crate::{failure::PageFailure, request_context::PathParams};
 
 /// One style sheet: first the frame and common parts, then single pages.
 const STYLE: &str = concat!(
@@ -45,7 +45,7 @@ pub(crate) fn address(name: &str) -> String {
 ///
 /// # Errors
 /// When there is none of that name.
-pub(crate) async fn asset(At(name): At<String>) -> Result<Response, PageFailure> {
+pub(crate) async fn asset(PathParams(name): PathParams<String>) -> Result<Response, PageFailure> {
     let found = ASSETS.iter().find(|(own, _, _)| *own == name);
     let Some((_, kind, text)) = found else {
         return Err(PageFailure::none("there is no such file", ""));

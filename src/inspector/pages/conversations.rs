@@ -11,17 +11,17 @@ use crate::{
     frame::{Page, Tab},
     parts::{
         conversation::labels_of,
-        hostile::{headline, shown},
+        escape::{escape_inline, headline},
         numbers::{cell, count, things},
         pager::pager,
-        pieces::{Mood, badge, nothing},
+        pieces::{BadgeColor, badge, nothing},
         time,
     },
-    visit::{PageQuery, Visit, path_part},
+    request_context::{PageQuery, RequestContext, path_part},
 };
 use treering_present::{
     text::{happened, is_undated, printable},
-    time_arg::Moment,
+    time_arg::TimeRange,
 };
 use treering_proto::pb;
 
@@ -29,37 +29,47 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store, and when a filter cannot be parsed.
-pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
-    let filter = Filter::of(&visit.asked)?;
-    let (found, next) = list(&visit, &filter).await?;
-    let digests = visit.site.digests.of(&visit.store, &found, DIGEST_WAIT);
+pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
+    let filter = Filter::of(&request_context.asked)?;
+    let (found, next) = list(&request_context, &filter).await?;
+    let digests = request_context
+        .site
+        .digests
+        .of(&request_context.store, &found, DIGEST_WAIT);
     let digests = digests.await;
-    let sources = visit.site.sources.of(&visit.here.namespace, &found);
+    let sources = request_context
+        .site
+        .sources
+        .of(&request_context.here.namespace, &found);
     let is_whole = found
         .iter()
         .all(|summary| digests.contains_key(&summary.conversation_id));
-    let all = visit.store.admin().stats(pb::StatsRequest {}).await;
+    let all = request_context
+        .store
+        .admin()
+        .stats(pb::StatsRequest {})
+        .await;
     let all = all.ok().map(|stats| stats.into_inner().conversations);
     let body = html! {
         div.head {
             h1 { "Conversations" }
             p { span.live { "not live" } }
         }
-        (filter_form(&visit, &sources))
-        div #list data-live=(visit.link("/live")) data-part="#list"
+        (filter_form(&request_context, &sources))
+        div #list data-live=(request_context.link("/live")) data-part="#list"
             data-again[!is_whole && !found.is_empty()] {
                 p.count.dim role="status" {
                     @if let Some(all) = all { (number(&filter, found.len() as u64, next.is_some(), all)) }
                 }
             @if found.is_empty() && next.is_none() {
-                (none(&visit, all))
+                (none(&request_context, all))
             } @else {
-                (table(&visit, &found, &digests))
-                (pages(&visit, found.len(), next))
+                (table(&request_context, &found, &digests))
+                (pages(&request_context, found.len(), next))
             }
         }
     };
-    Ok(visit.page("Conversations", Tab::Conversations, body))
+    Ok(request_context.page("Conversations", Tab::Conversations, body))
 }
 
 /// Renders the number of matching conversations. With a filter, only those on this page are known;
@@ -112,7 +122,7 @@ impl Filter {
 
     fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let text = |name| asked.text(name).unwrap_or_default().to_owned();
-        let since = asked.text("since").map(str::parse::<Moment>).transpose();
+        let since = asked.text("since").map(str::parse::<TimeRange>).transpose();
         let since = since.map_err(|takes| PageFailure::asked("`since` is invalid", takes))?;
         let labels = asked.texts("label").map(|label| {
             let pair = label.split_once('=');
@@ -133,7 +143,7 @@ impl Filter {
                 Some("no") => Some(false),
                 _ => None,
             },
-            since: since.map(Moment::beginning),
+            since: since.map(TimeRange::beginning),
             order: match asked.one_of("sort", &["created", "oldest"])? {
                 Some("created") => Order::Created,
                 Some("oldest") => Order::Oldest,
@@ -165,13 +175,13 @@ impl Filter {
 /// Returns a page and the token of the next. The store tests a limited number at a time, so it is
 /// queried several times when few match.
 async fn list(
-    visit: &Visit,
+    request_context: &RequestContext,
     filter: &Filter,
 ) -> Result<(Vec<pb::ConversationSummary>, Option<String>), PageFailure> {
     let (mut found, mut token) = (Vec::new(), filter.page_token.clone());
     for _ in 0..PAGES_LOOKED_AT {
         let request = filter.request(token);
-        let answer = visit.store.conversations().list(request).await?;
+        let answer = request_context.store.conversations().list(request).await?;
         let page = answer.into_inner();
         found.extend(page.conversations);
         token = page.next_page_token;
@@ -183,10 +193,10 @@ async fn list(
     Ok((found, Some(token).filter(|token| !token.is_empty())))
 }
 
-fn filter_form(visit: &Visit, sources: &[String]) -> Markup {
-    let value = |name| visit.asked.text(name).unwrap_or_default();
+fn filter_form(request_context: &RequestContext, sources: &[String]) -> Markup {
+    let value = |name| request_context.asked.text(name).unwrap_or_default();
     html! {
-        form.filters method="get" action=(visit.link("/")) data-instant="#list" {
+        form.filters method="get" action=(request_context.link("/")) data-instant="#list" {
             label.grow { "Title has"
                 input type="search" name="title" value=(value("title")) autocomplete="off";
             }
@@ -223,7 +233,7 @@ fn select(name: &str, word: &str, value: &str, options: &[(&str, &str)]) -> Mark
 }
 
 fn table(
-    visit: &Visit,
+    request_context: &RequestContext,
     found: &[pb::ConversationSummary],
     digests: &HashMap<String, Digest>,
 ) -> Markup {
@@ -241,7 +251,7 @@ fn table(
                 } }
                 tbody {
                     @for summary in found {
-                        (row(visit, summary, digests.get(&summary.conversation_id)))
+                        (row(request_context, summary, digests.get(&summary.conversation_id)))
                     }
                 }
             }
@@ -249,14 +259,18 @@ fn table(
     }
 }
 
-fn row(visit: &Visit, summary: &pb::ConversationSummary, digest: Option<&Digest>) -> Markup {
+fn row(
+    request_context: &RequestContext,
+    summary: &pb::ConversationSummary,
+    digest: Option<&Digest>,
+) -> Markup {
     let id = &summary.conversation_id;
-    let address = visit.link(&format!("/c/{}", path_part(id)));
+    let address = request_context.link(&format!("/c/{}", path_part(id)));
     html! {
         tr #{ "c-" (id) } data-item {
             td.what {
                 a.title href=(address) data-open { (title(summary, digest)) }
-                div.meta { (meta(visit, summary)) }
+                div.meta { (meta(request_context, summary)) }
             }
             @match digest {
                 Some(digest) => {
@@ -285,37 +299,37 @@ fn title(summary: &pb::ConversationSummary, digest: Option<&Digest>) -> Markup {
     }
 }
 
-fn meta(visit: &Visit, summary: &pb::ConversationSummary) -> Markup {
+fn meta(request_context: &RequestContext, summary: &pb::ConversationSummary) -> Markup {
     let model = summary
         .config
         .as_ref()
         .map(|config| config.model_id.as_str());
     let labels = labels_of(summary);
     html! {
-        @if !summary.source.is_empty() { span.label { (shown(&summary.source)) } " " }
+        @if !summary.source.is_empty() { span.label { (escape_inline(&summary.source)) } " " }
         @if let Some(model) = model.filter(|model| !model.is_empty()) {
-            span.mono.model { (shown(model)) } " "
+            span.mono.model { (escape_inline(model)) } " "
         }
         @if summary.parent.is_some() {
-            (badge(Mood::Plain, if summary.shares_history { "fork" } else { "sub-agent" })) " "
+            (badge(BadgeColor::Plain, if summary.shares_history { "fork" } else { "sub-agent" })) " "
         }
-        @if summary.sealed { (badge(Mood::Plain, "sealed")) " " }
-        @if summary.damage.is_some() { (badge(Mood::Bad, "damaged")) " " }
+        @if summary.sealed { (badge(BadgeColor::Plain, "sealed")) " " }
+        @if summary.damage.is_some() { (badge(BadgeColor::Bad, "damaged")) " " }
         @for (name, value) in labels.iter().take(LABELS_SHOWN) {
             @let pair = format!("{name}={value}");
-            a.label href={ (visit.link("/")) "?" (visit.asked.with("label", Some(&pair), &["page"])) }
-                title=(printable(&pair)) { (shown(&pair)) } " "
+            a.label href={ (request_context.link("/")) "?" (request_context.asked.with("label", Some(&pair), &["page"])) }
+                title=(printable(&pair)) { (escape_inline(&pair)) } " "
         }
         @if labels.len() > LABELS_SHOWN { span.dim { "+" (labels.len() - LABELS_SHOWN) } }
     }
 }
 
-fn pages(visit: &Visit, shown: usize, next: Option<String>) -> Markup {
+fn pages(request_context: &RequestContext, shown: usize, next: Option<String>) -> Markup {
     let to = |page: Option<&str>| {
-        let query = visit.asked.with("page", page, &[]);
-        format!("{}?{query}", visit.link("/"))
+        let query = request_context.asked.with("page", page, &[]);
+        format!("{}?{query}", request_context.link("/"))
     };
-    let is_first = visit.asked.text("page").is_none();
+    let is_first = request_context.asked.text("page").is_none();
     let first = (!is_first).then(|| (to(None), "first page"));
     let next = next.as_deref().map(|next| (to(Some(next)), "next page"));
     if first.is_none() && next.is_none() {
@@ -328,7 +342,7 @@ fn pages(visit: &Visit, shown: usize, next: Option<String>) -> Markup {
     )
 }
 
-fn none(visit: &Visit, all: Option<u64>) -> Markup {
+fn none(request_context: &RequestContext, all: Option<u64>) -> Markup {
     match all {
         Some(0) => nothing(
             "This namespace has no conversations yet.",
@@ -340,8 +354,8 @@ fn none(visit: &Visit, all: Option<u64>) -> Markup {
         _ => nothing(
             "No conversation matches.",
             &html! {
-                @if visit.asked.text("source").is_some() { "A source must match completely: " code { "swe-agent" } ", not " code { "swe" } ". " }
-                a href=(visit.link("/")) { "Show all conversations" }
+                @if request_context.asked.text("source").is_some() { "A source must match completely: " code { "swe-agent" } ", not " code { "swe" } ". " }
+                a href=(request_context.link("/")) { "Show all conversations" }
             },
         ),
     }

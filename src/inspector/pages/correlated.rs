@@ -7,8 +7,8 @@ use crate::{
     bounds::EVENTS,
     failure::PageFailure,
     frame::{Page, Tab},
-    parts::{hostile::shown, numbers::things, pieces::nothing, time},
-    visit::{Visit, path_part},
+    parts::{escape::escape_inline, numbers::things, pieces::nothing, time},
+    request_context::{RequestContext, path_part},
 };
 use treering_present::json::kind_name;
 use treering_proto::pb;
@@ -17,8 +17,8 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
-    let Some(id) = visit.asked.text("id") else {
+pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
+    let Some(id) = request_context.asked.text("id") else {
         return Err(PageFailure::asked(
             "the correlation id is missing",
             "follow the link of an event",
@@ -35,7 +35,12 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
         headers_only: true,
         ..Default::default()
     };
-    let mut answers = visit.store.events().read(request).await?.into_inner();
+    let mut answers = request_context
+        .store
+        .events()
+        .read(request)
+        .await?
+        .into_inner();
     let (mut events, mut is_whole) = (Vec::new(), true);
     while let Some(answer) = answers.next().await {
         let answer = answer?;
@@ -44,7 +49,7 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     }
     is_whole &= (events.len() as u64) < EVENTS;
     let body = html! {
-        h1 { "Correlation " span.mono { (shown(id)) } }
+        h1 { "Correlation " span.mono { (escape_inline(id)) } }
         p.dim {
             (things(events.len() as u64, "event", "events")) ", newest first"
             @if !is_whole { "; older events were not searched" }
@@ -58,12 +63,12 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
                     @for event in &events {
                         tr data-item {
                             td.mono {
-                                a href=(visit.link(&format!("/c/{}/e/{}", path_part(&event.conversation_id), event.revision))) data-open {
-                                    (shown(&event.conversation_id)) "#" (event.revision)
+                                a href=(request_context.link(&format!("/c/{}/e/{}", path_part(&event.conversation_id), event.revision))) data-open {
+                                    (escape_inline(&event.conversation_id)) "#" (event.revision)
                                 }
                             }
                             td { (kind_name(event.kind)) }
-                            td { (shown(&event.actor)) }
+                            td { (escape_inline(&event.actor)) }
                             td.number { (time::moment(event.recorded_at.as_ref())) }
                         }
                     }
@@ -71,5 +76,5 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
             } }
         }
     };
-    Ok(visit.page("Correlation", Tab::None, body))
+    Ok(request_context.page("Correlation", Tab::None, body))
 }

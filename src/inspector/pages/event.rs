@@ -9,21 +9,21 @@ use crate::{
     frame::Tab,
     pages::call,
     parts::{
-        hostile::{block, fitting, headline, shown},
+        escape::{block, escape_inline, fitting, headline},
         json::pretty,
         numbers::{count, size},
-        pieces::{Mood, badge},
+        pieces::{BadgeColor, badge},
         place::moment,
         time,
     },
-    recorded::{Piece, TextPart, TextPlace},
+    recorded_text::{Piece, TextPart, TextPlace},
+    request_context::{PathParams, RequestContext, path_part, query},
     transcript::step::deed_of,
-    visit::{At, Visit, path_part, query},
 };
 use treering_domain::hex;
 use treering_present::{
     json::{self, kind_name},
-    text::say,
+    text::describe_event,
 };
 use treering_proto::pb;
 
@@ -32,10 +32,10 @@ use treering_proto::pb;
 /// # Errors
 /// Those of the store.
 pub(crate) async fn page(
-    visit: Visit,
-    At((id, revision)): At<(String, u64)>,
+    request_context: RequestContext,
+    PathParams((id, revision)): PathParams<(String, u64)>,
 ) -> Result<Response, PageFailure> {
-    let header = find(&visit, &id, revision, true).await?;
+    let header = find(&request_context, &id, revision, true).await?;
     let place = TextPlace {
         conversation: header.conversation_id.clone(),
         branch: header.branch.clone(),
@@ -43,7 +43,7 @@ pub(crate) async fn page(
     };
     // A result may be larger than a page can show or should load.
     let text = Piece::read(
-        &visit.store,
+        &request_context.store,
         &place,
         TextPart::Bytes { first: 0 },
         EVENT_JSON_BYTES,
@@ -55,31 +55,31 @@ pub(crate) async fn page(
         .is_some_and(|piece| piece.info.total_bytes > EVENT_WHOLE_BYTES);
     let event = match is_large {
         true => header,
-        false => find(&visit, &id, revision, false).await?,
+        false => find(&request_context, &id, revision, false).await?,
     };
     let call = match is_of_call(event.kind()) {
-        true => call::of_event(&visit, &place).await,
+        true => call::of_event(&request_context, &place).await,
         false => None,
     };
-    let said = say(&event);
+    let said = describe_event(&event);
     let name = kind_name(event.kind);
     let body = html! {
         div.crumbs {
-            a href=(visit.link(&conversation(&event))) { "conversation" } " / "
-            a href=(visit.link(&in_transcript(&event))) { "in the transcript" } " / "
-            a href=(visit.link(&fork_here(&event))) { "fork here" }
+            a href=(request_context.link(&conversation(&event))) { "conversation" } " / "
+            a href=(request_context.link(&in_transcript(&event))) { "in the transcript" } " / "
+            a href=(request_context.link(&fork_here(&event))) { "fork here" }
         }
         div.head {
-            h1 { "#" (revision) " " (shown(&said.title)) }
-            p { (badge(Mood::Plain, &name)) @if event.erased { " " (badge(Mood::Bad, "erased")) } }
+            h1 { "#" (revision) " " (escape_inline(&said.title)) }
+            p { (badge(BadgeColor::Plain, &name)) @if event.erased { " " (badge(BadgeColor::Bad, "erased")) } }
         }
         section.columns {
             dl.facts.card {
-                @if let Some(call) = &call { (call_of(&visit, &event, call)) }
-                (facts(&visit, &event))
+                @if let Some(call) = &call { (call_of(&request_context, &event, call)) }
+                (facts(&request_context, &event))
             }
         }
-        @if let Some(text) = &text { (text_of(&visit, &place, text)) }
+        @if let Some(text) = &text { (text_of(&request_context, &place, text)) }
         section {
             h2 { "As JSON" }
             @if is_large {
@@ -87,9 +87,9 @@ pub(crate) async fn page(
             }
             (body_of(&event))
         }
-        (neighbours(&visit, &event))
+        (neighbours(&request_context, &event))
     };
-    let page = visit.page(&format!("#{revision} {name}"), Tab::Conversations, body);
+    let page = request_context.page(&format!("#{revision} {name}"), Tab::Conversations, body);
     Ok(page.into_response())
 }
 
@@ -97,13 +97,16 @@ pub(crate) async fn page(
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, PageFailure> {
+pub(crate) async fn by_id(
+    request_context: RequestContext,
+    PathParams(id): PathParams<String>,
+) -> Result<Redirect, PageFailure> {
     let name = pb::EventName {
         by: Some(pb::event_name::By::EventId(id)),
     };
-    let event = one(&visit, name, true).await?;
+    let event = one(&request_context, name, true).await?;
     let to = format!("/c/{}/e/{}", event.conversation_id, event.revision);
-    Ok(Redirect::to(&visit.link(&to)))
+    Ok(Redirect::to(&request_context.link(&to)))
 }
 
 /// Finds an event by its place.
@@ -111,7 +114,7 @@ pub(crate) async fn by_id(visit: Visit, At(id): At<String>) -> Result<Redirect, 
 /// # Errors
 /// Those of the store.
 pub(crate) async fn find(
-    visit: &Visit,
+    request_context: &RequestContext,
     id: &str,
     revision: u64,
     headers_only: bool,
@@ -123,11 +126,11 @@ pub(crate) async fn find(
     let name = pb::EventName {
         by: Some(pb::event_name::By::Place(place)),
     };
-    one(visit, name, headers_only).await
+    one(request_context, name, headers_only).await
 }
 
 async fn one(
-    visit: &Visit,
+    request_context: &RequestContext,
     name: pb::EventName,
     headers_only: bool,
 ) -> Result<pb::Event, PageFailure> {
@@ -135,7 +138,12 @@ async fn one(
         events: vec![name],
         headers_only,
     };
-    let answer = visit.store.events().get_many(request).await?.into_inner();
+    let answer = request_context
+        .store
+        .events()
+        .get_many(request)
+        .await?
+        .into_inner();
     let event = answer.events.into_iter().next().and_then(|got| got.event);
     event.ok_or_else(|| {
         PageFailure::none(
@@ -158,14 +166,14 @@ fn is_of_call(kind: pb::EventKind) -> bool {
 }
 
 /// Renders the call of an event, and where it was requested.
-fn call_of(visit: &Visit, event: &pb::Event, call: &pb::ToolCall) -> Markup {
+fn call_of(request_context: &RequestContext, event: &pb::Event, call: &pb::ToolCall) -> Markup {
     let id = &event.conversation_id;
-    let asked = moment(visit, id, &call.branch, call.request_revision);
+    let asked = moment(request_context, id, &call.branch, call.request_revision);
     let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
     html! {
         dt { "call" }
         dd {
-            a href=(call::address(visit, id, call)) { (shown(&call.tool)) } " "
+            a href=(call::address(request_context, id, call)) { (escape_inline(&call.tool)) } " "
             code { (headline(&deed, TITLE_CHARS)) } " asked at "
             a href=(asked) { "#" (count(call.request_revision)) }
         }
@@ -192,36 +200,36 @@ fn fork_here(event: &pb::Event) -> String {
     format!("{}/branches?{query}#fork", conversation(event))
 }
 
-fn facts(visit: &Visit, event: &pb::Event) -> Markup {
+fn facts(request_context: &RequestContext, event: &pb::Event) -> Markup {
     let position = event.position.unwrap_or_default();
     html! {
-        dt { "conversation" } dd.mono { a href=(visit.link(&conversation(event))) { (shown(&event.conversation_id)) } }
-        dt { "branch" } dd { (shown(&event.branch)) @if event.branch_id > 0 { span.dim { " forked at #" (event.branch_id) } } }
+        dt { "conversation" } dd.mono { a href=(request_context.link(&conversation(event))) { (escape_inline(&event.conversation_id)) } }
+        dt { "branch" } dd { (escape_inline(&event.branch)) @if event.branch_id > 0 { span.dim { " forked at #" (event.branch_id) } } }
         dt { "revision" } dd.number { (count(event.revision)) }
         dt { "log position" } dd.number { (count(position.offset)) }
-        dt { "event id" } dd.mono { (shown(&event.id)) }
+        dt { "event id" } dd.mono { (escape_inline(&event.id)) }
         dt { "recorded" } dd { (time::moment(event.recorded_at.as_ref())) " · " (time::ago(event.recorded_at.as_ref())) }
         @if event.occurred_at.is_some() {
             dt { "happened" } dd { (time::moment(event.occurred_at.as_ref())) }
         }
-        @if !event.actor.is_empty() { dt { "actor" } dd { (shown(&event.actor)) } }
-        @if !event.key.is_empty() { dt { "key" } dd.mono { (shown(&event.key)) } }
+        @if !event.actor.is_empty() { dt { "actor" } dd { (escape_inline(&event.actor)) } }
+        @if !event.key.is_empty() { dt { "key" } dd.mono { (escape_inline(&event.key)) } }
         @for (name, value) in &event.attributes {
-            dt { (shown(name)) } dd { (shown(value)) }
+            dt { (escape_inline(name)) } dd { (escape_inline(value)) }
         }
         @if !event.causation_id.is_empty() {
             dt { "caused by" }
-            dd.mono { a href=(visit.link(&format!("/e/{}", path_part(&event.causation_id)))) { (shown(&event.causation_id)) } }
+            dd.mono { a href=(request_context.link(&format!("/e/{}", path_part(&event.causation_id)))) { (escape_inline(&event.causation_id)) } }
         }
         @if !event.correlation_id.is_empty() {
             dt { "correlation" }
-            dd.mono { a href={ (visit.link("/correlated")) "?" (query(&[("id", &event.correlation_id)])) } { (shown(&event.correlation_id)) } }
+            dd.mono { a href={ (request_context.link("/correlated")) "?" (query(&[("id", &event.correlation_id)])) } { (escape_inline(&event.correlation_id)) } }
         }
         dt { "chain hash" } dd.mono { (hex(&event.chain_hash)) }
     }
 }
 
-fn text_of(visit: &Visit, place: &TextPlace, piece: &Piece) -> Markup {
+fn text_of(request_context: &RequestContext, place: &TextPlace, piece: &Piece) -> Markup {
     let path = format!(
         "/c/{}/text/{}",
         path_part(&place.conversation),
@@ -229,7 +237,7 @@ fn text_of(visit: &Visit, place: &TextPlace, piece: &Piece) -> Markup {
     );
     let address = format!(
         "{}?{}",
-        visit.link(&path),
+        request_context.link(&path),
         query(&[("branch", &place.branch)])
     );
     html! {
@@ -260,9 +268,9 @@ fn body_of(event: &pb::Event) -> Markup {
     }
 }
 
-fn neighbours(visit: &Visit, event: &pb::Event) -> Markup {
+fn neighbours(request_context: &RequestContext, event: &pb::Event) -> Markup {
     let to = |revision: u64| {
-        visit.link(&format!(
+        request_context.link(&format!(
             "/c/{}/e/{revision}",
             path_part(&event.conversation_id)
         ))

@@ -7,22 +7,22 @@ use maud::{Markup, html};
 use crate::{
     bounds::KEY_BYTES_MAX,
     failure::PageFailure,
-    form::StrangerForm,
+    form::AnonymousForm,
     frame::{self, Page, Tab},
-    parts::hostile::shown,
+    parts::escape::escape_inline,
+    request_context::AnonymousRequest,
     session::{COOKIE, SESSION_COOKIE_SECONDS},
     site::Site,
-    visit::Stranger,
 };
-use treering_access::{Holder, KeyRole};
+use treering_access::{KeyHolder, KeyRole};
 use treering_domain::Namespace;
 
 /// Returns the form.
-pub(crate) async fn page(stranger: Stranger) -> Page {
+pub(crate) async fn page(stranger: AnonymousRequest) -> Page {
     form(&stranger, None)
 }
 
-fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
+fn form(stranger: &AnonymousRequest, refused: Option<&str>) -> Page {
     let here = &stranger.here;
     let to = stranger.asked.text("to").unwrap_or("/");
     let body = html! {
@@ -35,7 +35,7 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
                 p.lead { "This store requires a key. You see what your key may read." }
                 (by_certificate(stranger))
                 @if let Some(refused) = refused {
-                    p.notice.bad role="alert" { (shown(refused)) }
+                    p.notice.bad role="alert" { (escape_inline(refused)) }
                 }
                 form.stack method="post" action=(here.link("/login")) data-comes-back {
                     (frame::token(here))
@@ -54,19 +54,19 @@ fn form(stranger: &Stranger, refused: Option<&str>) -> Page {
 }
 
 /// Renders the subject of the connection's certificate, if there is one.
-fn by_certificate(stranger: &Stranger) -> Markup {
+fn by_certificate(stranger: &AnonymousRequest) -> Markup {
     let Some(certificate) = &stranger.certificate else {
         return html! {};
     };
     match stranger.site.keys.holder_of(certificate) {
         Ok(holder) => html! {
             p.notice.good {
-                "Your certificate belongs to the key " strong { (shown(holder.name())) }
+                "Your certificate belongs to the key " strong { (escape_inline(holder.name())) }
                 ": you need no key here, except to use another one. "
                 a href=(stranger.here.link("/")) { "To the conversations" }
             }
         },
-        Err(refusal) => html! { p.notice.wait { (shown(&refusal.to_string())) } },
+        Err(refusal) => html! { p.notice.wait { (escape_inline(&refusal.to_string())) } },
     }
 }
 
@@ -74,7 +74,9 @@ fn by_certificate(stranger: &Stranger) -> Markup {
 ///
 /// # Errors
 /// When the form is not from our page.
-pub(crate) async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+pub(crate) async fn log_in(
+    AnonymousForm(stranger): AnonymousForm,
+) -> Result<Response, PageFailure> {
     let site = &stranger.site;
     site.keys.look();
     let key = stranger.asked.text("key").unwrap_or_default();
@@ -111,7 +113,7 @@ pub(crate) async fn log_in(StrangerForm(stranger): StrangerForm) -> Result<Respo
 
 /// Returns where to go after the login: the requested page if the key may read there; else the only
 /// namespace of the key, or a choice of namespaces.
-fn landing(holder: &Holder, to: &str) -> String {
+fn landing(holder: &KeyHolder, to: &str) -> String {
     let named = to.strip_prefix("/@").map(|rest| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         &rest[..end]
@@ -135,7 +137,9 @@ fn is_ours(to: &str) -> bool {
 ///
 /// # Errors
 /// When the form is not from our page.
-pub(crate) async fn log_out(StrangerForm(stranger): StrangerForm) -> Result<Response, PageFailure> {
+pub(crate) async fn log_out(
+    AnonymousForm(stranger): AnonymousForm,
+) -> Result<Response, PageFailure> {
     if let Some(name) = &stranger.session {
         stranger.site.sessions().end(name);
     }

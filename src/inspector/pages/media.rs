@@ -7,7 +7,7 @@ use prost::Message;
 
 use crate::{
     failure::PageFailure,
-    visit::{At, Visit},
+    request_context::{PathParams, RequestContext},
 };
 use treering_proto::pb::{self, content_part::Part, event::Body, media::Source};
 
@@ -25,11 +25,11 @@ pub(crate) const IMAGES: [&str; 5] = [
 /// # Errors
 /// When there is none.
 pub(crate) async fn image(
-    visit: Visit,
-    At((id, revision, number)): At<(String, u64, usize)>,
+    request_context: RequestContext,
+    PathParams((id, revision, number)): PathParams<(String, u64, usize)>,
 ) -> Result<Response, PageFailure> {
     let none = || PageFailure::none("no image here", "see the event itself");
-    let event = super::event::find(&visit, &id, revision, false).await?;
+    let event = super::event::find(&request_context, &id, revision, false).await?;
     let parts = parts_of(&event).ok_or_else(none)?;
     let part = parts.into_iter().nth(number).and_then(|part| part.part);
     let Some(Part::Image(image) | Part::File(image)) = part else {

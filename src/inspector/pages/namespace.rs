@@ -5,26 +5,26 @@ use maud::html;
 use crate::{
     failure::PageFailure,
     frame::{self, Page, Tab},
-    parts::hostile::shown,
-    visit::Stranger,
+    parts::escape::escape_inline,
+    request_context::AnonymousRequest,
 };
 
 /// Returns the form.
 ///
 /// # Errors
 /// None at present.
-pub(crate) async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
+pub(crate) async fn page(stranger: AnonymousRequest) -> Result<Page, PageFailure> {
     let here = &stranger.here;
     let own = stranger.namespaces();
     let body = html! {
         section.failure {
             h1 { "Namespace" }
-            p.lead { "You are in namespace " strong { (shown(&here.namespace)) } ". A namespace is a tenant and is isolated from the others; a key may be limited to some of them." }
+            p.lead { "You are in namespace " strong { (escape_inline(&here.namespace)) } ". A namespace is a tenant and is isolated from the others; a key may be limited to some of them." }
             @if !own.is_empty() {
                 p { "Your key is valid for "
                     @for (index, one) in own.iter().enumerate() {
                         @if index > 0 { ", " }
-                        a href={ "/@" (one) "/" } { (shown(one)) }
+                        a href={ "/@" (one) "/" } { (escape_inline(one)) }
                     }
                     "."
                 }
@@ -45,7 +45,9 @@ pub(crate) async fn page(stranger: Stranger) -> Result<Page, PageFailure> {
 ///
 /// # Errors
 /// When the name is not a valid namespace.
-pub(crate) async fn go(stranger: Stranger) -> Result<axum::response::Redirect, PageFailure> {
+pub(crate) async fn go(
+    stranger: AnonymousRequest,
+) -> Result<axum::response::Redirect, PageFailure> {
     let to = stranger.asked.text("to").unwrap_or("default");
     treering_domain::Namespace::new(to).map_err(|error| {
         PageFailure::asked(

@@ -7,15 +7,15 @@ use crate::{
     failure::PageFailure,
     frame::{Page, Tab},
     parts::{
-        hostile::{escaped, fitting, headline, shown},
+        escape::{escape_inline, escaped, fitting, headline},
         numbers::{count, things},
         pager::pager,
-        pieces::{Mood, badge, chip, nothing},
+        pieces::{BadgeColor, badge, chip, nothing},
         time,
     },
-    visit::{Visit, path_part, query},
+    request_context::{RequestContext, path_part, query},
 };
-use treering_present::{deed, hit as hit_text, text::address, time_arg::Moment};
+use treering_present::{hit as hit_text, text::address, time_arg::TimeRange, tool_summary};
 use treering_proto::pb;
 
 /// Where to search: value in the address, label, kinds.
@@ -39,30 +39,30 @@ const SINCE: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
-    let text = visit.asked.text("q").unwrap_or_default();
-    let is_asked = !text.is_empty() || has_filter(&visit);
+pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
+    let text = request_context.asked.text("q").unwrap_or_default();
+    let is_asked = !text.is_empty() || has_filter(&request_context);
     let found = match is_asked {
-        true => Some(answer(&visit, text).await?),
+        true => Some(answer(&request_context, text).await?),
         false => None,
     };
     let body = html! {
         h1.hidden { "Search" }
-        form.search method="get" action=(visit.link("/search")) data-instant="#found" role="search" aria-label="With filters" {
+        form.search method="get" action=(request_context.link("/search")) data-instant="#found" role="search" aria-label="With filters" {
             label.hidden for="q" { "Search for" }
             input #q type="search" name="q" value=(text) data-search autofocus autocomplete="off"
                 spellcheck="false" placeholder="words, a pasted line, \"an exact phrase\", pre*";
             button { "Search" }
             span.searching data-searching role="status" aria-live="polite" {}
             @for name in ["tool", "failed", "since", "c", "in", "active", "regex"] {
-                @for value in visit.asked.texts(name) { input type="hidden" name=(name) value=(value); }
+                @for value in request_context.asked.texts(name) { input type="hidden" name=(name) value=(value); }
             }
         }
         div #found aria-live="polite" {
             @match &found {
-                Some(found) => (hits(&visit, text, found)),
+                Some(found) => (hits(&request_context, text, found)),
                 None => {
-                    (chips(&visit, &[]))
+                    (chips(&request_context, &[]))
                     (nothing(
                         "Search everything that was said, sent to tools, and returned.",
                         &html! { "Paste a part of an error to find where it occurred before, and \
@@ -77,18 +77,21 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     } else {
         format!("{text} · Search")
     };
-    Ok(visit.page(&title, Tab::Search, body))
+    Ok(request_context.page(&title, Tab::Search, body))
 }
 
-fn has_filter(visit: &Visit) -> bool {
+fn has_filter(request_context: &RequestContext) -> bool {
     ["tool", "failed", "since", "c", "in"]
         .iter()
-        .any(|name| visit.asked.text(name).is_some())
+        .any(|name| request_context.asked.text(name).is_some())
 }
 
-async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFailure> {
-    let asked = &visit.asked;
-    let since = asked.text("since").map(str::parse::<Moment>).transpose();
+async fn answer(
+    request_context: &RequestContext,
+    text: &str,
+) -> Result<pb::SearchResponse, PageFailure> {
+    let asked = &request_context.asked;
+    let since = asked.text("since").map(str::parse::<TimeRange>).transpose();
     let since = since.map_err(|takes| PageFailure::asked("`since` is invalid", takes))?;
     let place = asked.one_of("in", &PLACES.map(|(own, ..)| own))?;
     let kinds = PLACES
@@ -105,7 +108,7 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFai
         tools: asked.texts("tool").map(str::to_owned).collect(),
         success: asked.is_set("failed").then_some(false),
         kinds: kinds.collect(),
-        happened_from: since.map(Moment::beginning),
+        happened_from: since.map(TimeRange::beginning),
         regex: asked.is_set("regex"),
         active_branches_only: asked.is_set("active"),
         by_conversation: !asked.is_set("regex"),
@@ -127,40 +130,49 @@ async fn answer(visit: &Visit, text: &str) -> Result<pb::SearchResponse, PageFai
         at_least: None,
         wait_max: None,
     };
-    Ok(visit.store.search().search(request).await?.into_inner())
+    Ok(request_context
+        .store
+        .search()
+        .search(request)
+        .await?
+        .into_inner())
 }
 
-fn hits(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
+fn hits(request_context: &RequestContext, text: &str, found: &pb::SearchResponse) -> Markup {
     let more = if found.more_than_total {
         "more than "
     } else {
         ""
     };
     html! {
-        (chips(visit, &found.hits))
-        (conversations(visit, found))
+        (chips(request_context, &found.hits))
+        (conversations(request_context, found))
         @if found.hits.is_empty() {
-            (none(visit, text, found))
+            (none(request_context, text, found))
         } @else {
             p.count.dim role="status" {
                 (more) (things(found.total, "hit", "hits"))
                 @if found.parts_only { " · nothing contains all of it: these contain its parts" }
                 @if found.events_missing > 0 { " · " (things(found.events_missing, "event is", "events are")) " not indexed yet" }
-                @if !found.lagging.is_empty() { " · the index lags: " (shown(&found.lagging)) }
+                @if !found.lagging.is_empty() { " · the index lags: " (escape_inline(&found.lagging)) }
             }
-            ol.hits { @for found in &found.hits { (hit(visit, found)) } }
+            ol.hits { @for found in &found.hits { (hit(request_context, found)) } }
             @if let Some(hidden) = &found.hidden {
                 p.hint { "Not failed, but matching more of the words:" }
-                ol.hits { (hit(visit, hidden)) }
+                ol.hits { (hit(request_context, hidden)) }
             }
-            (pages(visit, found))
+            (pages(request_context, found))
         }
     }
 }
 
-fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
-    let bare = format!("{}?{}", visit.link("/search"), query(&[("q", text)]));
-    let hint = match (has_filter(visit), found.more_than_total) {
+fn none(request_context: &RequestContext, text: &str, found: &pb::SearchResponse) -> Markup {
+    let bare = format!(
+        "{}?{}",
+        request_context.link("/search"),
+        query(&[("q", text)])
+    );
+    let hint = match (has_filter(request_context), found.more_than_total) {
         (true, _) => html! { a href=(bare) { "Search without filters" } },
         (false, true) => {
             html! { "Only the newest texts were scanned: use a longer word, or a filter." }
@@ -173,12 +185,12 @@ fn none(visit: &Visit, text: &str, found: &pb::SearchResponse) -> Markup {
 }
 
 /// Renders filters: a click sets or removes one.
-fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
-    let asked = &visit.asked;
+fn chips(request_context: &RequestContext, hits: &[pb::SearchHit]) -> Markup {
+    let asked = &request_context.asked;
     let to = |name: &str, value: Option<&str>| {
         format!(
             "{}?{}",
-            visit.link("/search"),
+            request_context.link("/search"),
             asked.with(name, value, &["from"])
         )
     };
@@ -201,27 +213,27 @@ fn chips(visit: &Visit, hits: &[pb::SearchHit]) -> Markup {
             span.gap {}
             @for (value, word) in SINCE { (switch("since", value, html! { (word) })) }
             @if let Some(since) = asked.text("since").filter(|since| SINCE.iter().all(|(own, _)| own != since)) {
-                (switch("since", since, html! { "since " (shown(since)) }))
+                (switch("since", since, html! { "since " (escape_inline(since)) }))
             }
             @if !tools.is_empty() { span.gap {} }
-            @for tool in tools { (switch("tool", tool, html! { span.mono { (shown(tool)) } })) }
+            @for tool in tools { (switch("tool", tool, html! { span.mono { (escape_inline(tool)) } })) }
             @if let Some(id) = asked.text("c") { (switch("c", id, html! { "in one conversation" })) }
         }
     }
 }
 
 /// Renders the conversations with the most hits, to narrow the search to one of them.
-fn conversations(visit: &Visit, found: &pb::SearchResponse) -> Markup {
+fn conversations(request_context: &RequestContext, found: &pb::SearchResponse) -> Markup {
     if found.conversations.len() < 2 {
         return html! {};
     }
-    let asked = &visit.asked;
+    let asked = &request_context.asked;
     html! {
         div.chips.of role="group" aria-label="Conversations" {
             @for one in found.conversations.iter().take(CHIPS) {
                 @let to = asked.with("c", Some(&one.conversation_id), &["from"]);
-                (chip(&format!("{}?{to}", visit.link("/search")), &html! {
-                    @if one.title.trim().is_empty() { span.mono { (shown(&one.conversation_id[..8.min(one.conversation_id.len())])) } }
+                (chip(&format!("{}?{to}", request_context.link("/search")), &html! {
+                    @if one.title.trim().is_empty() { span.mono { (escape_inline(&one.conversation_id[..8.min(one.conversation_id.len())])) } }
                     @else { (headline(&one.title, 32)) }
                     " " span.dim { (count(one.hits)) }
                 }, false))
@@ -230,37 +242,37 @@ fn conversations(visit: &Visit, found: &pb::SearchResponse) -> Markup {
     }
 }
 
-fn hit(visit: &Visit, hit: &pb::SearchHit) -> Markup {
+fn hit(request_context: &RequestContext, hit: &pb::SearchHit) -> Markup {
     let path = format!("/c/{}", path_part(&hit.conversation_id));
     let at = hit.line.to_string();
     let branch = [("branch", hit.branch.as_str())];
     let text = query(&[branch[0], ("at", &at)]);
     let text = format!(
         "{}?{text}#L{at}",
-        visit.link(&format!("{path}/text/{}", hit.revision))
+        request_context.link(&format!("{path}/text/{}", hit.revision))
     );
     let around = query(&[branch[0], ("around", &hit.revision.to_string())]);
-    let around = format!("{}?{around}#e{}", visit.link(&path), hit.revision);
+    let around = format!("{}?{around}#e{}", request_context.link(&path), hit.revision);
     let what = hit_text::what(hit, str::to_owned);
     let deed = match (hit.command.as_str(), hit.path.as_str()) {
         ("", "") => None,
         ("", path) => Some(path.to_owned()),
-        (command, _) => Some(deed::shown(&hit.tool, command)),
+        (command, _) => Some(tool_summary::summarise_call(&hit.tool, command)),
     };
     html! {
         li.hit #{ "h-" (hit.conversation_id) "-" (hit.revision) } data-item {
             div.line {
                 a href=(text) data-open { (headline(&what, TITLE_CHARS)) }
                 @if let Some(deed) = &deed { code.deed { (headline(deed, TITLE_CHARS)) } }
-                @if hit.success == Some(false) { (badge(Mood::Bad, "failed")) }
-                @if hit.in_reasoning { (badge(Mood::Plain, "reasoning")) }
+                @if hit.success == Some(false) { (badge(BadgeColor::Bad, "failed")) }
+                @if hit.in_reasoning { (badge(BadgeColor::Plain, "reasoning")) }
                 span.dim { "line " (count(hit.line)) }
                 span.dim.end { (time::ago(hit.happened_at.as_ref().or(hit.recorded_at.as_ref()))) }
             }
             pre.snippet tabindex="0" { (highlighted(&hit.snippet[..fitting(&hit.snippet, SNIPPET_BYTES)], &hit.highlights)) }
             div.line.dim {
                 a href=(around) { "in " (conversation(hit)) }
-                span.mono { (shown(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }
+                span.mono { (escape_inline(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }
                 @if hit.copies > 0 { span { (things(hit.copies, "more with this text", "more with this text")) } }
             }
         }
@@ -287,8 +299,8 @@ fn highlighted(text: &str, ranges: &[pb::Highlight]) -> PreEscaped<String> {
     PreEscaped(out)
 }
 
-fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
-    let from = visit
+fn pages(request_context: &RequestContext, found: &pb::SearchResponse) -> Markup {
+    let from = request_context
         .asked
         .number("from")
         .ok()
@@ -298,8 +310,8 @@ fn pages(visit: &Visit, found: &pb::SearchResponse) -> Markup {
     let next = from + found.hits.len() as u64;
     let to = |from: u64| {
         let from = (from > 0).then(|| from.to_string());
-        let query = visit.asked.with("from", from.as_deref(), &[]);
-        format!("{}?{query}", visit.link("/search"))
+        let query = request_context.asked.with("from", from.as_deref(), &[]);
+        format!("{}?{query}", request_context.link("/search"))
     };
     let before = (from > 0).then(|| (to(from.saturating_sub(u64::from(HITS))), "better"));
     let has_more = (next < found.total || found.more_than_total) && next <= HITS_OFFSET_MAX;

@@ -10,12 +10,12 @@ use crate::{
     frame::{Page, Tab},
     parts::{
         chart::{bars, curve, share},
-        hostile::shown,
+        escape::escape_inline,
         numbers::{bytes_human, count, size},
         pieces::figure,
         time,
     },
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_engine::Measures;
 use treering_proto::pb;
@@ -26,28 +26,33 @@ const MICROS: f64 = 1e6;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let request = pb::StatsRequest {};
-    let stats = visit.store.admin().stats(request).await?.into_inner();
-    let samples = visit.site.samples.all();
+    let stats = request_context
+        .store
+        .admin()
+        .stats(request)
+        .await?
+        .into_inner();
+    let samples = request_context.site.samples.all();
     let every = SAMPLE_EVERY.as_secs();
     let body = html! {
         div.head {
             h1 { "Store" }
             p.dim {
                 // The path is only for administrators of the machine.
-                @if visit.may_all() { (shown(&stats.data_dir)) " · " }
+                @if request_context.may_all() { (escape_inline(&stats.data_dir)) " · " }
                 "version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref()))
             }
         }
         div #figures data-every=(every) data-part="#figures" {
             (troubles(&stats, samples.last().map(Arc::as_ref)))
-            (holds(&visit, &stats))
+            (holds(&request_context, &stats))
             @if let Some(now) = samples.last() { (does(&samples, now)) (room(&stats, now)) }
             (kinds(&stats))
         }
     };
-    Ok(visit.page("Store", Tab::Store, body))
+    Ok(request_context.page("Store", Tab::Store, body))
 }
 
 /// Renders what needs attention.
@@ -62,7 +67,7 @@ fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
             p.notice.bad role="alert" { (count(stats.damaged_conversations)) " conversations of this namespace are damaged: run " code { "treering verify" } "." }
         }
         @if stats.damaged_reads > 0 {
-            p.notice.bad role="alert" { (count(stats.damaged_reads)) " reads met damaged data: " (shown(&stats.first_damage)) }
+            p.notice.bad role="alert" { (count(stats.damaged_reads)) " reads met damaged data: " (escape_inline(&stats.first_damage)) }
         }
         @if let Some(now) = now {
             @if now.failed_groups > 0 || now.failed_syncs > 0 {
@@ -73,10 +78,10 @@ fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
 }
 
 /// Renders what this namespace contains.
-fn holds(visit: &Visit, stats: &pb::StatsResponse) -> Markup {
+fn holds(request_context: &RequestContext, stats: &pb::StatsResponse) -> Markup {
     html! {
         section {
-            h2 { "Namespace " (shown(&visit.here.namespace)) }
+            h2 { "Namespace " (escape_inline(&request_context.here.namespace)) }
             dl.figures {
                 (figure("conversations", &html! { (count(stats.conversations)) }))
                 (figure("branches", &html! { (count(stats.branches)) }))
@@ -267,7 +272,7 @@ fn kinds(stats: &pb::StatsResponse) -> Markup {
                 div.table role="group" aria-label="Events by kind" tabindex="0" { table.room { tbody {
                     @for (name, number) in kinds {
                         tr {
-                            th scope="row" { (shown(name)) }
+                            th scope="row" { (escape_inline(name)) }
                             td.number { (count(*number)) }
                             td.drawn { (share(*number, most, name)) }
                         }

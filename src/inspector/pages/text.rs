@@ -10,15 +10,15 @@ use crate::{
     frame::{Page, Tab},
     pages::call,
     parts::{
-        hostile::{escaped, headline, shown},
+        escape::{escape_inline, escaped, headline},
         numbers::{count, size},
-        pager::Ways,
-        pieces::{Mood, badge},
+        pager::PagerLinks,
+        pieces::{BadgeColor, badge},
         place::{event, link, moment},
     },
-    recorded::{Piece, TextPart, TextPlace},
+    recorded_text::{Piece, TextPart, TextPlace},
+    request_context::{PathParams, RequestContext},
     transcript::step::deed_of,
-    visit::{At, Visit},
 };
 use treering_proto::pb;
 
@@ -27,28 +27,35 @@ use treering_proto::pb;
 /// # Errors
 /// Those of the store.
 pub(crate) async fn page(
-    visit: Visit,
-    At((id, revision)): At<(String, u64)>,
+    request_context: RequestContext,
+    PathParams((id, revision)): PathParams<(String, u64)>,
 ) -> Result<Page, PageFailure> {
     let place = TextPlace {
         conversation: id,
-        branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
+        branch: request_context
+            .asked
+            .text("branch")
+            .unwrap_or_default()
+            .to_owned(),
         revision,
     };
-    let at = visit.asked.number("at")?;
-    let (piece, call) =
-        future::join(part(&visit, &place, at), call::of_event(&visit, &place)).await;
+    let at = request_context.asked.number("at")?;
+    let (piece, call) = future::join(
+        part(&request_context, &place, at),
+        call::of_event(&request_context, &place),
+    )
+    .await;
     let piece = piece?;
     let tool = match (piece.info.tool.as_str(), &call) {
         ("", Some(call)) => call.tool.as_str(),
         (tool, _) => tool,
     };
     let name = if tool.is_empty() { "Text" } else { tool };
-    let ways = ways(&visit, &piece);
+    let ways = ways(&request_context, &piece);
     let body = html! {
-        (crumbs(&visit, &place, call.as_ref()))
+        (crumbs(&request_context, &place, call.as_ref()))
         div.head {
-            h1 { (shown(name)) " " span.dim { "#" (revision) } }
+            h1 { (escape_inline(name)) " " span.dim { "#" (revision) } }
             (state(&piece.info))
         }
         @if let Some(call) = &call {
@@ -56,41 +63,49 @@ pub(crate) async fn page(
             p.of-call { code.deed { (headline(&deed, 2 * TITLE_CHARS)) } }
         }
         @if !piece.info.error_message.is_empty() {
-            p.notice.bad { (shown(&piece.info.error_message)) }
+            p.notice.bad { (escape_inline(&piece.info.error_message)) }
         }
         div.range {
             p.dim.number {
                 "bytes " (count(piece.start)) "–" (count(piece.end())) " of " (count(piece.info.total_bytes))
             }
-            (jump(&visit))
+            (jump(&request_context))
         }
         (ways.markup("above"))
-        (lines(&visit, &piece, at))
+        (lines(&request_context, &piece, at))
         (ways.markup("below"))
     };
-    Ok(visit.page(&format!("{name} #{revision}"), Tab::Conversations, body))
+    Ok(request_context.page(&format!("{name} #{revision}"), Tab::Conversations, body))
 }
 
 /// Reads the part that an address requests.
-async fn part(visit: &Visit, place: &TextPlace, at: Option<u64>) -> Result<Piece, PageFailure> {
-    let from = visit.asked.number("from")?;
+async fn part(
+    request_context: &RequestContext,
+    place: &TextPlace,
+    at: Option<u64>,
+) -> Result<Piece, PageFailure> {
+    let from = request_context.asked.number("from")?;
     let first = from
         .or_else(|| Some(at?.saturating_sub(LINES_BEFORE)))
         .unwrap_or(1)
         .max(1);
-    let part = match visit.asked.number("byte")? {
-        _ if visit.asked.is_set("last") => TextPart::Last,
+    let part = match request_context.asked.number("byte")? {
+        _ if request_context.asked.is_set("last") => TextPart::Last,
         Some(first) => TextPart::Bytes { first },
         None => TextPart::Lines {
             first,
             count: LINES,
         },
     };
-    Piece::read(&visit.store, place, part, TEXT_BYTES).await
+    Piece::read(&request_context.store, place, part, TEXT_BYTES).await
 }
 
 /// Renders links to the conversation, the place in its transcript, the call and the event.
-fn crumbs(visit: &Visit, place: &TextPlace, call: Option<&pb::ToolCall>) -> Markup {
+fn crumbs(
+    request_context: &RequestContext,
+    place: &TextPlace,
+    call: Option<&pb::ToolCall>,
+) -> Markup {
     let id = &place.conversation;
     let branch = match (place.branch.as_str(), call) {
         ("", Some(call)) => call.branch.as_str(),
@@ -99,21 +114,21 @@ fn crumbs(visit: &Visit, place: &TextPlace, call: Option<&pb::ToolCall>) -> Mark
     let revision = place.revision;
     html! {
         div.crumbs {
-            a href=(link(visit, id, "", &[("branch", branch)])) { "conversation" } " / "
-            a href=(moment(visit, id, branch, revision)) { "in the transcript" } " / "
+            a href=(link(request_context, id, "", &[("branch", branch)])) { "conversation" } " / "
+            a href=(moment(request_context, id, branch, revision)) { "in the transcript" } " / "
             @if let Some(call) = call {
-                a href=(call::address(visit, id, call)) { "the call" } " / "
+                a href=(call::address(request_context, id, call)) { "the call" } " / "
             }
-            a href=(event(visit, id, revision)) { "#" (revision) }
+            a href=(event(request_context, id, revision)) { "#" (revision) }
         }
     }
 }
 
 /// Renders a form to go to a line.
-fn jump(visit: &Visit) -> Markup {
+fn jump(request_context: &RequestContext) -> Markup {
     html! {
-        form.jump action=(visit.link(&visit.here.path)) {
-            @if let Some(branch) = visit.asked.text("branch") {
+        form.jump action=(request_context.link(&request_context.here.path)) {
+            @if let Some(branch) = request_context.asked.text("branch") {
                 input type="hidden" name="branch" value=(branch);
             }
             label { "Line " input type="number" name="at" min="1" inputmode="numeric"; }
@@ -126,8 +141,8 @@ fn state(info: &pb::ResultInfo) -> Markup {
     html! {
         @if !info.tool.is_empty() {
             @match info.success {
-                true => (badge(Mood::Good, "succeeded")),
-                false => (badge(Mood::Bad, "failed")),
+                true => (badge(BadgeColor::Good, "succeeded")),
+                false => (badge(BadgeColor::Bad, "failed")),
             }
         }
         (size(info.total_bytes))
@@ -136,7 +151,7 @@ fn state(info: &pb::ResultInfo) -> Markup {
 }
 
 /// Renders the lines of a piece, each with its number and an address.
-fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
+fn lines(request_context: &RequestContext, piece: &Piece, at: Option<u64>) -> Markup {
     if piece.info.total_bytes == 0 {
         return html! { p.nothing { "The text is empty." } };
     }
@@ -159,14 +174,14 @@ fn lines(visit: &Visit, piece: &Piece, at: Option<u64>) -> Markup {
                     @if let Some(number) = number {
                         a.n href={ "#L" (number) } { (number) }
                     }
-                    code { (line_shown(visit, line, start, piece)) }
+                    code { (line_shown(request_context, line, start, piece)) }
                 }
             }
         }
     }
 }
 
-fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
+fn line_shown(request_context: &RequestContext, line: &str, start: u64, piece: &Piece) -> Markup {
     // Requested by bytes, the long line itself was asked for.
     let max = if piece.line == Some(1) || piece.line.is_some() {
         LINE_BYTES_SHOWN
@@ -178,21 +193,25 @@ fn line_shown(visit: &Visit, line: &str, start: u64, piece: &Piece) -> Markup {
     }
     let end = line.floor_char_boundary(max);
     let byte = start + end as u64;
-    let query = visit
-        .asked
-        .with("byte", Some(&byte.to_string()), &["from", "at", "last"]);
+    let query =
+        request_context
+            .asked
+            .with("byte", Some(&byte.to_string()), &["from", "at", "last"]);
     html! {
         (escaped(&line[..end]))
         a.more href={ "?" (query) } { "… " (count((line.len() - end) as u64)) " bytes more" }
     }
 }
 
-fn ways(visit: &Visit, piece: &Piece) -> Ways {
+fn ways(request_context: &RequestContext, piece: &Piece) -> PagerLinks {
     let to = |name: &str, value: Option<u64>| {
         let value = value.map(|value| value.to_string());
         let others = ["from", "at", "byte", "last"];
-        let query = visit.asked.with(name, value.as_deref(), &others);
-        format!("{}?{query}", visit.link(&visit.here.path))
+        let query = request_context.asked.with(name, value.as_deref(), &others);
+        format!(
+            "{}?{query}",
+            request_context.link(&request_context.here.path)
+        )
     };
     let shown = piece.text.split_inclusive('\n').count() as u64;
     let before = match piece.line {
@@ -207,7 +226,7 @@ fn ways(visit: &Visit, piece: &Piece) -> Ways {
         _ => (to("byte", Some(piece.end())), None),
     };
     let (is_begun, is_cut) = (piece.start > 0, !piece.is_to_end());
-    Ways {
+    PagerLinks {
         first: is_begun.then(|| to("from", None)),
         before: is_begun.then_some(before),
         after: is_cut.then_some(after),

@@ -10,19 +10,19 @@ use crate::{
     frame::Tab,
     parts::{
         conversation,
-        hostile::{first, headline, shown},
+        escape::{escape_inline, first, headline},
         numbers::{count, things},
         pager::pager,
-        pieces::{Mood, badge, nothing},
+        pieces::{BadgeColor, badge, nothing},
         time,
     },
+    request_context::{PathParams, RequestContext, path_part},
     transcript::{
-        card::{self, Room},
+        card::{self, MarkupAllowance},
         step,
         thread::{ThreadItem, thread},
-        window::{History, Place, Window},
+        window::{History, Window, WindowPlace},
     },
-    visit::{At, Visit, path_part},
 };
 use treering_client::names;
 use treering_present::text::{first_line, happened, printable};
@@ -32,26 +32,33 @@ use treering_proto::pb;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(visit: Visit, At(id): At<String>) -> Result<Response, PageFailure> {
-    let at = visit.asked.number("at")?.unwrap_or(0);
-    let place = Place::of(&visit.asked)?;
-    let named = visit.asked.text("branch").unwrap_or_default().to_owned();
+pub(crate) async fn page(
+    request_context: RequestContext,
+    PathParams(id): PathParams<String>,
+) -> Result<Response, PageFailure> {
+    let at = request_context.asked.number("at")?.unwrap_or(0);
+    let place = WindowPlace::of(&request_context.asked)?;
+    let named = request_context
+        .asked
+        .text("branch")
+        .unwrap_or_default()
+        .to_owned();
     let request = pb::GetConversationRequest {
         conversation_id: id.clone(),
         branch: named.clone(),
         as_of_revision: at,
         ..Default::default()
     };
-    let state = match visit.store.conversations().get(request).await {
+    let state = match request_context.store.conversations().get(request).await {
         Ok(state) => state.into_inner(),
         Err(status) if status.code() == tonic::Code::NotFound && named.is_empty() && at == 0 => {
-            return typed(&visit, &id).await;
+            return typed(&request_context, &id).await;
         }
         Err(status) => return Err(status.into()),
     };
     let summary = state.summary.clone().unwrap_or_default();
     if summary.conversation_id != id {
-        return Ok(to(&visit, &summary.conversation_id));
+        return Ok(to(&request_context, &summary.conversation_id));
     }
     let branch = state.branch.clone().unwrap_or_default();
     let history = History {
@@ -60,12 +67,12 @@ pub(crate) async fn page(visit: Visit, At(id): At<String>) -> Result<Response, P
         at,
     };
     let (window, questions) = future::join(
-        Window::read(&visit.store, &history, &place),
-        questions(&visit, &history),
+        Window::read(&request_context.store, &history, &place),
+        questions(&request_context, &history),
     )
     .await;
     let view = View {
-        visit: &visit,
+        request_context: &request_context,
         summary: &summary,
         state: &state,
         branch: &branch,
@@ -78,27 +85,27 @@ pub(crate) async fn page(visit: Visit, At(id): At<String>) -> Result<Response, P
         "" => "Conversation".to_owned(),
         title => first(title, TITLE_CHARS),
     };
-    let page = visit.page(&title, Tab::Conversations, view.markup(&title));
+    let page = request_context.page(&title, Tab::Conversations, view.markup(&title));
     Ok(page.into_response())
 }
 
 /// Redirects from a name that somebody typed into the address: a part of an id, or `@last`.
-async fn typed(visit: &Visit, text: &str) -> Result<Response, PageFailure> {
-    let found = names::find(&visit.store, text).await?;
-    Ok(to(visit, &found.id))
+async fn typed(request_context: &RequestContext, text: &str) -> Result<Response, PageFailure> {
+    let found = names::find(&request_context.store, text).await?;
+    Ok(to(request_context, &found.id))
 }
 
-fn to(visit: &Visit, id: &str) -> Response {
-    let query = match visit.here.query.as_str() {
+fn to(request_context: &RequestContext, id: &str) -> Response {
+    let query = match request_context.here.query.as_str() {
         "" => String::new(),
         query => format!("?{query}"),
     };
-    let path = visit.link(&format!("/c/{}", path_part(id)));
+    let path = request_context.link(&format!("/c/{}", path_part(id)));
     Redirect::to(&format!("{path}{query}")).into_response()
 }
 
 /// Returns the newest questions of people, oldest first, from the index; none without it.
-async fn questions(visit: &Visit, history: &History) -> Vec<pb::SearchHit> {
+async fn questions(request_context: &RequestContext, history: &History) -> Vec<pb::SearchHit> {
     let request = pb::SearchRequest {
         conversation_id: history.conversation.clone(),
         branch: history.branch.clone(),
@@ -108,7 +115,7 @@ async fn questions(visit: &Visit, history: &History) -> Vec<pb::SearchHit> {
         every_copy: true,
         ..Default::default()
     };
-    let answer = visit.store.search().search(request).await;
+    let answer = request_context.store.search().search(request).await;
     let mut hits = answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().hits);
     hits.retain(|hit| history.at == 0 || hit.revision <= history.at);
     hits.retain(|hit| !is_of_harness(&hit.snippet));
@@ -133,12 +140,12 @@ fn is_of_harness(text: &str) -> bool {
 }
 
 struct View<'a> {
-    visit: &'a Visit,
+    request_context: &'a RequestContext,
     summary: &'a pb::ConversationSummary,
     state: &'a pb::ConversationState,
     branch: &'a pb::BranchState,
     history: &'a History,
-    place: &'a Place,
+    place: &'a WindowPlace,
     window: Window,
     questions: Vec<pb::SearchHit>,
 }
@@ -153,12 +160,12 @@ impl View<'_> {
         let live = format!("/live?c={}", path_part(&self.history.conversation));
         html! {
             (self.head(title))
-            (conversation::tabs(self.visit, &self.history.conversation, &self.history.branch, "transcript"))
+            (conversation::tabs(self.request_context, &self.history.conversation, &self.history.branch, "transcript"))
             (self.moment())
             div.reading {
                 (self.aside())
-                div #thread.thread data-live=[is_live.then(|| self.visit.link(&live))] data-part="#thread" data-follow
-                    data-end[*self.place == Place::End] {
+                div #thread.thread data-live=[is_live.then(|| self.request_context.link(&live))] data-part="#thread" data-follow
+                    data-end[*self.place == WindowPlace::End] {
                     (pages)
                     @if is_empty {
                         (nothing("No events on this branch yet.", &html! {}))
@@ -179,25 +186,25 @@ impl View<'_> {
             .map(|config| config.model_id.as_str());
         html! {
             div.head {
-                h1 { (shown(title)) }
+                h1 { (escape_inline(title)) }
                 p { span.live { "not live" } }
             }
             p.about {
-                @if !summary.source.is_empty() { span.label { (shown(&summary.source)) } " " }
-                @if let Some(model) = model.filter(|model| !model.is_empty()) { span.mono { (shown(model)) } " " }
+                @if !summary.source.is_empty() { span.label { (escape_inline(&summary.source)) } " " }
+                @if let Some(model) = model.filter(|model| !model.is_empty()) { span.mono { (escape_inline(model)) } " " }
                 span.dim { (things(summary.head, "event", "events")) " · " (time::ago(happened(summary))) } " "
-                @if summary.sealed { (badge(Mood::Plain, "sealed")) " " }
+                @if summary.sealed { (badge(BadgeColor::Plain, "sealed")) " " }
                 @if let Some(damage) = &summary.damage {
-                    (badge(Mood::Bad, "damaged")) " " span.dim { "from #" (damage.revision) " on: " (shown(&damage.what)) } " "
+                    (badge(BadgeColor::Bad, "damaged")) " " span.dim { "from #" (damage.revision) " on: " (escape_inline(&damage.what)) } " "
                 }
                 @if let Some(parent) = &summary.parent {
-                    a href=(self.visit.link(&format!("/c/{}?around={}", path_part(&parent.conversation_id), parent.revision))) {
+                    a href=(self.request_context.link(&format!("/c/{}?around={}", path_part(&parent.conversation_id), parent.revision))) {
                         @if summary.shares_history { "forked from another at #" } @else { "spawned by another at #" } (parent.revision)
                     } " "
                 }
                 @for (name, value) in conversation::labels_of(summary).into_iter().take(LABELS_SHOWN) {
                     @let pair = format!("{name}={value}");
-                    span.label title=(printable(&pair)) { (shown(&pair)) } " "
+                    span.label title=(printable(&pair)) { (escape_inline(&pair)) } " "
                 }
             }
         }
@@ -212,14 +219,14 @@ impl View<'_> {
 
     /// Renders the choice of branch and revision: a form that sends itself.
     fn moment(&self) -> Markup {
-        let (visit, tip) = (self.visit, self.tip());
+        let (request_context, tip) = (self.request_context, self.tip());
         let shown_at = match self.history.at {
             0 => tip,
             at => at,
         };
         let path = format!("/c/{}", path_part(&self.history.conversation));
         html! {
-            form.moment.past[self.history.at != 0] method="get" action=(visit.link(&path)) data-auto {
+            form.moment.past[self.history.at != 0] method="get" action=(request_context.link(&path)) data-auto {
                 @if self.state.branches.len() > 1 {
                     label { "Branch"
                         select #branch name="branch" {
@@ -238,7 +245,7 @@ impl View<'_> {
                     aria-label="as of which event";
                 button.quiet { "Show" }
                 @if self.history.at != 0 {
-                    a.button.quiet href={ (visit.link(&path)) "?" (visit.asked.with("end", Some("1"), &["at", "from", "before", "around", "start"])) "#end" } { "Now" }
+                    a.button.quiet href={ (request_context.link(&path)) "?" (request_context.asked.with("end", Some("1"), &["at", "from", "before", "around", "start"])) "#end" } { "Now" }
                 }
             }
             @if self.history.at != 0 {
@@ -270,25 +277,26 @@ impl View<'_> {
             true => hit.revision.to_string(),
             false => format!("{}@{}", hit.revision, hit.conversation_id),
         };
-        let query =
-            self.visit
-                .asked
-                .with("around", Some(&spot), &["from", "before", "end", "start"]);
+        let query = self.request_context.asked.with(
+            "around",
+            Some(&spot),
+            &["from", "before", "end", "start"],
+        );
         format!("?{query}#e{}", hit.revision)
     }
 
     fn items_shown(&self, items: &[ThreadItem]) -> Markup {
-        let (visit, heads) = (self.visit, &self.window.heads);
-        let mut room = Room(TRANSCRIPT_BYTES);
+        let (request_context, heads) = (self.request_context, &self.window.heads);
+        let mut room = MarkupAllowance(TRANSCRIPT_BYTES);
         html! {
             @for item in items {
                 @match item {
-                    ThreadItem::Said(event, message) => (card::said(visit, event, message, &mut room)),
-                    ThreadItem::Step(calls) => (step::step(visit, calls, heads, self.place, &mut room)),
+                    ThreadItem::Said(event, message) => (card::said(request_context, event, message, &mut room)),
+                    ThreadItem::Step(calls) => (step::step(request_context, calls, heads, self.place, &mut room)),
                     ThreadItem::Noted(event) => {
                         @match heads.get(&(event.conversation_id.clone(), event.revision)) {
-                            Some(head) => (card::large(visit, event, head)),
-                            None => (card::noted(visit, event, &mut room)),
+                            Some(head) => (card::large(request_context, event, head)),
+                            None => (card::noted(request_context, event, &mut room)),
                         }
                     }
                 }
@@ -305,7 +313,10 @@ impl View<'_> {
         }
         let to = |name: &str, value: &str| {
             let others = ["from", "before", "around", "end", "start"];
-            format!("?{}", self.visit.asked.with(name, Some(value), &others))
+            format!(
+                "?{}",
+                self.request_context.asked.with(name, Some(value), &others)
+            )
         };
         let before = self.window.has_before.then(|| {
             let spot = self.history.spot(first).text();

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::visit::{Visit, path_part, query};
+use crate::request_context::{RequestContext, path_part, query};
 use treering_proto::pb;
 
 /// Prefix of our own labels, which are not shown.
@@ -36,19 +36,24 @@ pub(crate) fn word(name: &str) -> &'static str {
 
 /// Renders links to the pages of a conversation; `current` is the one shown.
 #[must_use]
-pub(crate) fn tabs(visit: &Visit, id: &str, branch: &str, current: &str) -> Markup {
+pub(crate) fn tabs(
+    request_context: &RequestContext,
+    id: &str,
+    branch: &str,
+    current: &str,
+) -> Markup {
     let query = match query(&[("branch", branch)]) {
         query if query.is_empty() => query,
         query => format!("?{query}"),
     };
-    let search = crate::visit::query(&[("c", id)]);
+    let search = crate::request_context::query(&[("c", id)]);
     html! {
         nav.views aria-label="Pages of this conversation" {
             @for (name, path, word) in VIEWS {
-                a href={ (visit.link(&format!("/c/{}{path}", path_part(id)))) (query) }
+                a href={ (request_context.link(&format!("/c/{}{path}", path_part(id)))) (query) }
                     aria-current=[(name == current).then_some("page")] { (word) }
             }
-            a href={ (visit.link("/search")) "?" (search) } { "Search in it" }
+            a href={ (request_context.link("/search")) "?" (search) } { "Search in it" }
         }
     }
 }

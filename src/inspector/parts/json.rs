@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use maud::{Markup, PreEscaped, html};
 use serde::de::IgnoredAny;
 
-use super::hostile::{block, escaped};
+use super::escape::{block, escaped};
 use treering_present::text::pretty_json;
 
 /// JSON with more tokens is shown as it is: formatted and coloured, it would be ten times as large.

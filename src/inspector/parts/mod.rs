@@ -2,7 +2,7 @@
 
 pub(crate) mod chart;
 pub(crate) mod conversation;
-pub(crate) mod hostile;
+pub(crate) mod escape;
 pub(crate) mod json;
 pub(crate) mod numbers;
 pub(crate) mod pager;

@@ -29,7 +29,7 @@ pub(crate) fn pager(
 
 /// Addresses of other parts of a long text, where they exist.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct PagerLinks {
     /// The beginning.
     pub(crate) first: Option<String>,
     /// The part before.
@@ -40,7 +40,7 @@ pub(crate) struct Ways {
     pub(crate) last: Option<String>,
 }
 
-impl Ways {
+impl PagerLinks {
     /// Renders the links. A page has them above and below the part, and `place` tells the two
     /// apart.
     #[must_use]

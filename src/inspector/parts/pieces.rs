@@ -2,12 +2,12 @@
 
 use maud::{Markup, html};
 
-use super::hostile::escaped;
+use super::escape::escaped;
 use treering_present::Tone;
 
 /// The colour of a badge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mood {
+pub(crate) enum BadgeColor {
     /// Neutral.
     Plain,
     /// Success.
@@ -18,7 +18,7 @@ pub(crate) enum Mood {
     Wait,
 }
 
-impl Mood {
+impl BadgeColor {
     /// Returns the colour for the tone of a text.
     #[must_use]
     pub(crate) fn of(tone: Tone) -> Self {
@@ -46,7 +46,7 @@ impl Mood {
 
 /// Renders a badge.
 #[must_use]
-pub(crate) fn badge(mood: Mood, word: &str) -> Markup {
+pub(crate) fn badge(mood: BadgeColor, word: &str) -> Markup {
     html! { span class={ "badge " (mood.class()) } { (escaped(word)) } }
 }
 

@@ -4,12 +4,12 @@ use maud::{Markup, html};
 
 use super::{
     conversation,
-    hostile::{headline, shown},
+    escape::{escape_inline, headline},
 };
 use crate::{
     bounds::TITLE_CHARS,
     failure::PageFailure,
-    visit::{Visit, path_part, query},
+    request_context::{RequestContext, path_part, query},
 };
 use treering_proto::pb;
 
@@ -33,14 +33,26 @@ impl ConversationPlace {
     ///
     /// # Errors
     /// Those of the store.
-    pub(crate) async fn of(visit: &Visit, id: &str) -> Result<Self, PageFailure> {
+    pub(crate) async fn of(
+        request_context: &RequestContext,
+        id: &str,
+    ) -> Result<Self, PageFailure> {
         let request = pb::GetConversationRequest {
             conversation_id: id.to_owned(),
-            branch: visit.asked.text("branch").unwrap_or_default().to_owned(),
+            branch: request_context
+                .asked
+                .text("branch")
+                .unwrap_or_default()
+                .to_owned(),
             as_of_revision: 0,
             ..Default::default()
         };
-        let state = visit.store.conversations().get(request).await?.into_inner();
+        let state = request_context
+            .store
+            .conversations()
+            .get(request)
+            .await?
+            .into_inner();
         let summary = state.summary.unwrap_or_default();
         Ok(Self {
             id: summary.conversation_id.clone(),
@@ -69,27 +81,37 @@ impl ConversationPlace {
 
     /// Returns the address of one of its pages, with a query of names and values.
     #[must_use]
-    pub(crate) fn link(&self, visit: &Visit, tail: &str, pairs: &[(&str, &str)]) -> String {
-        link(visit, &self.id, tail, pairs)
+    pub(crate) fn link(
+        &self,
+        request_context: &RequestContext,
+        tail: &str,
+        pairs: &[(&str, &str)],
+    ) -> String {
+        link(request_context, &self.id, tail, pairs)
     }
 
     /// Renders its title, and the links to its pages; `page` is the current one.
     #[must_use]
-    pub(crate) fn heading(&self, visit: &Visit, page: &str) -> Markup {
-        self.heading_of(visit, page, &html! { (conversation::word(page)) })
+    pub(crate) fn heading(&self, request_context: &RequestContext, page: &str) -> Markup {
+        self.heading_of(request_context, page, &html! { (conversation::word(page)) })
     }
 
     /// Like `heading`, for a page with its own title.
     #[must_use]
-    pub(crate) fn heading_of(&self, visit: &Visit, page: &str, word: &Markup) -> Markup {
+    pub(crate) fn heading_of(
+        &self,
+        request_context: &RequestContext,
+        page: &str,
+        word: &Markup,
+    ) -> Markup {
         html! {
             div.crumbs {
-                a href=(self.link(visit, "", &[("branch", &self.branch.name)])) {
+                a href=(self.link(request_context, "", &[("branch", &self.branch.name)])) {
                     (headline(self.name(), TITLE_CHARS))
                 }
             }
             div.head { h1 { (word) } }
-            (conversation::tabs(visit, &self.id, &self.branch.name, page))
+            (conversation::tabs(request_context, &self.id, &self.branch.name, page))
         }
     }
 
@@ -105,7 +127,7 @@ impl ConversationPlace {
             } @else {
                 select name=(name) {
                     @if !is_listed && !chosen.is_empty() {
-                        option value=(chosen) selected { (shown(chosen)) }
+                        option value=(chosen) selected { (escape_inline(chosen)) }
                     }
                     @for one in named {
                         option value=(one) selected[one == chosen] {
@@ -123,22 +145,37 @@ const OPTION_CHARS: usize = 60;
 
 /// Returns the address of a page of a conversation.
 #[must_use]
-pub(crate) fn link(visit: &Visit, id: &str, tail: &str, pairs: &[(&str, &str)]) -> String {
+pub(crate) fn link(
+    request_context: &RequestContext,
+    id: &str,
+    tail: &str,
+    pairs: &[(&str, &str)],
+) -> String {
     let query = query(pairs);
     let mark = if query.is_empty() { "" } else { "?" };
-    visit.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
+    request_context.link(&format!("/c/{}{tail}{mark}{query}", path_part(id)))
 }
 
 /// Returns the address of an event in its transcript.
 #[must_use]
-pub(crate) fn moment(visit: &Visit, id: &str, branch: &str, revision: u64) -> String {
+pub(crate) fn moment(
+    request_context: &RequestContext,
+    id: &str,
+    branch: &str,
+    revision: u64,
+) -> String {
     let around = revision.to_string();
-    let address = link(visit, id, "", &[("branch", branch), ("around", &around)]);
+    let address = link(
+        request_context,
+        id,
+        "",
+        &[("branch", branch), ("around", &around)],
+    );
     format!("{address}#e{revision}")
 }
 
 /// Returns the address of an event's own page.
 #[must_use]
-pub(crate) fn event(visit: &Visit, id: &str, revision: u64) -> String {
-    link(visit, id, &format!("/e/{revision}"), &[])
+pub(crate) fn event(request_context: &RequestContext, id: &str, revision: u64) -> String {
+    link(request_context, id, &format!("/e/{revision}"), &[])
 }

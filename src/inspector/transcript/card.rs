@@ -6,27 +6,27 @@ use crate::{
     bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
     pages::media::IMAGES,
     parts::{
-        hostile::{escaped, first, fitting, headline, shown},
+        escape::{escape_inline, escaped, first, fitting, headline},
         json::pretty,
         numbers::{bytes_human, count, things},
-        pieces::{Mood, badge},
+        pieces::{BadgeColor, badge},
         time,
     },
-    recorded::Piece,
-    visit::{Visit, path_part, query},
+    recorded_text::Piece,
+    request_context::{RequestContext, path_part, query},
 };
 use treering_present::{
     Tone,
     json::role_name,
-    text::{parts_text, say},
+    text::{describe_event, parts_text},
 };
 use treering_proto::pb::{self, content_part::Part, media::Source};
 
 /// The space left on a page, in bytes of markup.
 #[derive(Debug)]
-pub(crate) struct Room(pub(crate) usize);
+pub(crate) struct MarkupAllowance(pub(crate) usize);
 
-impl Room {
+impl MarkupAllowance {
     /// Returns the beginning of a text that fits, and whether that is all of it.
     pub(crate) fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         // No text may take all of the remaining space, so that later events still get a line.
@@ -56,30 +56,34 @@ const LEAST_BYTES: usize = 120;
 
 /// Returns the address of an event of this conversation.
 #[must_use]
-pub(crate) fn event_address(visit: &Visit, event: &pb::Event) -> String {
+pub(crate) fn event_address(request_context: &RequestContext, event: &pb::Event) -> String {
     let id = path_part(&event.conversation_id);
-    visit.link(&format!("/c/{id}/e/{}", event.revision))
+    request_context.link(&format!("/c/{id}/e/{}", event.revision))
 }
 
 /// Returns the address of an event's text.
 #[must_use]
-pub(crate) fn text_address(visit: &Visit, event: &pb::Event) -> String {
+pub(crate) fn text_address(request_context: &RequestContext, event: &pb::Event) -> String {
     let path = format!(
         "/c/{}/text/{}",
         path_part(&event.conversation_id),
         event.revision
     );
     match event.branch.as_str() {
-        "" => visit.link(&path),
-        branch => format!("{}?{}", visit.link(&path), query(&[("branch", branch)])),
+        "" => request_context.link(&path),
+        branch => format!(
+            "{}?{}",
+            request_context.link(&path),
+            query(&[("branch", branch)])
+        ),
     }
 }
 
 /// Renders the revision of an event as a link to it.
 #[must_use]
-pub(crate) fn number(visit: &Visit, event: &pb::Event) -> Markup {
+pub(crate) fn number(request_context: &RequestContext, event: &pb::Event) -> Markup {
     html! {
-        a.rev href=(event_address(visit, event)) title="the event itself" { "#" (event.revision) }
+        a.rev href=(event_address(request_context, event)) title="the event itself" { "#" (event.revision) }
     }
 }
 
@@ -96,17 +100,17 @@ pub(crate) fn clock(event: &pb::Event) -> Markup {
 /// Renders a message.
 #[must_use]
 pub(crate) fn said(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::Event,
     message: &pb::MessageAppended,
-    room: &mut Room,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     let role = role_name(message.role);
     // Messages of a harness are long and the same in each conversation.
     let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
     let parts = html! {
         @for (index, part) in message.parts.iter().enumerate() {
-            (part_of(visit, event, index, part, room))
+            (part_of(request_context, event, index, part, room))
         }
     };
     // An answer with only calls has no text.
@@ -119,10 +123,10 @@ pub(crate) fn said(
         article id={ "e" (event.revision) } class={ (class) " " (role) } data-item tabindex="-1" {
             header {
                 strong.role { (role) }
-                @if !message.author.is_empty() { span { (shown(&message.author)) } }
+                @if !message.author.is_empty() { span { (escape_inline(&message.author)) } }
                 (about(message))
-                @if event.erased { (badge(Mood::Bad, "erased")) }
-                span.end { (clock(event)) " " (number(visit, event)) }
+                @if event.erased { (badge(BadgeColor::Bad, "erased")) }
+                span.end { (clock(event)) " " (number(request_context, event)) }
             }
             @if is_folded {
                 details.fold id={ "m" (event.revision) } {
@@ -140,7 +144,7 @@ fn about(message: &pb::MessageAppended) -> Markup {
         .map(|usage| usage.model.as_str())
         .filter(|model| !model.is_empty());
     html! {
-        @if let Some(model) = model { span.mono.dim { (shown(model)) } }
+        @if let Some(model) = model { span.mono.dim { (escape_inline(model)) } }
         @if let Some(usage) = usage {
             span.dim title="tokens, as counted by the provider" {
                 (count(usage.input_tokens)) " in · " (count(usage.output_tokens)) " out"
@@ -148,7 +152,7 @@ fn about(message: &pb::MessageAppended) -> Markup {
             }
         }
         @if !is_usual(&message.finish_reason) {
-            (badge(Mood::Wait, &message.finish_reason))
+            (badge(BadgeColor::Wait, &message.finish_reason))
         }
     }
 }
@@ -174,54 +178,59 @@ fn is_usual(finish_reason: &str) -> bool {
 /// Renders a part of a message or a result.
 #[must_use]
 pub(crate) fn part_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::Event,
     index: usize,
     part: &pb::ContentPart,
-    room: &mut Room,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     match part.part.as_ref() {
         None => html! {},
-        Some(Part::Text(text)) => prose(visit, event, text, room),
+        Some(Part::Text(text)) => prose(request_context, event, text, room),
         Some(Part::Json(text)) => {
             let (text, is_whole) = room.take_json(text, SAID_BYTES);
-            html! { (pretty(text)) @if !is_whole { (rest(visit, event)) } }
+            html! { (pretty(text)) @if !is_whole { (rest(request_context, event)) } }
         }
         Some(Part::Refusal(text)) => html! {
-            p { (badge(Mood::Bad, "refused")) }
-            (prose(visit, event, text, room))
+            p { (badge(BadgeColor::Bad, "refused")) }
+            (prose(request_context, event, text, room))
         },
-        Some(Part::Reasoning(reasoning)) => thought(visit, event, index, reasoning, room),
-        Some(Part::Image(media)) => image(visit, event, index, media),
+        Some(Part::Reasoning(reasoning)) => thought(request_context, event, index, reasoning, room),
+        Some(Part::Image(media)) => image(request_context, event, index, media),
         Some(Part::File(media)) => match IMAGES.contains(&media.media_type.as_str()) {
-            true => image(visit, event, index, media),
+            true => image(request_context, event, index, media),
             false => attached("file", media),
         },
         Some(Part::Audio(media)) => attached("sound", media),
     }
 }
 
-fn prose(visit: &Visit, event: &pb::Event, text: &str, room: &mut Room) -> Markup {
+fn prose(
+    request_context: &RequestContext,
+    event: &pb::Event,
+    text: &str,
+    room: &mut MarkupAllowance,
+) -> Markup {
     let trimmed = text.trim_end();
     let (start, is_whole) = room.take(trimmed, SAID_BYTES);
     html! {
         @if !start.is_empty() { div.prose dir="auto" { (escaped(start)) } }
         @if !is_whole {
-            p.rest { a href=(text_address(visit, event)) { (count((trimmed.len() - start.len()) as u64)) " bytes more" } }
+            p.rest { a href=(text_address(request_context, event)) { (count((trimmed.len() - start.len()) as u64)) " bytes more" } }
         }
     }
 }
 
-fn rest(visit: &Visit, event: &pb::Event) -> Markup {
-    html! { p.rest { a href=(text_address(visit, event)) { "everything" } } }
+fn rest(request_context: &RequestContext, event: &pb::Event) -> Markup {
+    html! { p.rest { a href=(text_address(request_context, event)) { "everything" } } }
 }
 
 fn thought(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::Event,
     index: usize,
     reasoning: &pb::Reasoning,
-    room: &mut Room,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     if reasoning.text.trim().is_empty() {
         return html! {
@@ -233,18 +242,23 @@ fn thought(
         details.fold.thought id={ "t" (event.revision) "-" (index) } {
             summary { span.dim { "thought: " (headline(&reasoning.text, TITLE_CHARS)) } }
             div.prose dir="auto" { (escaped(text)) }
-            @if !is_whole { (rest(visit, event)) }
+            @if !is_whole { (rest(request_context, event)) }
         }
     }
 }
 
-fn image(visit: &Visit, event: &pb::Event, index: usize, media: &pb::Media) -> Markup {
+fn image(
+    request_context: &RequestContext,
+    event: &pb::Event,
+    index: usize,
+    media: &pb::Media,
+) -> Markup {
     let is_shown = IMAGES.contains(&media.media_type.as_str());
     if !is_shown || !matches!(media.source, Some(Source::Data(_))) {
         return attached("image", media);
     }
     let id = path_part(&event.conversation_id);
-    let address = visit.link(&format!("/c/{id}/media/{}/{index}", event.revision));
+    let address = request_context.link(&format!("/c/{id}/media/{}/{index}", event.revision));
     let name = match media.name.as_str() {
         "" => "an image of the conversation",
         name => name,
@@ -257,12 +271,12 @@ fn image(visit: &Visit, event: &pb::Event, index: usize, media: &pb::Media) -> M
 fn attached(what: &str, media: &pb::Media) -> Markup {
     html! {
         p.attached {
-            (badge(Mood::Plain, what)) " " (shown(&media.name)) " "
+            (badge(BadgeColor::Plain, what)) " " (escape_inline(&media.name)) " "
             span.dim {
-                (shown(&media.media_type)) " "
+                (escape_inline(&media.media_type)) " "
                 @match &media.source {
                     Some(Source::Data(bytes)) => (bytes_human(bytes.len() as u64)),
-                    Some(Source::Uri(uri)) => (shown(&first(uri, TITLE_CHARS))),
+                    Some(Source::Uri(uri)) => (escape_inline(&first(uri, TITLE_CHARS))),
                     None => {}
                 }
             }
@@ -272,39 +286,43 @@ fn attached(what: &str, media: &pb::Media) -> Markup {
 
 /// Renders the beginning of a message whose body is too large.
 #[must_use]
-pub(crate) fn large(visit: &Visit, event: &pb::Event, head: &Piece) -> Markup {
+pub(crate) fn large(request_context: &RequestContext, event: &pb::Event, head: &Piece) -> Markup {
     html! {
         article.said id={ "e" (event.revision) } data-item tabindex="-1" {
             header {
                 strong.role { (treering_present::json::kind_name(event.kind)) }
                 span.dim { (bytes_human(head.info.total_bytes)) }
-                span.end { (clock(event)) " " (number(visit, event)) }
+                span.end { (clock(event)) " " (number(request_context, event)) }
             }
             div.prose dir="auto" { (escaped(&head.text[..fitting(&head.text, HEAD_BYTES)])) }
-            (rest(visit, event))
+            (rest(request_context, event))
         }
     }
 }
 
 /// Renders any other event on one line.
 #[must_use]
-pub(crate) fn noted(visit: &Visit, event: &pb::Event, room: &mut Room) -> Markup {
-    let said = say(event);
+pub(crate) fn noted(
+    request_context: &RequestContext,
+    event: &pb::Event,
+    room: &mut MarkupAllowance,
+) -> Markup {
+    let said = describe_event(event);
     let (text, is_whole) = room.take(said.content.trim(), REASONING_BYTES);
     let is_short = !text.contains('\n') && text.len() < TITLE_CHARS;
     html! {
         div.noted id={ "e" (event.revision) } .alert[matches!(said.tone, Tone::Bad)] data-item tabindex="-1" {
             div.line {
-                strong { (shown(&said.title)) }
+                strong { (escape_inline(&said.title)) }
                 @if !said.note.is_empty() { span.dim { (headline(&said.note, TITLE_CHARS)) } }
-                @if is_short && !text.is_empty() { span { (shown(text)) } }
-                span.end { (clock(event)) " " (number(visit, event)) }
+                @if is_short && !text.is_empty() { span { (escape_inline(text)) } }
+                span.end { (clock(event)) " " (number(request_context, event)) }
             }
             @if !is_short {
                 details.fold id={ "n" (event.revision) } {
                     summary { span.dim { (headline(text, TITLE_CHARS)) } }
                     div.prose dir="auto" { (escaped(text)) }
-                    @if !is_whole { (rest(visit, event)) }
+                    @if !is_whole { (rest(request_context, event)) }
                 }
             }
         }
@@ -337,7 +355,7 @@ mod tests {
     #[test]
     fn texts_of_a_page_are_limited() {
         let text = "line of it\n".repeat(1_000);
-        let mut room = Room(100_000);
+        let mut room = MarkupAllowance(100_000);
         let mut all = 0;
         for _ in 0..200 {
             let (shown, is_whole) = room.take(&text, 6_000);
@@ -346,13 +364,13 @@ mod tests {
         }
         assert!(all < 100_000 + 200 * LEAST_BYTES, "{all}");
         let signs = "\0".repeat(1_000);
-        let mut room = Room(100_000);
+        let mut room = MarkupAllowance(100_000);
         let signs = (0..200).map(|_| escaped(room.take(&signs, 6_000).0).0.len());
         assert!(signs.sum::<usize>() < 100_000 + 200 * LEAST_BYTES);
-        assert_eq!(Room(10).take("short", 6_000), ("short", true));
-        assert_eq!(Room(10).take("", 6_000), ("", true));
+        assert_eq!(MarkupAllowance(10).take("short", 6_000), ("short", true));
+        assert_eq!(MarkupAllowance(10).take("", 6_000), ("", true));
         let long = "é".repeat(500);
-        let (cut, _) = Room(10).take(&long, 6_000);
+        let (cut, _) = MarkupAllowance(10).take(&long, 6_000);
         assert!(cut.len() <= LEAST_BYTES);
     }
 }

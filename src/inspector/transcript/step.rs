@@ -6,26 +6,26 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{
-    card::{Room, calls_told, clock, number, part_of, text_address},
-    thread::{Ended, Stands, ThreadCall},
-    window::Place,
+    card::{MarkupAllowance, calls_told, clock, number, part_of, text_address},
+    thread::{CallEnd, ThreadCall, ThreadCallStatus},
+    window::WindowPlace,
 };
 use crate::{
     bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
     pages::call::address_of as call_address,
     parts::{
-        hostile::{block, first, headline, shown},
+        escape::{block, escape_inline, first, headline},
         json::pretty,
         numbers::{bytes_human, count},
-        pieces::{Mood, badge},
+        pieces::{BadgeColor, badge},
     },
-    recorded::Piece,
-    visit::Visit,
+    recorded_text::Piece,
+    request_context::RequestContext,
 };
 use treering_present::{
-    deed,
     json::{cancel_name, moment},
     text::{decision_text, duration, parts_text, printable},
+    tool_summary,
 };
 use treering_proto::pb;
 
@@ -60,31 +60,37 @@ const VALUE_CHARS: usize = 40;
 /// Renders a step.
 #[must_use]
 pub(crate) fn step(
-    visit: &Visit,
+    request_context: &RequestContext,
     calls: &[ThreadCall],
     heads: &Heads,
-    place: &Place,
-    room: &mut Room,
+    place: &WindowPlace,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     html! {
         div.step .many[calls.len() > 1] {
             @if calls.len() > 1 { p.dim.together { (calls_told(calls.len())) " together" } }
-            div.calls { @for call in calls { (card(visit, call, heads, place, room)) } }
+            div.calls { @for call in calls { (card(request_context, call, heads, place, room)) } }
         }
     }
 }
 
-fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &mut Room) -> Markup {
+fn card(
+    request_context: &RequestContext,
+    call: &ThreadCall,
+    heads: &Heads,
+    place: &WindowPlace,
+    room: &mut MarkupAllowance,
+) -> Markup {
     let Some(event) = call.event() else {
         return html! {};
     };
     let head = match &call.ended {
-        Some(Ended::Result(event, None)) => {
+        Some(CallEnd::Result(event, None)) => {
             heads.get(&(event.conversation_id.clone(), event.revision))
         }
         _ => None,
     };
-    let stands = call.stands(head.map(|head| &head.info));
+    let stands = call.status(head.map(|head| &head.info));
     let (mood, word) = told(stands, call);
     let (tool, arguments) = match &call.asked {
         Some((_, asked)) => (
@@ -103,15 +109,15 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
             aria-label={ "call of " (printable(&first(tool, 40))) ", " (word) } {
             header {
                 span.tool {
-                    @match (tool, own_page(visit, call)) {
+                    @match (tool, own_page(request_context, call)) {
                         ("", _) => "an earlier call",
-                        (tool, Some(page)) => a href=(page) title="page of the call" data-own { (shown(tool)) },
-                        (tool, None) => (shown(tool)),
+                        (tool, Some(page)) => a href=(page) title="page of the call" data-own { (escape_inline(tool)) },
+                        (tool, None) => (escape_inline(tool)),
                     }
                 }
                 (badge(mood, &word))
                 (lasted(call))
-                span.end { (clock(event)) " " (number(visit, event)) }
+                span.end { (clock(event)) " " (number(request_context, event)) }
             }
             // Each event of the call has an anchor for links.
             @if let Some(started) = &call.started { span id={ "e" (started.revision) } {} }
@@ -119,12 +125,12 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
             @if !arguments.is_empty() { (asked(event, tool, &arguments, room)) }
             @if let Some((event, decided)) = &call.decided { (decision(event, decided)) }
             @match &call.ended {
-                Some(Ended::Result(event, result)) => {
+                Some(CallEnd::Result(event, result)) => {
                     @let is_open = place.is_at(event.revision);
-                    (returned(visit, event, result.as_ref(), head, is_open, room))
+                    (returned(request_context, event, result.as_ref(), head, is_open, room))
                 }
-                Some(Ended::Cancelled(event, cancelled)) => p.why id={ "e" (event.revision) } {
-                    (shown(&cancelled.detail)) " " (number(visit, event))
+                Some(CallEnd::Cancelled(event, cancelled)) => p.why id={ "e" (event.revision) } {
+                    (escape_inline(&cancelled.detail)) " " (number(request_context, event))
                 },
                 None => {}
             }
@@ -135,14 +141,14 @@ fn card(visit: &Visit, call: &ThreadCall, heads: &Heads, place: &Place, room: &m
 /// Renders the duration: as measured by the tool, else the time between the two events according to
 /// their authors.
 fn lasted(call: &ThreadCall) -> Markup {
-    if let Some(Ended::Result(_, Some(result))) = &call.ended
+    if let Some(CallEnd::Result(_, Some(result))) = &call.ended
         && let Some(milliseconds) = result.execution_time_ms
     {
         return html! { span.dim.number { (duration(Duration::from_millis(milliseconds))) } };
     }
     let between = || {
         let (asked, _) = call.asked.as_ref()?;
-        let (Ended::Result(ended, _) | Ended::Cancelled(ended, _)) = call.ended.as_ref()?;
+        let (CallEnd::Result(ended, _) | CallEnd::Cancelled(ended, _)) = call.ended.as_ref()?;
         let from = moment(asked.occurred_at.as_ref()?)?;
         let took = Duration::try_from(moment(ended.occurred_at.as_ref()?)? - from).ok()?;
         Some(took).filter(|took| !took.is_zero())
@@ -159,10 +165,10 @@ pub(crate) const BETWEEN: &str =
     "time between the events of the call and its result; it may include waiting";
 
 /// Returns the address of the call's own page.
-fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
+fn own_page(request_context: &RequestContext, call: &ThreadCall) -> Option<String> {
     let (event, asked) = call.asked.as_ref()?;
     let ended = match &call.ended {
-        Some(Ended::Result(ended, _) | Ended::Cancelled(ended, _)) => Some(ended),
+        Some(CallEnd::Result(ended, _) | CallEnd::Cancelled(ended, _)) => Some(ended),
         None => None,
     };
     let id = event.conversation_id.as_str();
@@ -171,32 +177,37 @@ fn own_page(visit: &Visit, call: &ThreadCall) -> Option<String> {
     let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
     let end = ended.map_or(0, |ended| ended.revision);
     let events = (event.revision, end);
-    Some(call_address(visit, (id, branch), &asked.call_id, events))
+    Some(call_address(
+        request_context,
+        (id, branch),
+        &asked.call_id,
+        events,
+    ))
 }
 
-fn told(stands: Stands, call: &ThreadCall) -> (Mood, String) {
+fn told(stands: ThreadCallStatus, call: &ThreadCall) -> (BadgeColor, String) {
     let word = |mood, word: &str| (mood, word.to_owned());
     match stands {
-        Stands::Succeeded => word(Mood::Good, "succeeded"),
-        Stands::Failed => word(Mood::Bad, "failed"),
-        Stands::Denied => word(Mood::Bad, "denied"),
-        Stands::Waits => word(Mood::Wait, "waits for approval"),
-        Stands::Open if call.started.is_some() => word(Mood::Wait, "runs"),
-        Stands::Open => word(Mood::Wait, "no result yet"),
-        Stands::Cancelled => match &call.ended {
-            Some(Ended::Cancelled(_, cancelled)) => {
+        ThreadCallStatus::Succeeded => word(BadgeColor::Good, "succeeded"),
+        ThreadCallStatus::Failed => word(BadgeColor::Bad, "failed"),
+        ThreadCallStatus::Denied => word(BadgeColor::Bad, "denied"),
+        ThreadCallStatus::Waits => word(BadgeColor::Wait, "waits for approval"),
+        ThreadCallStatus::Open if call.started.is_some() => word(BadgeColor::Wait, "runs"),
+        ThreadCallStatus::Open => word(BadgeColor::Wait, "no result yet"),
+        ThreadCallStatus::Cancelled => match &call.ended {
+            Some(CallEnd::Cancelled(_, cancelled)) => {
                 let name = cancel_name(cancelled.reason()).replace('_', " ");
                 word(
-                    Mood::Wait,
+                    BadgeColor::Wait,
                     if name.is_empty() { "cancelled" } else { &name },
                 )
             }
-            _ => word(Mood::Wait, "cancelled"),
+            _ => word(BadgeColor::Wait, "cancelled"),
         },
     }
 }
 
-fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut Room) -> Markup {
+fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut MarkupAllowance) -> Markup {
     let deed = deed_of(tool, arguments);
     let (text, is_whole) = room.take_json(arguments, ARGUMENT_BYTES);
     html! {
@@ -215,10 +226,10 @@ pub(crate) fn deed_of(tool: &str, arguments: &str) -> String {
         return arguments.to_owned();
     };
     match DEEDS.iter().find_map(|name| fields.get(*name)) {
-        Some(Value::String(text)) => deed::shown(tool, text),
+        Some(Value::String(text)) => tool_summary::summarise_call(tool, text),
         Some(Value::Array(items)) => {
             let words: Vec<_> = items.iter().filter_map(Value::as_str).collect();
-            deed::shown(tool, &words.join(" "))
+            tool_summary::summarise_call(tool, &words.join(" "))
         }
         _ if fields.is_empty() => "no arguments".to_owned(),
         _ => {
@@ -237,20 +248,20 @@ fn decision(event: &pb::Event, decided: &pb::ApprovalDecided) -> Markup {
     let (tone, word) = decision_text(decided.decision());
     html! {
         p.why id={ "e" (event.revision) } {
-            (badge(Mood::of(tone), word))
-            @if !decided.decided_by.is_empty() { " by " (shown(&decided.decided_by)) }
-            @if !decided.reason.is_empty() { ": " (shown(&decided.reason)) }
+            (badge(BadgeColor::of(tone), word))
+            @if !decided.decided_by.is_empty() { " by " (escape_inline(&decided.decided_by)) }
+            @if !decided.reason.is_empty() { ": " (escape_inline(&decided.reason)) }
         }
     }
 }
 
 fn returned(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::Event,
     result: Option<&pb::ToolResultRecorded>,
     head: Option<&Piece>,
     is_open: bool,
-    room: &mut Room,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     let text = match (result, head) {
         (Some(result), _) => Cow::Owned(parts_text(&texts_of(result))),
@@ -288,14 +299,14 @@ fn returned(
             div.returned id={ "e" (event.revision) } {
                 @if !start.is_empty() { (block(start)) }
                 p.rest {
-                    a href=(text_address(visit, event)) {
+                    a href=(text_address(request_context, event)) {
                         @if is_whole { "by lines" } @else { "all " (bytes_human(bytes)) ", by lines" }
                     }
-                    " " (number(visit, event))
+                    " " (number(request_context, event))
                 }
             }
         }
-        @if let Some(result) = result { (media_of(visit, event, result, room)) }
+        @if let Some(result) = result { (media_of(request_context, event, result, room)) }
     }
 }
 
@@ -342,16 +353,16 @@ fn texts_of(result: &pb::ToolResultRecorded) -> Vec<pb::ContentPart> {
 }
 
 fn media_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::Event,
     result: &pb::ToolResultRecorded,
-    room: &mut Room,
+    room: &mut MarkupAllowance,
 ) -> Markup {
     use pb::content_part::Part;
     html! {
         @for (index, part) in result.parts.iter().enumerate() {
             @if matches!(part.part, Some(Part::Image(_) | Part::File(_) | Part::Audio(_))) {
-                (part_of(visit, event, index, part, room))
+                (part_of(request_context, event, index, part, room))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use crate::recorded::Piece;
+use crate::recorded_text::Piece;
 use treering_proto::pb::{self, event::Body};
 
 /// An item of a transcript.
@@ -31,14 +31,14 @@ pub(crate) struct ThreadCall {
     /// Set when it was started.
     pub(crate) started: Option<pb::Event>,
     /// How it ended.
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<CallEnd>,
     /// Revisions of its result digests, which have no item of their own.
     pub(crate) summarised: Vec<u64>,
 }
 
 /// How a call ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum CallEnd {
     /// With a result; the body is `None` when it is too large.
     Result(pb::Event, Option<pb::ToolResultRecorded>),
     /// It was cancelled.
@@ -47,7 +47,7 @@ pub(crate) enum Ended {
 
 /// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stands {
+pub(crate) enum ThreadCallStatus {
     /// Requested, without a result.
     Open,
     /// Waits for approval.
@@ -66,22 +66,24 @@ impl ThreadCall {
     /// Returns the status. For a result that is too large, its stored beginning tells whether it
     /// succeeded.
     #[must_use]
-    pub(crate) fn stands(&self, large: Option<&pb::ResultInfo>) -> Stands {
+    pub(crate) fn status(&self, large: Option<&pb::ResultInfo>) -> ThreadCallStatus {
         let decision = self.decided.as_ref().map(|(_, decided)| decided.decision());
         match (&self.ended, decision) {
-            (Some(Ended::Result(_, Some(result))), _) if !result.success => Stands::Failed,
-            (Some(Ended::Result(_, None)), _) if large.is_some_and(|info| !info.success) => {
-                Stands::Failed
+            (Some(CallEnd::Result(_, Some(result))), _) if !result.success => {
+                ThreadCallStatus::Failed
             }
-            (Some(Ended::Result(..)), _) => Stands::Succeeded,
-            (Some(Ended::Cancelled(_, cancelled)), _) => match cancelled.reason() {
-                pb::CancelReason::Denied => Stands::Denied,
-                _ => Stands::Cancelled,
+            (Some(CallEnd::Result(_, None)), _) if large.is_some_and(|info| !info.success) => {
+                ThreadCallStatus::Failed
+            }
+            (Some(CallEnd::Result(..)), _) => ThreadCallStatus::Succeeded,
+            (Some(CallEnd::Cancelled(_, cancelled)), _) => match cancelled.reason() {
+                pb::CancelReason::Denied => ThreadCallStatus::Denied,
+                _ => ThreadCallStatus::Cancelled,
             },
-            (None, Some(pb::Decision::Denied | pb::Decision::Expired)) => Stands::Denied,
-            (None, Some(pb::Decision::Approved)) => Stands::Open,
-            (None, _) if self.needs_approval() => Stands::Waits,
-            (None, _) => Stands::Open,
+            (None, Some(pb::Decision::Denied | pb::Decision::Expired)) => ThreadCallStatus::Denied,
+            (None, Some(pb::Decision::Approved)) => ThreadCallStatus::Open,
+            (None, _) if self.needs_approval() => ThreadCallStatus::Waits,
+            (None, _) => ThreadCallStatus::Open,
         }
     }
 
@@ -95,7 +97,7 @@ impl ThreadCall {
     pub(crate) fn event(&self) -> Option<&pb::Event> {
         let asked = self.asked.as_ref().map(|(event, _)| event);
         asked.or(match &self.ended {
-            Some(Ended::Result(event, _) | Ended::Cancelled(event, _)) => Some(event),
+            Some(CallEnd::Result(event, _) | CallEnd::Cancelled(event, _)) => Some(event),
             None => self.decided.as_ref().map(|(event, _)| event),
         })
     }
@@ -113,7 +115,7 @@ pub(crate) fn thread(
         let head = heads.get(&(event.conversation_id.clone(), event.revision));
         match head {
             Some(head) if is_result && event.body.is_none() => {
-                thread.open(&head.info.call_id).ended = Some(Ended::Result(event, None));
+                thread.open(&head.info.call_id).ended = Some(CallEnd::Result(event, None));
             }
             _ => thread.take(event),
         }
@@ -152,7 +154,7 @@ impl Thread {
                 match decoded::<pb::ToolResultRecorded>(&bytes) {
                     Some(result) => {
                         let id = result.call_id.clone();
-                        self.open(&id).ended = Some(Ended::Result(event, Some(result)));
+                        self.open(&id).ended = Some(CallEnd::Result(event, Some(result)));
                     }
                     None => self.note(event),
                 }
@@ -161,7 +163,7 @@ impl Thread {
                 match decoded::<pb::ToolCallCancelled>(&bytes) {
                     Some(cancelled) => {
                         let id = cancelled.call_id.clone();
-                        self.open(&id).ended = Some(Ended::Cancelled(event, cancelled));
+                        self.open(&id).ended = Some(CallEnd::Cancelled(event, cancelled));
                     }
                     None => self.note(event),
                 }
@@ -288,11 +290,11 @@ mod tests {
         )
     }
 
-    fn shape(events: Vec<pb::Event>) -> Vec<Vec<(String, Stands)>> {
+    fn shape(events: Vec<pb::Event>) -> Vec<Vec<(String, ThreadCallStatus)>> {
         let calls = |item: ThreadItem| match item {
             ThreadItem::Step(calls) => calls
                 .iter()
-                .map(|call| (call.call_id.clone(), call.stands(None)))
+                .map(|call| (call.call_id.clone(), call.status(None)))
                 .collect(),
             _ => Vec::new(),
         };
@@ -317,8 +319,11 @@ mod tests {
         assert_eq!(
             told,
             [
-                vec![is("a", Stands::Succeeded), is("b", Stands::Failed)],
-                vec![is("a", Stands::Open)]
+                vec![
+                    is("a", ThreadCallStatus::Succeeded),
+                    is("b", ThreadCallStatus::Failed)
+                ],
+                vec![is("a", ThreadCallStatus::Open)]
             ]
         );
         let told = shape(vec![call(2, "a", 1), result(3, "a", true), call(4, "b", 1)]);
@@ -329,7 +334,7 @@ mod tests {
     #[test]
     fn result_without_its_call_is_shown() {
         let told = shape(vec![result(9, "x", true)]);
-        assert_eq!(told, [vec![("x".to_owned(), Stands::Succeeded)]]);
+        assert_eq!(told, [vec![("x".to_owned(), ThreadCallStatus::Succeeded)]]);
     }
 
     #[test]
@@ -346,7 +351,10 @@ mod tests {
             ..Default::default()
         };
         let decided = event(2, Body::ApprovalDecided(decided.encode_to_vec().into()));
-        assert_eq!(shape(vec![asked.clone()])[0][0].1, Stands::Waits);
-        assert_eq!(shape(vec![asked, decided])[0][0].1, Stands::Denied);
+        assert_eq!(shape(vec![asked.clone()])[0][0].1, ThreadCallStatus::Waits);
+        assert_eq!(
+            shape(vec![asked, decided])[0][0].1,
+            ThreadCallStatus::Denied
+        );
     }
 }

@@ -8,8 +8,8 @@ use futures::{StreamExt, stream};
 use crate::{
     bounds::{EVENTS, EVENTS_BEFORE, HEAD_BYTES, HEADS_AT_ONCE},
     failure::PageFailure,
-    recorded::{Piece, TextPart, TextPlace},
-    visit::PageQuery,
+    recorded_text::{Piece, TextPart, TextPlace},
+    request_context::PageQuery,
 };
 use treering_client::Connection;
 use treering_proto::pb;
@@ -27,29 +27,29 @@ pub(crate) struct History {
 
 /// Selects a part of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum WindowPlace {
     /// From the beginning.
     Start,
     /// Up to the end.
     End,
     /// From this event on.
-    From(Spot),
+    From(EventLocation),
     /// Up to, but not including, this event.
-    Before(Spot),
+    Before(EventLocation),
     /// This event and those around it.
-    Around(Spot),
+    Around(EventLocation),
 }
 
 /// An event of a history; an inherited one belongs to another conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct EventLocation {
     /// Its revision.
     pub(crate) revision: u64,
     /// Its conversation, when it is not the history's.
     pub(crate) of: String,
 }
 
-impl Spot {
+impl EventLocation {
     /// Returns the form used in addresses.
     #[must_use]
     pub(crate) fn text(&self) -> String {
@@ -74,7 +74,7 @@ impl Spot {
     }
 }
 
-impl Place {
+impl WindowPlace {
     /// True for the event of this spot.
     #[must_use]
     pub(crate) fn is_at(&self, revision: u64) -> bool {
@@ -89,7 +89,7 @@ impl Place {
         let spot = |name| {
             asked
                 .text(name)
-                .map(|text| Spot::parse(name, text))
+                .map(|text| EventLocation::parse(name, text))
                 .transpose()
         };
         if let Some(spot) = spot("around")? {
@@ -131,14 +131,14 @@ impl Window {
     pub(crate) async fn read(
         store: &Connection,
         history: &History,
-        place: &Place,
+        place: &WindowPlace,
     ) -> Result<Self, PageFailure> {
         let headers = match place {
-            Place::Start => forward(store, history, &Spot::default()).await?,
-            Place::From(spot) => forward(store, history, spot).await?,
-            Place::End => backward(store, history, &Spot::default(), EVENTS).await?,
-            Place::Before(spot) => before(store, history, spot).await?,
-            Place::Around(spot) => {
+            WindowPlace::Start => forward(store, history, &EventLocation::default()).await?,
+            WindowPlace::From(spot) => forward(store, history, spot).await?,
+            WindowPlace::End => backward(store, history, &EventLocation::default(), EVENTS).await?,
+            WindowPlace::Before(spot) => before(store, history, spot).await?,
+            WindowPlace::Around(spot) => {
                 let lead = backward(store, history, spot, EVENTS_BEFORE).await?;
                 let first = lead.events.first().map(|event| history.spot(event));
                 let mut window = forward(store, history, &first.unwrap_or_default()).await?;
@@ -206,9 +206,9 @@ fn place_of(event: &pb::Event) -> TextPlace {
 impl History {
     /// Returns the spot of an event.
     #[must_use]
-    pub(crate) fn spot(&self, event: &pb::Event) -> Spot {
+    pub(crate) fn spot(&self, event: &pb::Event) -> EventLocation {
         let is_own = event.conversation_id == self.conversation;
-        Spot {
+        EventLocation {
             revision: event.revision,
             of: match is_own {
                 true => String::new(),
@@ -217,7 +217,7 @@ impl History {
         }
     }
 
-    fn request(&self, from: &Spot, limit: u64, is_backward: bool) -> pb::ReadRequest {
+    fn request(&self, from: &EventLocation, limit: u64, is_backward: bool) -> pb::ReadRequest {
         pb::ReadRequest {
             source: Some(pb::read_request::Source::Branch(pb::BranchSource {
                 conversation_id: self.conversation.clone(),
@@ -253,7 +253,7 @@ async fn headers(
 async fn forward(
     store: &Connection,
     history: &History,
-    from: &Spot,
+    from: &EventLocation,
 ) -> Result<Window, PageFailure> {
     let request = history.request(from, EVENTS + 1, false);
     let mut events = headers(store, request).await?;
@@ -271,7 +271,7 @@ async fn forward(
 async fn backward(
     store: &Connection,
     history: &History,
-    to: &Spot,
+    to: &EventLocation,
     limit: u64,
 ) -> Result<Window, PageFailure> {
     let request = history.request(to, limit + 1, true);
@@ -288,7 +288,11 @@ async fn backward(
 }
 
 /// Reads up to, but not including, an event.
-async fn before(store: &Connection, history: &History, to: &Spot) -> Result<Window, PageFailure> {
+async fn before(
+    store: &Connection,
+    history: &History,
+    to: &EventLocation,
+) -> Result<Window, PageFailure> {
     let mut window = backward(store, history, to, EVENTS + 1).await?;
     let last = window.events.last().map(|event| history.spot(event));
     if last.as_ref() == Some(to) {
@@ -308,22 +312,22 @@ mod tests {
     // A link to an inherited place lost the conversation of its event.
     #[test]
     fn transcript_positions_are_parsed() {
-        let place = |query: &str| Place::of(&PageQuery::of(query));
-        let spot = |revision, of: &str| Spot {
+        let place = |query: &str| WindowPlace::of(&PageQuery::of(query));
+        let spot = |revision, of: &str| EventLocation {
             revision,
             of: of.to_owned(),
         };
-        assert_eq!(place("").unwrap(), Place::Start);
-        assert_eq!(place("end=1").unwrap(), Place::End);
-        assert_eq!(place("at=7").unwrap(), Place::End);
-        assert_eq!(place("at=7&start=1").unwrap(), Place::Start);
-        assert_eq!(place("from=12").unwrap(), Place::From(spot(12, "")));
+        assert_eq!(place("").unwrap(), WindowPlace::Start);
+        assert_eq!(place("end=1").unwrap(), WindowPlace::End);
+        assert_eq!(place("at=7").unwrap(), WindowPlace::End);
+        assert_eq!(place("at=7&start=1").unwrap(), WindowPlace::Start);
+        assert_eq!(place("from=12").unwrap(), WindowPlace::From(spot(12, "")));
         let inherited = spot(7, "0198");
         let query = format!("before={}", inherited.text());
-        assert_eq!(place(&query).unwrap(), Place::Before(inherited));
+        assert_eq!(place(&query).unwrap(), WindowPlace::Before(inherited));
         assert_eq!(
             place("around=%235&from=1").unwrap(),
-            Place::Around(spot(5, ""))
+            WindowPlace::Around(spot(5, ""))
         );
         assert!(place("from=x").is_err());
     }

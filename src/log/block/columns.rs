@@ -64,14 +64,14 @@ pub(super) const ID_LOW_BYTES: usize = 4;
 
 /// State of a conversation after its last record in the block.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Before {
+pub(super) struct ConversationTail {
     pub(crate) branch: u64,
     pub(crate) revision: u64,
 }
 
 /// State after the previous record.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Previous {
+pub(super) struct PreviousRecord {
     pub(crate) id_high: u64,
     pub(crate) id_middle: u32,
     pub(crate) recorded_at: i64,

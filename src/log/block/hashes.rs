@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{CHECK_BYTES, together::Unpacked};
+use super::{CHECK_BYTES, decode::DecompressedBlock};
 use crate::record::{Hashes, Record};
 use treering_domain::{ChainHashes, ContentHash};
 
@@ -19,7 +19,7 @@ pub(super) enum Link {
 
 /// What is stored about a record's hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct StoredHashes {
     /// `None`: computed from the body and its salt.
     pub(crate) body: Option<ContentHash>,
     pub(crate) link: Link,
@@ -29,7 +29,7 @@ pub(super) struct Kept {
 
 /// The hashes of a record.
 #[derive(Clone, Copy, Default)]
-struct WorkedOut {
+struct ComputedHashes {
     body: ContentHash,
     chain: ContentHash,
     /// The chain hash from which it was computed; `None` when its own is stored.
@@ -38,8 +38,8 @@ struct WorkedOut {
 
 /// The hashes of a block's records, computed when the first one is requested.
 pub(crate) struct BlockHashes {
-    unpacked: Unpacked,
-    worked_out: OnceLock<Vec<WorkedOut>>,
+    unpacked: DecompressedBlock,
+    worked_out: OnceLock<Vec<ComputedHashes>>,
 }
 
 impl BlockHashes {
@@ -47,7 +47,7 @@ impl BlockHashes {
     ///
     /// # Errors
     /// Why the block cannot be decoded.
-    pub(super) fn records_of(unpacked: Unpacked) -> Result<Vec<Record>, &'static str> {
+    pub(super) fn records_of(unpacked: DecompressedBlock) -> Result<Vec<Record>, &'static str> {
         let of = Arc::new(Self {
             unpacked,
             worked_out: OnceLock::new(),
@@ -64,12 +64,12 @@ impl BlockHashes {
         Ok(records)
     }
 
-    fn of(&self, index: u32) -> WorkedOut {
+    fn of(&self, index: u32) -> ComputedHashes {
         let all = self.worked_out.get_or_init(|| self.work_out());
         all.get(index as usize).copied().unwrap_or_default()
     }
 
-    fn work_out(&self) -> Vec<WorkedOut> {
+    fn work_out(&self) -> Vec<ComputedHashes> {
         let mut all = Vec::with_capacity(self.unpacked.count);
         let mut last: Vec<ContentHash> = Vec::new();
         // The block was decoded before, so this succeeds; a missing record would count as damaged.
@@ -89,7 +89,7 @@ impl BlockHashes {
             // A hash that cannot be computed is left zero, which matches no check.
             let chain = previous.map_or(given, |previous| behind(previous).unwrap_or_default());
             last[kept.conversation] = chain;
-            all.push(WorkedOut {
+            all.push(ComputedHashes {
                 body,
                 chain,
                 previous,

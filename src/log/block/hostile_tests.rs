@@ -103,8 +103,8 @@ fn repeated_long_text_is_refused() {
     for record in &mut records {
         record.header.actor = "x".repeat(10_000);
     }
-    let parts = apart::Writer::parts(1, &records).unwrap();
-    let unpacked = Unpacked {
+    let parts = encode::BlockEncoder::parts(1, &records).unwrap();
+    let unpacked = DecompressedBlock {
         first_offset: 1,
         count: records.len(),
         columns: parts.columns.into(),

@@ -6,9 +6,8 @@ use zstd::bulk::Compressor;
 
 use super::{
     BODIES_BYTES_TARGET, CODEC_DICTIONARY, CODEC_NONE, CODEC_ZSTD, COLUMNS_BYTES_MAX, Dictionary,
-    Header, Part, RECORDS_MAX, TEXTS_BYTES_MAX,
-    apart::{BlockParts, Writer},
-    crc_of,
+    Header, Part, RECORDS_MAX, TEXTS_BYTES_MAX, crc_of,
+    encode::{BlockEncoder, BlockParts},
 };
 use crate::{
     frame::{COMPRESS_BYTES_MIN, RAW_BYTES_MAX, looks_incompressible},
@@ -108,7 +107,7 @@ impl Packer {
         if self.waiting.is_empty() {
             return Ok(None);
         }
-        let block = self.seal(Writer::parts(self.first_offset, &self.waiting)?)?;
+        let block = self.seal(BlockEncoder::parts(self.first_offset, &self.waiting)?)?;
         self.first_offset += self.waiting.len() as u64;
         self.waiting.clear();
         self.waiting_bodies = 0;

@@ -136,7 +136,7 @@ fn hashes_of_chained_events_are_not_stored() {
     for dictionary in [None, Some(&with)] {
         let blocks = pack(42, &records, dictionary);
         assert!(blocks.len() > 2);
-        let plain = Unpacked::of(&blocks[1]);
+        let plain = DecompressedBlock::of(&blocks[1]);
         // Low bytes of ids, checks, one hash for each of three conversations, those of keys (with
         // their salts) and causes, and a few salt nodes.
         let count = blocks[1].count as usize;
@@ -154,7 +154,7 @@ fn hashes_of_chained_events_are_not_stored() {
     }
 }
 
-impl Unpacked {
+impl DecompressedBlock {
     fn of(block: &EncodedFrame) -> bytes::Bytes {
         let header = Header::read(block).unwrap();
         let at = HEADER_BYTES + header.columns.stored_len;

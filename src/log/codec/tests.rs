@@ -23,14 +23,14 @@ struct Fields<'a> {
     body_bytes: u64,
     /// 0: no key, and nothing follows; 2: the key has an expiry.
     key: u8,
-    append_key: Present<(&'a str, u32, [u8; 32])>,
-    key_ends_at: Present<i64>,
+    append_key: OptionalField<(&'a str, u32, [u8; 32])>,
+    key_ends_at: OptionalField<i64>,
 }
 
 /// Encodes nothing when there is no value.
-struct Present<T>(Option<T>);
+struct OptionalField<T>(Option<T>);
 
-impl<T: Encode> Encode for Present<T> {
+impl<T: Encode> Encode for OptionalField<T> {
     fn encode<E: bincode::enc::Encoder>(
         &self,
         encoder: &mut E,
@@ -60,8 +60,10 @@ impl<'a> Fields<'a> {
             correlation_id: &header.correlation_id,
             body_bytes: record.body.bytes_len(),
             key: u8::from(key.is_some()) + u8::from(ends_at.is_some()),
-            append_key: Present(key.map(|key| (key.key.as_str(), key.events, key.content_hash.0))),
-            key_ends_at: Present(ends_at.map(|at| at.0)),
+            append_key: OptionalField(
+                key.map(|key| (key.key.as_str(), key.events, key.content_hash.0)),
+            ),
+            key_ends_at: OptionalField(ends_at.map(|at| at.0)),
         }
     }
 }

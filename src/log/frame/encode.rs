@@ -144,7 +144,7 @@ impl InPlace {
             self.out.truncate(start);
             return Ok(0);
         }
-        let head_of = Head {
+        let head_of = PayloadHeader {
             codec: CODEC_NONE,
             first_offset,
             count: count as u32,
@@ -219,17 +219,17 @@ fn pack(
 }
 
 /// The salts of a frame, and how many records they cover.
-struct Salted {
+struct SaltedRecords {
     salts: FrameSalts,
     records: usize,
 }
 
 /// Collects the salts of as many records as fit in one frame.
-fn salts(first_offset: u64, records: &[Record]) -> Salted {
+fn salts(first_offset: u64, records: &[Record]) -> SaltedRecords {
     let mut salts = FrameSalts::default();
     let fit = |(offset, record): &(u64, &Record)| salts.push(*offset, record.salt.as_ref());
     let records = (first_offset..).zip(records).take_while(fit).count();
-    Salted { salts, records }
+    SaltedRecords { salts, records }
 }
 
 struct Run {
@@ -327,7 +327,7 @@ pub(super) fn seal_frame(
     bytes.resize(HEADER_BYTES, 0);
     bytes.extend_from_slice(body);
     bytes.extend_from_slice(salts.bytes());
-    let head = Head {
+    let head = PayloadHeader {
         codec: match payload {
             Payload::Raw => CODEC_NONE,
             Payload::Zstd(_) => CODEC_ZSTD,
@@ -348,7 +348,7 @@ pub(super) fn seal_frame(
 }
 
 /// What a frame's header states about its payload.
-struct Head {
+struct PayloadHeader {
     codec: u8,
     first_offset: u64,
     count: u32,
@@ -357,7 +357,7 @@ struct Head {
     salts: usize,
 }
 
-impl Head {
+impl PayloadHeader {
     /// Writes the header into zeroed bytes, for a payload and salts as stored.
     fn write(&self, out: &mut [u8], payload: &[u8], salts: &[u8]) {
         out[..3].copy_from_slice(&MAGIC);

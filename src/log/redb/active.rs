@@ -9,17 +9,17 @@ use super::{
 };
 use crate::port::{FrameBatch, LogError, LogIdentity};
 
-pub(super) struct Active<F: Folder> {
+pub(super) struct ActiveSegment<F: Folder> {
     pub(super) first_offset: u64,
     /// Its file name.
     pub(super) file: String,
     /// `None` after a failure, until it can be opened again.
-    pub(super) open: Option<Open<F>>,
+    pub(super) open: Option<OpenSegment<F>>,
     /// A handle of its file after the file was removed: the only way to reach its content.
     unnamed: Option<F::File>,
 }
 
-pub(super) struct Open<F: Folder> {
+pub(super) struct OpenSegment<F: Folder> {
     pub(super) database: Database,
     /// `None`: opened without writing to its file.
     pub(super) storage: Option<F::File>,
@@ -68,7 +68,7 @@ fn blob_bytes(stored: u64) -> u64 {
     stored + stored / 6 + 4096
 }
 
-impl<F: Folder> Active<F> {
+impl<F: Folder> ActiveSegment<F> {
     pub(super) fn closed(first_offset: u64, file: String) -> Self {
         Self {
             first_offset,
@@ -116,7 +116,7 @@ impl<F: Folder> Active<F> {
     ) -> Result<End, LogError> {
         match used_bytes.and_then(|used_bytes| Ok((used_bytes, end?))) {
             Ok((used_bytes, end)) => {
-                self.open = Some(Open {
+                self.open = Some(OpenSegment {
                     database,
                     storage,
                     used_bytes,
@@ -155,13 +155,13 @@ impl<F: Folder> Active<F> {
     }
 
     /// Returns true when a sync of its file has failed, so that nothing may depend on the file.
-    pub(super) fn is_distrusted(&self) -> bool {
+    pub(super) fn is_poisoned(&self) -> bool {
         let storage = self.open.as_ref().and_then(|open| open.storage.as_ref());
-        storage.is_some_and(SegmentFile::is_distrusted)
+        storage.is_some_and(SegmentFile::is_poisoned)
     }
 }
 
-impl<F: Folder> Open<F> {
+impl<F: Folder> OpenSegment<F> {
     /// Returns the approximate size of its frames and large bodies, in bytes.
     pub(super) fn frames_bytes(&self) -> u64 {
         self.used_bytes.saturating_sub(self.empty_bytes)
@@ -189,7 +189,7 @@ pub(super) fn create_segment<F: Folder>(
     first_offset: u64,
     copy: u32,
     cache_bytes: usize,
-) -> Result<Active<F>, LogError> {
+) -> Result<ActiveSegment<F>, LogError> {
     let io = |error| LogError::from_io("creating a segment", error);
     let (file, storage) = create_file(folder, first_offset, copy).map_err(io)?;
     let made = (|| {
@@ -200,7 +200,7 @@ pub(super) fn create_segment<F: Folder>(
         }
         folder.sync().map_err(io)?;
         let used_bytes = storage.len().map_err(io)?;
-        Ok(Open {
+        Ok(OpenSegment {
             database,
             storage: Some(storage),
             used_bytes,
@@ -208,7 +208,7 @@ pub(super) fn create_segment<F: Folder>(
         })
     })();
     match made {
-        Ok(open) => Ok(Active {
+        Ok(open) => Ok(ActiveSegment {
             first_offset,
             file,
             open: Some(open),

@@ -60,7 +60,7 @@ pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
 
 /// Encodes a patch: a header and the patch. Returns `None` when the limits forbid a patch on this
 /// base, so that the body must be stored whole.
-pub(super) fn encode_patch(raw_len: usize, patch: &BodyPatch, base: Depth) -> Option<Vec<u8>> {
+pub(super) fn encode_patch(raw_len: usize, patch: &BodyPatch, base: PatchDepth) -> Option<Vec<u8>> {
     let patches = base.patches + 1;
     let unpacked = (raw_len as u64).max(base.raw_len) * (u64::from(patches) + 1);
     let fits = patches <= PATCHES_MAX
@@ -97,7 +97,7 @@ pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
 
 /// The patch depth of a body: what a patch on it must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Depth {
+pub(super) struct PatchDepth {
     /// Patches that are applied to read it.
     pub(crate) patches: u8,
     /// Its length, in bytes.
@@ -106,13 +106,13 @@ pub(super) struct Depth {
 
 /// A parsed stored body.
 #[derive(Debug)]
-pub(super) struct Stored<'a> {
+pub(super) struct StoredBlob<'a> {
     codec: u8,
-    pub(crate) depth: Depth,
+    pub(crate) depth: PatchDepth,
     content: &'a [u8],
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredBlob<'a> {
     /// Parses all pieces of a body. Damage is reported at the home offset.
     pub(super) fn of(stored: &'a [u8], home_offset: u64) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::damaged(home_offset, what);
@@ -134,7 +134,7 @@ impl<'a> Stored<'a> {
         }
         let read = Self {
             codec: header[4],
-            depth: Depth {
+            depth: PatchDepth {
                 patches: header[5],
                 raw_len: word(&header[8..16]),
             },
@@ -148,10 +148,10 @@ impl<'a> Stored<'a> {
 
     /// Reads the depth from a body's first piece, which is enough to put a patch on it. Returns
     /// `None` when the header cannot be trusted.
-    pub(super) fn depth_of(first_piece: &[u8]) -> Option<Depth> {
+    pub(super) fn depth_of(first_piece: &[u8]) -> Option<PatchDepth> {
         let header = first_piece.first_chunk::<HEADER_BYTES>()?;
         let known = header[..3] == MAGIC && header[3] == FORMAT_VERSION;
-        known.then(|| Depth {
+        known.then(|| PatchDepth {
             patches: header[5],
             raw_len: word(&header[8..16]),
         })
@@ -199,7 +199,7 @@ pub(super) fn base_of(first_piece: &[u8]) -> Option<u64> {
 
 /// Checks that a stored body has the length in its record, so that the length in the stored form is
 /// not trusted.
-pub(super) fn check_length(stored: &Stored<'_>, wanted: &BlobRef) -> Result<(), LogError> {
+pub(super) fn check_length(stored: &StoredBlob<'_>, wanted: &BlobRef) -> Result<(), LogError> {
     if stored.depth.raw_len != wanted.bytes_len {
         return Err(LogError::damaged(
             wanted.home_offset,
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     fn decode(stored: &[u8], wanted: &BlobRef) -> Result<Bytes, LogError> {
-        let read = Stored::of(stored, wanted.home_offset)?;
+        let read = StoredBlob::of(stored, wanted.home_offset)?;
         check_length(&read, wanted)?;
         let raw = read.unpack(None, wanted.home_offset)?;
         check_hash(&raw, wanted).map(|()| raw)
@@ -285,17 +285,17 @@ mod tests {
             bytes: Bytes::from_static(b"a patch"),
         };
         let encode = |raw_len: usize, patches| {
-            let base = Depth {
+            let base = PatchDepth {
                 patches,
                 raw_len: raw_len as u64,
             };
             encode_patch(raw_len, &patch, base)
         };
         let stored = encode(70_000, PATCHES_MAX - 1).unwrap();
-        let read = Stored::of(&stored, 7).unwrap();
+        let read = StoredBlob::of(&stored, 7).unwrap();
         assert_eq!(read.depth.patches, PATCHES_MAX);
         assert_eq!(read.base_home(), Some(5));
-        assert_eq!(Stored::depth_of(&stored), Some(read.depth));
+        assert_eq!(StoredBlob::depth_of(&stored), Some(read.depth));
         assert_eq!(encode(70_000, PATCHES_MAX), None);
         assert!(encode(1 << 20, 7).is_some());
         let unpacks = encode(2 << 20, 7);

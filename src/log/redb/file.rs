@@ -26,7 +26,7 @@ pub trait SegmentFile: StorageBackend + Clone {
     /// Returns true once a sync has failed. The system may then treat pages as written that never
     /// reached the disk, and a later sync does not report it (PostgreSQL found this in 2018):
     /// reading data back proves nothing, and nothing more may depend on this file.
-    fn is_distrusted(&self) -> bool;
+    fn is_poisoned(&self) -> bool;
 
     /// Returns true once a sync found that the file was removed from its folder. Its content is
     /// lost when it is closed.
@@ -139,7 +139,7 @@ impl SegmentFile for DiskFile {
         Ok(())
     }
 
-    fn is_distrusted(&self) -> bool {
+    fn is_poisoned(&self) -> bool {
         self.0.sync_failed.load(Ordering::Acquire)
     }
 
@@ -162,7 +162,7 @@ impl StorageBackend for DiskFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        if self.is_distrusted() {
+        if self.is_poisoned() {
             return Err(io::Error::other("an earlier sync of this file failed"));
         }
         let started = Instant::now();

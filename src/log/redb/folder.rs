@@ -132,7 +132,7 @@ impl Folder for DiskFolder {
     type File = DiskFile;
 
     fn bytes_of(&self, name: &str) -> io::Result<u64> {
-        Ok(names::open(&self.handle, name, names::Open::Read)?
+        Ok(names::open(&self.handle, name, names::FileMode::Read)?
             .metadata()?
             .len())
     }
@@ -143,21 +143,21 @@ impl Folder for DiskFolder {
 
     fn open(&self, name: &str, access: Access) -> io::Result<DiskFile> {
         let how = match access {
-            Access::Read => names::Open::Read,
-            Access::Write => names::Open::Write,
+            Access::Read => names::FileMode::Read,
+            Access::Write => names::FileMode::Write,
         };
         let file = names::open(&self.handle, name, how)?;
         DiskFile::new(file, access, Arc::clone(&self.measures))
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
-        let file = names::open(&self.handle, name, names::Open::Create)?;
+        let file = names::open(&self.handle, name, names::FileMode::Create)?;
         DiskFile::new(file, Access::Write, Arc::clone(&self.measures))
     }
 
     fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = names::open(&self.handle, name, names::Open::Read)?;
+        let file = names::open(&self.handle, name, names::FileMode::Read)?;
         file.take(bytes_max.saturating_add(1))
             .read_to_end(&mut bytes)?;
         if bytes.len() as u64 > bytes_max {
@@ -170,7 +170,7 @@ impl Folder for DiskFolder {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut file = names::open(&self.handle, name, names::Open::Replace)?;
+        let mut file = names::open(&self.handle, name, names::FileMode::Replace)?;
         file.write_all(bytes)?;
         file.sync_all()
     }
@@ -205,7 +205,7 @@ mod by_handle {
     pub(super) type Handle = File;
 
     #[derive(Clone, Copy)]
-    pub(super) enum Open {
+    pub(super) enum FileMode {
         Read,
         Write,
         /// A new file; the name must not exist.
@@ -218,12 +218,12 @@ mod by_handle {
         File::open(path)
     }
 
-    pub(super) fn open(folder: &Handle, name: &str, how: Open) -> io::Result<File> {
+    pub(super) fn open(folder: &Handle, name: &str, how: FileMode) -> io::Result<File> {
         let flags = match how {
-            Open::Read => OFlags::RDONLY,
-            Open::Write => OFlags::RDWR,
-            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
-            Open::Replace => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
+            FileMode::Read => OFlags::RDONLY,
+            FileMode::Write => OFlags::RDWR,
+            FileMode::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            FileMode::Replace => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
         };
         let mode = Mode::from_raw_mode(FILE_MODE as _);
         let opened = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, mode)?;
@@ -280,7 +280,7 @@ mod by_path {
     pub(super) type Handle = PathBuf;
 
     #[derive(Clone, Copy)]
-    pub(super) enum Open {
+    pub(super) enum FileMode {
         Read,
         Write,
         /// A new file; the name must not exist.
@@ -294,13 +294,13 @@ mod by_path {
         Ok(path.to_owned())
     }
 
-    pub(super) fn open(folder: &Handle, name: &str, how: Open) -> io::Result<File> {
+    pub(super) fn open(folder: &Handle, name: &str, how: FileMode) -> io::Result<File> {
         let mut options = OpenOptions::new();
         match how {
-            Open::Read => options.read(true),
-            Open::Write => options.read(true).write(true),
-            Open::Create => options.read(true).write(true).create_new(true),
-            Open::Replace => options.read(true).write(true).create(true).truncate(true),
+            FileMode::Read => options.read(true),
+            FileMode::Write => options.read(true).write(true),
+            FileMode::Create => options.read(true).write(true).create_new(true),
+            FileMode::Replace => options.read(true).write(true).create(true).truncate(true),
         };
         options.open(folder.join(name))
     }

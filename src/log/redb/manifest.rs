@@ -37,7 +37,7 @@ pub struct Manifest {
     /// Segments in the order of their offsets; the last one is written to.
     pub segments: Vec<SegmentEntry>,
     /// A position that the log had reached when this was written. It may have grown since.
-    pub reached: Mark,
+    pub reached: LogMark,
     /// The offset of the record that requested the last completed erasure; 0: there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub erased: u64,
@@ -72,7 +72,7 @@ pub struct SegmentEntry {
     /// Its file name; `None`: it was lost, and the loss was accepted.
     pub file: Option<String>,
     /// Where it ends; `None`: it is the last segment.
-    pub sealed: Option<Mark>,
+    pub sealed: Option<LogMark>,
     /// How it stores its records: `None` as frames, or [`FORM_BLOCKS`]. The file itself records
     /// this too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,14 +81,14 @@ pub struct SegmentEntry {
 
 /// A log position and the chain hash of its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct LogMark {
     /// Offset of the record; 0: before the first.
     pub offset: u64,
     /// Its chain hash in hexadecimal digits; `None`: unknown.
     pub chain_hash: Option<String>,
 }
 
-impl Mark {
+impl LogMark {
     pub(super) fn new(offset: u64, chain_hash: Option<ContentHash>) -> Self {
         Self {
             offset,
@@ -114,7 +114,7 @@ impl Manifest {
                 sealed: None,
                 form: None,
             }],
-            reached: Mark::default(),
+            reached: LogMark::default(),
             erased: 0,
             erasing: None,
         }
@@ -165,7 +165,7 @@ impl Manifest {
     /// Decodes and checks a manifest.
     ///
     /// # Errors
-    /// [`LogError::WentBack`] for damage, [`LogError::NewerFormat`], [`LogError::OlderFormat`].
+    /// [`LogError::Regressed`] for damage, [`LogError::NewerFormat`], [`LogError::OlderFormat`].
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, LogError> {
         let damaged = |what: &str| LogError::manifest(what);
         let text = bytes
@@ -246,7 +246,7 @@ impl Manifest {
 
 /// The result of looking for a manifest in the folder.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ManifestLookup {
     Manifest(Manifest),
     Nothing,
 }
@@ -255,10 +255,10 @@ pub(super) enum Found {
 ///
 /// # Errors
 /// When it cannot be read or is damaged.
-pub(super) fn read<F: Folder>(folder: &F) -> Result<Found, LogError> {
+pub(super) fn read<F: Folder>(folder: &F) -> Result<ManifestLookup, LogError> {
     match folder.read(MANIFEST, BYTES_MAX) {
-        Ok(bytes) => Manifest::decode(&bytes).map(Found::Manifest),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
+        Ok(bytes) => Manifest::decode(&bytes).map(ManifestLookup::Manifest),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ManifestLookup::Nothing),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
             Err(LogError::manifest(&error.to_string()))
         }
@@ -269,7 +269,7 @@ pub(super) fn read<F: Folder>(folder: &F) -> Result<Found, LogError> {
 /// The outcome of a replacement that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub(super) enum Replaced {
+pub(super) enum ReplaceOutcome {
     /// The new manifest is durable.
     Lasting,
     /// The new manifest is in place, but it may not survive a power loss.
@@ -281,7 +281,10 @@ pub(super) enum Replaced {
 /// # Errors
 /// The previous manifest is still in place; with [`LogError::UnknownOutcome`], either of the two
 /// is.
-pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Replaced, LogError> {
+pub(super) fn replace<F: Folder>(
+    folder: &F,
+    manifest: &Manifest,
+) -> Result<ReplaceOutcome, LogError> {
     let doing = "replacing the manifest";
     let bytes = manifest.encode();
     folder
@@ -304,10 +307,10 @@ pub(super) fn replace<F: Folder>(folder: &F, manifest: &Manifest) -> Result<Repl
         }
     }
     match folder.sync() {
-        Ok(()) => Ok(Replaced::Lasting),
+        Ok(()) => Ok(ReplaceOutcome::Lasting),
         Err(error) => {
             tracing::error!(%error, "the log's folder could not be synced");
-            Ok(Replaced::InPlace)
+            Ok(ReplaceOutcome::InPlace)
         }
     }
 }
@@ -318,7 +321,7 @@ mod tests {
 
     fn sample() -> Manifest {
         let mut manifest = Manifest::new("0000000000000001.redb".into());
-        manifest.segments[0].sealed = Some(Mark::new(9, Some(ContentHash([7; 32]))));
+        manifest.segments[0].sealed = Some(LogMark::new(9, Some(ContentHash([7; 32]))));
         manifest.segments.push(SegmentEntry {
             first: 10,
             file: Some("000000000000000a.redb".into()),
@@ -355,7 +358,7 @@ mod tests {
             |m| m.timelines.clear(),
             |m| m.segments[1].first = 11,
             |m| m.segments[0].sealed = None,
-            |m| m.segments[1].sealed = Some(Mark::new(20, None)),
+            |m| m.segments[1].sealed = Some(LogMark::new(20, None)),
             |m| m.segments[1].file = None,
         ];
         for change in changes {

@@ -7,23 +7,23 @@
 
 mod active;
 mod blob;
-mod copying;
-mod dense;
+mod copy;
 mod file;
 mod folder;
 mod lock;
 mod manifest;
 mod open;
+mod packed;
 mod recent_bodies;
 mod repair;
+mod rewrite;
 mod rewriter;
-mod rewriting;
 mod rows;
-mod scrubbing;
-mod sealing;
+mod scrub;
+mod seal;
 mod segment;
 #[cfg(any(test, feature = "testkit"))]
-pub mod simulated;
+pub mod simulated_disk;
 mod sources;
 
 use std::{
@@ -44,10 +44,10 @@ use uuid::Uuid;
 
 pub(crate) use self::lock::FolderLock;
 use self::{
-    active::{Active, batch_bytes, written_bytes},
+    active::{ActiveSegment, batch_bytes, written_bytes},
     manifest::SegmentEntry,
     recent_bodies::RecentBodies,
-    segment::Sealed,
+    segment::SealedSegment,
 };
 pub use self::{
     file::{DiskFile, FileMeasures, SegmentFile},
@@ -55,15 +55,17 @@ pub use self::{
     lock::{LOCK_FILE, holder_of},
     manifest::{FORMAT as LOG_FORMAT, MANIFEST, Manifest},
     open::OpenMode,
-    repair::{LogRepair, LostRange, Repairing, Witness},
+    repair::{ConsistencyEvidence, LogRepair, LostRange, RepairSession},
+    rewrite::RewriteOutcome,
     rewriter::Rewriter,
-    rewriting::Rewritten,
-    scrubbing::Scrubbed,
+    scrub::ScrubOutcome,
 };
 
 use super::{
     holder::HolderSecret,
-    port::{Acquired, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats},
+    port::{
+        AcquiredShard, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
+    },
     record::BlobRef,
 };
 use treering_domain::ShardId;
@@ -104,11 +106,11 @@ pub struct RedbLog<F: Folder = DiskFolder> {
     /// The manifest as on disk; while [`RedbLog::distrusted`] is set, the one on disk may differ.
     manifest: RwLock<Manifest>,
     /// The last segment. Locked for writing only while it is opened or replaced.
-    active: RwLock<Active<F>>,
+    active: RwLock<ActiveSegment<F>>,
     /// A sync failed: the last segment must be rewritten to a new file before the next append.
-    distrusted: AtomicBool,
+    poisoned: AtomicBool,
     /// Open sealed segments by file name, the most recently used last.
-    sealed: Mutex<Vec<(String, Arc<Sealed>)>>,
+    sealed: Mutex<Vec<(String, Arc<SealedSegment>)>>,
     /// Recently read bodies that patches are based on.
     recent: RecentBodies,
     /// Held while the manifest is changed.
@@ -173,11 +175,11 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    fn read_active(&self) -> RwLockReadGuard<'_, Active<F>> {
+    fn read_active(&self) -> RwLockReadGuard<'_, ActiveSegment<F>> {
         self.active.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_active(&self) -> RwLockWriteGuard<'_, Active<F>> {
+    fn write_active(&self) -> RwLockWriteGuard<'_, ActiveSegment<F>> {
         self.active.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,12 +194,12 @@ impl<F: Folder> RedbLog<F> {
             .unwrap_or_else(PoisonError::into_inner) = manifest;
     }
 
-    fn is_distrusted(&self) -> bool {
-        self.distrusted.load(Ordering::Acquire)
+    fn is_poisoned(&self) -> bool {
+        self.poisoned.load(Ordering::Acquire)
     }
 
     /// Returns the last segment, reopening it if a failure has closed it.
-    fn active(&self) -> Result<RwLockReadGuard<'_, Active<F>>, LogError> {
+    fn active(&self) -> Result<RwLockReadGuard<'_, ActiveSegment<F>>, LogError> {
         let active = self.read_active();
         if active.open.is_some() {
             return Ok(active);
@@ -209,7 +211,7 @@ impl<F: Folder> RedbLog<F> {
                 return Err(LogError::Closed);
             }
             let cache_bytes = self.options.cache_bytes;
-            if self.mode.is_read_only() || self.is_distrusted() {
+            if self.mode.is_read_only() || self.is_poisoned() {
                 active.open_to_read(&self.folder, cache_bytes)?;
             } else {
                 let end = active.open_to_append(&self.folder, cache_bytes)?;
@@ -225,9 +227,9 @@ impl<F: Folder> RedbLog<F> {
         let wanted = batch.new_head(head);
         let bytes = batch_bytes(batch);
         self.check_lock()?;
-        self.write_anew_if_distrusted(head)?;
+        self.rotate_if_poisoned(head)?;
         self.seal_if_full(head, bytes)?;
-        self.write_anew_if_distrusted(head)?;
+        self.rotate_if_poisoned(head)?;
         let active = self.active()?;
         let open = active.open.as_ref().ok_or(LogError::Closed)?;
         open.ensure_room(bytes)?;
@@ -244,7 +246,7 @@ impl<F: Folder> RedbLog<F> {
                 }
                 Ok(wanted)
             }
-            Err(error) if active.is_distrusted() => {
+            Err(error) if active.is_poisoned() => {
                 drop(active);
                 self.recover_from_sync(head, error)
             }
@@ -269,7 +271,7 @@ impl<F: Folder> RedbLog<F> {
 
     /// Returns a sealed segment for reading. A segment that was sealed just now may still be open
     /// for writing; this waits until it is closed.
-    fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
+    fn sealed(&self, entry: &SegmentEntry) -> Result<Arc<SealedSegment>, LogError> {
         /// How long closing a segment may take on a slow disk.
         const CLOSING_MAX: Duration = Duration::from_secs(2);
         let started = Instant::now();
@@ -283,7 +285,7 @@ impl<F: Folder> RedbLog<F> {
         }
     }
 
-    fn sealed_now(&self, entry: &SegmentEntry) -> Result<Arc<Sealed>, LogError> {
+    fn sealed_now(&self, entry: &SegmentEntry) -> Result<Arc<SealedSegment>, LogError> {
         let first_offset = entry.first;
         let file = entry.file.as_deref().ok_or_else(|| {
             LogError::damaged(
@@ -382,23 +384,23 @@ impl<F: Folder> EventLog for RedbLog<F> {
         self.manifest().knows_timeline(timeline)
     }
 
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
         self.check_open(shard)?;
         let mut owner = lock_of(&self.owner);
         if self.mode.is_read_only() {
             owner.epoch.0 += 1;
-            return Ok(Acquired {
+            return Ok(AcquiredShard {
                 epoch: owner.epoch,
                 head: self.head.borrow().offset,
             });
         }
         // A failed append may have left the segment closed or untrusted, and the head unknown.
         let head = self.head.borrow().offset;
-        self.write_anew_if_distrusted(head)?;
+        self.rotate_if_poisoned(head)?;
         self.open_to_write()?;
         drop(self.active()?);
         owner.epoch.0 += 1;
-        Ok(Acquired {
+        Ok(AcquiredShard {
             epoch: owner.epoch,
             head: self.head.borrow().offset,
         })
@@ -581,7 +583,7 @@ impl RedbLog<DiskFolder> {
     /// # Errors
     /// [`LogError::Locked`] when another process holds the folder, [`LogError::NoStore`] when there
     /// is no store and `mode` does not create one, [`LogError::ReadOnly`] when it is not writable,
-    /// [`LogError::WentBack`] when a part of it is missing, [`LogError::Damaged`] when its end
+    /// [`LogError::Regressed`] when a part of it is missing, [`LogError::Damaged`] when its end
     /// cannot be trusted.
     pub fn open(data: &Path, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
         open::open(data, options, mode)

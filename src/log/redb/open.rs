@@ -12,11 +12,11 @@ use tokio::sync::watch;
 
 use super::{
     Head, LOG_FOLDER, RedbLog, RedbLogOptions,
-    active::{self, Active, create_segment},
-    dense,
+    active::{self, ActiveSegment, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
-    manifest::{self, Found, MANIFEST_NEW, Manifest},
+    manifest::{self, MANIFEST_NEW, Manifest, ManifestLookup},
+    packed,
     recent_bodies::RecentBodies,
     repair,
     segment::{self, End, Reader},
@@ -76,7 +76,7 @@ pub(super) fn open_remains(
     options: RedbLogOptions,
 ) -> Result<RedbLog<DiskFolder>, LogError> {
     match open(data, options, OpenMode::Read) {
-        Err(LogError::WentBack { .. } | LogError::Damaged { .. }) => {}
+        Err(LogError::Regressed { .. } | LogError::Damaged { .. }) => {}
         opened => return opened,
     }
     let lock = FolderLock::share(data)?;
@@ -92,7 +92,7 @@ pub(super) fn remains_of(
 ) -> Result<RedbLog<DiskFolder>, LogError> {
     let folder = DiskFolder::open(path).map_err(|error| lock::refused(path, error))?;
     let (manifest, head) = repair::remains(&folder)?;
-    let active = Active::closed(head + 1, String::new());
+    let active = ActiveSegment::closed(head + 1, String::new());
     let mode = OpenMode::Read;
     Ok(RedbLog::assemble(
         folder, options, mode, manifest, active, head,
@@ -125,7 +125,7 @@ fn is_refusal(error: &io::Error) -> bool {
 fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogError> {
     for name in MADE_FROM_A_LOG {
         if data.join(name).exists() {
-            return Err(LogError::WentBack {
+            return Err(LogError::Regressed {
                 what: format!(
                     "{} was derived from a log, but {} is missing",
                     data.join(name).display(),
@@ -162,7 +162,7 @@ fn refuse_used_segments<F: Folder>(folder: &F, names: &[String]) -> Result<(), L
         .find(|name| active::parse_name(name).is_some() && looks_used(folder, name));
     match used {
         None => Ok(()),
-        Some(name) => Err(LogError::WentBack {
+        Some(name) => Err(LogError::Regressed {
             what: format!("the manifest is missing, but {name} has events"),
         }),
     }
@@ -177,7 +177,7 @@ fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
     match look(folder, file, first_offset) {
         Ok(seen) => seen.used,
         Err(LogError::Damaged { .. }) => match folder.read(file, EMPTY_BYTES_MAX) {
-            Ok(bytes) => frame::found_in(&bytes),
+            Ok(bytes) => frame::contains_frame(&bytes),
             Err(_) => true,
         },
         Err(_) => true,
@@ -185,29 +185,33 @@ fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
 }
 
 /// What a segment's file says about itself.
-pub(super) struct Seen {
+pub(super) struct SegmentSummary {
     pub(crate) identity: LogIdentity,
     pub(crate) first: u64,
     pub(crate) end: End,
     /// It contains a frame or a block.
     pub(crate) used: bool,
     /// It stores blocks.
-    pub(crate) is_dense: bool,
+    pub(crate) is_packed: bool,
 }
 
 /// Inspects a segment's file without changing it.
-pub(super) fn look<F: Folder>(folder: &F, file: &str, first: u64) -> Result<Seen, LogError> {
+pub(super) fn look<F: Folder>(
+    folder: &F,
+    file: &str,
+    first: u64,
+) -> Result<SegmentSummary, LogError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
     let seen = segment::read_identity(&open, first).and_then(|(identity, named)| {
-        let dense = dense::of(&open, first)?;
+        let dense = packed::of(&open, first)?;
         let reader = Reader::new(&open, dense.as_ref());
-        Ok(Seen {
+        Ok(SegmentSummary {
             identity,
             first: named,
             end: segment::end(reader, first)?,
             used: segment::next_frame(reader, 0)?.is_some(),
-            is_dense: dense.is_some(),
+            is_packed: dense.is_some(),
         })
     });
     segment::close(open, first).and(seen)
@@ -220,8 +224,10 @@ impl<F: Folder> RedbLog<F> {
     /// As [`RedbLog::open`].
     pub fn open_with(folder: F, options: RedbLogOptions, mode: OpenMode) -> Result<Self, LogError> {
         match manifest::read(&folder)? {
-            Found::Manifest(manifest) => Self::open_existing(folder, options, mode, manifest),
-            Found::Nothing => {
+            ManifestLookup::Manifest(manifest) => {
+                Self::open_existing(folder, options, mode, manifest)
+            }
+            ManifestLookup::Nothing => {
                 refuse_used_segments(&folder, &names(&folder)?)?;
                 if mode.is_read_only() {
                     return Err(LogError::NoStore {
@@ -242,8 +248,8 @@ impl<F: Folder> RedbLog<F> {
             first.file = Some(active.file.clone());
         }
         match manifest::replace(&folder, &manifest)? {
-            manifest::Replaced::Lasting => {}
-            manifest::Replaced::InPlace => return Err(super::sealing::folder_not_synced()),
+            manifest::ReplaceOutcome::Lasting => {}
+            manifest::ReplaceOutcome::InPlace => return Err(super::seal::folder_not_synced()),
         }
         Ok(Self::assemble(folder, options, mode, manifest, active, 0))
     }
@@ -259,7 +265,7 @@ impl<F: Folder> RedbLog<F> {
             Some(last) => (last.first, last.file.clone().unwrap_or_default()),
             None => (1, String::new()),
         };
-        let mut active = Active::closed(first, file);
+        let mut active = ActiveSegment::closed(first, file);
         // Opened for reading, whatever the mode: its files stay unchanged until the log has been
         // compared with everything that it must contain. See `open_to_write`.
         let end = active.open_to_read(&folder, options.cache_bytes)?;
@@ -275,11 +281,11 @@ impl<F: Folder> RedbLog<F> {
     /// Reopens the last segment for appending, if it was opened for reading, and removes what an
     /// earlier process left behind.
     pub(super) fn open_to_write(&self) -> Result<(), LogError> {
-        let read_only = |active: &Active<F>| {
+        let read_only = |active: &ActiveSegment<F>| {
             let open = active.open.as_ref();
             open.is_some_and(|open| open.storage.is_none())
         };
-        if self.is_distrusted() || !read_only(&self.read_active()) {
+        if self.is_poisoned() || !read_only(&self.read_active()) {
             return Ok(());
         }
         // A second caller must not remove files that the first one has created since.
@@ -305,8 +311,8 @@ impl<F: Folder> RedbLog<F> {
                 tracing::warn!(
                     "the last segment's metadata is damaged, but not its data; it is rewritten"
                 );
-                self.distrusted.store(true, Ordering::Release);
-                self.write_anew_if_distrusted(end.offset)
+                self.poisoned.store(true, Ordering::Release);
+                self.rotate_if_poisoned(end.offset)
             }
             Err(error) => Err(refusal(error, LOG_FOLDER.as_ref(), LockHolder::default)),
         }
@@ -317,7 +323,7 @@ impl<F: Folder> RedbLog<F> {
         options: RedbLogOptions,
         mode: OpenMode,
         manifest: Manifest,
-        active: Active<F>,
+        active: ActiveSegment<F>,
         head: u64,
     ) -> Self {
         Self {
@@ -327,7 +333,7 @@ impl<F: Folder> RedbLog<F> {
             owner: Mutex::default(),
             manifest: RwLock::new(manifest),
             active: RwLock::new(active),
-            distrusted: AtomicBool::new(false),
+            poisoned: AtomicBool::new(false),
             sealed: Mutex::default(),
             manifest_turn: Mutex::default(),
             opening: Mutex::default(),
@@ -355,7 +361,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
             continue;
         }
         if entry.sealed.is_none() {
-            return Err(LogError::WentBack {
+            return Err(LogError::Regressed {
                 what: format!("the last segment, {file}, is missing"),
             });
         }
@@ -370,7 +376,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
             continue;
         }
         if is_unknown(folder, manifest, name, first) {
-            return Err(LogError::WentBack {
+            return Err(LogError::Regressed {
                 what: format!(
                     "the manifest does not list {name}, which has events of this store: the \
                      manifest is an older copy"
@@ -435,7 +441,12 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
 
 /// Returns true when all records of a file are in sealed segments that exist: it is the target of
 /// an unfinished join, or one of the segments that a join replaced.
-fn is_covered<F: Folder>(folder: &F, manifest: &Manifest, first: u64, seen: &Seen) -> bool {
+fn is_covered<F: Folder>(
+    folder: &F,
+    manifest: &Manifest,
+    first: u64,
+    seen: &SegmentSummary,
+) -> bool {
     if seen.identity.store != manifest.store || seen.first != first {
         return false;
     }
@@ -483,7 +494,7 @@ fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), 
         && leftovers.iter().any(|name| name != MANIFEST_NEW)
     {
         match manifest::replace(folder, manifest) {
-            Ok(manifest::Replaced::Lasting) => leftovers.retain(|name| name != MANIFEST_NEW),
+            Ok(manifest::ReplaceOutcome::Lasting) => leftovers.retain(|name| name != MANIFEST_NEW),
             _ => return Ok(()),
         }
     }
@@ -499,7 +510,7 @@ fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), 
 fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
     let reached = &manifest.reached;
     if end.offset < reached.offset {
-        return Err(LogError::WentBack {
+        return Err(LogError::Regressed {
             what: format!(
                 "the log ends at event {}, but once reached event {}: the last segment is an older \
                  copy",
@@ -512,7 +523,7 @@ fn check_reached(manifest: &Manifest, end: End) -> Result<(), LogError> {
         _ => false,
     };
     if differs {
-        return Err(LogError::WentBack {
+        return Err(LogError::Regressed {
             what: format!(
                 "event {} changed: the last segment is from another copy of this store",
                 end.offset

@@ -13,10 +13,10 @@ const BYTES_MAX: usize = 8 << 20;
 
 /// Cached bodies by home offset. They prove nothing: callers must check the result.
 #[derive(Debug, Default)]
-pub(super) struct RecentBodies(Mutex<Kept>);
+pub(super) struct RecentBodies(Mutex<CachedBodies>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct CachedBodies {
     /// Bodies with their home offsets, the most recently used last.
     bodies: VecDeque<(u64, Bytes)>,
     bytes: usize,
@@ -24,7 +24,7 @@ struct Kept {
 }
 
 impl RecentBodies {
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, CachedBodies> {
         // After a panic, at worst the size is counted wrongly.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,7 +8,7 @@ use super::{
     active::{self, create_segment},
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
-    manifest::{self, FORM_BLOCKS, Found, Manifest, Mark, SegmentEntry, Timeline},
+    manifest::{self, FORM_BLOCKS, LogMark, Manifest, ManifestLookup, SegmentEntry, Timeline},
     open::{self, is_unknown, leftover, look, names},
 };
 use crate::port::{LogError, LogIdentity};
@@ -72,7 +72,7 @@ impl LogRepair {
 
 /// What projections and index, which are derived from the log, know about it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Witness {
+pub struct ConsistencyEvidence {
     /// At least one exists and belongs to this log.
     pub is_there: bool,
     /// Offset of the last event that they have processed.
@@ -86,14 +86,14 @@ pub struct Witness {
 /// The witness must be determined under the same lock: another process could repair the log
 /// meanwhile, and what the witness knows would be outdated.
 #[derive(Debug)]
-pub struct Repairing {
+pub struct RepairSession {
     data: PathBuf,
     log: PathBuf,
     /// `None`: there is no lock file, and an inspection does not create one.
     _lock: Option<FolderLock>,
 }
 
-impl Repairing {
+impl RepairSession {
     /// Locks a folder for inspection, shared with other readers.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Repairing {
     ///
     /// # Errors
     /// [`LogError::NoStore`], [`LogError::NewerFormat`], and I/O errors.
-    pub fn look(&self, witness: &Witness) -> Result<LogRepair, LogError> {
+    pub fn look(&self, witness: &ConsistencyEvidence) -> Result<LogRepair, LogError> {
         if self.log.is_dir() {
             let (found, mut outcome) = assess(&open_folder(&self.log)?, witness)?;
             outcome.can_be_rebuilt = found.rebuilt().is_some();
@@ -160,8 +160,8 @@ impl Repairing {
     /// aside, and nothing is deleted.
     ///
     /// # Errors
-    /// As [`Repairing::look`], with nothing changed. If it fails halfway, it can be repeated.
-    pub fn mend(&self, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
+    /// As [`RepairSession::look`], with nothing changed. If it fails halfway, it can be repeated.
+    pub fn mend(&self, witness: &ConsistencyEvidence, accept: bool) -> Result<LogRepair, LogError> {
         let told = self.look(witness)?;
         if !told.can_be_rebuilt && (!accept || told.is_whole()) {
             return Ok(told);
@@ -179,7 +179,7 @@ impl Repairing {
         }
         let unused = found.empty_last.as_ref().and_then(|last| last.file.clone());
         outcome.moved_to = move_aside(&folder, path, &outcome, unused.as_slice())?;
-        go_on(&folder, found, outcome.head)?;
+        start_timeline(&folder, found, outcome.head)?;
         outcome.went_on = true;
         Ok(outcome)
     }
@@ -197,7 +197,7 @@ fn open_folder(path: &Path) -> Result<DiskFolder, LogError> {
 
 /// Returns the manifest of what is left of a log, with every segment sealed, and its head.
 pub(super) fn remains<F: Folder>(folder: &F) -> Result<(Manifest, u64), LogError> {
-    let (left, outcome) = assess(folder, &Witness::default())?;
+    let (left, outcome) = assess(folder, &ConsistencyEvidence::default())?;
     let mut manifest = left.manifest;
     manifest.segments.push(SegmentEntry {
         first: outcome.head + 1,
@@ -216,7 +216,7 @@ fn lost_up_to(from: u64, to: u64) -> Vec<LostRange> {
 }
 
 /// What is left of a log.
-struct Left {
+struct RemainingLog {
     /// The manifest without unusable segments, every segment sealed.
     manifest: Manifest,
     /// The chain hash of the last record.
@@ -227,7 +227,7 @@ struct Left {
     is_proven: bool,
 }
 
-impl Left {
+impl RemainingLog {
     /// Returns the manifest as it was before the loss, if the segments prove it.
     fn rebuilt(&self) -> Option<Manifest> {
         if !self.is_proven {
@@ -250,19 +250,22 @@ impl Left {
                 last.sealed = None;
             }
         }
-        manifest.reached = Mark::new(end.offset, self.last_chain);
+        manifest.reached = LogMark::new(end.offset, self.last_chain);
         Some(manifest)
     }
 }
 
-fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair), LogError> {
+fn assess<F: Folder>(
+    folder: &F,
+    witness: &ConsistencyEvidence,
+) -> Result<(RemainingLog, LogRepair), LogError> {
     let mut outcome = LogRepair {
         contradiction: witness.contradiction.clone(),
         ..LogRepair::default()
     };
     let mut manifest = match manifest::read(folder) {
-        Ok(Found::Manifest(manifest)) => manifest,
-        Ok(Found::Nothing) | Err(LogError::WentBack { .. }) => {
+        Ok(ManifestLookup::Manifest(manifest)) => manifest,
+        Ok(ManifestLookup::Nothing) | Err(LogError::Regressed { .. }) => {
             outcome.manifest_lost = true;
             from_segments(folder)?
         }
@@ -298,7 +301,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
                 outcome
                     .lost
                     .extend(lost_up_to(seen.end.offset + 1, should_end));
-                let end = Mark::new(seen.end.offset, seen.end.chain_hash);
+                let end = LogMark::new(seen.end.offset, seen.end.chain_hash);
                 if seen.end.offset >= entry.first {
                     last_chain = seen.end.chain_hash;
                 } else if entry.sealed.is_some() {
@@ -342,7 +345,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
     if outcome.manifest_lost && outcome.loses_nothing() {
         outcome.unproven = unproven(&manifest, witness);
     }
-    let left = Left {
+    let left = RemainingLog {
         is_proven: outcome.manifest_lost && outcome.loses_nothing() && outcome.unproven.is_none(),
         manifest,
         last_chain,
@@ -356,7 +359,7 @@ fn assess<F: Folder>(folder: &F, witness: &Witness) -> Result<(Left, LogRepair),
 
 /// Returns the entry of a segment as it ends now, and an entry for its lost rest: once that loss is
 /// accepted, it is not reported again.
-fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry> {
+fn ends_at(entry: SegmentEntry, end: LogMark) -> impl Iterator<Item = SegmentEntry> {
     let first = end.offset + 1;
     let (kept, lost) = match entry.sealed {
         None => (Some(end), None),
@@ -379,7 +382,7 @@ fn ends_at(entry: SegmentEntry, end: Mark) -> impl Iterator<Item = SegmentEntry>
 }
 
 /// Returns why intact segments do not prove the contents of the lost manifest.
-fn unproven(manifest: &Manifest, witness: &Witness) -> Option<String> {
+fn unproven(manifest: &Manifest, witness: &ConsistencyEvidence) -> Option<String> {
     if manifest.segments.is_empty() {
         return Some("no segment has events".to_owned());
     }
@@ -427,14 +430,14 @@ fn strays<F: Folder>(
 }
 
 /// A segment's file as it describes itself.
-struct Spoken {
+struct SegmentClaim {
     first: u64,
     copy: u32,
     name: String,
     identity: LogIdentity,
-    end: Mark,
+    end: LogMark,
     /// It stores blocks.
-    is_dense: bool,
+    is_packed: bool,
 }
 
 /// Derives a manifest from what the segments say about themselves.
@@ -447,13 +450,13 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
         if let Ok(seen) = look(folder, &name, first)
             && seen.first == first
         {
-            found.push(Spoken {
+            found.push(SegmentClaim {
                 first,
                 copy,
                 name,
                 identity: seen.identity,
-                end: Mark::new(seen.end.offset, seen.end.chain_hash),
-                is_dense: seen.is_dense,
+                end: LogMark::new(seen.end.offset, seen.end.chain_hash),
+                is_packed: seen.is_packed,
             });
         }
     }
@@ -483,13 +486,13 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             manifest.segments.push(SegmentEntry {
                 first: next,
                 file: None,
-                sealed: Some(Mark::new(first - 1, None)),
+                sealed: Some(LogMark::new(first - 1, None)),
                 form: None,
             });
         }
         let until = rest.peek().map_or(0, |later| later.first - 1);
         let end = if until > one.end.offset {
-            Mark::new(until, None)
+            LogMark::new(until, None)
         } else {
             one.end
         };
@@ -500,7 +503,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
             first,
             file: Some(one.name),
             sealed: Some(end).filter(|_| !is_empty),
-            form: one.is_dense.then(|| FORM_BLOCKS.to_owned()),
+            form: one.is_packed.then(|| FORM_BLOCKS.to_owned()),
         });
     }
     Ok(manifest)
@@ -508,7 +511,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
 
 /// Returns the timelines of the segments, in order. One in which nothing was written may be
 /// missing.
-fn timelines(found: &[Spoken]) -> Vec<Timeline> {
+fn timelines(found: &[SegmentClaim]) -> Vec<Timeline> {
     let mut timelines: Vec<Timeline> = Vec::new();
     for one in found {
         let id = one.identity.timeline;
@@ -557,7 +560,7 @@ fn move_aside<F: Folder>(
 }
 
 /// Starts a new timeline after what is left.
-fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
+fn start_timeline<F: Folder>(folder: &F, left: RemainingLog, head: u64) -> Result<(), LogError> {
     let mut manifest = left.manifest;
     let first = head + 1;
     manifest.begin_timeline(first);
@@ -568,7 +571,7 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
         sealed: None,
         form: None,
     });
-    manifest.reached = Mark::new(head, left.last_chain);
+    manifest.reached = LogMark::new(head, left.last_chain);
     let replaced = put_in_place(folder, manifest);
     fresh.close()?;
     replaced
@@ -576,7 +579,7 @@ fn go_on<F: Folder>(folder: &F, left: Left, head: u64) -> Result<(), LogError> {
 
 fn put_in_place<F: Folder>(folder: &F, manifest: Manifest) -> Result<(), LogError> {
     match manifest::replace(folder, &manifest)? {
-        manifest::Replaced::Lasting => Ok(()),
-        manifest::Replaced::InPlace => Err(super::sealing::folder_not_synced()),
+        manifest::ReplaceOutcome::Lasting => Ok(()),
+        manifest::ReplaceOutcome::InPlace => Err(super::seal::folder_not_synced()),
     }
 }

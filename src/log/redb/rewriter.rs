@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Folder, RedbLog, Rewritten, lock_of};
+use super::{Folder, RedbLog, RewriteOutcome, lock_of};
 use crate::port::LogError;
 
 /// After this long without an append, the last segment is sealed so that it can be rewritten as
@@ -42,7 +42,7 @@ impl<F: Folder> RedbLog<F> {
     pub(super) fn seal_within(&self, bytes: RangeInclusive<u64>) -> Result<bool, LogError> {
         let _owner = lock_of(&self.owner);
         let head = *self.head.borrow();
-        if self.mode.is_read_only() || self.is_distrusted() || head.closed {
+        if self.mode.is_read_only() || self.is_poisoned() || head.closed {
             return Ok(false);
         }
         self.open_to_write()?;
@@ -65,13 +65,13 @@ impl<F: Folder> RedbLog<F> {
     ///
     /// # Errors
     /// The error of the first step that failed; earlier steps stay done.
-    pub fn make_dense(
+    pub fn pack_log(
         &self,
         frames_bytes_max: u64,
         stop: &AtomicBool,
-    ) -> Result<Rewritten, LogError> {
+    ) -> Result<RewriteOutcome, LogError> {
         self.seal_last(frames_bytes_max)?;
-        let mut all = Rewritten::default();
+        let mut all = RewriteOutcome::default();
         while let Some(done) = self.rewrite_next(stop)? {
             all.segments += done.segments;
             all.records += done.records;
@@ -135,7 +135,7 @@ impl Drop for Rewriter {
 }
 
 /// The thread's state between checks.
-struct Looked {
+struct LastCheck {
     head: u64,
     since: Instant,
     /// Number of segments at the last failure, and when that was.
@@ -143,10 +143,10 @@ struct Looked {
 }
 
 fn run<F: Folder>(log: &Weak<RedbLog<F>>, signal: &Signal) {
-    step_back();
+    lower_priority();
     // A process that only appends something and exits does not pay for a rewrite.
     signal.sleep();
-    let mut looked = Looked {
+    let mut looked = LastCheck {
         head: 0,
         since: Instant::now(),
         failed: None,
@@ -172,7 +172,7 @@ impl Signal {
     }
 }
 
-impl Looked {
+impl LastCheck {
     /// Does the next piece of work; returns true when there may be more.
     fn look<F: Folder>(&mut self, log: &RedbLog<F>, stop: &AtomicBool) -> bool {
         let head = log.head.borrow().offset;
@@ -207,7 +207,7 @@ impl Looked {
 }
 
 /// Lowers the thread's priority.
-fn step_back() {
+fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
         // On Linux, niceness applies to a thread.

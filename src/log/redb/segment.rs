@@ -10,9 +10,9 @@ use redb::{
 use uuid::Uuid;
 
 use super::{
-    blob::{self, Depth, Stored},
-    dense::{self, DenseSegment},
+    blob::{self, PatchDepth, StoredBlob},
     folder::{Access, Folder},
+    packed::{self, PackedSegment},
     recent_bodies::RecentBodies,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     port::{EncodedFrame, FrameBatch, LogError, LogIdentity, NewBlob},
     record::{BlobRef, Record},
 };
-use treering_base::contained::contained;
+use treering_base::catch_panics::catch_panics;
 use treering_base::disk::Overlay;
 use treering_domain::ContentHash;
 
@@ -71,12 +71,12 @@ impl StoreError {
 
 /// Runs a redb operation and converts panics to errors. redb verifies its pages only during repair
 /// and panics on some damaged pages.
-pub(super) fn guarded<T>(
+pub(super) fn catch_redb_panics<T>(
     offset: u64,
     doing: &'static str,
     operation: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, LogError> {
-    match contained(operation) {
+    match catch_panics(operation) {
         Ok(result) => result.map_err(|error| error.into_log(offset, doing)),
         Err(_) => Err(LogError::damaged(
             offset,
@@ -91,7 +91,7 @@ pub(super) fn open_on(
     first_offset: u64,
     cache_bytes: usize,
 ) -> Result<Database, LogError> {
-    guarded(first_offset, "opening a segment", || {
+    catch_redb_panics(first_offset, "opening a segment", || {
         Ok(Builder::new()
             .set_cache_size(cache_bytes)
             .create_with_backend(storage)?)
@@ -149,10 +149,10 @@ fn open_in_memory<B: StorageBackend>(
 const FRAMES_TO_BLOCKS: u64 = 2;
 
 /// A sealed segment, which is not written to any more.
-pub(super) struct Sealed {
+pub(super) struct SealedSegment {
     file: SealedFile,
     /// `None`: it stores frames.
-    dense: Option<DenseSegment>,
+    packed: Option<PackedSegment>,
     /// Size of its file, in bytes.
     pub(super) bytes: u64,
 }
@@ -170,7 +170,7 @@ pub(super) fn open_sealed<F: Folder>(
     file: &str,
     first_offset: u64,
     cache_bytes: usize,
-) -> Result<Sealed, LogError> {
+) -> Result<SealedSegment, LogError> {
     let doing = "opening a sealed segment";
     let storage = folder
         .open(file, Access::Read)
@@ -179,12 +179,12 @@ pub(super) fn open_sealed<F: Folder>(
         .len()
         .map_err(|error| LogError::from_io(doing, error))?;
     let file = open_sealed_file(folder, file, storage, first_offset, cache_bytes)?;
-    let mut sealed = Sealed {
+    let mut sealed = SealedSegment {
         file,
-        dense: None,
+        packed: None,
         bytes,
     };
-    sealed.dense = dense::of(&sealed.reader(), first_offset)?;
+    sealed.packed = packed::of(&sealed.reader(), first_offset)?;
     Ok(sealed)
 }
 
@@ -196,7 +196,7 @@ fn open_sealed_file<F: Folder>(
     cache_bytes: usize,
 ) -> Result<SealedFile, LogError> {
     let doing = "opening a sealed segment";
-    let opened = contained(|| {
+    let opened = catch_panics(|| {
         Builder::new()
             .set_cache_size(cache_bytes)
             .open_read_only_with_backend(storage)
@@ -236,7 +236,7 @@ pub(super) fn initialize(
     identity: LogIdentity,
     first_offset: u64,
 ) -> Result<(), LogError> {
-    guarded(first_offset, "creating a segment", || {
+    catch_redb_panics(first_offset, "creating a segment", || {
         let transaction = database.begin_write()?;
         transaction.open_table(FRAMES)?;
         transaction.open_table(BLOBS)?;
@@ -263,7 +263,7 @@ pub(super) fn read_identity(
     segment: &impl Readable,
     first_offset: u64,
 ) -> Result<(LogIdentity, u64), LogError> {
-    let rows = guarded(first_offset, "reading a segment's identity", || {
+    let rows = catch_redb_panics(first_offset, "reading a segment's identity", || {
         let meta = segment.begin()?.open_table(META)?;
         let row = |key| -> Result<Vec<u8>, StoreError> {
             Ok(meta
@@ -308,12 +308,12 @@ pub(super) fn check_identity(
 
 /// Closes a segment so that it opens without repair.
 pub(super) fn close(database: Database, first_offset: u64) -> Result<(), LogError> {
-    guarded(first_offset, "closing a segment", || Ok(database.close()?))
+    catch_redb_panics(first_offset, "closing a segment", || Ok(database.close()?))
 }
 
 /// Compacts a segment: moves its content to the front of the file and truncates the file.
 pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), LogError> {
-    guarded(first_offset, "compacting a segment", || {
+    catch_redb_panics(first_offset, "compacting a segment", || {
         database.compact()?;
         Ok(())
     })
@@ -324,7 +324,7 @@ pub(super) fn compact(database: &mut Database, first_offset: u64) -> Result<(), 
 pub(super) fn append(database: &Database, batch: &FrameBatch) -> Result<u64, LogError> {
     let first = batch.frames.first().map_or(0, |frame| frame.first_offset);
     let blobs = stored_forms(database, &batch.blobs)?;
-    guarded(first, "appending frames", || {
+    catch_redb_panics(first, "appending frames", || {
         let transaction = database.begin_write()?;
         {
             let mut frames = transaction.open_table(FRAMES)?;
@@ -367,7 +367,7 @@ fn stored_forms(database: &Database, blobs: &[NewBlob]) -> Result<Vec<(u64, Vec<
             Some(patch) => {
                 let of_batch = stored.iter().find(|(home, _)| *home == patch.base_home);
                 let base = match of_batch {
-                    Some((_, base)) => Stored::depth_of(base),
+                    Some((_, base)) => StoredBlob::depth_of(base),
                     None => depth_of(database, patch.base_home)?,
                 };
                 base.and_then(|base| blob::encode_patch(new.bytes.len(), patch, base))
@@ -384,15 +384,15 @@ fn stored_forms(database: &Database, blobs: &[NewBlob]) -> Result<Vec<(u64, Vec<
 }
 
 /// Returns the patch depth of a large body in this segment; `None` when it is not there.
-fn depth_of(segment: &impl Readable, home_offset: u64) -> Result<Option<Depth>, LogError> {
-    guarded(home_offset, "looking for the base of a patch", || {
+fn depth_of(segment: &impl Readable, home_offset: u64) -> Result<Option<PatchDepth>, LogError> {
+    catch_redb_panics(home_offset, "looking for the base of a patch", || {
         let table = segment.begin()?.open_table(BLOBS)?;
         let first = table.get(blob::key(home_offset, 0).as_slice())?;
-        Ok(first.and_then(|piece| Stored::depth_of(piece.value())))
+        Ok(first.and_then(|piece| StoredBlob::depth_of(piece.value())))
     })
 }
 
-impl Sealed {
+impl SealedSegment {
     pub(super) fn reader(&self) -> Reader<'_> {
         let source = match &self.file {
             SealedFile::Closed(database) => Source::Closed(database),
@@ -400,13 +400,13 @@ impl Sealed {
         };
         Reader {
             source,
-            dense: self.dense.as_ref(),
+            packed: self.packed.as_ref(),
         }
     }
 
     /// Returns the approximate size of its file with blocks, in bytes.
     pub(super) fn dense_bytes(&self) -> u64 {
-        match &self.dense {
+        match &self.packed {
             Some(_) => self.bytes,
             None => self.bytes / FRAMES_TO_BLOCKS,
         }
@@ -418,7 +418,7 @@ impl Sealed {
 pub(super) struct Reader<'a> {
     source: Source<'a>,
     /// `None`: it stores frames.
-    pub(super) dense: Option<&'a DenseSegment>,
+    pub(super) packed: Option<&'a PackedSegment>,
 }
 
 #[derive(Clone, Copy)]
@@ -429,10 +429,10 @@ enum Source<'a> {
 
 impl<'a> Reader<'a> {
     /// Creates a reader of a segment that is open for writing or was opened like one.
-    pub(super) fn new(database: &'a Database, dense: Option<&'a DenseSegment>) -> Self {
+    pub(super) fn new(database: &'a Database, packed: Option<&'a PackedSegment>) -> Self {
         Self {
             source: Source::Open(database),
-            dense,
+            packed,
         }
     }
 
@@ -470,10 +470,10 @@ impl Readable for ReadOnlyDatabase {
 
 /// Returns the last frame or block, undecoded; `None` when the segment is empty.
 fn last_frame(segment: Reader<'_>, first_offset: u64) -> Result<Option<EncodedFrame>, LogError> {
-    if let Some(dense) = segment.dense {
-        return dense.last(&segment, first_offset);
+    if let Some(packed) = segment.packed {
+        return packed.last(&segment, first_offset);
     }
-    let last = guarded(first_offset, "reading the last frame", || {
+    let last = catch_redb_panics(first_offset, "reading the last frame", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let row = table.last()?;
         Ok(row.map(|(key, value)| (key.value(), Bytes::copy_from_slice(value.value()))))
@@ -533,10 +533,10 @@ pub(super) fn end(segment: Reader<'_>, first_offset: u64) -> Result<End, LogErro
 
 /// Returns the first offset of the first frame after `after`.
 pub(super) fn next_frame(segment: Reader<'_>, after: u64) -> Result<Option<u64>, LogError> {
-    if segment.dense.is_some() {
-        return dense::next_block(&segment, after);
+    if segment.packed.is_some() {
+        return packed::next_block(&segment, after);
     }
-    guarded(after, "looking for the next frame", || {
+    catch_redb_panics(after, "looking for the next frame", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let next = table.range(after.saturating_add(1)..)?.next().transpose()?;
         Ok(next.map(|(key, _)| key.value()))
@@ -551,7 +551,7 @@ pub(super) fn read_blob(
 ) -> Result<Bytes, LogError> {
     let stored_max = blob::stored_bytes_max(wanted.bytes_len);
     let stored = fetch_blob(segment, wanted.home_offset, stored_max)?;
-    let stored = Stored::of(&stored, wanted.home_offset)?;
+    let stored = StoredBlob::of(&stored, wanted.home_offset)?;
     blob::check_length(&stored, wanted)?;
     let raw = on_its_base(segment, &stored, wanted.home_offset, recent)?;
     blob::check_hash(&raw, wanted)?;
@@ -565,7 +565,7 @@ pub(super) fn read_unnamed_blob(
     home_offset: u64,
 ) -> Result<Bytes, LogError> {
     let stored = fetch_blob(segment, home_offset, u64::MAX)?;
-    let stored = Stored::of(&stored, home_offset)?;
+    let stored = StoredBlob::of(&stored, home_offset)?;
     if stored.base_home().is_some() && stored.depth.raw_len > PATCHED_BYTES_MAX as u64 {
         return Err(LogError::damaged(
             home_offset,
@@ -578,7 +578,7 @@ pub(super) fn read_unnamed_blob(
 /// Unpacks a body, after unpacking the body that it is a patch on.
 fn on_its_base(
     segment: &impl Readable,
-    stored: &Stored<'_>,
+    stored: &StoredBlob<'_>,
     home_offset: u64,
     recent: &RecentBodies,
 ) -> Result<Bytes, LogError> {
@@ -604,7 +604,7 @@ fn on_its_base(
             home,
             blob::stored_bytes_max(PATCHED_BYTES_MAX as u64),
         )?;
-        let read = Stored::of(&bytes, home).map_err(|error| of_base(home_offset, error))?;
+        let read = StoredBlob::of(&bytes, home).map_err(|error| of_base(home_offset, error))?;
         if read.depth.raw_len > PATCHED_BYTES_MAX as u64 {
             return Err(LogError::damaged(
                 home_offset,
@@ -624,7 +624,7 @@ fn on_its_base(
         }
     };
     while let Some((home, bytes)) = chain.pop() {
-        let read = Stored::of(&bytes, home)?;
+        let read = StoredBlob::of(&bytes, home)?;
         base = read
             .unpack(Some(&base), home)
             .map_err(|error| of_base(home_offset, error))?;
@@ -651,7 +651,7 @@ fn fetch_blob(
     home_offset: u64,
     stored_max: u64,
 ) -> Result<Vec<u8>, LogError> {
-    guarded(home_offset, "reading a large body", || {
+    catch_redb_panics(home_offset, "reading a large body", || {
         let table = segment.begin()?.open_table(BLOBS)?;
         let first = blob::key(home_offset, 0);
         let last = blob::key(home_offset, u32::MAX);
@@ -670,5 +670,5 @@ fn fetch_blob(
 #[cfg(test)]
 pub(super) fn base_of(segment: &impl Readable, home_offset: u64) -> Result<Option<u64>, LogError> {
     let stored = fetch_blob(segment, home_offset, u64::MAX)?;
-    Ok(Stored::of(&stored, home_offset)?.base_home())
+    Ok(StoredBlob::of(&stored, home_offset)?.base_home())
 }

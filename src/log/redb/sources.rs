@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use super::{
-    copying::{self, KeptBlobs},
-    dense::Writer,
-    manifest::{Mark, SegmentEntry},
-    rewriting::{Change, Ended, Stop},
+    copy::{self, KeptBlobs},
+    manifest::{LogMark, SegmentEntry},
+    packed::PackedSegmentWriter,
+    rewrite::{Change, RewriteError, StopCheck},
     rows,
-    segment::{self, Reader, Sealed},
+    segment::{self, Reader, SealedSegment},
 };
 use crate::{
     block::{Dictionary, Packer, Samples},
@@ -26,7 +26,7 @@ const SAMPLED_PLACES: u64 = 256;
 
 /// Adjacent segments to rewrite.
 pub(super) struct Sources {
-    pub(super) segments: Vec<(SegmentEntry, Arc<Sealed>)>,
+    pub(super) segments: Vec<(SegmentEntry, Arc<SealedSegment>)>,
 }
 
 impl Sources {
@@ -58,16 +58,16 @@ impl Sources {
     /// Runs `take` on every record, in order.
     fn each(
         &self,
-        stop: Stop<'_>,
-        mut take: impl FnMut(u64, Record) -> Result<(), Ended>,
-    ) -> Result<(), Ended> {
+        stop: StopCheck<'_>,
+        mut take: impl FnMut(u64, Record) -> Result<(), RewriteError>,
+    ) -> Result<(), RewriteError> {
         for (entry, sealed) in &self.segments {
             let mark = entry.sealed.as_ref().ok_or(LogError::Closed)?;
             let mut records = Records::new(sealed.reader(), entry.first);
             let mut last = None;
             for offset in entry.first..=mark.offset {
                 if stop() {
-                    return Err(Ended::Stopped);
+                    return Err(RewriteError::Stopped);
                 }
                 let record = records.next()?;
                 if offset == mark.offset {
@@ -85,13 +85,14 @@ impl Sources {
         database: &::redb::Database,
         identity: LogIdentity,
         change: &dyn Change,
-        stop: Stop<'_>,
-    ) -> Result<(), Ended> {
+        stop: StopCheck<'_>,
+    ) -> Result<(), RewriteError> {
         let first = self.first_offset();
         let dictionary = self.train(change, stop)?.map(Arc::new);
         let mut packer = Packer::new(first, dictionary.clone())
             .map_err(|error| LogError::from_io("compressing a segment", error))?;
-        let mut writer = Writer::new(database, identity, first, dictionary.as_deref())?;
+        let mut writer =
+            PackedSegmentWriter::new(database, identity, first, dictionary.as_deref())?;
         self.each(stop, |offset, record| {
             let changed = change.record(offset, record);
             if let Some(block) = packer.push(changed)? {
@@ -110,7 +111,11 @@ impl Sources {
     }
 
     /// Trains a dictionary on bodies from all over the segments.
-    fn train(&self, change: &dyn Change, stop: Stop<'_>) -> Result<Option<Dictionary>, Ended> {
+    fn train(
+        &self,
+        change: &dyn Change,
+        stop: StopCheck<'_>,
+    ) -> Result<Option<Dictionary>, RewriteError> {
         let mut samples = Samples::default();
         let step = self.records().div_ceil(SAMPLED_PLACES).max(1);
         for (entry, sealed) in &self.segments {
@@ -118,7 +123,7 @@ impl Sources {
             let mut next = entry.first;
             while next <= last {
                 if stop() {
-                    return Err(Ended::Stopped);
+                    return Err(RewriteError::Stopped);
                 }
                 let frames = rows::read_frames(sealed.reader(), next, 1)?;
                 let mut end = next;
@@ -143,10 +148,10 @@ impl Sources {
     /// Reads the copy back and compares it with its sources.
     pub(super) fn compare(
         &self,
-        copy: &Sealed,
+        copy: &SealedSegment,
         change: &dyn Change,
-        stop: Stop<'_>,
-    ) -> Result<(), Ended> {
+        stop: StopCheck<'_>,
+    ) -> Result<(), RewriteError> {
         let first = self.first_offset();
         let mut copied = Records::new(copy.reader(), first);
         self.each(stop, |offset, record| {
@@ -164,7 +169,7 @@ impl Sources {
         }
         for (entry, sealed) in &self.segments {
             let kept = kept_blobs(entry, sealed, change)?;
-            copying::check_blobs(&sealed.reader(), &copy.reader(), &kept, first)
+            copy::check_blobs(&sealed.reader(), &copy.reader(), &kept, first)
                 .map_err(not_read_back)?;
         }
         Ok(())
@@ -174,7 +179,7 @@ impl Sources {
 /// Determines which large bodies of a segment are kept.
 fn kept_blobs<'a>(
     entry: &SegmentEntry,
-    sealed: &Sealed,
+    sealed: &SealedSegment,
     change: &'a dyn Change,
 ) -> Result<KeptBlobs<'a>, LogError> {
     let last = entry.sealed.as_ref().map_or(0, |mark| mark.offset);
@@ -205,7 +210,7 @@ fn not_copied(offset: u64) -> LogError {
 }
 
 /// Checks that a sealed segment ends with the record with which it was sealed.
-fn check_mark(mark: &Mark, last: Option<ContentHash>) -> Result<(), LogError> {
+fn check_mark(mark: &LogMark, last: Option<ContentHash>) -> Result<(), LogError> {
     match (&mark.chain_hash, last) {
         (Some(noted), Some(found)) if *noted != found.to_string() => Err(LogError::damaged(
             mark.offset,

@@ -8,12 +8,12 @@ mod measure;
 mod missing;
 mod patches;
 mod power_loss;
-mod rewriting;
-mod scrubbing;
+mod rewrite;
+mod scrub;
 
 use std::sync::Arc;
 
-use super::{simulated::SimulatedDisk, *};
+use super::{simulated_disk::SimulatedDisk, *};
 use crate::{
     patch::{self, BodyPatch},
     port::NewBlob,
@@ -55,14 +55,14 @@ async fn all<F: Folder>(log: Arc<RedbLog<F>>) -> Result<Vec<Record>, LogError> {
 }
 
 /// Inspects a log and repairs it if allowed.
-fn repair(data: &Path, witness: &Witness, accept: bool) -> Result<LogRepair, LogError> {
-    let looking = Repairing::to_look(data)?;
+fn repair(data: &Path, witness: &ConsistencyEvidence, accept: bool) -> Result<LogRepair, LogError> {
+    let looking = RepairSession::to_look(data)?;
     let told = looking.look(witness)?;
     if !told.can_be_rebuilt && (!accept || told.is_whole()) {
         return Ok(told);
     }
     drop(looking);
-    Repairing::to_mend(data)?.mend(witness, accept)
+    RepairSession::to_mend(data)?.mend(witness, accept)
 }
 
 #[tokio::test(flavor = "multi_thread")]

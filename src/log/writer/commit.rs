@@ -11,15 +11,15 @@ use tracing::Span;
 
 use super::{
     CommittedGroup, GroupError, Sequencer, WriterLimits, WriterMeasures,
-    queue::Waiting,
-    vitals::{Appends, Vitals},
+    health::{Appends, HealthState},
+    queue::QueuedRequest,
 };
 use crate::{
     frame,
     port::{Epoch, EventLog, FrameBatch, LogError, NewBlob},
     record::Record,
 };
-use treering_base::traced::Way;
+use treering_base::trace::WriteTrace;
 use treering_domain::{
     ShardId,
     limits::{ASK_PAUSE_MAX, ASK_PAUSE_MIN, ASK_WHILE_WAITING, RETRY_MIN},
@@ -32,14 +32,14 @@ pub(super) struct Owner {
 }
 
 /// The outcome of some requests.
-pub(super) struct Done<A> {
+pub(super) struct CommitOutcome<A> {
     pub(super) group: Option<Arc<CommittedGroup>>,
     pub(super) answers: Vec<(oneshot::Sender<A>, A)>,
     pub(super) requests: usize,
     pub(super) bytes: usize,
 }
 
-impl<A> Done<A> {
+impl<A> CommitOutcome<A> {
     fn published(group: Arc<CommittedGroup>) -> Self {
         Self {
             group: Some(group),
@@ -53,10 +53,10 @@ impl<A> Done<A> {
 /// Refuses all waiting requests without deciding them.
 pub(super) fn refuse_all<S: Sequencer>(
     sequencer: &S,
-    ready: &mut VecDeque<Waiting<S>>,
+    ready: &mut VecDeque<QueuedRequest<S>>,
     error: &GroupError,
-) -> Done<S::Answer> {
-    let mut done = Done {
+) -> CommitOutcome<S::Answer> {
+    let mut done = CommitOutcome {
         group: None,
         answers: Vec::with_capacity(ready.len()),
         requests: ready.len(),
@@ -73,7 +73,7 @@ pub(super) fn refuse_all<S: Sequencer>(
 pub(super) struct Committer {
     log: Arc<dyn EventLog>,
     owner: Owner,
-    vitals: Arc<Vitals>,
+    health_state: Arc<HealthState>,
     measures: Arc<WriterMeasures>,
     state: State,
 }
@@ -82,13 +82,13 @@ enum State {
     Open,
     /// The outcome of a group is unknown. What was staged for it stays staged, and nothing more is
     /// staged, until the log reports the outcome.
-    Unsettled(Unsettled),
+    Unsettled(InDoubtGroup),
     /// This writer can never append again.
     Stopped(GroupError),
 }
 
 /// A group that may or may not be in the log.
-struct Unsettled {
+struct InDoubtGroup {
     group: Arc<CommittedGroup>,
     /// The head if the group is in the log.
     wanted: u64,
@@ -104,7 +104,7 @@ struct Group<A> {
     answers: Vec<(oneshot::Sender<A>, A)>,
     bytes: usize,
     /// Traces of those requests that are traced.
-    ways: Vec<Way>,
+    ways: Vec<WriteTrace>,
 }
 
 /// The trace spans of a group's appends while the log writes it.
@@ -119,7 +119,7 @@ impl Commits {
 
     /// Runs `done` within the first span: the work is done once for the group, so it is recorded
     /// once.
-    fn within<T>(&self, done: impl FnOnce() -> T) -> T {
+    fn in_first_span<T>(&self, done: impl FnOnce() -> T) -> T {
         match self.0.first() {
             Some(span) => span.in_scope(done),
             None => done(),
@@ -144,13 +144,13 @@ impl Committer {
     pub(super) fn new(
         log: Arc<dyn EventLog>,
         owner: Owner,
-        vitals: Arc<Vitals>,
+        health_state: Arc<HealthState>,
         measures: Arc<WriterMeasures>,
     ) -> Self {
         Self {
             log,
             owner,
-            vitals,
+            health_state,
             measures,
             state: State::Open,
         }
@@ -159,8 +159,8 @@ impl Committer {
     /// Returns when the log must next be asked about an unsettled group, if there is one.
     pub(super) fn ask_in(&self) -> Option<Duration> {
         match &self.state {
-            State::Unsettled(unsettled) => {
-                Some(unsettled.ask_at.saturating_duration_since(Instant::now()))
+            State::Unsettled(in_doubt) => {
+                Some(in_doubt.ask_at.saturating_duration_since(Instant::now()))
             }
             State::Open | State::Stopped(_) => None,
         }
@@ -171,7 +171,7 @@ impl Committer {
         let fault = matches!(error, GroupError::Broken { .. });
         tracing::error!(%error, "appends are stopped");
         let what = error.to_string();
-        self.vitals.set(Appends::Stopped { what, fault });
+        self.health_state.set(Appends::Stopped { what, fault });
         self.state = State::Stopped(error);
     }
 
@@ -180,14 +180,14 @@ impl Committer {
     pub(super) fn run<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
-        ready: &mut VecDeque<Waiting<S>>,
+        ready: &mut VecDeque<QueuedRequest<S>>,
         limits: &WriterLimits,
-    ) -> Done<S::Answer> {
+    ) -> CommitOutcome<S::Answer> {
         match &self.state {
             State::Open => {}
             State::Stopped(error) => return refuse_all(sequencer, ready, error),
-            State::Unsettled(unsettled) => {
-                return refuse_all(sequencer, ready, &unsettled.refusal());
+            State::Unsettled(in_doubt) => {
+                return refuse_all(sequencer, ready, &in_doubt.refusal());
             }
         }
         let mut group = self.stage(sequencer, ready, limits);
@@ -197,7 +197,7 @@ impl Committer {
         } else {
             self.commit(sequencer, &mut group)
         };
-        Done {
+        CommitOutcome {
             group: committed,
             answers: group.answers,
             requests,
@@ -208,7 +208,7 @@ impl Committer {
     fn stage<S: Sequencer>(
         &self,
         sequencer: &mut S,
-        ready: &mut VecDeque<Waiting<S>>,
+        ready: &mut VecDeque<QueuedRequest<S>>,
         limits: &WriterLimits,
     ) -> Group<S::Answer> {
         let mut group = Group {
@@ -223,7 +223,7 @@ impl Committer {
             let Some(waiting) = ready.pop_front() else {
                 break;
             };
-            group.ways.extend(waiting.way.map(Way::taken));
+            group.ways.extend(waiting.way.map(WriteTrace::taken));
             let next_offset = self.owner.head + 1 + group.records.len() as u64;
             let staged = sequencer.stage(next_offset, waiting.request);
             group.records.extend(staged.records);
@@ -245,7 +245,7 @@ impl Committer {
         let blobs = std::mem::take(&mut group.blobs);
         let traced = Commits::begin(group, records.len());
         let started = Instant::now();
-        let outcome = traced.within(|| self.append(first_offset, &records, blobs));
+        let outcome = traced.in_first_span(|| self.append(first_offset, &records, blobs));
         drop(traced);
         match outcome {
             Outcome::There => {
@@ -264,13 +264,13 @@ impl Committer {
         });
         let error = match outcome {
             Outcome::There => {
-                self.vitals.set(Appends::Taken);
+                self.health_state.set(Appends::Taken);
                 sequencer.committed(&committed);
                 return Some(committed);
             }
             Outcome::NotThere(error) => {
                 tracing::warn!(%error, requests = group.answers.len(), "a group was not appended");
-                self.not_there(sequencer, &error);
+                self.handle_absent(sequencer, &error);
                 error
             }
             Outcome::Unknown { wanted, what } => self.keep(committed, wanted, what),
@@ -308,7 +308,7 @@ impl Committer {
         let mut last = what;
         for pause in ASK_WHILE_WAITING {
             std::thread::sleep(pause);
-            self.vitals.writer.sign();
+            self.health_state.writer.sign();
             match self.ask(wanted, last) {
                 Outcome::Unknown { what, .. } => last = what,
                 known => return known,
@@ -346,7 +346,7 @@ impl Committer {
     }
 
     /// Handles a group that is certainly not in the log, or a log that has another owner.
-    fn not_there<S: Sequencer>(&mut self, sequencer: &mut S, error: &GroupError) {
+    fn handle_absent<S: Sequencer>(&mut self, sequencer: &mut S, error: &GroupError) {
         sequencer.aborted(error);
         let of_log = match error {
             GroupError::Log(error) => Some(error),
@@ -359,7 +359,7 @@ impl Committer {
         let is_batch =
             |error: &LogError| matches!(error, LogError::TooLarge { .. } | LogError::Gap { .. });
         if !of_log.is_some_and(is_batch) {
-            self.vitals.set(Appends::Failed {
+            self.health_state.set(Appends::Failed {
                 at: Instant::now(),
                 what: error.to_string(),
             });
@@ -393,50 +393,49 @@ impl Committer {
             records = group.records.len(),
             "the log did not report whether it took a group; appends wait until it does"
         );
-        let unsettled = Unsettled {
+        let in_doubt = InDoubtGroup {
             group,
             wanted,
             what,
             ask_at: Instant::now() + ASK_PAUSE_MIN,
             pause: ASK_PAUSE_MIN,
         };
-        self.vitals.set(Appends::Unsettled {
+        self.health_state.set(Appends::Unsettled {
             what: error.to_string(),
         });
-        self.state = State::Unsettled(unsettled);
+        self.state = State::Unsettled(in_doubt);
         error
     }
 
     /// Asks for the outcome of the unsettled group, if it is time or `at_once`. A group that is in
     /// the log must be published like any other, although its answers were sent long ago.
-    pub(super) fn settle<S: Sequencer>(
+    pub(super) fn resolve_in_doubt<S: Sequencer>(
         &mut self,
         sequencer: &mut S,
         at_once: bool,
-    ) -> Option<Done<S::Answer>> {
-        let State::Unsettled(unsettled) = &self.state else {
+    ) -> Option<CommitOutcome<S::Answer>> {
+        let State::Unsettled(in_doubt) = &self.state else {
             return None;
         };
-        if !at_once && Instant::now() < unsettled.ask_at {
+        if !at_once && Instant::now() < in_doubt.ask_at {
             return None;
         }
-        let (wanted, what) = (unsettled.wanted, unsettled.what.clone());
+        let (wanted, what) = (in_doubt.wanted, in_doubt.what.clone());
         let outcome = self.ask(wanted, what);
-        let State::Unsettled(mut unsettled) = std::mem::replace(&mut self.state, State::Open)
-        else {
+        let State::Unsettled(mut in_doubt) = std::mem::replace(&mut self.state, State::Open) else {
             return None;
         };
         match outcome {
             Outcome::There => {
                 tracing::warn!(head = wanted, "the group is in the log; appends continue");
-                self.vitals.set(Appends::Taken);
-                sequencer.committed(&unsettled.group);
-                Some(Done::published(unsettled.group))
+                self.health_state.set(Appends::Taken);
+                sequencer.committed(&in_doubt.group);
+                Some(CommitOutcome::published(in_doubt.group))
             }
             Outcome::NotThere(error) => {
                 tracing::warn!(%error, "the group is not in the log; appends continue");
                 sequencer.aborted(&error);
-                self.vitals.set(Appends::Taken);
+                self.health_state.set(Appends::Taken);
                 None
             }
             Outcome::Lost(error) => {
@@ -444,17 +443,17 @@ impl Committer {
                 None
             }
             Outcome::Unknown { what, .. } => {
-                unsettled.what = what;
-                unsettled.pause = (unsettled.pause * 2).min(ASK_PAUSE_MAX);
-                unsettled.ask_at = Instant::now() + unsettled.pause;
-                self.state = State::Unsettled(unsettled);
+                in_doubt.what = what;
+                in_doubt.pause = (in_doubt.pause * 2).min(ASK_PAUSE_MAX);
+                in_doubt.ask_at = Instant::now() + in_doubt.pause;
+                self.state = State::Unsettled(in_doubt);
                 None
             }
         }
     }
 }
 
-impl Unsettled {
+impl InDoubtGroup {
     fn refusal(&self) -> GroupError {
         let left = self.ask_at.saturating_duration_since(Instant::now());
         GroupError::Unsettled {

@@ -11,24 +11,24 @@ use std::{
 
 use futures::channel::oneshot;
 
-use super::{NotTaken, QueueFull, Sequencer, WriterLimits};
-use treering_base::traced::Way;
+use super::{QueueFull, Sequencer, SubmitError, WriterLimits};
+use treering_base::trace::WriteTrace;
 
 /// Bounds of the retry hint, in milliseconds.
 const RETRY_MS_MIN: u64 = 5;
 const RETRY_MS_MAX: u64 = 1_000;
 
 /// A request and the channel for its answer.
-pub(super) struct Waiting<S: Sequencer> {
+pub(super) struct QueuedRequest<S: Sequencer> {
     pub(super) request: S::Request,
     pub(super) answer: oneshot::Sender<S::Answer>,
     pub(super) bytes: usize,
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<WriteTrace>,
 }
 
 /// Why [`Queue::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(super) enum WakeReason {
     /// Items are available.
     Items,
     /// The time has elapsed.
@@ -91,15 +91,15 @@ impl<T> Queue<T> {
 
     /// Accepts an item. An empty queue accepts one of any size, so that no item is refused for
     /// ever.
-    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), NotTaken> {
+    pub(super) fn push(&self, item: T, bytes: usize) -> Result<(), SubmitError> {
         let mut state = self.lock();
         if state.closed {
-            return Err(NotTaken::Closed);
+            return Err(SubmitError::Closed);
         }
         let full = state.requests >= self.limits.queue_appends_max
             || state.bytes.saturating_add(bytes) > self.limits.queue_bytes_max;
         if full && state.requests > 0 {
-            return Err(NotTaken::Full(self.full(state.requests)));
+            return Err(SubmitError::Full(self.full(state.requests)));
         }
         state.requests += 1;
         state.bytes += bytes;
@@ -118,19 +118,19 @@ impl<T> Queue<T> {
     }
 
     /// Waits for items and takes all of them; with `time`, waits no longer than that.
-    pub(super) fn wait(&self, into: &mut VecDeque<T>, time: Option<Duration>) -> Woken {
+    pub(super) fn wait(&self, into: &mut VecDeque<T>, time: Option<Duration>) -> WakeReason {
         let until = time.map(|time| Instant::now() + time);
         let mut state = self.lock();
         while state.waiting.is_empty() {
             if state.closed {
-                return Woken::Closed;
+                return WakeReason::Closed;
             }
             state = match until.map(|until| until.saturating_duration_since(Instant::now())) {
                 None => self
                     .arrived
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Woken::Time,
+                Some(Duration::ZERO) => return WakeReason::Time,
                 Some(left) => {
                     self.arrived
                         .wait_timeout(state, left)
@@ -141,7 +141,7 @@ impl<T> Queue<T> {
         }
         state.taken_at = Some(Instant::now());
         into.append(&mut state.waiting);
-        Woken::Items
+        WakeReason::Items
     }
 
     /// Removes a finished group's requests from the counts.

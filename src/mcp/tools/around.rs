@@ -8,11 +8,11 @@ use crate::{
     bounds::{AROUND, AROUND_CHARS, AROUND_CHARS_MAX, AROUND_LINES, AROUND_MAX, TITLE_CHARS},
     failure::Failure,
     place,
-    quote::{called, named, quoted_within},
+    quote::{called, named, quote_within},
 };
 use treering_client::{Connection, names, read as reading};
 use treering_domain::EventKind;
-use treering_present::text::{Zone, first_line, say};
+use treering_present::text::{Zone, describe_event, first_line};
 use treering_proto::pb;
 
 /// Around what.
@@ -123,7 +123,7 @@ fn title(kind: i32, title: &str) -> String {
 /// Formats one event: a line of ours, then the recorded text.
 #[must_use]
 pub(crate) fn event_text(event: &pb::Event, chars: usize) -> String {
-    let said = say(event);
+    let said = describe_event(event);
     let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
     let mut text = format!(
         "#{}  {}  {}",
@@ -136,7 +136,7 @@ pub(crate) fn event_text(event: &pb::Event, chars: usize) -> String {
     }
     text.push('\n');
     if !said.content.is_empty() {
-        text.push_str(&quoted_within(&said.content, AROUND_LINES, chars));
+        text.push_str(&quote_within(&said.content, AROUND_LINES, chars));
     }
     text
 }

@@ -12,7 +12,7 @@ use crate::{
 use treering_client::{Connection, names};
 use treering_present::{
     text::{Zone, count, happened, is_undated},
-    time_arg::Moment,
+    time_arg::TimeRange,
 };
 use treering_proto::pb;
 
@@ -59,7 +59,7 @@ pub(crate) async fn call(
         ));
     }
     let mut text = String::new();
-    for (summary, id) in shown.iter().zip(names::apart(shown)) {
+    for (summary, id) in shown.iter().zip(names::distinct_names(shown)) {
         text.push_str(&row(summary, &id));
     }
     if more {
@@ -76,7 +76,7 @@ pub(crate) async fn call(
 /// Those of the store.
 pub(crate) async fn newest(store: &Connection, limit: usize) -> Result<String, Failure> {
     let (found, _) = list(store, &Filter::default(), limit).await?;
-    let rows = found.iter().zip(names::apart(&found));
+    let rows = found.iter().zip(names::distinct_names(&found));
     Ok(rows.map(|(summary, id)| row(summary, &id)).collect())
 }
 
@@ -90,7 +90,7 @@ struct Filter {
 impl Filter {
     fn of(input: &ConversationsInput) -> Result<Self, Failure> {
         let since = given(input.since.as_deref())
-            .map(str::parse::<Moment>)
+            .map(str::parse::<TimeRange>)
             .transpose();
         let since = since.map_err(|takes| Failure::new("`since` is invalid", takes))?;
         let words = given(input.title.as_deref()).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Filter {
             source: given(input.source.as_deref())
                 .unwrap_or_default()
                 .to_owned(),
-            since: since.map(Moment::beginning),
+            since: since.map(TimeRange::beginning),
         })
     }
 

@@ -10,7 +10,7 @@ use crate::{
     bounds::{ANSWER_BYTES_MAX, ARGUMENTS_CHARS, ARGUMENTS_WHOLE_CHARS, PENDING_MAX},
     failure::Failure,
     place,
-    quote::{called, exact, fenced, quoted},
+    quote::{called, exact, fence, quoted},
 };
 use treering_client::{Connection, read};
 use treering_domain::hex;
@@ -102,7 +102,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
         Zone::Utc.day_clock(call.requested_at.as_ref()),
     );
     if is_whole {
-        text.push_str(&fenced(&arguments));
+        text.push_str(&fence(&arguments));
         return text;
     }
     let beginning: String = arguments.chars().take(ARGUMENTS_CHARS).collect();

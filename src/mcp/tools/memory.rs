@@ -10,7 +10,7 @@ use super::{ToolAnswer, given, shown};
 use crate::{
     bounds::{KEY_BYTES_MAX, RECALLED_CHARS, RECALLED_MAX, VALUE_BYTES_MAX},
     failure::Failure,
-    quote::{fenced, quoted_within},
+    quote::{fence, quote_within},
 };
 use treering_client::Connection;
 use treering_present::text::printable;
@@ -121,7 +121,7 @@ pub(crate) async fn recall(input: RecallInput, store: &Connection) -> Result<Too
         Some(entry) => Ok(ToolAnswer::text(format!(
             "{}:\n{}",
             shown(&entry.key),
-            fenced(&String::from_utf8_lossy(&entry.value))
+            fence(&String::from_utf8_lossy(&entry.value))
         ))),
         None => Err(Failure::new(
             format!("nothing is remembered under {}", shown(key)),
@@ -135,7 +135,7 @@ fn all(entries: &[pb::ContextEntry]) -> String {
     for entry in entries.iter().take(RECALLED_MAX) {
         let value = String::from_utf8_lossy(&entry.value);
         text.push_str(&format!("{}:\n", shown(&entry.key)));
-        text.push_str(&quoted_within(&value, 20, RECALLED_CHARS));
+        text.push_str(&quote_within(&value, 20, RECALLED_CHARS));
     }
     if entries.len() > RECALLED_MAX {
         let rest = entries[RECALLED_MAX..]

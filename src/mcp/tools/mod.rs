@@ -20,7 +20,7 @@ use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::Use};
+use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::StoreUse};
 use treering_client::Connection;
 
 pub(crate) use around::{event_text as text_of_event, texts as events_text};
@@ -30,7 +30,7 @@ pub(crate) use search::hits_text;
 
 /// What agents may do besides reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AgentPermissions {
     /// Fork and remember.
     pub writing: bool,
     /// Decide about calls that wait for approval.
@@ -39,7 +39,7 @@ pub struct Allowed {
 
 /// The permission that a tool needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needs {
+enum RequiredPermission {
     Nothing,
     Writing,
     /// Reads pending calls.
@@ -55,7 +55,7 @@ struct Offer {
     description: &'static str,
     takes: fn() -> JsonObject,
     gives: Option<fn() -> JsonObject>,
-    needs: Needs,
+    needs: RequiredPermission,
 }
 
 const OFFERS: [Offer; 11] = [
@@ -69,7 +69,7 @@ const OFFERS: [Offer; 11] = [
                       `around` for the events before and after.",
         takes: schema::<search::SearchInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "around",
@@ -78,7 +78,7 @@ const OFFERS: [Offer; 11] = [
                       a command, what was tried next. Takes an address from `search`.",
         takes: schema::<around::AroundInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "read",
@@ -89,7 +89,7 @@ const OFFERS: [Offer; 11] = [
                       answer says how to continue.",
         takes: schema::<read::ReadInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "conversations",
@@ -98,7 +98,7 @@ const OFFERS: [Offer; 11] = [
                       To find what was said or done in them, use `search`.",
         takes: schema::<conversations::ConversationsInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "branches",
@@ -106,7 +106,7 @@ const OFFERS: [Offer; 11] = [
         description: "List the branches of a conversation, with their fork points and heads.",
         takes: schema::<branches::BranchesInput>,
         gives: Some(schema::<branches::BranchesOutput>),
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "request",
@@ -116,7 +116,7 @@ const OFFERS: [Offer; 11] = [
                       to take over another session's context in one call.",
         takes: schema::<request::RequestInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "recall",
@@ -125,7 +125,7 @@ const OFFERS: [Offer; 11] = [
                       decisions, facts. Without a key, all of it, shortened.",
         takes: schema::<memory::RecallInput>,
         gives: None,
-        needs: Needs::Nothing,
+        needs: RequiredPermission::Nothing,
     },
     Offer {
         name: "remember",
@@ -134,7 +134,7 @@ const OFFERS: [Offer; 11] = [
                       values stay in the history. Keep only what the user wants kept.",
         takes: schema::<memory::RememberInput>,
         gives: Some(schema::<memory::RememberOutput>),
-        needs: Needs::Writing,
+        needs: RequiredPermission::Writing,
     },
     Offer {
         name: "fork",
@@ -144,7 +144,7 @@ const OFFERS: [Offer; 11] = [
                       active branch with `activate`.",
         takes: schema::<branches::ForkInput>,
         gives: Some(schema::<branches::ForkOutput>),
-        needs: Needs::Writing,
+        needs: RequiredPermission::Writing,
     },
     Offer {
         name: "pending",
@@ -153,7 +153,7 @@ const OFFERS: [Offer; 11] = [
                       their arguments. Show all of them to the user.",
         takes: schema::<decide::PendingInput>,
         gives: None,
-        needs: Needs::Approvals,
+        needs: RequiredPermission::Approvals,
     },
     Offer {
         name: "decide",
@@ -162,21 +162,24 @@ const OFFERS: [Offer; 11] = [
                       time; never decide yourself.",
         takes: schema::<decide::DecideInput>,
         gives: None,
-        needs: Needs::Deciding,
+        needs: RequiredPermission::Deciding,
     },
 ];
 
 impl Offer {
-    fn is_allowed(&self, allowed: Allowed) -> bool {
+    fn is_allowed(&self, allowed: AgentPermissions) -> bool {
         match self.needs {
-            Needs::Nothing => true,
-            Needs::Writing => allowed.writing,
-            Needs::Approvals | Needs::Deciding => allowed.approvals,
+            RequiredPermission::Nothing => true,
+            RequiredPermission::Writing => allowed.writing,
+            RequiredPermission::Approvals | RequiredPermission::Deciding => allowed.approvals,
         }
     }
 
     fn tool(&self) -> Tool {
-        let changes = matches!(self.needs, Needs::Writing | Needs::Deciding);
+        let changes = matches!(
+            self.needs,
+            RequiredPermission::Writing | RequiredPermission::Deciding
+        );
         // The other hints are only meaningful for tools that write.
         let hints = match changes {
             false => ToolAnnotations::with_title(self.title).read_only(true),
@@ -198,25 +201,25 @@ impl Offer {
 
 /// Returns the offered tools.
 #[must_use]
-pub(crate) fn offered(allowed: Allowed) -> Vec<Tool> {
+pub(crate) fn offered_tools(allowed: AgentPermissions) -> Vec<Tool> {
     let allowed = OFFERS.iter().filter(|offer| offer.is_allowed(allowed));
     allowed.map(Offer::tool).collect()
 }
 
 /// Returns one offered tool.
 #[must_use]
-pub(crate) fn offered_as(name: &str, allowed: Allowed) -> Option<Tool> {
+pub(crate) fn offered_as(name: &str, allowed: AgentPermissions) -> Option<Tool> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
     offer.is_allowed(allowed).then(|| offer.tool())
 }
 
 /// Returns how a tool uses the store; `None`: it does not exist, or is not allowed.
 #[must_use]
-pub(crate) fn used(name: &str, allowed: Allowed) -> Option<Use> {
+pub(crate) fn used(name: &str, allowed: AgentPermissions) -> Option<StoreUse> {
     let offer = OFFERS.iter().find(|offer| offer.name == name)?;
     offer.is_allowed(allowed).then_some(match offer.needs {
-        Needs::Nothing | Needs::Approvals => Use::Looks,
-        Needs::Writing | Needs::Deciding => Use::Appends,
+        RequiredPermission::Nothing | RequiredPermission::Approvals => StoreUse::Looks,
+        RequiredPermission::Writing | RequiredPermission::Deciding => StoreUse::Appends,
     })
 }
 
@@ -225,9 +228,13 @@ pub(crate) fn used(name: &str, allowed: Allowed) -> Option<Use> {
 pub(crate) fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
     let why = match (offer.map(|offer| offer.needs), by_http) {
-        (Some(Needs::Nothing) | None, _) => return "no such tool; see tools/list".into(),
-        (Some(Needs::Writing), false) => "this server was started without --writable",
-        (Some(Needs::Writing), true) => "this server was started without --mcp-writable",
+        (Some(RequiredPermission::Nothing) | None, _) => {
+            return "no such tool; see tools/list".into();
+        }
+        (Some(RequiredPermission::Writing), false) => "this server was started without --writable",
+        (Some(RequiredPermission::Writing), true) => {
+            "this server was started without --mcp-writable"
+        }
         (Some(_), false) => "this server was started without --allow-approvals",
         (Some(_), true) => "approvals are not available over HTTP",
     };
@@ -380,13 +387,13 @@ fn shown(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    const ALL: Allowed = Allowed {
+    const ALL: AgentPermissions = AgentPermissions {
         writing: true,
         approvals: true,
     };
 
-    fn names(allowed: Allowed) -> Vec<String> {
-        let tools = offered(allowed);
+    fn names(allowed: AgentPermissions) -> Vec<String> {
+        let tools = offered_tools(allowed);
         tools
             .into_iter()
             .map(|tool| tool.name.into_owned())
@@ -397,20 +404,20 @@ mod tests {
     // and neither may those that write.
     #[test]
     fn disallowed_tools_are_not_offered() {
-        let looking = names(Allowed::default());
+        let looking = names(AgentPermissions::default());
         for name in ["remember", "fork", "pending", "decide"] {
             assert!(!looking.iter().any(|tool| tool == name), "{name}");
-            assert_eq!(used(name, Allowed::default()), None);
+            assert_eq!(used(name, AgentPermissions::default()), None);
             assert!(missing(name, false).contains("--"), "{name}");
         }
-        let writing = Allowed {
+        let writing = AgentPermissions {
             writing: true,
             approvals: false,
         };
-        assert_eq!(used("fork", writing), Some(Use::Appends));
+        assert_eq!(used("fork", writing), Some(StoreUse::Appends));
         assert_eq!(used("decide", writing), None);
         assert!(missing("decide", true).contains("over HTTP"));
-        assert_eq!(used("pending", ALL), Some(Use::Looks));
+        assert_eq!(used("pending", ALL), Some(StoreUse::Looks));
         assert_eq!(names(ALL).len(), OFFERS.len());
         assert_eq!(used("nothing", ALL), None);
     }
@@ -419,9 +426,9 @@ mod tests {
     // that appends must never be marked read-only.
     #[test]
     fn tools_that_append_are_not_marked_read_only() {
-        for tool in offered(ALL) {
+        for tool in offered_tools(ALL) {
             let hints = tool.annotations.unwrap();
-            let changes = used(&tool.name, ALL) == Some(Use::Appends);
+            let changes = used(&tool.name, ALL) == Some(StoreUse::Appends);
             assert_eq!(hints.read_only_hint, Some(!changes), "{}", tool.name);
             // `remember` replaces and deletes, `fork` may activate another branch.
             assert_eq!(
@@ -437,7 +444,7 @@ mod tests {
     // The list of tools is in every context of every session: its size must be limited.
     #[test]
     fn tool_list_is_limited_in_tokens() {
-        let tools = serde_json::to_string(&offered(Allowed::default())).unwrap();
+        let tools = serde_json::to_string(&offered_tools(AgentPermissions::default())).unwrap();
         let tokens = treering_context::tokens::Counter::for_model("").count(&tools);
         assert!(tokens < 2_200, "{tokens}: {tools}");
         assert!(
@@ -455,7 +462,7 @@ mod tests {
         };
         let error = input::<search::SearchInput>("search", arguments).unwrap_err();
         assert!(error.text().contains("limt"), "{}", error.text());
-        for tool in offered(ALL) {
+        for tool in offered_tools(ALL) {
             let closed = tool.input_schema.get("additionalProperties");
             assert_eq!(closed, Some(&json!(false)), "{}", tool.name);
         }

@@ -10,7 +10,7 @@ use crate::{
     bounds::{READ_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, RESOURCE_BYTES_MAX},
     failure::Failure,
     place::{self, EventPlace},
-    quote::{called, fenced},
+    quote::{called, fence},
 };
 use treering_client::{
     Connection, names,
@@ -57,7 +57,7 @@ pub(crate) async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAn
             format!(
                 "{}{}{}",
                 source.heading(&piece),
-                fenced(&piece.text),
+                fence(&piece.text),
                 piece.rest()
             )
         }
@@ -126,7 +126,7 @@ impl Source<'_> {
     async fn ends(&self, max: usize) -> Result<String, Failure> {
         let whole = self.piece(Range::Bytes { first: 0 }, max).await?;
         if whole.is_to_end() {
-            return Ok(format!("{}{}", self.heading(&whole), fenced(&whole.text)));
+            return Ok(format!("{}{}", self.heading(&whole), fence(&whole.text)));
         }
         let head = whole.shortened_to(max / 2);
         let tail_bytes = (max / 2) as u64;
@@ -137,12 +137,12 @@ impl Source<'_> {
             "{}Its beginning:\n{}[{} bytes omitted: continue with first_byte={}, max_bytes up to \
              {}; `search` with `conversation` finds places in it]\nIts end, from byte {}:\n{}",
             self.heading(&head),
-            fenced(&head.text),
+            fence(&head.text),
             count(tail.start - head.end()),
             head.end(),
             READ_BYTES_MAX,
             tail.start,
-            fenced(&tail.text),
+            fence(&tail.text),
         ))
     }
 }
@@ -406,7 +406,7 @@ pub(crate) async fn resource(
     let range = Range::Bytes { first: first_byte };
     let piece = Piece::read(store, &place, range, RESOURCE_BYTES_MAX as usize).await?;
     let next = (!piece.is_to_end()).then(|| piece.end());
-    Ok((fenced(&piece.text), next))
+    Ok((fence(&piece.text), next))
 }
 
 #[cfg(test)]

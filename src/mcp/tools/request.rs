@@ -9,7 +9,7 @@ use crate::{
     bounds::{REQUEST_TOKENS, REQUEST_TOKENS_MAX},
     failure::Failure,
     place,
-    quote::fenced,
+    quote::fence,
 };
 use treering_client::Connection;
 use treering_context::{Provider, tokens::Counter};
@@ -70,7 +70,7 @@ pub(crate) async fn call(input: RequestInput, store: &Connection) -> Result<Tool
         if told.over_budget {
             return Err(too_small(told.tokens, budget));
         }
-        let body = fenced(&String::from_utf8_lossy(&answer.request));
+        let body = fence(&String::from_utf8_lossy(&answer.request));
         let head = |tokens| summary(&found.called(), &told, tokens, budget);
         let tokens = counter.count(&format!("{}{body}", head(budget)));
         if tokens <= budget {

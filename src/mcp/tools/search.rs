@@ -14,7 +14,7 @@ use treering_client::{Connection, read::search as answer};
 use treering_present::{
     hit as hit_text,
     text::{Zone, address, count},
-    time_arg::Moment,
+    time_arg::TimeRange,
 };
 use treering_proto::pb;
 
@@ -104,7 +104,7 @@ fn reading(request: &pb::SearchRequest, found: &pb::SearchResponse, typed: &str)
 
 async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRequest, Failure> {
     let moment = |text: Option<&str>| {
-        let read = text.map(str::parse::<Moment>).transpose();
+        let read = text.map(str::parse::<TimeRange>).transpose();
         read.map_err(|takes| Failure::new("a time is invalid", takes))
     };
     let (since, until) = (
@@ -149,8 +149,8 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         tools: list(&input.tool),
         paths: list(&input.path),
         success: input.failed.filter(|failed| *failed).map(|_| false),
-        happened_from: since.map(Moment::beginning),
-        happened_to: until.map(Moment::end),
+        happened_from: since.map(TimeRange::beginning),
+        happened_to: until.map(TimeRange::end),
         every_copy: input.copies.unwrap_or(false),
         regex: input.regex.unwrap_or(false),
         at_least: stats.head,

@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        RUN_LABEL, Told, ToolRun, canonical_text,
-        known::{self, NodeIndex, digest, result_digest},
+        RUN_LABEL, SpanToolResult, ToolRun, canonical_text,
+        merge_state::{self, NodeIndex, digest, result_digest},
         message::text_of,
     },
     LATEST, LineIndex, Merge,
@@ -37,7 +37,7 @@ impl Merge<'_> {
             return;
         }
         self.create(None, "", run.end);
-        let kept = known::keep_run(run);
+        let kept = merge_state::keep_run(run);
         self.push(0, EventBody::Custom(kept), Some(run.end));
     }
 
@@ -106,7 +106,10 @@ impl Merge<'_> {
     }
 
     /// Returns a result as the model got it, with what is known of its run.
-    pub(super) fn result_of(&self, told: &Told) -> (ToolResultRecorded, Option<TimestampMicros>) {
+    pub(super) fn result_of(
+        &self,
+        told: &SpanToolResult,
+    ) -> (ToolResultRecorded, Option<TimestampMicros>) {
         let mut result = ToolResultRecorded {
             call_id: told.call_id.clone(),
             success: true,

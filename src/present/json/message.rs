@@ -13,7 +13,7 @@ use super::{
     Object,
     object::{push_bytes, push_float, push_string},
     rfc3339,
-    views::{self, JsonForm, Shown},
+    views::{self, JsonForm, ViewField},
     word,
 };
 use crate::pb::{self, event::Body};
@@ -90,7 +90,7 @@ fn body_json(body: Body) -> String {
     object.finish()
 }
 
-fn write_fields(object: &mut Object, view: &[Shown], message: &DynamicMessage) {
+fn write_fields(object: &mut Object, view: &[ViewField], message: &DynamicMessage) {
     for shown in view {
         let is_set = message.has_field(&shown.field);
         let without = shown
@@ -113,7 +113,7 @@ fn write_fields(object: &mut Object, view: &[Shown], message: &DynamicMessage) {
 }
 
 /// True for empty bytes, and for an enum value that this version does not know.
-fn says_nothing(value: &Value, shown: &Shown) -> bool {
+fn says_nothing(value: &Value, shown: &ViewField) -> bool {
     match (value, shown.field.kind()) {
         (Value::Bytes(bytes), _) => bytes.is_empty(),
         (Value::EnumNumber(number), Kind::Enum(of)) => word_of(&of, *number).is_empty(),

@@ -281,7 +281,7 @@ impl JsonForm {
 
 /// A field of a view.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct ViewField {
     /// The field.
     pub(crate) field: FieldDescriptor,
     /// Its name in JSON.
@@ -297,7 +297,7 @@ pub(crate) struct Shown {
 }
 
 /// All views by name.
-static ALL: LazyLock<HashMap<String, Vec<Shown>>> = LazyLock::new(all);
+static ALL: LazyLock<HashMap<String, Vec<ViewField>>> = LazyLock::new(all);
 
 /// Descriptors of all messages that are printed.
 static POOL: LazyLock<DescriptorPool> =
@@ -311,16 +311,16 @@ pub(crate) fn message(name: &str) -> Option<MessageDescriptor> {
 }
 
 /// Returns the view with this name.
-pub(crate) fn named(name: &str) -> &'static [Shown] {
+pub(crate) fn named(name: &str) -> &'static [ViewField] {
     ALL.get(name).map_or(&[], Vec::as_slice)
 }
 
-fn all() -> HashMap<String, Vec<Shown>> {
+fn all() -> HashMap<String, Vec<ViewField>> {
     let ours = POOL
         .all_messages()
         .filter(|of| of.package_name() == PACKAGE);
     let plain = ours.map(|of| {
-        let shown = of.fields().map(Shown::plain).collect();
+        let shown = of.fields().map(ViewField::plain).collect();
         (of.name().to_owned(), shown)
     });
     let mut all: HashMap<_, _> = plain.collect();
@@ -329,7 +329,7 @@ fn all() -> HashMap<String, Vec<Shown>> {
         let shown = of.map(|of| {
             fields
                 .split_whitespace()
-                .filter_map(|f| Shown::read(&of, f))
+                .filter_map(|f| ViewField::read(&of, f))
                 .collect()
         });
         all.insert((*name).to_owned(), shown.unwrap_or_default());
@@ -337,7 +337,7 @@ fn all() -> HashMap<String, Vec<Shown>> {
     all
 }
 
-impl Shown {
+impl ViewField {
     fn plain(field: FieldDescriptor) -> Self {
         let renamed = RENAMED.iter().find(|(name, _)| *name == field.name());
         Self {
@@ -389,7 +389,7 @@ mod tests {
         for (name, fields) in VIEWS {
             let of = message(name.split('/').next().unwrap()).unwrap_or_else(|| panic!("{name}"));
             for field in fields.split_whitespace() {
-                assert!(Shown::read(&of, field).is_some(), "{name}: {field}");
+                assert!(ViewField::read(&of, field).is_some(), "{name}: {field}");
             }
         }
     }

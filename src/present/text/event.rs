@@ -2,9 +2,10 @@
 
 use super::{
     super::{Paint, Tone, pb},
-    Zone, first_line, indent,
+    Zone,
+    descriptions::describe_event,
+    first_line, indent,
     sign::printable,
-    words::say,
 };
 
 /// How events are shown.
@@ -113,7 +114,7 @@ impl EventWords {
 /// Formats an event as lines: its header, then its content.
 #[must_use]
 pub fn event_lines(event: &pb::Event, how: EventText) -> Vec<String> {
-    let said = say(event);
+    let said = describe_event(event);
     let paint = how.paint;
     let revision = format!("{:>6}", format!("#{}", event.revision));
     let time = match how.is_untimed {

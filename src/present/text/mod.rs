@@ -2,15 +2,16 @@
 //! [`super::json`].
 
 mod address;
+mod descriptions;
 mod event;
 mod explanation;
 mod format;
 mod pretty;
 mod sign;
-mod words;
 mod zone;
 
 pub use address::{address, row_around};
+pub use descriptions::{decision_text, describe_event, status_text};
 pub use event::{EventText, EventWords, event_lines, parts_text};
 pub use explanation::{ExplanationText, explanation_lines};
 use format::columns_of;
@@ -20,5 +21,4 @@ pub use format::{
 };
 pub use pretty::pretty_json;
 pub use sign::{is_unseen, picture, printable, printable_json, printable_lines, push_escape};
-pub use words::{decision_text, say, status_text};
 pub use zone::Zone;

@@ -11,33 +11,33 @@ use serde::{
 };
 
 /// A seed for a value of type `T`, read without trusting lengths.
-pub(super) struct Unbelieving<T>(PhantomData<T>);
+pub(super) struct UntrustedSeed<T>(PhantomData<T>);
 
-impl<T> Unbelieving<T> {
+impl<T> UntrustedSeed<T> {
     pub(super) fn new() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Unbelieving<T> {
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for UntrustedSeed<T> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
-        T::deserialize(Bounded(from))
+        T::deserialize(BoundedDeserializer(from))
     }
 }
 
-struct Bounded<D>(D);
+struct BoundedDeserializer<D>(D);
 
 macro_rules! as_it_is {
     ($($method:ident)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$method(Within(visitor))
+            self.0.$method(BoundedReader(visitor))
         }
     )*};
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for BoundedDeserializer<D> {
     type Error = D::Error;
 
     as_it_is! {
@@ -50,11 +50,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
     }
 
     fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.0.deserialize_str(Within(visitor))
+        self.0.deserialize_str(BoundedReader(visitor))
     }
 
     fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        self.0.deserialize_bytes(Within(visitor))
+        self.0.deserialize_bytes(BoundedReader(visitor))
     }
 
     fn deserialize_unit_struct<V: Visitor<'de>>(
@@ -62,7 +62,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_unit_struct(name, Within(visitor))
+        self.0.deserialize_unit_struct(name, BoundedReader(visitor))
     }
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
@@ -70,7 +70,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_newtype_struct(name, Within(visitor))
+        self.0
+            .deserialize_newtype_struct(name, BoundedReader(visitor))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(
@@ -78,7 +79,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_tuple(len, Within(visitor))
+        self.0.deserialize_tuple(len, BoundedReader(visitor))
     }
 
     fn deserialize_tuple_struct<V: Visitor<'de>>(
@@ -87,7 +88,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_tuple_struct(name, len, Within(visitor))
+        self.0
+            .deserialize_tuple_struct(name, len, BoundedReader(visitor))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -96,7 +98,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_struct(name, fields, Within(visitor))
+        self.0
+            .deserialize_struct(name, fields, BoundedReader(visitor))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -105,7 +108,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.0.deserialize_enum(name, variants, Within(visitor))
+        self.0
+            .deserialize_enum(name, variants, BoundedReader(visitor))
     }
 
     fn is_human_readable(&self) -> bool {
@@ -113,8 +117,8 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
     }
 }
 
-/// Applies [`Bounded`] to what is read inside a value.
-struct Within<T>(T);
+/// Applies [`BoundedDeserializer`] to what is read inside a value.
+struct BoundedReader<T>(T);
 
 macro_rules! plain {
     ($($method:ident($type:ty))*) => {$(
@@ -124,7 +128,7 @@ macro_rules! plain {
     )*};
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Within<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for BoundedReader<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,75 +153,75 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Within<V> {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<V::Value, D::Error> {
-        self.0.visit_some(Bounded(from))
+        self.0.visit_some(BoundedDeserializer(from))
     }
 
     fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<V::Value, D::Error> {
-        self.0.visit_newtype_struct(Bounded(from))
+        self.0.visit_newtype_struct(BoundedDeserializer(from))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<V::Value, A::Error> {
-        self.0.visit_seq(Within(seq))
+        self.0.visit_seq(BoundedReader(seq))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-        self.0.visit_map(Within(map))
+        self.0.visit_map(BoundedReader(map))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<V::Value, A::Error> {
-        self.0.visit_enum(Within(access))
+        self.0.visit_enum(BoundedReader(access))
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Within<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for BoundedReader<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<S::Value, D::Error> {
-        self.0.deserialize(Bounded(from))
+        self.0.deserialize(BoundedDeserializer(from))
     }
 }
 
 // Neither access reports a claimed length: `size_hint` stays `None`.
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Within<A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for BoundedReader<A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_element_seed(Within(seed))
+        self.0.next_element_seed(BoundedReader(seed))
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Within<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for BoundedReader<A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.0.next_key_seed(Within(seed))
+        self.0.next_key_seed(BoundedReader(seed))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.next_value_seed(Within(seed))
+        self.0.next_value_seed(BoundedReader(seed))
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Within<A> {
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for BoundedReader<A> {
     type Error = A::Error;
-    type Variant = Within<A::Variant>;
+    type Variant = BoundedReader<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(
         self,
         seed: S,
     ) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.0.variant_seed(Within(seed))?;
-        Ok((value, Within(variant)))
+        let (value, variant) = self.0.variant_seed(BoundedReader(seed))?;
+        Ok((value, BoundedReader(variant)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Within<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for BoundedReader<A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -225,11 +229,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Within<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.0.newtype_variant_seed(Within(seed))
+        self.0.newtype_variant_seed(BoundedReader(seed))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.0.tuple_variant(len, Within(visitor))
+        self.0.tuple_variant(len, BoundedReader(visitor))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -237,6 +241,6 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Within<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        self.0.struct_variant(fields, Within(visitor))
+        self.0.struct_variant(fields, BoundedReader(visitor))
     }
 }

@@ -5,9 +5,9 @@ use redb::{Database, TableDefinition};
 
 use super::model::{Model, Step};
 use crate::{
-    Views, ViewsError,
-    base::{DEFINITIONS, merge},
+    Projections, ProjectionsError,
     codec::VIEWS_VERSION,
+    sorted_table::{DEFINITIONS, merge},
     table::{CONVERSATIONS, Get, META, TableId},
 };
 use treering_domain::{ContentHash, Revision};
@@ -17,9 +17,9 @@ const CACHE_BYTES: usize = 1 << 20;
 /// Writes and closes a file of a few hundred events, and returns the digest at every mark that a
 /// durable commit may have left in it.
 fn written(path: &Path) -> BTreeMap<u64, ContentHash> {
-    let views = Views::open(path, CACHE_BYTES).unwrap();
+    let projections = Projections::open(path, CACHE_BYTES).unwrap();
     let mut model = Model::default();
-    let mut digests = BTreeMap::from([(0, views.digest().unwrap())]);
+    let mut digests = BTreeMap::from([(0, projections.digest().unwrap())]);
     for round in 0..20_u8 {
         let steps: Vec<Step> = (0..32_u8)
             .map(|what| Step {
@@ -28,11 +28,11 @@ fn written(path: &Path) -> BTreeMap<u64, ContentHash> {
                 what,
             })
             .collect();
-        views.apply(&model.grow(&steps)).unwrap();
+        projections.apply(&model.grow(&steps)).unwrap();
         if round % 4 == 0 {
-            views.make_durable().unwrap();
+            projections.make_durable().unwrap();
         }
-        digests.insert(model.reached, views.digest().unwrap());
+        digests.insert(model.reached, projections.digest().unwrap());
     }
     digests
 }
@@ -63,8 +63,8 @@ fn changed_byte_never_gives_wrong_contents() {
         let mut bytes = sound.clone();
         bytes[place] ^= 1 << (place % 8);
         fs::write(&path, &bytes).unwrap();
-        let answer = Views::open(&path, CACHE_BYTES)
-            .and_then(|views| Ok((views.reached()?, views.digest()?)));
+        let answer = Projections::open(&path, CACHE_BYTES)
+            .and_then(|projections| Ok((projections.reached()?, projections.digest()?)));
         match answer {
             Ok((reached, digest)) => {
                 assert_eq!(digests.get(&reached), Some(&digest), "byte {place}");
@@ -89,23 +89,25 @@ fn changed_byte_in_a_large_file_never_gives_wrong_answers() {
     let path = folder.path().join("views.redb");
     written(&path);
     let sound = fs::read(&path).unwrap();
-    let rows = |views: &Views| {
+    let rows = |projections: &Projections| {
         let answer = |n| {
             let id = super::model::id(n);
-            Ok::<_, ViewsError>((
-                views.state(id)?,
-                views.entries(id, Revision(1), Revision(u64::MAX), usize::MAX, false)?,
+            Ok::<_, ProjectionsError>((
+                projections.state(id)?,
+                projections.entries(id, Revision(1), Revision(u64::MAX), usize::MAX, false)?,
             ))
         };
         (0..4).map(answer).collect::<Result<Vec<_>, _>>()
     };
-    let right = rows(&Views::open(&path, CACHE_BYTES).unwrap()).unwrap();
+    let right = rows(&Projections::open(&path, CACHE_BYTES).unwrap()).unwrap();
     let (step, mut noticed) = (sound.len() / 300, 0);
     for place in (0..300).map(|n| n * step + n % step) {
         let mut bytes = sound.clone();
         bytes[place] ^= 1 << (place % 8);
         fs::write(&path, &bytes).unwrap();
-        match Views::open_checking(&path, CACHE_BYTES, 0).and_then(|views| rows(&views)) {
+        match Projections::open_checking(&path, CACHE_BYTES, 0)
+            .and_then(|projections| rows(&projections))
+        {
             Ok(found) => {
                 for (found, right) in found.iter().zip(&right) {
                     let whole = found == right;
@@ -131,21 +133,24 @@ fn changed_row_is_damage_when_read() {
     let path = folder.path().join("views.redb");
     written(&path);
     let key = super::super::keys::tip(super::model::id(0));
-    let views = Views::open(&path, CACHE_BYTES).unwrap();
+    let projections = Projections::open(&path, CACHE_BYTES).unwrap();
     let mut row = Vec::new();
-    let read = views.read(|reader| {
+    let read = projections.read(|reader| {
         let found = reader.table(CONVERSATIONS).get(key.as_bytes())?;
         row = found.unwrap().to_vec();
         Ok(())
     });
     read.unwrap();
-    drop(views);
+    drop(projections);
     row[3] ^= 1;
     rewrite(&path, CONVERSATIONS, key.as_bytes(), row);
-    let views = Views::open(&path, CACHE_BYTES).unwrap();
-    let answer = views.state(super::model::id(0));
-    assert!(matches!(answer, Err(ViewsError::Damaged { .. })));
-    assert!(views.state(super::model::id(1)).is_ok(), "others are read");
+    let projections = Projections::open(&path, CACHE_BYTES).unwrap();
+    let answer = projections.state(super::model::id(0));
+    assert!(matches!(answer, Err(ProjectionsError::Damaged { .. })));
+    assert!(
+        projections.state(super::model::id(1)).is_ok(),
+        "others are read"
+    );
 }
 
 // Files of another type, or truncated ones.
@@ -159,14 +164,17 @@ fn foreign_or_truncated_file_is_damage() {
     let cut = [1, 100, 4096, 8192, sound.len() / 2, sound.len() - 1];
     for bytes in cut.map(|n| &sound[..n]).iter().chain([&text.as_slice()]) {
         fs::write(&path, bytes).unwrap();
-        let answer = Views::open(&path, CACHE_BYTES).map(|_| ());
+        let answer = Projections::open(&path, CACHE_BYTES).map(|_| ());
         let error = answer.expect_err("no such file is a store of views");
         assert!(error.needs_rebuild(), "{} bytes: {error:?}", bytes.len());
     }
-    Views::wipe(&path).unwrap();
-    Views::wipe(&path).unwrap();
+    Projections::wipe(&path).unwrap();
+    Projections::wipe(&path).unwrap();
     assert_eq!(
-        Views::open(&path, CACHE_BYTES).unwrap().reached().unwrap(),
+        Projections::open(&path, CACHE_BYTES)
+            .unwrap()
+            .reached()
+            .unwrap(),
         0
     );
 }
@@ -177,15 +185,17 @@ fn foreign_or_truncated_file_is_damage() {
 fn another_version_requires_a_rebuild() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
-    drop(Views::open(&path, CACHE_BYTES).unwrap());
+    drop(Projections::open(&path, CACHE_BYTES).unwrap());
     let mut row = b"version".to_vec();
     row.extend_from_slice(&(VIEWS_VERSION + 1).to_le_bytes());
     super::super::codec::seal(&mut row, 0);
     rewrite(&path, META, b"version", row.split_off(7));
-    let error = Views::open(&path, CACHE_BYTES).map(|_| ()).unwrap_err();
+    let error = Projections::open(&path, CACHE_BYTES)
+        .map(|_| ())
+        .unwrap_err();
     assert!(matches!(
         error,
-        ViewsError::OtherVersion { found, expected: VIEWS_VERSION } if found == VIEWS_VERSION + 1
+        ProjectionsError::OtherVersion { found, expected: VIEWS_VERSION } if found == VIEWS_VERSION + 1
     ));
 
     let other = folder.path().join("other.redb");
@@ -195,8 +205,13 @@ fn another_version_requires_a_rebuild() {
         .unwrap();
     txn.commit().unwrap();
     drop(db);
-    let error = Views::open(&other, CACHE_BYTES).map(|_| ()).unwrap_err();
-    assert!(matches!(error, ViewsError::Damaged { .. }), "{error:?}");
+    let error = Projections::open(&other, CACHE_BYTES)
+        .map(|_| ())
+        .unwrap_err();
+    assert!(
+        matches!(error, ProjectionsError::Damaged { .. }),
+        "{error:?}"
+    );
 }
 
 // Two processes on one file would overwrite each other's rows.
@@ -204,10 +219,13 @@ fn another_version_requires_a_rebuild() {
 fn second_handle_is_refused_as_locked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("views.redb");
-    let views = Views::open(&path, CACHE_BYTES).unwrap();
-    let second = Views::open(&path, CACHE_BYTES).map(|_| ());
-    assert!(matches!(second, Err(ViewsError::Locked)), "{second:?}");
-    assert!(views.file_bytes() > 0);
-    drop(views);
-    assert!(Views::open(&path, CACHE_BYTES).is_ok());
+    let projections = Projections::open(&path, CACHE_BYTES).unwrap();
+    let second = Projections::open(&path, CACHE_BYTES).map(|_| ());
+    assert!(
+        matches!(second, Err(ProjectionsError::Locked)),
+        "{second:?}"
+    );
+    assert!(projections.file_bytes() > 0);
+    drop(projections);
+    assert!(Projections::open(&path, CACHE_BYTES).is_ok());
 }

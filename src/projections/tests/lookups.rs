@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::model::{Model, apply_in_groups, id, namespace, steps};
-use crate::{EventEntry, ListOrder, ListPage, ViewDelta, Views, ViewsError};
+use crate::{EventEntry, ListOrder, ListPage, ProjectionDelta, Projections, ProjectionsError};
 use treering_domain::{
     BranchId, ConversationId, ConversationKey, ConversationRow, ConversationState, Namespace,
     Revision,
@@ -12,58 +12,63 @@ use treering_domain::{
 const CACHE_BYTES: usize = 4 << 20;
 
 /// Checks that every lookup answers as the model does.
-fn check(views: &Views, model: &Model) {
-    assert_eq!(views.reached().unwrap(), model.reached);
+fn check(projections: &Projections, model: &Model) {
+    assert_eq!(projections.reached().unwrap(), model.reached);
     for n in 0..5 {
-        check_conversation(views, model, id(n));
+        check_conversation(projections, model, id(n));
     }
     for n in 0..2 {
-        check_namespace(views, model, &namespace(n));
+        check_namespace(projections, model, &namespace(n));
     }
     let nobody = Namespace::new("default-").unwrap();
-    check_namespace(views, model, &nobody);
-    assert_eq!(views.counts(&nobody).unwrap(), Default::default());
+    check_namespace(projections, model, &nobody);
+    assert_eq!(projections.counts(&nobody).unwrap(), Default::default());
 }
 
-fn check_conversation(views: &Views, model: &Model, id: ConversationKey) {
+fn check_conversation(projections: &Projections, model: &Model, id: ConversationKey) {
     let row = model.rows.get(&id).cloned();
-    assert_eq!(views.conversation(id).unwrap(), row);
+    assert_eq!(projections.conversation(id).unwrap(), row);
     let branches = || {
         let mine = model.branches.iter().filter(|((of, _), _)| *of == id);
         mine.map(|(_, state)| Arc::clone(state))
     };
     let state = row.map(|row| ConversationState::new(row, branches()));
-    assert_eq!(views.state(id).unwrap(), state);
-    assert_eq!(views.state_with_mark(id).unwrap(), (model.reached, state));
+    assert_eq!(projections.state(id).unwrap(), state);
+    assert_eq!(
+        projections.state_with_mark(id).unwrap(),
+        (model.reached, state)
+    );
     for state in branches() {
-        let found = views.branch(id, state.id).unwrap();
+        let found = projections.branch(id, state.id).unwrap();
         assert_eq!(found.as_ref(), Some(&*state));
         for revision in [0, 1, 31, 32, 33, 100, u64::MAX].map(Revision) {
             let from = (id, state.id, Revision::NONE);
             let mut kept = model.snapshots.range(from..=(id, state.id, revision));
             let expected = kept.next_back().map(|(_, state)| (**state).clone());
-            let found = views.snapshot_at_or_before(id, state.id, revision).unwrap();
+            let found = projections
+                .snapshot_at_or_before(id, state.id, revision)
+                .unwrap();
             assert_eq!(found, expected);
         }
     }
-    assert_eq!(views.branch(id, BranchId(u64::MAX)).unwrap(), None);
+    assert_eq!(projections.branch(id, BranchId(u64::MAX)).unwrap(), None);
     for call_id in ["call", "call-1", "call-12", "", "c"] {
         let calls = model.calls.iter();
         let mine = calls.filter(|call| call.conversation == id && call.call_id == call_id);
-        assert!(views.calls(id, call_id).unwrap().iter().eq(mine));
+        assert!(projections.calls(id, call_id).unwrap().iter().eq(mine));
     }
     let children = model.children.iter().filter(|(parent, _)| *parent == id);
     assert!(
-        views
+        projections
             .children(id)
             .unwrap()
             .iter()
             .eq(children.map(|(_, child)| child))
     );
-    check_entries(views, model, id);
+    check_entries(projections, model, id);
 }
 
-fn check_entries(views: &Views, model: &Model, id: ConversationKey) {
+fn check_entries(projections: &Projections, model: &Model, id: ConversationKey) {
     let all: Vec<EventEntry> = model
         .entries
         .range((id, Revision(0))..=(id, Revision(u64::MAX)))
@@ -74,9 +79,9 @@ fn check_entries(views: &Views, model: &Model, id: ConversationKey) {
         for max in [0, 1, 3, 128, 129, usize::MAX] {
             let (first, last) = (Revision(from), Revision(to));
             let inside = |entry: &&EventEntry| (from..=to).contains(&entry.revision.0);
-            let forward = views.entries(id, first, last, max, false).unwrap();
+            let forward = projections.entries(id, first, last, max, false).unwrap();
             assert!(forward.iter().eq(all.iter().filter(inside).take(max)));
-            let backward = views.entries(id, first, last, max, true).unwrap();
+            let backward = projections.entries(id, first, last, max, true).unwrap();
             assert!(
                 backward
                     .iter()
@@ -86,12 +91,15 @@ fn check_entries(views: &Views, model: &Model, id: ConversationKey) {
     }
     for revision in edges.map(Revision) {
         let expected = model.entries.get(&(id, revision)).map(|entry| entry.offset);
-        assert_eq!(views.offset(id, revision).unwrap(), expected);
+        assert_eq!(projections.offset(id, revision).unwrap(), expected);
     }
 }
 
-fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
-    assert_eq!(views.counts(namespace).unwrap(), model.counts(namespace));
+fn check_namespace(projections: &Projections, model: &Model, namespace: &Namespace) {
+    assert_eq!(
+        projections.counts(namespace).unwrap(),
+        model.counts(namespace)
+    );
     for source in [None, Some("files"), Some("file"), Some("fil")] {
         let mut rows: Vec<ConversationRow> = model
             .rows
@@ -102,20 +110,20 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
             .collect();
         rows.sort_by_key(|row| row.first_position.offset);
         let recorded = (ListOrder::Recorded, namespace, source);
-        assert_eq!(pages(views, recorded, 1, true), rows);
+        assert_eq!(pages(projections, recorded, 1, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, recorded, 1, false), rows);
+        assert_eq!(pages(projections, recorded, 1, false), rows);
         let second = |row: &ConversationRow| row.happened_to.0.div_euclid(1_000_000);
         rows.sort_by_key(|row| (second(row), row.first_position.offset));
         let happened = (ListOrder::Happened, namespace, source);
-        assert_eq!(pages(views, happened, 1, true), rows);
+        assert_eq!(pages(projections, happened, 1, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, happened, 1, false), rows);
+        assert_eq!(pages(projections, happened, 1, false), rows);
         // On one page, conversations within one second are in exact order too.
         rows.sort_by_key(|row| (row.happened_to, row.first_position.offset));
-        assert_eq!(pages(views, happened, usize::MAX, true), rows);
+        assert_eq!(pages(projections, happened, usize::MAX, true), rows);
         rows.reverse();
-        assert_eq!(pages(views, happened, usize::MAX, false), rows);
+        assert_eq!(pages(projections, happened, usize::MAX, false), rows);
     }
     for part in [
         "session",
@@ -125,20 +133,20 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
         "0",
         &id(1).id.to_string()[..9],
     ] {
-        check_named(views, model, namespace, part);
+        check_named(projections, model, namespace, part);
     }
     for source_id in ["session", "session-1", "sess", ""] {
         let rows = model.rows.values().filter(|row| {
             row.namespace == *namespace && row.info.source_id == source_id && !source_id.is_empty()
         });
-        let found = views.by_source_id(namespace, source_id).unwrap();
+        let found = projections.by_source_id(namespace, source_id).unwrap();
         assert!(found.iter().eq(rows.map(|row| &row.id)));
     }
     for (_, key) in model.keys.keys().chain(&model.used) {
         let expected = model.keys.get(&(namespace.clone(), key.clone())).cloned();
-        let found = views.key(namespace, key).unwrap();
+        let found = projections.key(namespace, key).unwrap();
         assert_eq!(found, (model.reached, expected));
-        assert_eq!(views.key(namespace, &key[..4]).unwrap().1, None);
+        assert_eq!(projections.key(namespace, &key[..4]).unwrap().1, None);
     }
     let waiting = |of: Option<ConversationId>| {
         let mine = model.pending.iter().filter(move |row| {
@@ -148,18 +156,18 @@ fn check_namespace(views: &Views, model: &Model, namespace: &Namespace) {
     };
     for of in [None, Some(id(0).id), Some(id(2).id)] {
         for limit in [0, 1, usize::MAX] {
-            let found = views.pending(namespace, of, limit).unwrap();
+            let found = projections.pending(namespace, of, limit).unwrap();
             assert!(found.into_iter().eq(waiting(of).take(limit)));
         }
     }
     for (_, hash) in model.blobs.keys() {
         let expected = model.blobs.get(&(namespace.clone(), *hash)).copied();
-        assert_eq!(views.blob_home(namespace, hash).unwrap(), expected);
+        assert_eq!(projections.blob_home(namespace, hash).unwrap(), expected);
     }
 }
 
 /// Checks the conversations that a part of an id finds.
-fn check_named(views: &Views, model: &Model, namespace: &Namespace, part: &str) {
+fn check_named(projections: &Projections, model: &Model, namespace: &Namespace, part: &str) {
     let named = |is: fn(&str, &str) -> bool| {
         let mine = model
             .rows
@@ -175,23 +183,25 @@ fn check_named(views: &Views, model: &Model, namespace: &Namespace, part: &str) 
         ids.sort();
         ids
     };
-    let beginning = |limit| views.beginning(namespace, part, limit).unwrap();
+    let beginning = |limit| projections.beginning(namespace, part, limit).unwrap();
     assert_eq!(
         sorted(beginning(usize::MAX)),
         named(|id, part| id.starts_with(part))
     );
     assert!(beginning(1).len() <= 1);
-    let ending = views.ending(namespace, part, usize::MAX, || true).unwrap();
+    let ending = projections
+        .ending(namespace, part, usize::MAX, || true)
+        .unwrap();
     assert_eq!(sorted(ending), named(|id, part| id.ends_with(part)));
     // A search that is not wanted any more must stop: it used to scan the keys of all
     // conversations.
-    let stopped = views.ending(namespace, part, usize::MAX, || false);
+    let stopped = projections.ending(namespace, part, usize::MAX, || false);
     assert!(stopped.unwrap().is_empty());
 }
 
 /// Reads the whole list in pages of `limit` conversations.
 fn pages(
-    views: &Views,
+    projections: &Projections,
     (order, namespace, source): (ListOrder, &Namespace, Option<&str>),
     limit: usize,
     ascending: bool,
@@ -206,7 +216,7 @@ fn pages(
             ascending,
             source,
         };
-        let (mut page, next) = views.list(&page).unwrap();
+        let (mut page, next) = projections.list(&page).unwrap();
         all.append(&mut page);
         if next.is_none() {
             return all;
@@ -228,14 +238,14 @@ proptest! {
     ) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("views.redb");
-        let views = Views::open(&path, CACHE_BYTES).unwrap();
-        let model = apply_in_groups(&views, &steps, &sizes).unwrap();
-        check(&views, &model);
-        prop_assert_eq!(views.make_durable().unwrap(), model.reached);
-        drop(views);
-        let views = Views::open(&path, CACHE_BYTES).unwrap();
-        prop_assert_eq!(views.durable(), model.reached);
-        check(&views, &model);
+        let projections = Projections::open(&path, CACHE_BYTES).unwrap();
+        let model = apply_in_groups(&projections, &steps, &sizes).unwrap();
+        check(&projections, &model);
+        prop_assert_eq!(projections.make_durable().unwrap(), model.reached);
+        drop(projections);
+        let projections = Projections::open(&path, CACHE_BYTES).unwrap();
+        prop_assert_eq!(projections.durable(), model.reached);
+        check(&projections, &model);
     }
 
     // A rebuild reads the log in different groups than those in which it was written, and must give
@@ -245,7 +255,7 @@ proptest! {
         steps in steps(500),
         sizes in prop::collection::vec(1..70_usize, 1..4),
     ) {
-        let (live, rebuilt) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+        let (live, rebuilt) = (Projections::in_memory().unwrap(), Projections::in_memory().unwrap());
         apply_in_groups(&live, &steps, &sizes).unwrap();
         apply_in_groups(&rebuilt, &steps, &[200]).unwrap();
         prop_assert_eq!(live.differs_from(&rebuilt).unwrap(), None);
@@ -258,34 +268,34 @@ proptest! {
     fn crash_loses_only_whole_deltas(steps in steps(200), durable_after in 0..10_usize) {
         let folder = tempfile::tempdir().unwrap();
         let (path, copy) = (folder.path().join("views.redb"), folder.path().join("copy.redb"));
-        let views = Views::open(&path, CACHE_BYTES).unwrap();
+        let projections = Projections::open(&path, CACHE_BYTES).unwrap();
         let (mut model, mut history) = (Model::default(), vec![Model::default()]);
         let mut deltas = Vec::new();
         for (index, group) in steps.chunks(20).enumerate() {
             deltas.push(model.grow(group));
-            views.apply(&deltas[index]).unwrap();
+            projections.apply(&deltas[index]).unwrap();
             history.push(model.clone());
             if index == durable_after {
-                views.make_durable().unwrap();
+                projections.make_durable().unwrap();
             }
         }
-        let continues = |views: &Views| {
-            let reached = views.reached().unwrap();
+        let continues = |projections: &Projections| {
+            let reached = projections.reached().unwrap();
             let place = history.iter().position(|model| model.reached == reached);
             let place = place.expect("the mark is the end of a delta");
-            check(views, &history[place]);
+            check(projections, &history[place]);
             for delta in &deltas[place..] {
-                views.apply(delta).unwrap();
+                projections.apply(delta).unwrap();
             }
-            check(views, &model);
+            check(projections, &model);
             reached
         };
         // A copy of the file while the process runs is what a crash leaves.
         std::fs::copy(&path, &copy).unwrap();
-        let crashed = continues(&Views::open(&copy, CACHE_BYTES).unwrap());
-        prop_assert_eq!(crashed, views.durable());
-        drop(views);
-        continues(&Views::open(&path, CACHE_BYTES).unwrap());
+        let crashed = continues(&Projections::open(&copy, CACHE_BYTES).unwrap());
+        prop_assert_eq!(crashed, projections.durable());
+        drop(projections);
+        continues(&Projections::open(&path, CACHE_BYTES).unwrap());
     }
 }
 
@@ -293,7 +303,7 @@ proptest! {
 // events, would be silent.
 #[test]
 fn repeated_or_early_delta_is_refused() {
-    let views = Views::in_memory().unwrap();
+    let projections = Projections::in_memory().unwrap();
     let mut model = Model::default();
     let step = |what| super::model::Step {
         conversation: 0,
@@ -303,78 +313,78 @@ fn repeated_or_early_delta_is_refused() {
     let first = model.grow(&[step(20), step(20)]);
     let left_out = model.grow(&[step(20)]);
     let third = model.grow(&[step(20)]);
-    views.apply(&first).unwrap();
-    let before = views.digest().unwrap();
-    let again = views.apply(&first);
+    projections.apply(&first).unwrap();
+    let before = projections.digest().unwrap();
+    let again = projections.apply(&first);
     assert!(
-        matches!(again, Err(ViewsError::NotBeyond { .. })),
+        matches!(again, Err(ProjectionsError::NotBeyond { .. })),
         "{again:?}"
     );
     let mut overlapping = left_out.clone();
     overlapping.events.splice(0..0, first.events.clone());
-    let overlap = views.apply(&overlapping);
+    let overlap = projections.apply(&overlapping);
     assert!(
-        matches!(overlap, Err(ViewsError::NotBeyond { .. })),
+        matches!(overlap, Err(ProjectionsError::NotBeyond { .. })),
         "{overlap:?}"
     );
-    let gap = views.apply(&third);
-    assert!(matches!(gap, Err(ViewsError::Gap { .. })), "{gap:?}");
+    let gap = projections.apply(&third);
+    assert!(matches!(gap, Err(ProjectionsError::Gap { .. })), "{gap:?}");
     assert_eq!(
-        views.digest().unwrap(),
+        projections.digest().unwrap(),
         before,
         "a refused delta left a trace"
     );
-    views.apply(&left_out).unwrap();
-    views.apply(&third).unwrap();
+    projections.apply(&left_out).unwrap();
+    projections.apply(&third).unwrap();
 }
 
 // If the id of a conversation were reused in its namespace, the second conversation would overwrite
 // the first one's rows: this must be refused here, whatever allowed it before.
 #[test]
 fn repeated_conversation_id_is_refused() {
-    let views = Views::in_memory().unwrap();
+    let projections = Projections::in_memory().unwrap();
     let mut model = Model::default();
     let step = super::model::Step {
         conversation: 0,
         branch: 0,
         what: 20,
     };
-    views.apply(&model.grow(&[step])).unwrap();
+    projections.apply(&model.grow(&[step])).unwrap();
     let mut other = Model {
         reached: model.reached,
         ..Model::default()
     };
     let mut again = other.grow(&[step]);
     again.conversations[0].sealed = true;
-    let refused = views.apply(&again);
+    let refused = projections.apply(&again);
     assert!(
-        matches!(refused, Err(ViewsError::Gap { .. })),
+        matches!(refused, Err(ProjectionsError::Gap { .. })),
         "{refused:?}"
     );
-    check(&views, &model);
+    check(&projections, &model);
 }
 
 // A range of the log may contain nothing for the projections; the mark must move all the same, or
 // every start would read that range again.
 #[test]
 fn empty_delta_moves_the_mark() {
-    let views = Views::in_memory().unwrap();
-    let delta = ViewDelta {
+    let projections = Projections::in_memory().unwrap();
+    let delta = ProjectionDelta {
         reached: 9,
-        ..ViewDelta::default()
+        ..ProjectionDelta::default()
     };
-    views.apply(&delta).unwrap();
-    assert_eq!(views.reached().unwrap(), 9);
-    assert_eq!(views.durable(), 0);
-    assert_eq!(views.make_durable().unwrap(), 9);
-    assert_eq!(views.durable(), 9);
+    projections.apply(&delta).unwrap();
+    assert_eq!(projections.reached().unwrap(), 9);
+    assert_eq!(projections.durable(), 0);
+    assert_eq!(projections.make_durable().unwrap(), 9);
+    assert_eq!(projections.durable(), 9);
 }
 
 // Exploration creates many branches. The state of a conversation with a thousand of them must be
 // complete.
 #[test]
 fn state_of_1000_branches_is_complete() {
-    let views = Views::in_memory().unwrap();
+    let projections = Projections::in_memory().unwrap();
     let mut model = Model::default();
     let forks = (0..=1_000).map(|n| super::model::Step {
         conversation: 0,
@@ -382,8 +392,8 @@ fn state_of_1000_branches_is_complete() {
         what: 0,
     });
     let steps: Vec<_> = forks.collect();
-    views.apply(&model.grow(&steps)).unwrap();
-    let state = views.state(id(0)).unwrap().unwrap();
+    projections.apply(&model.grow(&steps)).unwrap();
+    let state = projections.state(id(0)).unwrap().unwrap();
     assert_eq!(state.branches.len(), 1_001);
     assert_eq!(state.row.branch_count, 1_001);
 }
@@ -391,7 +401,10 @@ fn state_of_1000_branches_is_complete() {
 // A report of a difference must name the row; otherwise nobody knows where to look.
 #[test]
 fn difference_names_its_row() {
-    let (one, two) = (Views::in_memory().unwrap(), Views::in_memory().unwrap());
+    let (one, two) = (
+        Projections::in_memory().unwrap(),
+        Projections::in_memory().unwrap(),
+    );
     let step = super::model::Step {
         conversation: 0,
         branch: 0,

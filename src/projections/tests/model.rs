@@ -9,7 +9,8 @@ use std::{
 use proptest::prelude::*;
 
 use crate::{
-    CallEntry, EventEntry, KeyEntry, NamespaceCounts, PendingEntry, ViewDelta, Views, ViewsError,
+    CallEntry, EventEntry, KeyEntry, NamespaceCounts, PendingEntry, ProjectionDelta, Projections,
+    ProjectionsError,
 };
 use treering_domain::{
     BranchId, BranchName, BranchState, ContentHash, ConversationCreated, ConversationId,
@@ -64,8 +65,8 @@ pub(crate) struct Model {
 
 impl Model {
     /// Applies the steps to the model, and returns the delta for the projections.
-    pub(crate) fn grow(&mut self, steps: &[Step]) -> ViewDelta {
-        let mut delta = ViewDelta::default();
+    pub(crate) fn grow(&mut self, steps: &[Step]) -> ProjectionDelta {
+        let mut delta = ProjectionDelta::default();
         let mut touched = BTreeSet::new();
         for step in steps {
             touched.insert(self.step(*step, &mut delta));
@@ -84,7 +85,7 @@ impl Model {
         delta
     }
 
-    fn step(&mut self, step: Step, delta: &mut ViewDelta) -> (ConversationKey, BranchId) {
+    fn step(&mut self, step: Step, delta: &mut ProjectionDelta) -> (ConversationKey, BranchId) {
         self.reached += 1 + u64::from(step.what % 3);
         let id = id(step.conversation);
         let (branch, kind) = match self.rows.contains_key(&id) {
@@ -97,7 +98,7 @@ impl Model {
         (id, branch)
     }
 
-    fn create(&mut self, step: Step, delta: &mut ViewDelta) -> BranchId {
+    fn create(&mut self, step: Step, delta: &mut ProjectionDelta) -> BranchId {
         let n = step.conversation;
         let created = ConversationCreated {
             title: format!("conversation {n}"),
@@ -161,7 +162,7 @@ impl Model {
         id: ConversationKey,
         branch: BranchId,
         kind: EventKind,
-        delta: &mut ViewDelta,
+        delta: &mut ProjectionDelta,
     ) {
         let row = self.rows.get_mut(&id).unwrap();
         row.head = row.head.next();
@@ -213,7 +214,7 @@ impl Model {
     }
 
     /// Advances time to that of an event, which removes the expired keys.
-    fn pass(&mut self, namespace: &Namespace, delta: &mut ViewDelta) {
+    fn pass(&mut self, namespace: &Namespace, delta: &mut ProjectionDelta) {
         let now = self.now();
         let ended = |entry: &KeyEntry| entry.namespace == *namespace && entry.has_ended(now);
         self.keys.retain(|_, entry| !ended(entry));
@@ -222,7 +223,7 @@ impl Model {
         *recorded_to = now.max(*recorded_to);
     }
 
-    fn facts(&mut self, step: Step, branch: BranchId, delta: &mut ViewDelta) {
+    fn facts(&mut self, step: Step, branch: BranchId, delta: &mut ProjectionDelta) {
         let (id, namespace) = (id(step.conversation), namespace(step.conversation));
         match step.what {
             1..=3 => {
@@ -312,10 +313,10 @@ impl Model {
 
 /// Applies the steps in groups of these sizes, repeated as necessary.
 pub(crate) fn apply_in_groups(
-    views: &Views,
+    projections: &Projections,
     steps: &[Step],
     sizes: &[usize],
-) -> Result<Model, ViewsError> {
+) -> Result<Model, ProjectionsError> {
     let mut model = Model::default();
     let mut rest = steps;
     for size in sizes.iter().cycle() {
@@ -323,7 +324,7 @@ pub(crate) fn apply_in_groups(
             break;
         }
         let (group, after) = rest.split_at((*size).min(rest.len()));
-        views.apply(&model.grow(group))?;
+        projections.apply(&model.grow(group))?;
         rest = after;
     }
     Ok(model)

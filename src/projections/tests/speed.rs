@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{EventEntry, KeyEntry, ViewDelta, Views};
+use crate::{EventEntry, KeyEntry, ProjectionDelta, Projections};
 use treering_domain::{
     BranchId, BranchState, ContentHash, ConversationCreated, ConversationId, ConversationInfo,
     ConversationRow, EventBody, EventKind, EventRef, MessageAppended, Namespace, Position,
@@ -58,8 +58,8 @@ impl World {
     }
 
     /// Adds `events` more events to each of these conversations.
-    fn grow(&mut self, which: std::ops::Range<usize>, events: usize) -> ViewDelta {
-        let mut delta = ViewDelta::default();
+    fn grow(&mut self, which: std::ops::Range<usize>, events: usize) -> ProjectionDelta {
+        let mut delta = ProjectionDelta::default();
         let body = EventBody::MessageAppended(MessageAppended::text(Role::User, ""));
         for (row, branch) in &mut self.conversations[which] {
             for _ in 0..events {
@@ -132,28 +132,31 @@ fn measure_publish_and_rebuild() {
     for keys in [false, true] {
         for conversations in [256, 10_000] {
             let folder = tempfile::tempdir().unwrap();
-            let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
+            let projections =
+                Projections::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
             let mut world = World::new(conversations, keys);
-            views.apply(&world.grow(0..conversations, 100)).unwrap();
+            projections
+                .apply(&world.grow(0..conversations, 100))
+                .unwrap();
             let (mut times, mut durable) = (Vec::new(), Vec::new());
             let mut cpu = Duration::ZERO;
             for round in 0..400 {
                 let from = round * 256 % (conversations - 255);
                 let delta = world.grow(from..from + 256, 1);
                 let (start, before) = (Instant::now(), cpu_time());
-                views.apply(&delta).unwrap();
+                projections.apply(&delta).unwrap();
                 times.push(start.elapsed());
                 cpu += cpu_time().saturating_sub(before);
                 if round % 40 == 39 {
                     let start = Instant::now();
-                    views.make_durable().unwrap();
+                    projections.make_durable().unwrap();
                     durable.push(start.elapsed());
                 }
             }
             let ones = (0..400).map(|_| {
                 let one = world.grow(0..1, 1);
                 let start = Instant::now();
-                views.apply(&one).unwrap();
+                projections.apply(&one).unwrap();
                 start.elapsed()
             });
             let one = median(ones.collect());
@@ -163,29 +166,30 @@ fn measure_publish_and_rebuild() {
                 median(times),
                 cpu / 400,
                 median(durable),
-                views.file_bytes(),
+                projections.file_bytes(),
                 world.offset,
             );
         }
     }
     for (conversations, group) in [(1, 10_000), (100, 100), (4_000, 10)] {
         let folder = tempfile::tempdir().unwrap();
-        let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
+        let projections =
+            Projections::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
         let mut world = World::new(conversations, false);
         let deltas: Vec<_> = (0..400_000 / (conversations * group))
             .map(|_| world.grow(0..conversations, group))
             .collect();
         let start = Instant::now();
         for delta in &deltas {
-            views.apply(delta).unwrap();
+            projections.apply(delta).unwrap();
         }
-        views.make_durable().unwrap();
+        projections.make_durable().unwrap();
         let seconds = start.elapsed().as_secs_f64();
         println!(
             "rebuild, {conversations} conversations, {} events a delta: {:.0} events/s; file {} bytes",
             conversations * group,
             world.offset as f64 / seconds,
-            views.file_bytes(),
+            projections.file_bytes(),
         );
     }
 }
@@ -196,19 +200,22 @@ fn measure_publish_and_rebuild() {
 #[ignore = "a measurement: run it in release"]
 fn measure_growth_without_durable_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let views = Views::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
+    let projections = Projections::open(&folder.path().join("views.redb"), CACHE_BYTES).unwrap();
     let mut world = World::new(2_000, true);
     for round in 0..1_600 {
         let from = round * 256 % (2_000 - 255);
-        views.apply(&world.grow(from..from + 256, 1)).unwrap();
+        projections.apply(&world.grow(from..from + 256, 1)).unwrap();
         if round % 400 == 399 {
-            println!("{round} deltas, not durable: {} bytes", views.file_bytes());
+            println!(
+                "{round} deltas, not durable: {} bytes",
+                projections.file_bytes()
+            );
         }
     }
-    views.make_durable().unwrap();
+    projections.make_durable().unwrap();
     println!(
         "durable: {} bytes, {} events",
-        views.file_bytes(),
+        projections.file_bytes(),
         world.offset
     );
 }
@@ -217,10 +224,10 @@ fn measure_growth_without_durable_commits() {
 #[test]
 #[ignore = "a measurement: run it in release"]
 fn measure_lookups() {
-    let views = Views::in_memory().unwrap();
+    let projections = Projections::in_memory().unwrap();
     let mut world = World::new(10_000, true);
-    views.apply(&world.grow(0..10_000, 100)).unwrap();
-    views.apply(&world.grow(0..1, 100_000)).unwrap();
+    projections.apply(&world.grow(0..10_000, 100)).unwrap();
+    projections.apply(&world.grow(0..1, 100_000)).unwrap();
     let time = |name: &str, work: &dyn Fn(usize)| {
         let start = Instant::now();
         (0..20_000).for_each(work);
@@ -228,20 +235,26 @@ fn measure_lookups() {
     };
     let id = |n: usize| world.conversations[n * 7 % 10_000].0.key();
     let long = world.conversations[0].0.key();
-    time("state", &|n| drop(views.state(id(n)).unwrap()));
+    time("state", &|n| drop(projections.state(id(n)).unwrap()));
     time("offset", &|n| {
-        let _ = views.offset(long, Revision(n as u64 * 5 + 1)).unwrap();
+        let _ = projections
+            .offset(long, Revision(n as u64 * 5 + 1))
+            .unwrap();
     });
     time("entries, 200", &|n| {
         let from = Revision(n as u64 * 4 + 1);
         let to = Revision(from.0 + 199);
-        drop(views.entries(long, from, to, 200, true).unwrap());
+        drop(projections.entries(long, from, to, 200, true).unwrap());
     });
     time("snapshot", &|n| {
         let revision = Revision(n as u64 * 5);
-        drop(views.snapshot_at_or_before(long, BranchId::MAIN, revision));
+        drop(projections.snapshot_at_or_before(long, BranchId::MAIN, revision));
     });
     time("key that is not there", &|n| {
-        drop(views.key(&Namespace::default(), &n.to_string()).unwrap());
+        drop(
+            projections
+                .key(&Namespace::default(), &n.to_string())
+                .unwrap(),
+        );
     });
 }

@@ -2,13 +2,13 @@
 
 use super::{
     convert::{branch_name, distinct},
-    fault::{BodyProblem, Checked, FieldFault},
+    fault::{BodyProblem, FieldFault, FieldResult},
 };
 use crate::pb;
 use treering_domain::{BranchName, Config};
 
 impl pb::ConversationCreated {
-    pub(super) fn check(&self) -> Checked<()> {
+    pub(super) fn check(&self) -> FieldResult<()> {
         match self.shares_history && self.parent.is_none() {
             true => Err(FieldFault::at("parent", BodyProblem::Missing)),
             false => Ok(()),
@@ -17,7 +17,7 @@ impl pb::ConversationCreated {
 }
 
 impl pb::ConfigChanged {
-    pub(super) fn into_domain(self) -> Checked<Config> {
+    pub(super) fn into_domain(self) -> FieldResult<Config> {
         let Some(config) = self.config else {
             return Err(FieldFault::at("config", BodyProblem::Missing));
         };
@@ -31,7 +31,7 @@ impl pb::ConfigChanged {
 }
 
 impl pb::BranchRenamed {
-    pub(super) fn into_domain(self) -> Checked<BranchName> {
+    pub(super) fn into_domain(self) -> FieldResult<BranchName> {
         branch_name("name", &self.name)
     }
 
@@ -42,7 +42,7 @@ impl pb::BranchRenamed {
 }
 
 impl pb::EntitiesNoted {
-    pub(super) fn check(&self) -> Checked<()> {
+    pub(super) fn check(&self) -> FieldResult<()> {
         distinct("entities", &self.entities, |entity| {
             (entity.id.clone(), entity.kind.clone())
         })
@@ -50,7 +50,7 @@ impl pb::EntitiesNoted {
 }
 
 impl pb::ContentErased {
-    pub(super) fn check(&self) -> Checked<()> {
+    pub(super) fn check(&self) -> FieldResult<()> {
         if self.revisions.is_empty() {
             return Err(FieldFault::at("revisions", BodyProblem::Missing));
         }

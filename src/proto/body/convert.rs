@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::fault::{BodyProblem, Checked, FieldFault};
+use super::fault::{BodyProblem, FieldFault, FieldResult};
 use crate::json;
 use treering_domain::{
     BranchId, BranchName, ContentHash, ConversationId, JsonText, PublicKey, Revision, TagsFault,
@@ -18,14 +18,14 @@ pub const ERASED: &str = "erased";
 
 /// A domain type that is an enum in protobuf.
 pub(super) trait Choice: Sized {
-    fn read(field: &str, value: i32) -> Checked<Self>;
+    fn read(field: &str, value: i32) -> FieldResult<Self>;
 
     fn number(&self) -> i32;
 }
 
 /// A domain type that is a number, a bool or a hash in protobuf.
 pub(super) trait Scalar<P>: Sized {
-    fn read(field: &str, value: P) -> Checked<Self>;
+    fn read(field: &str, value: P) -> FieldResult<Self>;
 
     fn write(&self) -> P;
 }
@@ -33,7 +33,7 @@ pub(super) trait Scalar<P>: Sized {
 macro_rules! scalars {
     ($($domain:ty as $message:ty: |$value:ident| $read:expr, |$of:ident| $write:expr;)*) => {
         $(impl Scalar<$message> for $domain {
-            fn read(_: &str, $value: $message) -> Checked<Self> {
+            fn read(_: &str, $value: $message) -> FieldResult<Self> {
                 Ok($read)
             }
 
@@ -60,7 +60,7 @@ scalars! {
 }
 
 impl Scalar<Option<f64>> for Option<f64> {
-    fn read(field: &str, value: Self) -> Checked<Self> {
+    fn read(field: &str, value: Self) -> FieldResult<Self> {
         match value.is_some_and(|value| !value.is_finite()) {
             true => Err(FieldFault::at(field, BodyProblem::NotFinite)),
             false => Ok(value),
@@ -73,7 +73,7 @@ impl Scalar<Option<f64>> for Option<f64> {
 }
 
 impl Scalar<Bytes> for ContentHash {
-    fn read(field: &str, value: Bytes) -> Checked<Self> {
+    fn read(field: &str, value: Bytes) -> FieldResult<Self> {
         hash(field, &value)
     }
 
@@ -83,7 +83,7 @@ impl Scalar<Bytes> for ContentHash {
 }
 
 impl Scalar<Bytes> for Option<ContentHash> {
-    fn read(field: &str, value: Bytes) -> Checked<Self> {
+    fn read(field: &str, value: Bytes) -> FieldResult<Self> {
         let is_set = !value.is_empty();
         is_set.then(|| hash(field, &value)).transpose()
     }
@@ -94,7 +94,7 @@ impl Scalar<Bytes> for Option<ContentHash> {
 }
 
 impl Scalar<Bytes> for Option<PublicKey> {
-    fn read(field: &str, value: Bytes) -> Checked<Self> {
+    fn read(field: &str, value: Bytes) -> FieldResult<Self> {
         let hash = Option::<ContentHash>::read(field, value)?;
         Ok(hash.map(|hash| PublicKey(hash.0)))
     }
@@ -104,7 +104,7 @@ impl Scalar<Bytes> for Option<PublicKey> {
     }
 }
 
-fn hash(field: &str, bytes: &Bytes) -> Checked<ContentHash> {
+fn hash(field: &str, bytes: &Bytes) -> FieldResult<ContentHash> {
     let array: Result<[u8; 32], _> = bytes.as_ref().try_into();
     array.map(ContentHash).map_err(|_| {
         let bytes = bytes.len();
@@ -113,7 +113,7 @@ fn hash(field: &str, bytes: &Bytes) -> Checked<ContentHash> {
 }
 
 /// Checks a short text, which may be empty.
-pub(super) fn short(field: &str, text: String) -> Checked<String> {
+pub(super) fn short(field: &str, text: String) -> FieldResult<String> {
     if text.len() > SHORT_TEXT_BYTES_MAX {
         let problem = BodyProblem::TooLong {
             bytes: text.len(),
@@ -125,7 +125,7 @@ pub(super) fn short(field: &str, text: String) -> Checked<String> {
 }
 
 /// Checks an event key, which may be empty.
-pub(super) fn event_key(field: &str, text: String) -> Checked<String> {
+pub(super) fn event_key(field: &str, text: String) -> FieldResult<String> {
     match check_key(&text) {
         Err(TagsFault::KeyTooLong { bytes }) => {
             let max = EVENT_KEY_BYTES_MAX;
@@ -137,31 +137,31 @@ pub(super) fn event_key(field: &str, text: String) -> Checked<String> {
 }
 
 /// Checks a short text that must not be empty.
-pub(super) fn name(field: &str, text: String) -> Checked<String> {
+pub(super) fn name(field: &str, text: String) -> FieldResult<String> {
     if text.is_empty() {
         return Err(FieldFault::at(field, BodyProblem::Missing));
     }
     short(field, text)
 }
 
-pub(super) fn branch_name(field: &str, text: &str) -> Checked<BranchName> {
+pub(super) fn branch_name(field: &str, text: &str) -> FieldResult<BranchName> {
     BranchName::new(text).map_err(|error| FieldFault::at(field, error.into()))
 }
 
 /// Checks required JSON.
-pub(super) fn json(field: &str, bytes: Bytes) -> Checked<JsonText> {
+pub(super) fn json(field: &str, bytes: Bytes) -> FieldResult<JsonText> {
     json::check_bytes(bytes).map_err(|fault| FieldFault::at(field, fault.into()))
 }
 
 /// Checks optional JSON; no bytes mean that it is absent.
-pub(super) fn optional_json(field: &str, bytes: Bytes) -> Checked<JsonText> {
+pub(super) fn optional_json(field: &str, bytes: Bytes) -> FieldResult<JsonText> {
     if bytes.is_empty() {
         return Ok(JsonText::default());
     }
     json(field, bytes)
 }
 
-pub(super) fn uuid(field: &str, text: &str) -> Checked<ConversationId> {
+pub(super) fn uuid(field: &str, text: &str) -> FieldResult<ConversationId> {
     if text.is_empty() {
         return Err(FieldFault::at(field, BodyProblem::Missing));
     }
@@ -173,7 +173,7 @@ pub(super) fn uuid(field: &str, text: &str) -> Checked<ConversationId> {
 pub(super) fn text_map(
     field: &str,
     map: impl IntoIterator<Item = (String, String)>,
-) -> Checked<BTreeMap<String, String>> {
+) -> FieldResult<BTreeMap<String, String>> {
     map.into_iter()
         .map(|(key, value)| Ok((short(field, key)?, value)))
         .collect()
@@ -183,7 +183,7 @@ pub(super) fn text_map(
 pub(super) fn json_map(
     field: &str,
     map: impl IntoIterator<Item = (String, String)>,
-) -> Checked<BTreeMap<String, String>> {
+) -> FieldResult<BTreeMap<String, String>> {
     let map = text_map(field, map)?;
     for value in map.values() {
         json::check_text(value.as_bytes()).map_err(|fault| FieldFault::at(field, fault.into()))?;
@@ -195,8 +195,8 @@ pub(super) fn json_map(
 pub(super) fn each<A, B>(
     field: &str,
     items: Vec<A>,
-    read: impl Fn(A) -> Checked<B>,
-) -> Checked<Vec<B>> {
+    read: impl Fn(A) -> FieldResult<B>,
+) -> FieldResult<Vec<B>> {
     items
         .into_iter()
         .enumerate()
@@ -209,7 +209,7 @@ pub(super) fn distinct<T, K: std::hash::Hash + Eq>(
     field: &str,
     items: &[T],
     key: impl Fn(&T) -> K,
-) -> Checked<()> {
+) -> FieldResult<()> {
     let mut seen = std::collections::HashSet::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         if !seen.insert(key(item)) {
@@ -221,24 +221,24 @@ pub(super) fn distinct<T, K: std::hash::Hash + Eq>(
 }
 
 /// Checks a list of short texts.
-pub(super) fn short_list(field: &str, texts: Vec<String>) -> Checked<Vec<String>> {
+pub(super) fn short_list(field: &str, texts: Vec<String>) -> FieldResult<Vec<String>> {
     texts.into_iter().map(|text| short(field, text)).collect()
 }
 
 /// Checks a list of names, each of which occurs once.
-pub(super) fn name_list(field: &str, names: Vec<String>) -> Checked<Vec<String>> {
+pub(super) fn name_list(field: &str, names: Vec<String>) -> FieldResult<Vec<String>> {
     let names = each(field, names, |text| name("", text))?;
     distinct(field, &names, Clone::clone)?;
     Ok(names)
 }
 
 /// Limits the number of values in JSON of a client. Other text is counted as if it were JSON.
-pub(super) fn values(field: &str, text: &[u8]) -> Checked<()> {
+pub(super) fn values(field: &str, text: &[u8]) -> FieldResult<()> {
     json::check_values(text, JSON_VALUES_MAX).map_err(|fault| FieldFault::at(field, fault.into()))
 }
 
 /// Converts an enum whose zero value means "unspecified" and is refused.
-pub(super) fn chosen<E: TryFrom<i32>>(field: &str, value: i32) -> Checked<E> {
+pub(super) fn chosen<E: TryFrom<i32>>(field: &str, value: i32) -> FieldResult<E> {
     if value == 0 {
         return Err(FieldFault::at(field, BodyProblem::Unspecified));
     }
@@ -246,6 +246,6 @@ pub(super) fn chosen<E: TryFrom<i32>>(field: &str, value: i32) -> Checked<E> {
 }
 
 /// The `match` arm for the zero value, which [`chosen`] has already refused.
-pub(super) fn unspecified<T>(field: &str) -> Checked<T> {
+pub(super) fn unspecified<T>(field: &str) -> FieldResult<T> {
     Err(FieldFault::at(field, BodyProblem::Unspecified))
 }

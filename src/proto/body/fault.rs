@@ -78,7 +78,7 @@ pub enum BodyProblem {
     NotFinite,
 }
 
-pub(super) type Checked<T> = Result<T, FieldFault>;
+pub(super) type FieldResult<T> = Result<T, FieldFault>;
 
 /// A fault while its field path is still being built, from the innermost field outwards.
 pub(super) struct FieldFault {

@@ -11,7 +11,7 @@ use super::{
         name_list, optional_json, short, short_list, text_map, unspecified, uuid, values,
     },
     decode_as,
-    fault::Checked,
+    fault::FieldResult,
     written,
 };
 use crate::pb;

@@ -4,13 +4,13 @@ use bytes::Bytes;
 
 use super::{
     convert::{json, short},
-    fault::{BodyProblem, Checked, FieldFault},
+    fault::{BodyProblem, FieldFault, FieldResult},
 };
 use crate::pb::{self, content_part::Part, media::Source};
 use treering_domain::{ContentPart, Media, MediaSource};
 
 impl pb::Media {
-    fn into_domain(self) -> Checked<Media> {
+    fn into_domain(self) -> FieldResult<Media> {
         Ok(Media {
             media_type: short("media_type", self.media_type)?,
             source: match self.source {
@@ -38,7 +38,7 @@ impl pb::Media {
 }
 
 impl pb::ContentPart {
-    pub(super) fn into_domain(self) -> Checked<ContentPart> {
+    pub(super) fn into_domain(self) -> FieldResult<ContentPart> {
         let Some(part) = self.part else {
             return Err(FieldFault::here(BodyProblem::Missing));
         };
@@ -75,7 +75,7 @@ impl pb::ContentPart {
 }
 
 impl pb::RawMessage {
-    pub(super) fn check(&self) -> Checked<()> {
+    pub(super) fn check(&self) -> FieldResult<()> {
         match self.encoding() {
             pb::RawEncoding::Unspecified | pb::RawEncoding::Whole => Ok(()),
             // A patch that is not JSON could never be applied.
@@ -87,7 +87,7 @@ impl pb::RawMessage {
 }
 
 /// Checks that the fields to merge are a JSON object.
-fn check_object(data: &[u8]) -> Checked<()> {
+fn check_object(data: &[u8]) -> FieldResult<()> {
     crate::json::check_text(data).map_err(|fault| FieldFault::at("data", fault.into()))?;
     match data.trim_ascii_start().starts_with(b"{") {
         true => Ok(()),

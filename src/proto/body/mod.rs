@@ -21,7 +21,7 @@ use convert::Choice;
 pub use convert::ERASED;
 pub use encoded::{Encode, EncodeFault, EncodedBody};
 pub use fault::{BodyFault, BodyProblem};
-use fault::{Checked, FieldFault};
+use fault::{FieldFault, FieldResult};
 pub use tool::arguments;
 
 use super::{json::JsonFault, pb};
@@ -110,15 +110,15 @@ pub fn stub(body: &EventBody, branch: BranchId) -> Bytes {
 /// The message of a kind.
 trait Body: Message + Default {
     /// Checks the number of values in each JSON text.
-    fn check_values(&self) -> Checked<()>;
+    fn check_values(&self) -> FieldResult<()>;
 
     /// Erases the content of an event on this branch.
     fn erase(&mut self, branch: BranchId);
 
-    fn into_body(self) -> Checked<EventBody>;
+    fn into_body(self) -> FieldResult<EventBody>;
 }
 
-fn decode_as<M: Body>(bytes: &Bytes, counts_values: bool) -> Checked<EventBody> {
+fn decode_as<M: Body>(bytes: &Bytes, counts_values: bool) -> FieldResult<EventBody> {
     let message = M::decode(bytes.clone());
     let message = message.map_err(|_| FieldFault::here(BodyProblem::NotProtobuf))?;
     let counted = match counts_values {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     convert::{Choice, Scalar, distinct, name, short},
-    fault::{BodyProblem, Checked, FieldFault},
+    fault::{BodyProblem, FieldFault, FieldResult},
 };
 use crate::{
     json::{self, JsonFault},
@@ -14,7 +14,7 @@ use treering_domain::{ContentHash, JsonText, ToolCallRequested};
 
 /// Whether a call needs an approval.
 impl Choice for bool {
-    fn read(field: &str, value: i32) -> Checked<Self> {
+    fn read(field: &str, value: i32) -> FieldResult<Self> {
         match pb::ApprovalRequirement::try_from(value) {
             Ok(pb::ApprovalRequirement::Unspecified | pb::ApprovalRequirement::NotRequired) => {
                 Ok(false)
@@ -41,7 +41,7 @@ pub(super) fn arguments_hash(arguments: &[u8]) -> ContentHash {
 }
 
 impl pb::ToolCallRequested {
-    pub(super) fn into_domain(self) -> Checked<ToolCallRequested> {
+    pub(super) fn into_domain(self) -> FieldResult<ToolCallRequested> {
         let (arguments, arguments_not_json) =
             arguments(self.arguments).map_err(|fault| FieldFault::at("arguments", fault.into()))?;
         Ok(ToolCallRequested {
@@ -92,7 +92,7 @@ pub fn arguments(bytes: Bytes) -> Result<(JsonText, bool), JsonFault> {
 }
 
 impl pb::ToolsDefined {
-    pub(super) fn check(&self) -> Checked<()> {
+    pub(super) fn check(&self) -> FieldResult<()> {
         distinct("tools", &self.tools, |tool| tool.name.clone())
     }
 }

@@ -15,13 +15,14 @@ use tonic::service::Routes;
 use tower::Layer;
 
 use super::{
-    Activity, Calls, Life, Patience, ServeOptions, bounds, handshake::handshake, http_of, serve,
+    Activity, Calls, ConnectionLife, ConnectionTimeouts, ServeOptions, bounds,
+    handshake::handshake, http_of, serve,
 };
 use crate::{
     ConnectionIo,
+    admission::AdmissionControl,
     deadline::DeadlineLayer,
     guard::Guard,
-    intake::Intake,
     measures::ServerMeasures,
     shutdown::StopSignal,
     tls::{ServerTls, agreed_version, client_certificate},
@@ -43,12 +44,12 @@ pub(crate) fn connections_max() -> usize {
 
 /// Limits log lines: the first one at once, then rarely and with a count.
 #[derive(Default)]
-struct Seldom {
+struct LogLimiter {
     last: Option<Instant>,
     count: u64,
 }
 
-impl Seldom {
+impl LogLimiter {
     /// Counts an occurrence. Returns how many to report now, or `None` to stay silent.
     fn count(&mut self) -> Option<u64> {
         self.count += 1;
@@ -67,23 +68,23 @@ pub(crate) struct Acceptor {
     routes: Routes,
     tls: Option<Arc<ServerTls>>,
     guard: Guard,
-    intake: Intake,
+    intake: AdmissionControl,
     http: auto::Builder<TokioExecutor>,
     web: Option<WebService>,
-    patience: Patience,
+    patience: ConnectionTimeouts,
     connections_max: usize,
     measures: Option<Arc<ServerMeasures>>,
     stop: StopSignal,
     serving: JoinSet<()>,
     known: Vec<Weak<Activity>>,
-    failed: Seldom,
-    crowded: Seldom,
+    failed: LogLimiter,
+    crowded: LogLimiter,
 }
 
 impl Acceptor {
     pub(crate) fn new(
         routes: Routes,
-        intake: Intake,
+        intake: AdmissionControl,
         options: &ServeOptions,
         stop: StopSignal,
     ) -> Self {
@@ -94,7 +95,7 @@ impl Acceptor {
             intake,
             http: http_of(options),
             web: options.web.clone(),
-            patience: Patience {
+            patience: ConnectionTimeouts {
                 idle_max: options.idle_max,
                 age_max: options.connection_age_max,
             },
@@ -103,8 +104,8 @@ impl Acceptor {
             stop,
             serving: JoinSet::new(),
             known: Vec::new(),
-            failed: Seldom::default(),
-            crowded: Seldom::default(),
+            failed: LogLimiter::default(),
+            crowded: LogLimiter::default(),
         }
     }
 
@@ -144,7 +145,7 @@ impl Acceptor {
     }
 
     async fn take(&mut self, io: ConnectionIo) {
-        if self.serving.len() >= self.connections_max && !self.make_room().await {
+        if self.serving.len() >= self.connections_max && !self.close_longest_idle().await {
             return;
         }
         if self.tls.is_some() {
@@ -166,7 +167,7 @@ impl Acceptor {
         };
         activity.shake_hands(self.tls.is_some());
         let counted = self.measures.as_ref().map(ServerMeasures::connection);
-        let life = Life::new(activity, self.patience, self.stop.clone());
+        let life = ConnectionLife::new(activity, self.patience, self.stop.clone());
         let http = self.http.clone();
         let tls = self.tls.as_ref().map(|tls| tls.acceptor());
         self.serving.spawn(async move {
@@ -206,7 +207,7 @@ impl Acceptor {
     /// Asks the connection that has been idle longest to end, unless all idle ones are ending
     /// already. When too many are ending, waits for one of them. Returns false when all connections
     /// are busy.
-    async fn make_room(&mut self) -> bool {
+    async fn close_longest_idle(&mut self) -> bool {
         if let Some(count) = self.crowded.count() {
             tracing::warn!(
                 connections = self.serving.len(),

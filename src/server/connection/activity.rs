@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::{sync::Notify, time::Instant};
 use tracing::Span;
 
-use crate::{guard::Counted, measures::CallWatch};
+use crate::{guard::TrafficCounter, measures::CallWatch};
 
 /// Shared by a connection, its calls and the acceptor.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Calls {
 
 /// Since when a connection is idle. The smallest is closed first when there are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Idle {
+pub(super) struct IdleSince {
     /// Whether it ever had a call; false sorts first.
     pub(crate) ever_called: bool,
     pub(crate) since: Instant,
@@ -63,20 +63,20 @@ impl Activity {
     }
 
     /// Returns since when the connection is idle, or `None` while a call runs.
-    pub(crate) fn idle(&self) -> Option<Idle> {
+    pub(crate) fn idle(&self) -> Option<IdleSince> {
         let calls = *self.calls();
-        (calls.running == 0).then_some(Idle {
+        (calls.running == 0).then_some(IdleSince {
             ever_called: calls.ever,
             since: calls.since,
         })
     }
 
     /// Starts a call, which ends when the returned value is dropped.
-    pub(crate) fn call(self: &Arc<Self>) -> Running {
+    pub(crate) fn call(self: &Arc<Self>) -> RunningCall {
         let mut calls = self.calls();
         calls.running += 1;
         calls.ever = true;
-        Running(Arc::clone(self))
+        RunningCall(Arc::clone(self))
     }
 
     /// Asks the connection to end. Returns false when it was asked before.
@@ -102,9 +102,9 @@ impl Activity {
 
 /// A running call, until its answer is complete.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<Activity>);
+pub(crate) struct RunningCall(Arc<Activity>);
 
-impl Drop for Running {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         let mut calls = self.0.calls();
         calls.running -= 1;
@@ -115,14 +115,18 @@ impl Drop for Running {
 /// An answer; its call runs until it is sent or abandoned.
 pub(crate) struct Answer {
     body: tonic::body::Body,
-    _running: Running,
+    _running: RunningCall,
     watch: Option<CallWatch>,
     /// The key that reads it, or `None` without keys.
-    reader: Option<Counted>,
+    reader: Option<TrafficCounter>,
 }
 
 impl Answer {
-    pub(super) fn new(body: tonic::body::Body, running: Running, watch: Option<CallWatch>) -> Self {
+    pub(super) fn new(
+        body: tonic::body::Body,
+        running: RunningCall,
+        watch: Option<CallWatch>,
+    ) -> Self {
         Self {
             body,
             _running: running,
@@ -132,7 +136,7 @@ impl Answer {
     }
 
     /// Counts the answer as read by this key.
-    pub(super) fn to(self, reader: Option<Counted>) -> Self {
+    pub(super) fn to(self, reader: Option<TrafficCounter>) -> Self {
         Self { reader, ..self }
     }
 }

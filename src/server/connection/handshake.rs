@@ -8,17 +8,21 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{Life, bounds};
+use super::{ConnectionLife, bounds};
 
 /// Returns the TLS stream, or `None` when the connection ends before it is established.
-pub(super) async fn handshake<IO>(tls: &TlsAcceptor, io: IO, life: &Life) -> Option<TlsStream<IO>>
+pub(super) async fn handshake<IO>(
+    tls: &TlsAcceptor,
+    io: IO,
+    life: &ConnectionLife,
+) -> Option<TlsStream<IO>>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let end = life.activity.accepted + bounds::HANDSHAKE_WAIT;
     let done = tokio::select! {
         biased;
-        () = life.told_to_end() => None,
+        () = life.wait_until_asked_to_end() => None,
         done = timeout_at(end, tls.accept(io)) => Some(done),
     };
     life.activity.shake_hands(false);

@@ -30,17 +30,18 @@ use tower::Service;
 use tracing::{Instrument, Span};
 
 use super::{
-    NAMESPACE_KEY, ServeOptions, bounds,
+    NAMESPACE_KEY, ServeOptions,
+    admission::ConnectionAdmission,
+    bounds,
     deadline::Deadline,
     guard::{Caller, Guard},
-    intake::ConnectionIntake,
     measures::{CallWatch, ServerMeasures},
     shutdown::{Phase, StopSignal},
     web::{WebService, is_for_pages},
 };
 use activity::{Activity, Answer};
 use treering_access::ClientCertificate;
-use turn::{Turn, TurnIo};
+use turn::{ReadTurn, TurnIo};
 
 pub(super) use accept::{Acceptor, connections_max};
 
@@ -48,7 +49,7 @@ pub(super) use accept::{Acceptor, connections_max};
 pub(super) struct Calls {
     routes: Deadline<Routes>,
     guard: Guard,
-    intake: ConnectionIntake,
+    intake: ConnectionAdmission,
     activity: Arc<Activity>,
     measures: Option<Arc<ServerMeasures>>,
     /// The client's certificate, or `None` when none was requested.
@@ -149,17 +150,21 @@ fn http_of(options: &ServeOptions) -> auto::Builder<TokioExecutor> {
 
 /// How long connections last.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct ConnectionTimeouts {
     idle_max: Option<Duration>,
     age_max: Option<Duration>,
 }
 
 /// Serves a connection to its end.
-async fn serve<IO>(io: IO, calls: Calls, http: auto::Builder<TokioExecutor>, mut life: Life)
-where
+async fn serve<IO>(
+    io: IO,
+    calls: Calls,
+    http: auto::Builder<TokioExecutor>,
+    mut life: ConnectionLife,
+) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let turn = Arc::new(Turn::default());
+    let turn = Arc::new(ReadTurn::default());
     let io = TurnIo::new(io, Arc::clone(&turn));
     // If both protocols are enabled, send nothing before the client's first byte: an HTTP/2 frame
     // would break the HTTP/1 request that a browser later sends on a spare connection.
@@ -179,19 +184,19 @@ where
                     }
                     return;
                 }
-                () = life.told_to_end(), if !ending => Look::End,
+                () = life.wait_until_asked_to_end(), if !ending => LifeCheck::End,
                 () = sleep_until(look) => life.look(&turn),
             }
         };
         match event {
-            Look::Stay => {}
-            Look::End if ending => {}
-            Look::End => {
+            LifeCheck::Stay => {}
+            LifeCheck::End if ending => {}
+            LifeCheck::End => {
                 ending = true;
                 life.ends();
                 connection.as_mut().graceful_shutdown();
             }
-            Look::Drop => return,
+            LifeCheck::Drop => return,
         }
     }
 }
@@ -205,7 +210,7 @@ async fn sleep_until(instant: Option<Instant>) {
 
 /// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum LifeCheck {
     Stay,
     /// Take no new calls, and end when the running ones are answered.
     End,
@@ -214,17 +219,17 @@ enum Look {
 }
 
 /// Decides when a connection ends.
-struct Life {
+struct ConnectionLife {
     activity: Arc<Activity>,
-    patience: Patience,
+    patience: ConnectionTimeouts,
     stop: StopSignal,
     end_since: std::sync::OnceLock<Instant>,
     /// The protocol is detected by the client's first byte.
     is_sniffed: bool,
 }
 
-impl Life {
-    fn new(activity: Arc<Activity>, patience: Patience, stop: StopSignal) -> Self {
+impl ConnectionLife {
+    fn new(activity: Arc<Activity>, patience: ConnectionTimeouts, stop: StopSignal) -> Self {
         Self {
             activity,
             patience,
@@ -235,7 +240,7 @@ impl Life {
     }
 
     /// Waits until the server stops or this connection is asked to end.
-    async fn told_to_end(&self) {
+    async fn wait_until_asked_to_end(&self) {
         tokio::select! {
             () = self.stop.reached(Phase::Draining) => {}
             () = self.activity.asked_to_end.notified() => {}
@@ -248,7 +253,7 @@ impl Life {
     }
 
     /// Returns when the client's preface or head is due, or `None` once it was received.
-    fn handshake_end(&self, turn: &Turn) -> Option<Instant> {
+    fn handshake_end(&self, turn: &ReadTurn) -> Option<Instant> {
         if turn.bytes_read() >= bounds::HANDSHAKE_BYTES {
             return None;
         }
@@ -261,7 +266,7 @@ impl Life {
     }
 
     /// Returns when to check the connection next.
-    fn next_look(&self, turn: &Turn, ending: bool) -> Option<Instant> {
+    fn next_look(&self, turn: &ReadTurn, ending: bool) -> Option<Instant> {
         let now = Instant::now();
         if ending {
             let idle = self.activity.idle().is_some();
@@ -283,7 +288,7 @@ impl Life {
         [handshake, idle, age].into_iter().flatten().min()
     }
 
-    fn look(&self, turn: &Turn) -> Look {
+    fn look(&self, turn: &ReadTurn) -> LifeCheck {
         let now = Instant::now();
         let silent = turn.bytes_read() < bounds::HANDSHAKE_BYTES;
         let idle = self.activity.idle();
@@ -296,22 +301,22 @@ impl Life {
             let aged =
                 self.patience.age_max.is_some() && now - *since >= bounds::CONNECTION_AGE_GRACE;
             return if gone || silent || aged {
-                Look::Drop
+                LifeCheck::Drop
             } else {
-                Look::Stay
+                LifeCheck::Stay
             };
         }
         let accepted = self.activity.accepted;
         if self.handshake_end(turn).is_some_and(|end| now >= end) {
-            return Look::Drop;
+            return LifeCheck::Drop;
         }
         let over =
             |since: Instant, max: Option<Duration>| max.is_some_and(|max| now - since >= max);
         let too_idle = idle.is_some_and(|idle| over(idle.since, self.patience.idle_max));
         if too_idle || over(accepted, self.patience.age_max) {
-            return Look::End;
+            return LifeCheck::End;
         }
-        Look::Stay
+        LifeCheck::Stay
     }
 }
 
@@ -324,17 +329,20 @@ mod tests {
     const AGE: Duration = Duration::from_secs(3_600);
     const MOMENT: Duration = Duration::from_millis(1);
 
-    fn life() -> (Life, Stopper) {
+    fn life() -> (ConnectionLife, Stopper) {
         let (stopper, stop) = Stopper::new();
-        let patience = Patience {
+        let patience = ConnectionTimeouts {
             idle_max: Some(IDLE),
             age_max: Some(AGE),
         };
-        (Life::new(Activity::new(), patience, stop), stopper)
+        (
+            ConnectionLife::new(Activity::new(), patience, stop),
+            stopper,
+        )
     }
 
     /// Waits for the next check; returns how long that took, and its outcome.
-    async fn next(life: &Life, turn: &Turn, ending: bool) -> (Duration, Look) {
+    async fn next(life: &ConnectionLife, turn: &ReadTurn, ending: bool) -> (Duration, LifeCheck) {
         let start = Instant::now();
         sleep_until(life.next_look(turn, ending)).await;
         (start.elapsed().min(AGE), life.look(turn))
@@ -344,10 +352,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_connection_is_dropped_after_the_handshake_wait() {
         let (life, _stopper) = life();
-        let turn = Turn::having_read(bounds::HANDSHAKE_BYTES - 1);
+        let turn = ReadTurn::having_read(bounds::HANDSHAKE_BYTES - 1);
         let (waited, look) = next(&life, &turn, false).await;
         assert!(waited < bounds::HANDSHAKE_WAIT + 2 * MOMENT, "{waited:?}");
-        assert_eq!(look, Look::Drop);
+        assert_eq!(look, LifeCheck::Drop);
     }
 
     // Browsers open connections in advance. A silent one is kept for a while, not forever; after
@@ -357,17 +365,17 @@ mod tests {
         let (mut life, _stopper) = life();
         life.is_sniffed = true;
         let started = Instant::now();
-        let turn = Turn::default();
-        while next(&life, &turn, false).await.1 == Look::Stay {}
+        let turn = ReadTurn::default();
+        while next(&life, &turn, false).await.1 == LifeCheck::Stay {}
         let waited = started.elapsed();
         assert!(waited >= bounds::FIRST_BYTE_WAIT, "{waited:?}");
         assert!(waited < bounds::FIRST_BYTE_WAIT + 20 * MOMENT, "{waited:?}");
 
         life.patience.idle_max = None;
-        let begun = Turn::having_read(1);
-        assert_eq!(life.look(&begun), Look::Stay, "it has just begun");
+        let begun = ReadTurn::having_read(1);
+        assert_eq!(life.look(&begun), LifeCheck::Stay, "it has just begun");
         let started = Instant::now();
-        while next(&life, &begun, false).await.1 == Look::Stay {}
+        while next(&life, &begun, false).await.1 == LifeCheck::Stay {}
         assert!(started.elapsed() < bounds::HANDSHAKE_WAIT + 2 * MOMENT);
     }
 
@@ -376,16 +384,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_idle_connections_are_ended() {
         let (life, _stopper) = life();
-        let turn = Turn::having_read(1_000);
+        let turn = ReadTurn::having_read(1_000);
         let call = life.activity.call();
         for _ in 0..3 {
-            assert_eq!(next(&life, &turn, false).await.1, Look::Stay);
+            assert_eq!(next(&life, &turn, false).await.1, LifeCheck::Stay);
         }
         drop(call);
-        assert_eq!(life.look(&turn), Look::Stay, "it has just had a call");
+        assert_eq!(life.look(&turn), LifeCheck::Stay, "it has just had a call");
         let (waited, look) = next(&life, &turn, false).await;
         assert!(waited >= IDLE);
-        assert_eq!(look, Look::End);
+        assert_eq!(look, LifeCheck::End);
     }
 
     // After a connection was asked to end, it is closed soon if idle; otherwise when its calls end,
@@ -393,21 +401,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn ending_connection_closes_in_time() {
         let (life, _stopper) = life();
-        let turn = Turn::having_read(1_000);
+        let turn = ReadTurn::having_read(1_000);
         let call = life.activity.call();
-        while next(&life, &turn, false).await.1 == Look::Stay {}
+        while next(&life, &turn, false).await.1 == LifeCheck::Stay {}
         assert!(life.activity.accepted.elapsed() >= AGE);
         life.ends();
-        assert_eq!(next(&life, &turn, true).await.1, Look::Stay);
+        assert_eq!(next(&life, &turn, true).await.1, LifeCheck::Stay);
         drop(call);
-        assert_eq!(next(&life, &turn, true).await.1, Look::Stay, "a moment");
+        assert_eq!(
+            next(&life, &turn, true).await.1,
+            LifeCheck::Stay,
+            "a moment"
+        );
         tokio::time::advance(bounds::GOODBYE_WAIT).await;
-        assert_eq!(life.look(&turn), Look::Drop);
+        assert_eq!(life.look(&turn), LifeCheck::Drop);
 
         let _call = life.activity.call();
-        assert_eq!(life.look(&turn), Look::Stay);
+        assert_eq!(life.look(&turn), LifeCheck::Stay);
         tokio::time::advance(bounds::CONNECTION_AGE_GRACE).await;
-        assert_eq!(life.look(&turn), Look::Drop);
+        assert_eq!(life.look(&turn), LifeCheck::Drop);
     }
 
     // A shutdown, and a request to make room, both reach an idle connection.
@@ -415,11 +427,11 @@ mod tests {
     async fn idle_connection_is_told_to_end() {
         let (life, stopper) = life();
         life.activity.end();
-        life.told_to_end().await;
+        life.wait_until_asked_to_end().await;
         stopper.advance(Phase::Draining);
-        life.told_to_end().await;
+        life.wait_until_asked_to_end().await;
         life.ends();
-        let turn = Turn::having_read(1_000);
-        assert_eq!(life.look(&turn), Look::Drop, "it never made a call");
+        let turn = ReadTurn::having_read(1_000);
+        assert_eq!(life.look(&turn), LifeCheck::Drop, "it never made a call");
     }
 }

@@ -24,14 +24,14 @@ use crate::bounds::CONNECTION_TURN_BYTES;
 
 /// The bytes that may still be read in this turn, and all bytes read. Used by one task only.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct ReadTurn {
     left: AtomicUsize,
     starved: AtomicUsize,
     read: AtomicU64,
     begun: OnceLock<Instant>,
 }
 
-impl Turn {
+impl ReadTurn {
     /// Returns all bytes read so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
@@ -79,11 +79,11 @@ impl Turn {
 /// The transport of a connection.
 pub(super) struct TurnIo<IO> {
     io: IO,
-    turn: Arc<Turn>,
+    turn: Arc<ReadTurn>,
 }
 
 impl<IO> TurnIo<IO> {
-    pub(crate) fn new(io: IO, turn: Arc<Turn>) -> Self {
+    pub(crate) fn new(io: IO, turn: Arc<ReadTurn>) -> Self {
         Self { io, turn }
     }
 }

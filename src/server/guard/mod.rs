@@ -17,14 +17,14 @@ use http::{HeaderMap, Request, header::AUTHORIZATION};
 use prost::encoding;
 use tonic::{Status, body::Body};
 
-use super::{bounds::MANY_READ, call, from_proto::Malformed, status::Refusal};
+use super::{bounds::MANY_READ, call, from_proto::InvalidField, status::Refusal};
 use treering_access::{
-    CertificateSubject, ClientCertificate, Holder, KeyId, KeyRefusal, KeyRing, KeyRole,
+    CertificateSubject, ClientCertificate, KeyHolder, KeyId, KeyRefusal, KeyRole, KeyStore,
 };
 use treering_domain::{ApprovalDecided, ConversationId, EventBody, EventKind, Namespace, NewEvent};
 use treering_proto::body::EncodedBody;
 
-use rules::Needs;
+use rules::MethodRequirement;
 
 /// A key lacks a permission.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,13 +60,13 @@ pub(super) enum Denied {
 #[derive(Clone, Debug)]
 pub(super) struct Guard {
     /// `None`: no keys are required, as through an in-process pipe.
-    keys: Option<Arc<KeyRing>>,
+    keys: Option<Arc<KeyStore>>,
     /// Calls come from another part of this process, which vouches for certificates.
     is_beside: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(keys: Option<Arc<KeyRing>>) -> Self {
+    pub(crate) fn new(keys: Option<Arc<KeyStore>>) -> Self {
         Self {
             keys,
             is_beside: false,
@@ -90,12 +90,12 @@ impl Guard {
         certificate: Option<&ClientCertificate>,
     ) -> Result<(), Refusal> {
         let rule = rules::of(request.uri().path());
-        if rule == Some(Needs::Nothing) {
+        if rule == Some(MethodRequirement::Nothing) {
             return Ok(());
         }
         let holder = self.holder(request.headers(), certificate)?;
         let needs = rule.ok_or(Denied::UnknownMethod)?;
-        if needs == Needs::AnyKey {
+        if needs == MethodRequirement::AnyKey {
             return Ok(());
         }
         if let Some(holder) = &holder {
@@ -118,7 +118,7 @@ impl Guard {
         &self,
         headers: &HeaderMap,
         certificate: Option<&ClientCertificate>,
-    ) -> Result<Option<Arc<Holder>>, KeyRefusal> {
+    ) -> Result<Option<Arc<KeyHolder>>, KeyRefusal> {
         let Some(keys) = &self.keys else {
             return Ok(None);
         };
@@ -171,7 +171,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
 pub(super) struct Caller {
     pub(crate) namespace: Namespace,
     /// `None`: no key was required.
-    holder: Option<Arc<Holder>>,
+    holder: Option<Arc<KeyHolder>>,
     /// The method changes nothing, so it reads every conversation that it names.
     only_reads: bool,
 }
@@ -187,7 +187,7 @@ impl Caller {
         }
     }
 
-    fn check_method(&self, needs: Needs) -> Result<(), Denied> {
+    fn check_method(&self, needs: MethodRequirement) -> Result<(), Denied> {
         if needs.changes() && self.namespace.is_reserved() {
             return Err(Denied::Reserved {
                 namespace: self.namespace.clone(),
@@ -197,13 +197,13 @@ impl Caller {
             return Ok(());
         };
         match needs {
-            Needs::Nothing | Needs::AnyKey => Ok(()),
-            Needs::Role(role) => self.check(role),
-            Needs::Appending => self
+            MethodRequirement::Nothing | MethodRequirement::AnyKey => Ok(()),
+            MethodRequirement::Role(role) => self.check(role),
+            MethodRequirement::Appending => self
                 .check(KeyRole::Writer)
                 .or_else(|denied| self.check(KeyRole::Approver).map_err(|_| denied)),
-            Needs::Store if holder.may_all() => Ok(()),
-            Needs::Store => Err(Denied::Store {
+            MethodRequirement::Store if holder.may_all() => Ok(()),
+            MethodRequirement::Store => Err(Denied::Store {
                 key: holder.name().to_owned(),
             }),
         }
@@ -226,8 +226,8 @@ impl Caller {
     }
 
     /// Returns the counter of its requests and answers, or `None` without a key.
-    pub(crate) fn counted(&self) -> Option<Counted> {
-        Some(Counted {
+    pub(crate) fn counted(&self) -> Option<TrafficCounter> {
+        Some(TrafficCounter {
             holder: Arc::clone(self.holder.as_ref()?),
             namespace: self.namespace.clone(),
         })
@@ -261,9 +261,9 @@ impl Caller {
     }
 
     /// Waits until the key is no longer valid; without a key, forever.
-    pub(crate) async fn ended(&self) -> KeyRefusal {
+    pub(crate) async fn wait_until_invalid(&self) -> KeyRefusal {
         match &self.holder {
-            Some(holder) => holder.ended().await,
+            Some(holder) => holder.wait_until_invalid().await,
             None => std::future::pending().await,
         }
     }
@@ -299,12 +299,12 @@ impl Caller {
 
 /// Counts bytes received and sent with a key.
 #[derive(Clone, Debug)]
-pub(super) struct Counted {
-    holder: Arc<Holder>,
+pub(super) struct TrafficCounter {
+    holder: Arc<KeyHolder>,
     namespace: Namespace,
 }
 
-impl Counted {
+impl TrafficCounter {
     /// Counts a received request.
     ///
     /// # Errors
@@ -336,13 +336,13 @@ const DECIDED_BY: u32 = 4;
 
 /// Returns the decision with another `decided_by`. The field is appended again: readers take the
 /// last value, and unknown fields are kept.
-fn with_decided_by(body: &EncodedBody, who: &str) -> Result<EncodedBody, Malformed> {
+fn with_decided_by(body: &EncodedBody, who: &str) -> Result<EncodedBody, InvalidField> {
     let mut bytes = BytesMut::from(&body.bytes()[..]);
     let mut field = Vec::with_capacity(who.len() + 8);
     encoding::string::encode(DECIDED_BY, &who.to_owned(), &mut field);
     bytes.put_slice(&field);
     EncodedBody::received(EventKind::ApprovalDecided, bytes.freeze()).map_err(|fault| {
-        Malformed::new(
+        InvalidField::new(
             "approval_decided.decided_by",
             format!("{}, including the key's name before it", fault.problem),
         )

@@ -1,6 +1,6 @@
 //! What each method requires, by the options in `proto/`. A method without a requirement is refused.
 
-use Needs::{AnyKey, Appending, Nothing, Role, Store};
+use MethodRequirement::{AnyKey, Appending, Nothing, Role, Store};
 
 use treering_access::KeyRole::{self, Admin, Approver, Reader, Writer};
 use treering_domain::EventKind;
@@ -8,7 +8,7 @@ use treering_proto::{access, pb::Access};
 
 /// What a method requires of its caller, on a server with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
+pub(crate) enum MethodRequirement {
     /// Nothing: health checks have no key.
     Nothing,
     /// Any key.
@@ -21,7 +21,7 @@ pub(crate) enum Needs {
     Store,
 }
 
-impl Needs {
+impl MethodRequirement {
     /// Returns true when the call may change a namespace's content.
     pub(crate) fn changes(self) -> bool {
         match self {
@@ -32,7 +32,7 @@ impl Needs {
 }
 
 /// Methods of other packages. Those of `treering.v1` have the option `access` in `proto/`.
-pub(super) const FOREIGN: &[(&str, Needs)] = &[
+pub(super) const FOREIGN: &[(&str, MethodRequirement)] = &[
     ("/grpc.health.v1.Health/Check", Nothing),
     ("/grpc.health.v1.Health/Watch", Nothing),
     (
@@ -50,7 +50,7 @@ pub(super) const FOREIGN: &[(&str, Needs)] = &[
 ];
 
 /// Returns a method's requirement, or `None` when it is not served.
-pub(super) fn of(path: &str) -> Option<Needs> {
+pub(super) fn of(path: &str) -> Option<MethodRequirement> {
     let ours = access::METHODS.iter().find(|(method, _)| *method == path);
     let foreign = || FOREIGN.iter().find(|(method, _)| *method == path);
     ours.map(|(_, access)| needs(*access))
@@ -65,7 +65,7 @@ pub(super) fn appends(kind: EventKind) -> KeyRole {
     }
 }
 
-fn needs(access: Access) -> Needs {
+fn needs(access: Access) -> MethodRequirement {
     match access {
         Access::Reader => Role(Reader),
         Access::Writer => Role(Writer),

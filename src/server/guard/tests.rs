@@ -8,7 +8,7 @@ use super::*;
 use crate as server;
 use crate::NAMESPACE_KEY;
 use treering_access::{
-    Grant, GrantReach, KeyLimits, NewKey, Token, create, create_for_certificate,
+    Grant, GrantScope, KeyLimits, KeyToken, NewKey, create, create_for_certificate,
 };
 use treering_domain::{ContentHash, ConversationId, Decision, MessageAppended, Role};
 use treering_proto::{access, body, pb};
@@ -45,12 +45,12 @@ fn every_method_has_a_rule() {
     }
 }
 
-fn key(dir: &Path, name: &str, roles: &[&str]) -> Token {
+fn key(dir: &Path, name: &str, roles: &[&str]) -> KeyToken {
     let roles = roles.iter().map(|role| {
         let (role, namespace) = role.split_once(':').unwrap();
         Grant {
             role: role.parse().unwrap(),
-            namespace: GrantReach::try_from(namespace.to_owned()).unwrap(),
+            namespace: GrantScope::try_from(namespace.to_owned()).unwrap(),
         }
     });
     let new = NewKey {
@@ -63,7 +63,7 @@ fn key(dir: &Path, name: &str, roles: &[&str]) -> Token {
     create(dir, new).unwrap().token
 }
 
-fn call(path: &str, key: Option<&Token>, namespace: &str) -> Request<Body> {
+fn call(path: &str, key: Option<&KeyToken>, namespace: &str) -> Request<Body> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = path.parse().unwrap();
     let headers = request.headers_mut();
@@ -75,7 +75,7 @@ fn call(path: &str, key: Option<&Token>, namespace: &str) -> Request<Body> {
     request
 }
 
-fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> Option<String> {
+fn refused(guard: &Guard, path: &str, key: Option<&KeyToken>, namespace: &str) -> Option<String> {
     let refusal = guard.admit(&mut call(path, key, namespace), None).err()?;
     let expected = if refusal.reason.starts_with("KEY_") {
         Code::Unauthenticated
@@ -92,7 +92,7 @@ fn refused(guard: &Guard, path: &str, key: Option<&Token>, namespace: &str) -> O
 #[test]
 fn each_role_grants_the_expected_methods() {
     let dir = tempfile::tempdir().unwrap();
-    let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
+    let guard = Guard::new(Some(KeyStore::open(dir.path()).unwrap()));
     for path in [READ, APPEND, ERASE, VERIFY, HEALTH, REFLECTION] {
         assert_eq!(
             refused(&guard, path, None, "a"),
@@ -151,7 +151,7 @@ fn each_role_grants_the_expected_methods() {
 #[test]
 fn appends_to_reserved_namespaces_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let keys = KeyRing::open(dir.path()).unwrap();
+    let keys = KeyStore::open(dir.path()).unwrap();
     for guard in [Guard::new(None), Guard::new(Some(keys))] {
         for path in [APPEND, ERASE] {
             let reason = refused(&guard, path, None, "_system");
@@ -170,7 +170,7 @@ fn certificate_metadata_is_trusted_only_from_this_process() {
         name: "worker".into(),
         roles: vec![Grant {
             role: KeyRole::Reader,
-            namespace: GrantReach::try_from("a".to_owned()).unwrap(),
+            namespace: GrantScope::try_from("a".to_owned()).unwrap(),
         }],
         expires_in: None,
         limits: KeyLimits::default(),
@@ -178,7 +178,7 @@ fn certificate_metadata_is_trusted_only_from_this_process() {
     };
     create_for_certificate(dir.path(), new, subject.clone()).unwrap();
     let word = certificate_word(&subject);
-    let guard = Guard::new(Some(KeyRing::open(dir.path()).unwrap()));
+    let guard = Guard::new(Some(KeyStore::open(dir.path()).unwrap()));
     for (guard, is_beside) in [(guard.clone(), false), (guard.beside(true), true)] {
         for (word, is_its) in [(word.as_str(), true), ("x", false), ("Q049eA", false)] {
             let mut request = call(READ, None, "a");
@@ -209,7 +209,7 @@ fn bearer_key_is_parsed_from_headers() {
 
 fn caller(dir: &Path, name: &str, roles: &[&str]) -> Caller {
     let token = key(dir, name, roles);
-    let guard = Guard::new(Some(KeyRing::open(dir).unwrap()));
+    let guard = Guard::new(Some(KeyStore::open(dir).unwrap()));
     let mut request = call(READ, Some(&token), "a");
     guard.admit(&mut request, None).unwrap();
     request.extensions().get::<Caller>().unwrap().clone()

@@ -5,15 +5,15 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::{audit::Audit, shutdown::Stopper};
 use treering_domain::Namespace;
-use treering_engine::{Engine, OpenOptions, ReadQuery, Source, testkit::Store};
-use treering_log::fallible::{Ending, Fallible};
+use treering_engine::{Engine, EventSource, OpenOptions, ReadQuery, testkit::Store};
+use treering_log::fallible_log::{AppendEnding, FallibleLog};
 
 const EVENTS: &str = "treering.v1.Events";
 
 fn health(store: &Store, stop: super::super::shutdown::StopSignal) -> HealthService {
     let engine = store.engine.clone();
     let audit = Audit::new(engine.clone());
-    HealthService::new(Shared {
+    HealthService::new(ServiceContext {
         engine,
         stop,
         audit,
@@ -73,7 +73,7 @@ async fn failed_writer_makes_only_its_services_unhealthy() {
     let store = Store::new().await;
     let (_stopper, stop) = Stopper::new();
     let health = health(&store, stop);
-    store.lose(Ending::LostAnswer).await;
+    store.lose(AppendEnding::LostAnswer).await;
     for name in ["", READY, EVENTS] {
         assert!(!serving(&health, name), "{name}");
     }
@@ -92,14 +92,14 @@ async fn failed_writer_makes_only_its_services_unhealthy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_is_reported_and_stays_ready() {
     // From the start, before any frame is cached.
-    let log = Fallible::default();
+    let log = FallibleLog::default();
     log.damaged.store(true, Ordering::SeqCst);
     let store = Store::over(log).await;
     let (_stopper, stop) = Stopper::new();
     let health = health(&store, stop);
     assert!(store.engine.damage_met().is_none());
     for reads in 1..=2 {
-        let query = ReadQuery::all(Namespace::default(), Source::Log);
+        let query = ReadQuery::all(Namespace::default(), EventSource::Log);
         assert!(store.engine.read_all(query).await.is_err());
         assert_eq!(store.engine.damage_met().unwrap().reads, reads);
     }
@@ -117,7 +117,7 @@ async fn disk_below_its_floor_is_not_ready() {
     options.limits.disk_floor_bytes = Some(u64::MAX);
     let engine = Engine::open(options).await.unwrap();
     let (_stopper, stop) = Stopper::new();
-    let health = HealthService::new(Shared {
+    let health = HealthService::new(ServiceContext {
         audit: Audit::new(engine.clone()),
         engine,
         stop,

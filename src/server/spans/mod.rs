@@ -4,8 +4,8 @@
 //! computes what a conversation lacks, `record` appends it. An answer means that it is on disk. An
 //! exporter without an answer sends the spans again, which appends nothing twice.
 
-mod known;
 mod record;
+mod state_cache;
 mod values;
 
 use std::sync::LazyLock;
@@ -20,12 +20,12 @@ use tonic::{Request, Response, Status};
 
 use super::{
     bounds::{ERROR_TEXT_BYTES_MAX, SPAN_FAULTS_TOLD, SPAN_VALUES_MAX, SPANS_MAX},
-    call::{Call, Shared},
+    call::{Call, ServiceContext},
 };
-use known::Conversations;
-use record::{Batch, Recorded};
+use record::{Batch, RecordOutcome};
+use state_cache::Conversations;
 use treering_otel as otel;
-use treering_otel::{Seen, Span, ValueRoom};
+use treering_otel::{Span, SpanMeaning, ValueAllowance};
 
 /// The files of the crate's descriptors that describe traces; the others belong to services that
 /// are not served.
@@ -49,7 +49,7 @@ pub(super) fn descriptors() -> &'static [u8] {
 }
 
 /// Returns the service, with empty caches.
-pub(super) fn server(shared: Shared) -> TraceServiceServer<SpansService> {
+pub(super) fn server(shared: ServiceContext) -> TraceServiceServer<SpansService> {
     TraceServiceServer::new(SpansService {
         shared,
         conversations: Conversations::default(),
@@ -58,7 +58,7 @@ pub(super) fn server(shared: Shared) -> TraceServiceServer<SpansService> {
 
 /// The OTLP trace service.
 pub(super) struct SpansService {
-    shared: Shared,
+    shared: ServiceContext,
     conversations: Conversations,
 }
 
@@ -70,7 +70,7 @@ impl TraceService for SpansService {
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let call = Call::of(&request)?;
         let request = request.into_inner();
-        let read = tokio::task::spawn_blocking(move || Read::of(request));
+        let read = tokio::task::spawn_blocking(move || ParsedSpans::of(request));
         let mut read = read
             .await
             .map_err(|_| Status::unavailable("reading the spans failed: send them again"))?;
@@ -82,17 +82,17 @@ impl TraceService for SpansService {
 
 /// The parsed spans of a request.
 #[derive(Default)]
-struct Read {
+struct ParsedSpans {
     batch: Batch,
     /// Names of invalid spans, and what is wrong with them.
     faults: Vec<(String, String)>,
     without_content: usize,
 }
 
-impl Read {
+impl ParsedSpans {
     fn of(request: ExportTraceServiceRequest) -> Self {
         let mut read = Self::default();
-        let mut room = ValueRoom::new(SPAN_VALUES_MAX);
+        let mut room = ValueAllowance::new(SPAN_VALUES_MAX);
         for of_resource in request.resource_spans {
             let service = values::service(of_resource.resource.as_ref());
             let scopes = of_resource.scope_spans.into_iter();
@@ -105,23 +105,23 @@ impl Read {
         read
     }
 
-    fn take(&mut self, service: &str, name: String, span: &Span, room: &mut ValueRoom) {
+    fn take(&mut self, service: &str, name: String, span: &Span, room: &mut ValueAllowance) {
         if self.batch.len() >= SPANS_MAX {
             let why = format!("a request may have at most {SPANS_MAX} spans: send fewer at once");
             return self.faults.push((name, why));
         }
         match otel::read(span, room) {
-            Ok(Seen::Chat(chat)) => self.batch.chat(service, name, *chat),
-            Ok(Seen::Tool(run)) => self.batch.run(service, name, *run),
-            Ok(Seen::WithoutContent) => self.without_content += 1,
-            Ok(Seen::Other) => {}
+            Ok(SpanMeaning::Chat(chat)) => self.batch.chat(service, name, *chat),
+            Ok(SpanMeaning::Tool(run)) => self.batch.run(service, name, *run),
+            Ok(SpanMeaning::WithoutContent) => self.without_content += 1,
+            Ok(SpanMeaning::Other) => {}
             Err(fault) => self.faults.push((name, fault.to_string())),
         }
     }
 
     /// Returns the answer. Spans with any part that was not stored count as rejected; everything
     /// else is reported as a warning.
-    fn answer(self, recorded: Recorded) -> ExportTraceServiceResponse {
+    fn answer(self, recorded: RecordOutcome) -> ExportTraceServiceResponse {
         let mut faults = self.faults;
         faults.extend(recorded.faults);
         let refused = i64::try_from(faults.len()).unwrap_or(i64::MAX);

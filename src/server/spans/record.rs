@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::known::Conversations;
+use super::state_cache::Conversations;
 use crate::{
     bounds::{SPAN_APPEND_BYTES, SPAN_EVENTS_MAX, SPAN_TRIES},
-    call::{Call, Shared},
+    call::{Call, ServiceContext},
     guard::Caller,
     status::Refusal,
 };
@@ -13,9 +13,9 @@ use treering_domain::{
     AppendCommand, BranchName, ConversationId, EventBody, Expectation, ExpectedRevision, Namespace,
     NewEvent, Rejection, Revision, Rule,
 };
-use treering_engine::{AppendError, Engine, ReadError, ReadQuery, Source, derived_id};
+use treering_engine::{AppendError, Engine, EventSource, ReadError, ReadQuery, derived_id};
 use treering_otel as otel;
-use treering_otel::{Chat, Known, Merge, SOURCE, Start, ToolRun, Unit};
+use treering_otel::{Chat, Merge, MergeState, SOURCE, Start, ToolRun, Unit};
 use treering_proto::body::{self, EncodedBody};
 
 /// Spans with content.
@@ -25,17 +25,17 @@ pub(super) struct Batch(Vec<OneSpan>);
 struct OneSpan {
     name: String,
     service: String,
-    what: What,
+    what: SpanContent,
 }
 
-enum What {
+enum SpanContent {
     Chat(Box<Chat>),
     Run(Box<ToolRun>),
 }
 
 /// The outcome of recording spans.
 #[derive(Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordOutcome {
     pub(crate) spans: usize,
     pub(crate) events: usize,
     /// Names of refused spans, and why they were refused.
@@ -48,14 +48,14 @@ impl Batch {
     }
 
     pub(crate) fn chat(&mut self, service: &str, name: String, chat: Chat) {
-        self.push(service, name, What::Chat(Box::new(chat)));
+        self.push(service, name, SpanContent::Chat(Box::new(chat)));
     }
 
     pub(crate) fn run(&mut self, service: &str, name: String, run: ToolRun) {
-        self.push(service, name, What::Run(Box::new(run)));
+        self.push(service, name, SpanContent::Run(Box::new(run)));
     }
 
-    fn push(&mut self, service: &str, name: String, what: What) {
+    fn push(&mut self, service: &str, name: String, what: SpanContent) {
         self.0.push(OneSpan {
             name,
             service: service.to_owned(),
@@ -67,15 +67,15 @@ impl Batch {
 impl OneSpan {
     fn conversation(&self) -> Option<&str> {
         match &self.what {
-            What::Chat(chat) => chat.conversation.as_deref(),
-            What::Run(run) => run.conversation.as_deref(),
+            SpanContent::Chat(chat) => chat.conversation.as_deref(),
+            SpanContent::Run(run) => run.conversation.as_deref(),
         }
     }
 
     fn trace(&self) -> &str {
         match &self.what {
-            What::Chat(chat) => &chat.trace_id,
-            What::Run(run) => &run.trace_id,
+            SpanContent::Chat(chat) => &chat.trace_id,
+            SpanContent::Run(run) => &run.trace_id,
         }
     }
 
@@ -83,9 +83,9 @@ impl OneSpan {
     /// of both.
     fn order(&self) -> (u8, i64) {
         match &self.what {
-            What::Chat(chat) if !chat.is_agent => (0, chat.start.0),
-            What::Run(run) => (1, run.end.0),
-            What::Chat(chat) => (2, chat.start.0),
+            SpanContent::Chat(chat) if !chat.is_agent => (0, chat.start.0),
+            SpanContent::Run(run) => (1, run.end.0),
+            SpanContent::Chat(chat) => (2, chat.start.0),
         }
     }
 }
@@ -95,15 +95,15 @@ impl OneSpan {
 /// # Errors
 /// When the store cannot accept appends now; the exporter retries.
 pub(super) async fn record(
-    shared: &Shared,
+    shared: &ServiceContext,
     conversations: &Conversations,
     call: &Call,
     mut batch: Batch,
-) -> Result<Recorded, Refusal> {
+) -> Result<RecordOutcome, Refusal> {
     batch.0.sort_by_key(OneSpan::order);
-    let mut recorded = Recorded {
+    let mut recorded = RecordOutcome {
         spans: batch.len(),
-        ..Recorded::default()
+        ..RecordOutcome::default()
     };
     let namespace = &call.namespace;
     for (source_id, spans) in by_conversation(conversations, namespace, batch) {
@@ -116,7 +116,7 @@ pub(super) async fn record(
             source_id,
             service: service.unwrap_or_default(),
         };
-        let one = One {
+        let one = SpanConversation {
             engine: &shared.engine,
             caller: &call.caller,
             namespace,
@@ -127,7 +127,7 @@ pub(super) async fn record(
         let mut known = entry.lock().await;
         // Taken out of the cache, so that after a cancellation it is read again.
         let (now, outcome) = one.record(known.take(), spans).await;
-        let bytes = now.as_ref().map_or(0, Known::bytes);
+        let bytes = now.as_ref().map_or(0, MergeState::bytes);
         *known = now;
         drop(known);
         drop(entry);
@@ -166,7 +166,7 @@ fn by_conversation(
 fn by_trace(conversations: &Conversations, namespace: &Namespace, span: &OneSpan) -> String {
     let trace = span.trace();
     let known = conversations.of_trace(namespace, trace);
-    let What::Chat(chat) = &span.what else {
+    let SpanContent::Chat(chat) = &span.what else {
         return known.unwrap_or_else(|| trace.to_owned());
     };
     let ends = otel::histories(chat, &span.service);
@@ -185,7 +185,7 @@ fn by_trace(conversations: &Conversations, namespace: &Namespace, span: &OneSpan
 }
 
 /// A conversation that spans belong to.
-struct One<'a> {
+struct SpanConversation<'a> {
     engine: &'a Engine,
     caller: &'a Caller,
     namespace: &'a Namespace,
@@ -196,7 +196,7 @@ struct One<'a> {
 type Outcome = Result<(usize, Vec<(String, String)>), Refusal>;
 
 /// Why not everything was appended.
-enum Stopped {
+enum AppendStop {
     /// Another writer was first.
     Moved,
     /// The conversation refuses it.
@@ -205,13 +205,13 @@ enum Stopped {
     Unable(Box<Refusal>),
 }
 
-impl One<'_> {
+impl SpanConversation<'_> {
     /// Appends what the spans add. Returns the conversation's state if it matches the store.
     async fn record(
         &self,
-        mut known: Option<Known>,
+        mut known: Option<MergeState>,
         mut spans: Vec<OneSpan>,
-    ) -> (Option<Known>, Outcome) {
+    ) -> (Option<MergeState>, Outcome) {
         let mut events = 0;
         for attempt in 1.. {
             let shape = match self.read(known.take()).await {
@@ -231,23 +231,23 @@ impl One<'_> {
             };
             spans = back;
             let planned: usize = units.iter().map(|unit| unit.events.len()).sum();
-            let mut appending = Appending {
+            let mut appending = UnitAppender {
                 one: self,
                 heads,
                 last,
             };
             match appending.all(units).await {
                 Ok(()) => return (Some(shape), Ok((events + planned, Vec::new()))),
-                Err((Stopped::Moved, _)) if attempt < SPAN_TRIES => {
+                Err((AppendStop::Moved, _)) if attempt < SPAN_TRIES => {
                     events += usize::try_from(appending.last.0 - last.0).unwrap_or_default();
                 }
-                Err((Stopped::Moved, _)) => {
+                Err((AppendStop::Moved, _)) => {
                     let message =
                         "other writers kept appending to the conversation: send the spans again";
                     return (None, Err(Refusal::unable(message)));
                 }
-                Err((Stopped::Unable(refusal), _)) => return (None, Err(*refusal)),
-                Err((Stopped::Refused(error), left)) => {
+                Err((AppendStop::Unable(refusal), _)) => return (None, Err(*refusal)),
+                Err((AppendStop::Refused(error), left)) => {
                     let why = format!("not recorded: {error}");
                     let left: HashSet<_> = left.into_iter().collect();
                     let faults = left.iter().map(|at| (spans[*at].name.clone(), why.clone()));
@@ -260,17 +260,17 @@ impl One<'_> {
     }
 
     /// Reads the current state of the conversation.
-    async fn read(&self, known: Option<Known>) -> Result<Known, ReadError> {
+    async fn read(&self, known: Option<MergeState>) -> Result<MergeState, ReadError> {
         use futures::StreamExt;
         let mut known = known.unwrap_or_default();
-        let source = Source::Conversation(self.start.conversation);
+        let source = EventSource::Conversation(self.start.conversation);
         let mut query = ReadQuery::all(self.namespace.clone(), source);
         query.from = known.last().0 + 1;
         let mut batches = self.engine.read(query);
         while let Some(batch) = batches.next().await {
             match batch {
                 Ok(batch) => batch.iter().for_each(|event| known.add(&event.event)),
-                Err(ReadError::ConversationNotFound { .. }) => return Ok(Known::default()),
+                Err(ReadError::ConversationNotFound { .. }) => return Ok(MergeState::default()),
                 Err(error) => return Err(error),
             }
         }
@@ -278,17 +278,17 @@ impl One<'_> {
     }
 }
 
-fn plan(mut known: Known, start: &Start, spans: &[OneSpan]) -> (Known, Vec<Unit>) {
+fn plan(mut known: MergeState, start: &Start, spans: &[OneSpan]) -> (MergeState, Vec<Unit>) {
     let runs = spans.iter().filter_map(|span| match &span.what {
-        What::Run(run) if !run.call_id.is_empty() => Some((**run).clone()),
+        SpanContent::Run(run) if !run.call_id.is_empty() => Some((**run).clone()),
         _ => None,
     });
     let mut merge = Merge::new(&mut known, start, runs);
     for (number, span) in spans.iter().enumerate() {
         merge.of_span(number, span.trace());
         match &span.what {
-            What::Chat(chat) => merge.chat(chat),
-            What::Run(run) => merge.tool(run),
+            SpanContent::Chat(chat) => merge.chat(chat),
+            SpanContent::Run(run) => merge.tool(run),
         }
     }
     let units = merge.finish();
@@ -296,17 +296,17 @@ fn plan(mut known: Known, start: &Start, spans: &[OneSpan]) -> (Known, Vec<Unit>
 }
 
 /// Appends units to the store.
-struct Appending<'a> {
-    one: &'a One<'a>,
+struct UnitAppender<'a> {
+    one: &'a SpanConversation<'a>,
     /// The last event of each branch.
     heads: HashMap<BranchName, Revision>,
     last: Revision,
 }
 
-impl Appending<'_> {
+impl UnitAppender<'_> {
     /// Appends all units in as few batches as possible. On failure, returns the spans that are not
     /// fully appended.
-    async fn all(&mut self, units: Vec<Unit>) -> Result<(), (Stopped, Vec<usize>)> {
+    async fn all(&mut self, units: Vec<Unit>) -> Result<(), (AppendStop, Vec<usize>)> {
         let mut batch: Vec<NewEvent> = Vec::new();
         let mut bytes = 0;
         let mut spans: Vec<usize> = units.iter().map(|unit| unit.span).collect();
@@ -337,7 +337,7 @@ impl Appending<'_> {
         self.append(batch).await.map_err(|stopped| (stopped, spans))
     }
 
-    async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), Stopped> {
+    async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), AppendStop> {
         let conversation = self.one.start.conversation;
         let expectations = self.expectations(conversation, &events);
         let names: Vec<_> = events.iter().map(|event| event.branch.clone()).collect();
@@ -356,7 +356,7 @@ impl Appending<'_> {
                 .insert(name.unwrap_or_default(), appended.revision);
         }
         // The following units may refer to revisions that are now other events.
-        is_as_planned.then_some(()).ok_or(Stopped::Moved)
+        is_as_planned.then_some(()).ok_or(AppendStop::Moved)
     }
 
     /// Expects that nobody else has appended to the branches that the events continue.
@@ -390,23 +390,23 @@ impl Appending<'_> {
     }
 }
 
-impl One<'_> {
-    fn signed(&self, event: NewEvent) -> Result<NewEvent<EncodedBody>, Stopped> {
+impl SpanConversation<'_> {
+    fn signed(&self, event: NewEvent) -> Result<NewEvent<EncodedBody>, AppendStop> {
         let encoded = event.try_map(|body| EncodedBody::received(body.kind(), body::encode(&body)));
         let mut event = encoded.map_err(|fault| {
-            Stopped::Refused(Box::new(AppendError::Invalid {
+            AppendStop::Refused(Box::new(AppendError::Invalid {
                 event_index: 0,
                 message: fault.to_string(),
             }))
         })?;
         event.actor.clone_from(&self.start.service);
         let signed = self.caller.sign(&mut event);
-        signed.map_err(|refusal| Stopped::Unable(Box::new(refusal)))?;
+        signed.map_err(|refusal| AppendStop::Unable(Box::new(refusal)))?;
         Ok(event)
     }
 }
 
-fn stopped(error: AppendError) -> Stopped {
+fn stopped(error: AppendError) -> AppendStop {
     match error {
         AppendError::Rejected(Rejection {
             rule:
@@ -415,14 +415,14 @@ fn stopped(error: AppendError) -> Stopped {
                 | Rule::BranchNameTaken { .. }
                 | Rule::BranchNotFound { .. },
             ..
-        }) => Stopped::Moved,
+        }) => AppendStop::Moved,
         AppendError::Rejected(_) | AppendError::Invalid { .. } | AppendError::TooLarge { .. } => {
-            Stopped::Refused(Box::new(error))
+            AppendStop::Refused(Box::new(error))
         }
         // Repeating is safe here, whatever the outcome.
         AppendError::UnknownOutcome { message } => {
-            Stopped::Unable(Box::new(Refusal::unable(&message)))
+            AppendStop::Unable(Box::new(Refusal::unable(&message)))
         }
-        other => Stopped::Unable(Box::new(other.into())),
+        other => AppendStop::Unable(Box::new(other.into())),
     }
 }

@@ -31,7 +31,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
-    bounds::ERROR_TEXT_BYTES_MAX, context::BuildLate, from_proto::Malformed, guard::Denied,
+    bounds::ERROR_TEXT_BYTES_MAX, context::BuildLate, from_proto::InvalidField, guard::Denied,
 };
 use treering_access::{KeyRefusal, KeyRole, TokenError};
 use treering_context::{
@@ -197,8 +197,8 @@ impl From<Refusal> for pb::AppendError {
     }
 }
 
-impl From<Malformed> for Refusal {
-    fn from(fault: Malformed) -> Self {
+impl From<InvalidField> for Refusal {
+    fn from(fault: InvalidField) -> Self {
         let refusal = Self::new(Code::InvalidArgument, "MALFORMED", &fault);
         let refusal = match fault.event_index {
             Some(index) => refusal.fact("event_index", index),
@@ -487,8 +487,8 @@ impl From<EraseError> for Refusal {
     }
 }
 
-impl From<Malformed> for Status {
-    fn from(malformed: Malformed) -> Self {
+impl From<InvalidField> for Status {
+    fn from(malformed: InvalidField) -> Self {
         Refusal::from(malformed).into()
     }
 }

@@ -17,11 +17,11 @@ use treering_access::{CallerProof, ClientCertificate, KeyRefusal};
 
 pub use place::{WebPlace, WebRefusal, web_origin};
 
-type Answering = dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
+type WebHandler = dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync;
 
 /// The handler of requests that are not gRPC.
 #[derive(Clone)]
-pub struct WebService(Arc<Answering>);
+pub struct WebService(Arc<WebHandler>);
 
 impl fmt::Debug for WebService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -129,7 +129,7 @@ async fn summaries(engine: &Engine, id: ConversationId) -> Vec<(EventKind, Strin
             EventKind::SummaryRecorded,
             EventKind::Compacted,
         ],
-        ..ReadQuery::all(ns(), Source::Conversation(id))
+        ..ReadQuery::all(ns(), EventSource::Conversation(id))
     };
     let events = engine.read_all(query).await.unwrap();
     events
@@ -170,7 +170,7 @@ async fn idle(engine: &Engine, dir: &Path) {
         backward: true,
         limit: 1,
         kinds: vec![EventKind::MessageAppended],
-        ..ReadQuery::all(ns(), Source::Log)
+        ..ReadQuery::all(ns(), EventSource::Log)
     };
     let last = engine.read_all(last).await.unwrap()[0]
         .event

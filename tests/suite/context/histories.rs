@@ -18,7 +18,7 @@ struct Moment {
     revision: Revision,
     draft: Draft,
     /// By provider and policy.
-    built: Vec<(Provider, &'static str, Built)>,
+    built: Vec<(Provider, &'static str, BuiltRequest)>,
     compaction: Option<EventRef>,
     prompt: Option<EventRef>,
 }
@@ -153,7 +153,7 @@ impl History {
 
     async fn fork(&mut self, branch: &BranchState, into: Option<ConversationId>) {
         let name = format!("b{}", self.random.next());
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: self.id,
             branch: Some(branch.name.clone()),
         };
@@ -306,7 +306,7 @@ impl History {
                 ..query(self.id)
             };
             let now = self.engine.build(query).await.unwrap();
-            let of = |built: &Built| Explanation {
+            let of = |built: &BuiltRequest| Explanation {
                 shared_prefix: None,
                 ..built.explanation.clone()
             };

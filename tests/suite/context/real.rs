@@ -65,7 +65,7 @@ async fn real_trajectories_give_legal_requests() {
 
 /// Revisions of the active branch, spread over it, and its head.
 async fn places(engine: &Engine, id: ConversationId) -> Vec<Revision> {
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: id,
         branch: None,
     };
@@ -96,7 +96,7 @@ async fn look(engine: &Engine, id: ConversationId, at: Revision) -> (Explanation
     let (draft, explanation) = engine.draft(past(Provider::Neutral)).await.unwrap();
     let steps = draft.items.iter().filter_map(Item::step);
     let calls: usize = steps.map(|step| step.calls().count()).sum();
-    let source = Source::Branch {
+    let source = EventSource::Branch {
         conversation: id,
         branch: None,
     };

@@ -33,7 +33,7 @@ impl Sent {
 
 /// An event as it is stored.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct StoredRow {
     pub id: String,
     pub conversation: String,
     pub branch: u64,
@@ -46,7 +46,7 @@ pub struct Kept {
 #[derive(Default)]
 pub struct Ledger {
     /// By offset, from 1 on: was found by earlier checks, and stays.
-    kept: Vec<Kept>,
+    kept: Vec<StoredRow>,
     heads: HashMap<String, u64>,
     /// What was sent since the last check.
     sent: HashMap<String, Sent>,
@@ -98,7 +98,7 @@ impl Ledger {
     }
 
     /// Where a batch is, if it is there.
-    pub fn place_of(&self, tag: &str) -> Option<&[Kept]> {
+    pub fn place_of(&self, tag: &str) -> Option<&[StoredRow]> {
         let first = *self.present.get(tag)?;
         let events = &self.kept[first - 1..];
         let end = events.iter().position(|kept| kept.tag != tag);
@@ -130,7 +130,7 @@ impl Ledger {
     }
 
     /// Takes the next event of the log.
-    fn take(&mut self, kept: Kept, found: &mut HashSet<String>) {
+    fn take(&mut self, kept: StoredRow, found: &mut HashSet<String>) {
         let head = self.heads.entry(kept.conversation.clone()).or_default();
         assert_eq!(kept.revision, *head + 1, "a gap in {}", kept.conversation);
         *head = kept.revision;
@@ -182,9 +182,9 @@ impl Ledger {
     }
 }
 
-fn kept(event: &pb::Event) -> Kept {
+fn kept(event: &pb::Event) -> StoredRow {
     let (kind, body) = envelope::arm_of_event(event.body.clone().unwrap());
-    Kept {
+    StoredRow {
         id: event.id.clone(),
         conversation: event.conversation_id.clone(),
         branch: event.branch_id,

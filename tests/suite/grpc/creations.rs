@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tonic::Code;
 use treering::{
     domain::*,
-    engine::{NamedEvent, ReadQuery, Source, derived_id},
+    engine::{EventSource, NamedEvent, ReadQuery, derived_id},
     proto::pb,
     server,
 };
@@ -300,7 +300,7 @@ async fn id_of_a_system_conversation_cannot_be_taken() {
     while erased.message().await.unwrap().is_some() {}
     let query = ReadQuery::all(
         system,
-        Source::Conversation(server::audit::audit_conversation()),
+        EventSource::Conversation(server::audit::audit_conversation()),
     );
     let noted = server.engine.read_all(query).await.unwrap();
     let is_noted = |event: &NamedEvent| {

@@ -102,10 +102,10 @@ impl TestServer {
         AdminClient::new(self.channel.clone())
     }
 
-    /// Asks the server to stop; [`Stopping::done`] waits for it.
-    pub fn stop(self) -> Stopping {
+    /// Asks the server to stop; [`StoppingServer::done`] waits for it.
+    pub fn stop(self) -> StoppingServer {
         self.stop.send(()).unwrap();
-        Stopping(self.served)
+        StoppingServer(self.served)
     }
 
     /// Appends, and must succeed.
@@ -133,9 +133,9 @@ impl TestServer {
 }
 
 /// A server that finishes.
-pub struct Stopping(JoinHandle<Result<(), ServeError>>);
+pub struct StoppingServer(JoinHandle<Result<(), ServeError>>);
 
-impl Stopping {
+impl StoppingServer {
     pub async fn done(self) {
         self.0.await.unwrap().unwrap();
     }

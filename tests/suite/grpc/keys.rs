@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 use treering::{
-    access::{self, Grant, GrantReach, KeyLimits, KeyRing, NewKey},
+    access::{self, Grant, GrantScope, KeyLimits, KeyStore, NewKey},
     domain::*,
     proto::pb::{self, append_stream_response::Outcome},
     server::{self, NAMESPACE_KEY, ServeOptions},
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub async fn guarded(dir: &Path) -> TestServer {
     let options = ServeOptions {
         grace: GRACE,
-        keys: Some(KeyRing::open(dir).unwrap()),
+        keys: Some(KeyStore::open(dir).unwrap()),
         ..ServeOptions::default()
     };
     TestServer::serving(dir, Limits::default(), options).await
@@ -38,7 +38,7 @@ fn limited(dir: &Path, name: &str, roles: &[&str], limits: KeyLimits) -> String 
         let (role, namespace) = role.split_once(':').unwrap();
         Grant {
             role: role.parse().unwrap(),
-            namespace: GrantReach::try_from(namespace.to_owned()).unwrap(),
+            namespace: GrantScope::try_from(namespace.to_owned()).unwrap(),
         }
     });
     let new = NewKey {
@@ -382,7 +382,7 @@ async fn server_requires_keys_after_the_first_key() {
     };
     let mut conversations = server.conversations();
     let typo = good.replace(&good[20..24], "0000");
-    let stranger = access::Token::generate().unwrap();
+    let stranger = access::KeyToken::generate().unwrap();
     for (key, why) in [
         (typo.as_str(), "KEY_MALFORMED"),
         ("sk-something", "KEY_MALFORMED"),

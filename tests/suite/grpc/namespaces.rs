@@ -3,7 +3,7 @@
 use tonic::{Code, Status};
 use treering::{
     domain::*,
-    engine::{ReadQuery, Source},
+    engine::{EventSource, ReadQuery},
     proto::pb,
 };
 
@@ -211,7 +211,7 @@ async fn id_used_in_another_namespace_can_be_used() {
     let id = server.conversation().await;
     let events = async |namespace: &str| {
         let namespace = Namespace::new(namespace).unwrap();
-        let source = Source::Conversation(id.parse().unwrap());
+        let source = EventSource::Conversation(id.parse().unwrap());
         let events = server
             .engine
             .read_all(ReadQuery::all(namespace, source))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 use prost_reflect::DescriptorPool;
-use treering::{access::KeyRing, domain::*, proto::pb, server::ServeOptions};
+use treering::{access::KeyStore, domain::*, proto::pb, server::ServeOptions};
 
 use super::{harness::*, keys::key};
 
@@ -377,7 +377,7 @@ async fn called(server: &TestServer, key: &str, method: &str, message: &[u8]) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn every_reading_method_is_counted_for_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let keys = KeyRing::open(dir.path()).unwrap();
+    let keys = KeyStore::open(dir.path()).unwrap();
     let options = ServeOptions {
         grace: GRACE,
         keys: Some(keys.clone()),

@@ -12,7 +12,7 @@ use treering::{
     proto::pb::{self, admin_client::AdminClient, events_client::EventsClient},
 };
 
-use super::raw::Limited;
+use super::raw::LimitedServer;
 use crate::suite::{
     child::run,
     grpc::harness::{batch, created, message},
@@ -20,7 +20,7 @@ use crate::suite::{
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-async fn append(server: &Limited) -> Result<(), tonic::Status> {
+async fn append(server: &LimitedServer) -> Result<(), tonic::Status> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address));
     let channel = endpoint.unwrap().connect().await;
     let channel = channel.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
@@ -33,7 +33,7 @@ async fn append(server: &Limited) -> Result<(), tonic::Status> {
 }
 
 /// Connections that send this and then nothing.
-async fn silent(server: &Limited, count: usize, said: &[u8]) -> Vec<TcpStream> {
+async fn silent(server: &LimitedServer, count: usize, said: &[u8]) -> Vec<TcpStream> {
     let mut all = Vec::new();
     for _ in 0..count {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -49,7 +49,7 @@ async fn silent(server: &Limited, count: usize, said: &[u8]) -> Vec<TcpStream> {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_delay_the_shutdown() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "true").await;
+    let server = LimitedServer::start(dir.path(), "true").await;
     let mut held = silent(&server, 40, b"").await;
     held.extend(silent(&server, 20, &PREFACE[..10]).await);
     held.extend(silent(&server, 40, PREFACE).await);
@@ -73,7 +73,7 @@ async fn idle_connections_do_not_delay_the_shutdown() {
 #[tokio::test(flavor = "multi_thread")]
 async fn first_byte_selects_the_protocol() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "true").await;
+    let server = LimitedServer::start(dir.path(), "true").await;
     let mut spare = silent(&server, 4, b"").await;
     for stream in &mut spare {
         let mut byte = [0];
@@ -127,7 +127,7 @@ async fn first_byte_selects_the_protocol() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_idle_connections_do_not_block_new_ones() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -n 128").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -n 128").await;
     let mut worker = EventsClient::new(server.channel().await);
     let first = worker
         .append(batch("", [created("c")]))
@@ -162,7 +162,7 @@ async fn many_idle_connections_do_not_block_new_ones() {
 #[tokio::test(flavor = "multi_thread")]
 async fn accepting_resumes_when_file_handles_are_free() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -n 1024").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -n 1024").await;
     append(&server).await.unwrap();
     let set = |limit: &str| {
         let pid = server.pid().to_string();
@@ -194,7 +194,7 @@ async fn accepting_resumes_when_file_handles_are_free() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelling_10000_calls_keeps_the_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "true").await;
+    let server = LimitedServer::start(dir.path(), "true").await;
     let channel = server.channel().await;
     let mut tools = pb::tools_client::ToolsClient::new(channel.clone());
     let mut events = EventsClient::new(channel.clone());
@@ -258,7 +258,7 @@ fn called_and_cancelled(stream: u32, headers: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -v 4194304").await;
     append(&server).await.unwrap();
     // :method POST, :scheme http, :path /, :authority a
     let headers = [0x83, 0x86, 0x84, 0x41, 1, b'a'];
@@ -295,7 +295,7 @@ async fn rapid_resets_use_bounded_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn header_bomb_ends_only_its_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -v 4194304").await;
     let before = server.mark();
     // A header of 4,000 bytes into the table, and then that one, 10,000 times.
     let mut bomb = vec![0x83, 0x86, 0x84, 0x41, 1, b'a', 0x40, 1, b'x'];
@@ -336,7 +336,7 @@ async fn header_bomb_ends_only_its_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_connections_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -n 256").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -n 256").await;
     let mut before = 0;
     for round in 0..60 {
         if round == 20 {
@@ -379,7 +379,7 @@ async fn non_loopback_bind_needs_a_flag_and_gives_a_warning() {
         ("127.0.0.1:0", false),
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let server = Limited::listening(dir.path(), "true", listen).await;
+        let server = LimitedServer::listening(dir.path(), "true", listen).await;
         let said = std::sync::Arc::clone(&server.said);
         assert!(server.terminate().await.success());
         let said = said.lock().unwrap().clone();

@@ -8,7 +8,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use tonic::{Code, body::Body, transport::Channel};
 use treering::{domain::Role, proto::pb::events_client::EventsClient};
 
-use super::raw::{Limited, call, framed, full};
+use super::raw::{LimitedServer, call, framed, full};
 use crate::suite::grpc::harness::{batch, created, message};
 
 const APPEND: &str = "/treering.v1.Events/Append";
@@ -254,7 +254,7 @@ fn bystander(channel: Channel) -> (tokio::sync::oneshot::Sender<()>, JoinHandle<
 #[tokio::test(flavor = "multi_thread")]
 async fn request_uses_at_most_four_times_its_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -v 4194304").await;
     let (stop, others) = bystander(server.channel().await);
     for attack in attacks() {
         let mut channel = server.channel().await;
@@ -291,7 +291,7 @@ async fn request_uses_at_most_four_times_its_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_requests_share_one_memory_limit() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -v 4194304").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -v 4194304").await;
     let (stop, others) = bystander(server.channel().await);
     let announced = u32::try_from(MESSAGE_MAX).unwrap().to_be_bytes();
     let prefix = Bytes::from([&[0][..], &announced].concat());
@@ -339,7 +339,7 @@ type HalfSent = (
 );
 
 /// A call that sends these pieces, and then nothing more.
-async fn half_sent(server: &Limited, pieces: Vec<Bytes>) -> HalfSent {
+async fn half_sent(server: &LimitedServer, pieces: Vec<Bytes>) -> HalfSent {
     let mut channel = server.channel().await;
     let (mut sender, body) = http_body_util::channel::Channel::new(4);
     let called = tokio::spawn(async move {
@@ -360,7 +360,7 @@ async fn half_sent(server: &Limited, pieces: Vec<Bytes>) -> HalfSent {
 #[tokio::test(flavor = "multi_thread")]
 async fn largest_allowed_batch_is_accepted() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Limited::start(dir.path(), "ulimit -v 8388608").await;
+    let server = LimitedServer::start(dir.path(), "ulimit -v 8388608").await;
     let mut events = EventsClient::new(server.channel().await);
     let text = "Lorem ipsum ".repeat((12 << 20) / 12 - 10);
     let bodies = (0..5).map(|_| message(Role::User, &text));

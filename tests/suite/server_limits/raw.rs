@@ -20,14 +20,14 @@ use tower::Service;
 use crate::suite::child::PATIENCE;
 
 /// A server process.
-pub struct Limited {
+pub struct LimitedServer {
     pub process: Child,
     pub address: std::net::SocketAddr,
     /// What it wrote to standard error.
     pub said: Arc<Mutex<String>>,
 }
 
-impl Limited {
+impl LimitedServer {
     /// Starts one under the shell's limits, for example `ulimit -n 64`.
     pub async fn start(dir: &Path, limits: &str) -> Self {
         Self::listening(dir, limits, "127.0.0.1:0").await
@@ -88,7 +88,7 @@ impl Limited {
         self.memory("VmRSS")
     }
 
-    /// The most resident bytes since [`Limited::mark`].
+    /// The most resident bytes since [`LimitedServer::mark`].
     pub fn most(&self) -> u64 {
         self.memory("VmHWM")
     }

@@ -73,7 +73,7 @@ async fn long_talk(world: &World, events: usize) -> String {
 
 /// A hundred look-ups all over a conversation.
 async fn look_ups(world: &World, id: &str, events: u64) {
-    let source = Source::Conversation(conversation(id));
+    let source = EventSource::Conversation(conversation(id));
     for n in (0..100).map(|n| 2 + n * (events - 2) / 100) {
         let query = ReadQuery {
             from: n,
@@ -149,7 +149,7 @@ async fn named_branches_have_an_ordered_history() {
             revisions.is_sorted() && revisions[..4] == [1, 2, 3, 4],
             "{revisions:?}"
         );
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: conversation(&id),
             branch: branch(name),
         };
@@ -560,8 +560,8 @@ impl Adapter for Transcript {
         draft: &Draft,
         _: &ContextPolicy,
         _: &CancellationToken,
-    ) -> Result<context::provider::Adapted<Said>, context::RenderError> {
-        Ok(context::provider::Adapted {
+    ) -> Result<context::provider::AdaptedBody<Said>, context::RenderError> {
+        Ok(context::provider::AdaptedBody {
             body: Said {
                 lines: draft.items.len(),
                 model: draft.config.model_id.clone(),
@@ -747,9 +747,9 @@ async fn hierarchical_contexts_return_a_summary() {
     }
 
     // One that no call asked for comes back as a message.
-    let own = Spawn {
+    let own = SpawnCommand {
         purpose: "name the branch".into(),
-        ..Spawn::new(BranchAddress::active(ns(), conversation(&id)))
+        ..SpawnCommand::new(BranchAddress::active(ns(), conversation(&id)))
     };
     let own = world.engine().spawn(own).await.unwrap().child;
     let settings = world.request(next(&own.to_string())).await.body;
@@ -757,9 +757,9 @@ async fn hierarchical_contexts_return_a_summary() {
         settings["model"], "gpt-4o",
         "its parent's, unless it has its own"
     );
-    let end = Return {
+    let end = ReturnCommand {
         summary: "Call it parser-lalr.".into(),
-        ..Return::new(ns(), own)
+        ..ReturnCommand::new(ns(), own)
     };
     world.engine().return_sub_context(end).await.unwrap();
     let said = world.lines(&id).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Beside, beside, is_map, size};
+use super::{CommonMembers, beside, is_map, size};
 
 /// A longer value is not stated once, because it would take the room that it saves.
 const SAME_BYTES_MAX: usize = 64;
@@ -40,7 +40,7 @@ const TELLING: [&str; 19] = [
 
 /// Which members may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goes {
+pub(super) enum RemovableMembers {
     /// Long texts of list items, except in members that matter most.
     LongTexts,
     /// Any member; those that matter most come last.
@@ -163,11 +163,11 @@ impl Shape {
 
     /// Removes members that have the same value in all objects and states them once, in at most
     /// `bytes_max` bytes. Also removes members that are always empty.
-    pub fn say_once(&mut self, bytes_max: usize, beside: &mut Beside) {
+    pub fn say_once(&mut self, bytes_max: usize, beside: &mut CommonMembers) {
         self.say_members_once("", &mut { bytes_max }, beside);
     }
 
-    fn say_members_once(&mut self, path: &str, left: &mut usize, beside: &mut Beside) {
+    fn say_members_once(&mut self, path: &str, left: &mut usize, beside: &mut CommonMembers) {
         let objects = self.objects;
         for (key, shape) in &mut self.members {
             let path = match path {
@@ -200,7 +200,7 @@ impl Shape {
     }
 
     /// Paths of the members that may be removed, least important first.
-    pub fn worst_first(&self, goes: Goes) -> Vec<Vec<String>> {
+    pub fn worst_first(&self, goes: RemovableMembers) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         self.droppable(goes, &mut Vec::new(), &mut found);
         found.sort();
@@ -210,16 +210,16 @@ impl Shape {
 
     fn droppable(
         &self,
-        goes: Goes,
+        goes: RemovableMembers,
         path: &mut Vec<String>,
-        found: &mut Vec<(Worth, std::cmp::Reverse<usize>, Vec<String>)>,
+        found: &mut Vec<(MemberWorth, std::cmp::Reverse<usize>, Vec<String>)>,
     ) {
         for (key, shape) in self.members.iter().filter(|(_, shape)| !shape.is_gone) {
             path.push(key.clone());
             let worth = shape.worth(key);
             if !shape.is_flat() {
                 shape.droppable(goes, path, found);
-            } else if goes == Goes::Any || worth == Worth::LongText {
+            } else if goes == RemovableMembers::Any || worth == MemberWorth::LongText {
                 let each = shape.bytes / shape.values.max(1);
                 found.push((worth, std::cmp::Reverse(each), path.clone()));
             }
@@ -235,14 +235,14 @@ impl Shape {
         self.objects == 0 && self.item.as_ref().is_none_or(|item| item.is_flat())
     }
 
-    fn worth(&self, key: &str) -> Worth {
+    fn worth(&self, key: &str) -> MemberWorth {
         let key = key.to_ascii_lowercase();
         let is_long = self.text_bytes >= LONG_BYTES * self.values;
         match () {
-            () if TELLING.contains(&key.as_str()) || key.contains("error") => Worth::Telling,
-            () if is_long && self.values >= SAME_LEAST => Worth::LongText,
-            () if self.text_bytes > 0 || self.item.is_some() => Worth::Text,
-            () => Worth::Number,
+            () if TELLING.contains(&key.as_str()) || key.contains("error") => MemberWorth::Telling,
+            () if is_long && self.values >= SAME_LEAST => MemberWorth::LongText,
+            () if self.text_bytes > 0 || self.item.is_some() => MemberWorth::Text,
+            () => MemberWorth::Number,
         }
     }
 
@@ -265,7 +265,7 @@ impl Shape {
 
 /// How much a member matters. Lower values are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
+enum MemberWorth {
     LongText,
     Text,
     Number,

@@ -1,6 +1,6 @@
 //! Distributes the room that is left.
 
-use super::{Layout, Of, is_said_at_length};
+use super::{CutScope, Layout, is_said_at_length};
 
 /// Most pieces that are cut again to fill the room.
 const REFITS_MAX: usize = 8;
@@ -21,7 +21,7 @@ impl Layout<'_, '_> {
         left = self.refit(order, left);
         left = self.fill_with_parts(left, note);
         left = self.refit(told, left);
-        self.tell_again(left);
+        self.restore_repeats(left);
     }
 
     /// Gives room to cut pieces, in this order. Returns the tokens that are left.
@@ -37,10 +37,10 @@ impl Layout<'_, '_> {
             } else if left > self.budget / 50 && tries < REFITS_MAX {
                 tries += 1;
                 let of = match is_said_at_length(&self.pieces[at].item) {
-                    true => Of::All,
-                    false => Of::Results,
+                    true => CutScope::All,
+                    false => CutScope::Results,
                 };
-                if let Some((content, tokens)) = self.fitted(at, now + left, of)
+                if let Some((content, tokens)) = self.fit_piece(at, now + left, of)
                     && tokens > now
                 {
                     left -= self.cut(at, content, tokens) - now;
@@ -51,7 +51,7 @@ impl Layout<'_, '_> {
     }
 
     /// Restores repeated results in full while there is room, newest first.
-    fn tell_again(&mut self, mut left: u64) {
+    fn restore_repeats(&mut self, mut left: u64) {
         for piece in self.pieces.iter_mut().rev() {
             if piece.is_gone() {
                 continue;

@@ -18,15 +18,15 @@ use crate::{
     draft::{Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
-        Adapted, Adapter, Provider, RenderError,
+        AdaptedBody, Adapter, Provider, RenderError,
         json::{self, Fields},
         maker::Vendor,
         media::{self, IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, OPENING, Piece, Reader, Spoken, ToldOutcome, system_message},
+        reader::{NOTHING_SAID, OPENING, OutcomeView, Piece, Reader, StepPiece, system_message},
         render_with,
-        table::{Cutting, Description, Reshaping, Thoughts},
+        table::{Description, ReasoningPlacement, ReshapeRules, UnitFields},
     },
 };
 
@@ -67,9 +67,9 @@ pub(super) static DESCRIPTION: Description = Description {
         ("tool_choice", "tool_choice"),
     ],
     temperature_max: 1.0,
-    thoughts: Thoughts::BeforeMore,
+    thoughts: ReasoningPlacement::BeforeMore,
     names_authors: false,
-    cutting: Cutting {
+    cutting: UnitFields {
         instructions: "system",
         said: "messages",
         by_block: true,
@@ -77,7 +77,7 @@ pub(super) static DESCRIPTION: Description = Description {
     render: |draft, policy, cancellation| render_with(&Anthropic, draft, policy, cancellation),
 };
 
-const RESHAPING: Reshaping = Reshaping {
+const RESHAPING: ReshapeRules = ReshapeRules {
     tool_names: Charset::WORD,
     call_ids: Charset::WORD,
     takes,
@@ -113,7 +113,7 @@ impl Adapter for Anthropic {
         draft: &'a Draft,
         policy: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Body<'a>>, RenderError> {
+    ) -> Result<AdaptedBody<Body<'a>>, RenderError> {
         let mut writer = Writer {
             reader: Reader::new(Provider::Anthropic, &RESHAPING, draft, policy, cancellation),
             messages: Vec::new(),
@@ -152,7 +152,7 @@ impl Adapter for Anthropic {
             system,
             messages: writer.messages,
         };
-        Ok(Adapted {
+        Ok(AdaptedBody {
             body,
             units,
             warnings: writer.reader.warnings.into_vec(),
@@ -198,7 +198,7 @@ fn choice_of(choice: ToolChoice, tools: &[Tool<'_>]) -> Choice {
 }
 
 /// An added block: its place, its item, and whether it may change.
-struct Put {
+struct PlacedBlock {
     message: usize,
     block: usize,
     item: Option<usize>,
@@ -208,7 +208,7 @@ struct Put {
 struct Writer<'a, 'p> {
     reader: Reader<'a, 'p>,
     messages: Vec<Message<'a>>,
-    blocks: Vec<Put>,
+    blocks: Vec<PlacedBlock>,
     /// The current item, or one before it, may change.
     is_volatile: bool,
 }
@@ -241,7 +241,7 @@ impl<'a> Writer<'a, '_> {
             content,
             cache_control: None,
         });
-        self.blocks.push(Put {
+        self.blocks.push(PlacedBlock {
             message,
             block: blocks.len() - 1,
             item,
@@ -291,15 +291,15 @@ impl<'a> Writer<'a, '_> {
         let mut contents = Vec::new();
         for spoken in self.reader.step(step)? {
             contents.push(match spoken {
-                Spoken::Piece(Piece::Text(text)) => Content::Text {
+                StepPiece::Piece(Piece::Text(text)) => Content::Text {
                     text: trimmed(text),
                 },
-                Spoken::Piece(piece) => content(piece),
-                Spoken::Refusal(text) => Content::Text {
+                StepPiece::Piece(piece) => content(piece),
+                StepPiece::Refusal(text) => Content::Text {
                     text: text.trim_end().into(),
                 },
-                Spoken::Reasoning(reasoning) => thought(reasoning),
-                Spoken::Call(call) => {
+                StepPiece::Reasoning(reasoning) => thought(reasoning),
+                StepPiece::Call(call) => {
                     let id = self.reader.ids.assign(&call.wire_id);
                     let told = self.reader.outcome(call)?;
                     results.push(tool_result(id.clone(), told));
@@ -378,7 +378,7 @@ fn thought(reasoning: &Reasoning) -> Content<'_> {
     }
 }
 
-fn tool_result<'a>(tool_use_id: Cow<'a, str>, told: ToldOutcome<'a>) -> Content<'a> {
+fn tool_result<'a>(tool_use_id: Cow<'a, str>, told: OutcomeView<'a>) -> Content<'a> {
     Content::ToolResult {
         tool_use_id,
         content: told.pieces.into_iter().map(content).collect(),

@@ -16,18 +16,18 @@ use crate::{
     draft::{Call, Content as Says, Draft, Message as Said, Step},
     policy::ContextPolicy,
     provider::{
-        Adapted, Adapter, Provider, RenderError,
+        AdaptedBody, Adapter, Provider, RenderError,
         json::{self, Fields, Raw},
         maker::{Vendor, family},
         media::{self, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         parameters::ToolChoice,
         reader::{
-            NOTHING_SAID, OPENING, Piece, Reader, Spoken, ToldOutcome, set_media_aside,
+            NOTHING_SAID, OPENING, OutcomeView, Piece, Reader, StepPiece, set_media_aside,
             system_message,
         },
         render_with,
-        table::{Cutting, Description, Reshaping, Thoughts},
+        table::{Description, ReasoningPlacement, ReshapeRules, UnitFields},
     },
 };
 
@@ -68,9 +68,9 @@ pub(super) static DESCRIPTION: Description = Description {
         ("tool_choice", "tool_choice"),
     ],
     temperature_max: 2.0,
-    thoughts: Thoughts::Anywhere,
+    thoughts: ReasoningPlacement::Anywhere,
     names_authors: false,
-    cutting: Cutting {
+    cutting: UnitFields {
         instructions: "systemInstruction",
         said: "contents",
         by_block: false,
@@ -78,7 +78,7 @@ pub(super) static DESCRIPTION: Description = Description {
     render: |draft, policy, cancellation| render_with(&Gemini, draft, policy, cancellation),
 };
 
-const RESHAPING: Reshaping = Reshaping {
+const RESHAPING: ReshapeRules = ReshapeRules {
     tool_names: Charset::GEMINI,
     call_ids: Charset::any(usize::MAX),
     takes,
@@ -155,7 +155,7 @@ impl Adapter for Gemini {
         draft: &'a Draft,
         policy: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Body<'a>>, RenderError> {
+    ) -> Result<AdaptedBody<Body<'a>>, RenderError> {
         let reader = Reader::new(Provider::Gemini, &RESHAPING, draft, policy, cancellation);
         let mut writer = Writer {
             needs_signature: family(reader.model()).starts_with("gemini-3"),
@@ -185,7 +185,7 @@ impl Adapter for Gemini {
             }),
             contents: writer.contents,
         };
-        Ok(Adapted {
+        Ok(AdaptedBody {
             body,
             units,
             warnings: writer.reader.warnings.into_vec(),
@@ -296,20 +296,20 @@ impl<'a> Writer<'a, '_> {
         let mut signature: Option<Cow<'a, str>> = None;
         for spoken in self.reader.step(step)? {
             let mut next = match spoken {
-                Spoken::Piece(piece) => part(piece),
-                Spoken::Refusal(text) => text_part(text.into()),
-                Spoken::Call(call) => {
+                StepPiece::Piece(piece) => part(piece),
+                StepPiece::Refusal(text) => text_part(text.into()),
+                StepPiece::Call(call) => {
                     let (call, response) = self.call(call, &mut aside)?;
                     responses.push(response);
                     call
                 }
-                Spoken::Reasoning(reasoning) if reasoning.text.trim().is_empty() => {
+                StepPiece::Reasoning(reasoning) if reasoning.text.trim().is_empty() => {
                     if signature.replace(signature_of(reasoning)).is_some() {
                         self.lost_signature();
                     }
                     continue;
                 }
-                Spoken::Reasoning(reasoning) => thought(reasoning),
+                StepPiece::Reasoning(reasoning) => thought(reasoning),
             };
             if let (false, Some(signature)) = (next.thought, signature.take()) {
                 next.thought_signature = Some(signature);
@@ -371,7 +371,7 @@ impl<'a> Writer<'a, '_> {
 }
 
 /// The outcome of a call, as an object.
-fn response<'a>(told: ToldOutcome<'a>) -> Raw<'a> {
+fn response<'a>(told: OutcomeView<'a>) -> Raw<'a> {
     let is_whole = told.pieces.len() == 1 && !told.is_error;
     let mut fields = Fields::default();
     match &told.value {

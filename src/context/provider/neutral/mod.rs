@@ -32,16 +32,16 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::{
-    Adapted, Adapter, Provider, RenderError,
+    AdaptedBody, Adapter, Provider, RenderError,
     json::{self, Fields, Raw},
     media, render_with,
-    table::{Cutting, Description, Thoughts},
+    table::{Description, ReasoningPlacement, UnitFields},
 };
 use crate::{
     cancellation::CancellationToken,
     draft::{
         Block as StepBlock, Call, Content, Draft, Fate, Item as DraftItem, Message, Outcome,
-        ResultOutcome, Section, Snapshot, Speaker, Step, full_result_ref,
+        ResultDigest, ResultOutcome, Section, Speaker, Step, full_result_ref,
     },
     policy::ContextPolicy,
     steps,
@@ -55,9 +55,9 @@ pub(super) static DESCRIPTION: Description = Description {
     // They are written unchanged.
     parameters: &[],
     temperature_max: f64::INFINITY,
-    thoughts: Thoughts::Anywhere,
+    thoughts: ReasoningPlacement::Anywhere,
     names_authors: true,
-    cutting: Cutting {
+    cutting: UnitFields {
         instructions: "instructions",
         said: "items",
         by_block: false,
@@ -131,14 +131,14 @@ pub struct Item<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shortened: bool,
     #[serde(flatten)]
-    pub content: Said<'a>,
+    pub content: ItemContent<'a>,
 }
 
 /// Content of an item.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[allow(missing_docs)]
-pub enum Said<'a> {
+pub enum ItemContent<'a> {
     Message {
         /// `system`, `developer` or `user`.
         role: &'static str,
@@ -173,7 +173,7 @@ pub enum Block<'a> {
         tool_name: &'a str,
         arguments: Raw<'a>,
         request: String,
-        outcome: Outcomes<'a>,
+        outcome: CallOutcome<'a>,
     },
 }
 
@@ -230,7 +230,7 @@ pub struct Reasoning<'a> {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[allow(missing_docs)]
-pub enum Outcomes<'a> {
+pub enum CallOutcome<'a> {
     Result {
         event: String,
         success: bool,
@@ -279,7 +279,7 @@ impl Adapter for Neutral {
         draft: &'a Draft,
         _: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Body<'a>>, RenderError> {
+    ) -> Result<AdaptedBody<Body<'a>>, RenderError> {
         let (mut instructions, mut instruction_items) = (Vec::new(), Vec::new());
         let (mut items, mut units) = (Vec::new(), Vec::new());
         for (at, item) in draft.items.iter().enumerate() {
@@ -307,7 +307,7 @@ impl Adapter for Neutral {
         }
         let parameters = draft.config.parameters.iter();
         let parameters = parameters.map(|(name, text)| (Cow::from(name), value(text)));
-        Ok(Adapted {
+        Ok(AdaptedBody {
             body: Body {
                 format: FORMAT,
                 model: &draft.config.model_id,
@@ -356,7 +356,7 @@ fn item_of(item: &DraftItem) -> Item<'_> {
         // The caller has removed these.
         Content::Instruction(text) => (
             "message",
-            Said::Message {
+            ItemContent::Message {
                 role: Role::System.as_str(),
                 author: "",
                 parts: vec![Part::Text { text }],
@@ -378,20 +378,20 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     }
 }
 
-fn message_of(message: &Message) -> Said<'_> {
+fn message_of(message: &Message) -> ItemContent<'_> {
     let role = match message.speaker {
         Speaker::System => Role::System,
         Speaker::Developer => Role::Developer,
         Speaker::User => Role::User,
     };
-    Said::Message {
+    ItemContent::Message {
         role: role.as_str(),
         author: &message.author,
         parts: message.parts.iter().map(part).collect(),
     }
 }
 
-fn step_of(step: &Step) -> Said<'_> {
+fn step_of(step: &Step) -> ItemContent<'_> {
     let blocks = step.blocks.iter().map(|block| match block {
         StepBlock::Part(one) => Block::Part(part(one)),
         StepBlock::Call(call) => Block::Call {
@@ -404,7 +404,7 @@ fn step_of(step: &Step) -> Said<'_> {
             outcome: outcome(call),
         },
     });
-    Said::Step {
+    ItemContent::Step {
         provider: &step.maker.provider,
         model: &step.maker.model,
         message_id: &step.message_id,
@@ -412,11 +412,11 @@ fn step_of(step: &Step) -> Said<'_> {
     }
 }
 
-fn outcome(call: &Call) -> Outcomes<'_> {
+fn outcome(call: &Call) -> CallOutcome<'_> {
     match &call.outcome {
         Outcome::Result(result) => result_of(result),
         Outcome::Snapshot(snapshot) => snapshot_of(call, snapshot),
-        Outcome::Missing { why, event, open } => Outcomes::Missing {
+        Outcome::Missing { why, event, open } => CallOutcome::Missing {
             why,
             event: event.map(full_result_ref),
             open: *open,
@@ -424,8 +424,8 @@ fn outcome(call: &Call) -> Outcomes<'_> {
     }
 }
 
-fn result_of(result: &ResultOutcome) -> Outcomes<'_> {
-    Outcomes::Result {
+fn result_of(result: &ResultOutcome) -> CallOutcome<'_> {
+    CallOutcome::Result {
         event: full_result_ref(result.event),
         success: result.success,
         error_message: &result.error_message,
@@ -435,8 +435,8 @@ fn result_of(result: &ResultOutcome) -> Outcomes<'_> {
     }
 }
 
-fn snapshot_of<'a>(call: &'a Call, snapshot: &'a Snapshot) -> Outcomes<'a> {
-    Outcomes::Snapshot {
+fn snapshot_of<'a>(call: &'a Call, snapshot: &'a ResultDigest) -> CallOutcome<'a> {
+    CallOutcome::Snapshot {
         tool_name: &call.tool,
         arguments: value(call.arguments.as_str()),
         result_summary: &snapshot.summary,

@@ -15,14 +15,14 @@ use crate::{
     draft::{Content, Draft, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
-        Adapted, Adapter, Provider, RenderError,
+        AdaptedBody, Adapter, Provider, RenderError,
         media::{IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         openai_responses,
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, Piece, Reader, Spoken, set_media_aside},
+        reader::{NOTHING_SAID, Piece, Reader, StepPiece, set_media_aside},
         render_with,
-        table::{Cutting, Description, Reshaping, Thoughts},
+        table::{Description, ReasoningPlacement, ReshapeRules, UnitFields},
     },
 };
 
@@ -55,9 +55,9 @@ pub(super) static DESCRIPTION: Description = Description {
         ("tool_choice", "tool_choice"),
     ],
     temperature_max: 2.0,
-    thoughts: Thoughts::Nowhere,
+    thoughts: ReasoningPlacement::Nowhere,
     names_authors: true,
-    cutting: Cutting {
+    cutting: UnitFields {
         instructions: "",
         said: "messages",
         by_block: false,
@@ -65,7 +65,7 @@ pub(super) static DESCRIPTION: Description = Description {
     render: |draft, policy, cancellation| render_with(&OpenAiChat, draft, policy, cancellation),
 };
 
-const RESHAPING: Reshaping = Reshaping {
+const RESHAPING: ReshapeRules = ReshapeRules {
     tool_names: Charset::WORD,
     call_ids: Charset::any(40),
     takes,
@@ -114,7 +114,7 @@ impl Adapter for OpenAiChat {
         draft: &'a Draft,
         policy: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Body<'a>>, RenderError> {
+    ) -> Result<AdaptedBody<Body<'a>>, RenderError> {
         let mut writer = Writer {
             reader: Reader::new(
                 Provider::OpenAiChat,
@@ -138,7 +138,7 @@ impl Adapter for OpenAiChat {
             tools,
             messages: writer.messages,
         };
-        Ok(Adapted {
+        Ok(AdaptedBody {
             body,
             units: writer.units,
             warnings: writer.reader.warnings.into_vec(),
@@ -240,10 +240,10 @@ impl<'a> Writer<'a, '_> {
         let (mut texts, mut refusals, mut calls) = (Vec::new(), Vec::new(), Vec::new());
         for spoken in self.reader.step(step)? {
             match spoken {
-                Spoken::Piece(piece) => texts.push(piece),
-                Spoken::Refusal(text) => refusals.push(Piece::Text(text.into())),
-                Spoken::Call(call) => calls.push(call),
-                Spoken::Reasoning(_) => {
+                StepPiece::Piece(piece) => texts.push(piece),
+                StepPiece::Refusal(text) => refusals.push(Piece::Text(text.into())),
+                StepPiece::Call(call) => calls.push(call),
+                StepPiece::Reasoning(_) => {
                     let why = "reasoning was left out: Chat Completions has no place for it";
                     self.reader.warnings.add(why);
                 }

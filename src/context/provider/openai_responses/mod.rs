@@ -23,15 +23,15 @@ use crate::{
     draft::{Block, Call, Content, Draft, Item as DraftItem, Message as Said, Speaker, Step},
     policy::ContextPolicy,
     provider::{
-        Adapted, Adapter, Provider, RenderError,
+        AdaptedBody, Adapter, Provider, RenderError,
         maker::{Vendor, family},
         media::{self, IMAGES, MediaPlace, Medium, MediumKind, MediumSource},
         names::Charset,
         openai_chat::{detail, file_name},
         parameters::ToolChoice,
-        reader::{NOTHING_SAID, Piece, Reader, Spoken},
+        reader::{NOTHING_SAID, Piece, Reader, StepPiece},
         render_with,
-        table::{Cutting, Description, Reshaping, Thoughts},
+        table::{Description, ReasoningPlacement, ReshapeRules, UnitFields},
     },
     steps,
 };
@@ -71,9 +71,9 @@ pub(super) static DESCRIPTION: Description = Description {
         ("tool_choice", "tool_choice"),
     ],
     temperature_max: 2.0,
-    thoughts: Thoughts::BeforeItsItem,
+    thoughts: ReasoningPlacement::BeforeItsItem,
     names_authors: false,
-    cutting: Cutting {
+    cutting: UnitFields {
         instructions: "instructions",
         said: "input",
         by_block: false,
@@ -83,7 +83,7 @@ pub(super) static DESCRIPTION: Description = Description {
     },
 };
 
-const RESHAPING: Reshaping = Reshaping {
+const RESHAPING: ReshapeRules = ReshapeRules {
     tool_names: Charset::WORD,
     call_ids: Charset::any(64),
     takes,
@@ -121,7 +121,7 @@ impl Adapter for OpenAiResponses {
         draft: &'a Draft,
         policy: &ContextPolicy,
         cancellation: &CancellationToken,
-    ) -> Result<Adapted<Body<'a>>, RenderError> {
+    ) -> Result<AdaptedBody<Body<'a>>, RenderError> {
         let mut writer = Writer {
             reader: Reader::new(
                 Provider::OpenAiResponses,
@@ -161,7 +161,7 @@ impl Adapter for OpenAiResponses {
             instructions,
             input: writer.input,
         };
-        Ok(Adapted {
+        Ok(AdaptedBody {
             body,
             units: writer.units,
             warnings: writer.reader.warnings.into_vec(),
@@ -276,7 +276,7 @@ impl<'a> Writer<'a, '_> {
         self.own_message_id = the_message_id(step, &all_spoken);
         for spoken in all_spoken {
             match spoken {
-                Spoken::Piece(piece) => {
+                StepPiece::Piece(piece) => {
                     self.before(at, &mut thoughts, said.is_empty());
                     if let Piece::Text(text) = piece {
                         said.push(OutputPart::OutputText {
@@ -285,15 +285,15 @@ impl<'a> Writer<'a, '_> {
                         });
                     }
                 }
-                Spoken::Refusal(refusal) => {
+                StepPiece::Refusal(refusal) => {
                     self.before(at, &mut thoughts, said.is_empty());
                     said.push(OutputPart::Refusal { refusal });
                 }
-                Spoken::Reasoning(thought) => {
+                StepPiece::Reasoning(thought) => {
                     self.say(at, item, step, &mut said);
                     thoughts.push(thought);
                 }
-                Spoken::Call(call) => {
+                StepPiece::Call(call) => {
                     self.say(at, item, step, &mut said);
                     self.before(at, &mut thoughts, true);
                     outputs.push(self.call(at, call)?);
@@ -453,20 +453,20 @@ impl<'a> Writer<'a, '_> {
 }
 
 /// Whether all reasoning of a step is sent.
-fn is_whole(step: &Step, spoken: &[Spoken<'_>]) -> bool {
+fn is_whole(step: &Step, spoken: &[StepPiece<'_>]) -> bool {
     let is_thought = |block: &&Block| match block {
         Block::Part(part) => matches!(&**part, ContentPart::Reasoning(_)),
         Block::Call(_) => false,
     };
     let had = step.blocks.iter().filter(is_thought).count();
-    let has = |one: &&Spoken<'_>| matches!(one, Spoken::Reasoning(_));
+    let has = |one: &&StepPiece<'_>| matches!(one, StepPiece::Reasoning(_));
     spoken.iter().filter(has).count() == had
 }
 
 /// The id that OpenAI assigned to the step's message, if there is only one. With several, it is
 /// unknown which one has it.
-fn the_message_id<'a>(step: &'a Step, spoken: &[Spoken<'_>]) -> Option<&'a str> {
-    let says = |one: &Spoken<'_>| matches!(one, Spoken::Piece(_) | Spoken::Refusal(_));
+fn the_message_id<'a>(step: &'a Step, spoken: &[StepPiece<'_>]) -> Option<&'a str> {
+    let says = |one: &StepPiece<'_>| matches!(one, StepPiece::Piece(_) | StepPiece::Refusal(_));
     let messages = spoken.chunk_by(|one, next| says(one) == says(next));
     let is_one = messages.filter(|run| says(&run[0])).count() == 1;
     let id = step.message_id.as_str();

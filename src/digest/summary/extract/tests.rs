@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::summary::text::is_hidden;
-use treering_context::samples::{Spoken, window};
+use treering_context::samples::{SampleEvent, window};
 use treering_domain::{Compacted, CompactionTrigger, EventBody, RawEncoding, RawMessage, Revision};
 
-fn extract(spoken: &[Spoken], max_chars: usize) -> String {
+fn extract(spoken: &[SampleEvent], max_chars: usize) -> String {
     compaction_extract(&window(spoken).1, None, max_chars)
 }
 
@@ -15,18 +15,18 @@ fn extract(spoken: &[Spoken], max_chars: usize) -> String {
 fn extract_lists_task_changes_failures_and_open_work() {
     let text = extract(
         &[
-            Spoken::User("Change the title of content/home.md, please.\nKeep the footer."),
-            Spoken::Assistant("I look first. It fails because the page moved."),
-            Spoken::Call("a", "Write", r#"{"file_path":"content/home.md"}"#),
-            Spoken::Result("a", "File created successfully"),
-            Spoken::Call("b", "Bash", r#"{"command":"npm test"}"#),
-            Spoken::Result("b", "ok\n12 passing"),
-            Spoken::Call("c", "Bash", r#"{"command":"npm run lint"}"#),
-            Spoken::Failure("c", "error: trailing space in home.md:3"),
-            Spoken::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
-            Spoken::User("Not \"Welcome\": \"Home\"."),
-            Spoken::Call("d", "Bash", r#"{"command":"rm content/old.md"}"#),
-            Spoken::Result("d", ""),
+            SampleEvent::User("Change the title of content/home.md, please.\nKeep the footer."),
+            SampleEvent::Assistant("I look first. It fails because the page moved."),
+            SampleEvent::Call("a", "Write", r#"{"file_path":"content/home.md"}"#),
+            SampleEvent::Result("a", "File created successfully"),
+            SampleEvent::Call("b", "Bash", r#"{"command":"npm test"}"#),
+            SampleEvent::Result("b", "ok\n12 passing"),
+            SampleEvent::Call("c", "Bash", r#"{"command":"npm run lint"}"#),
+            SampleEvent::Failure("c", "error: trailing space in home.md:3"),
+            SampleEvent::Assistant("The title is \"Welcome\" now.\n\n- [x] title\n- [ ] footer"),
+            SampleEvent::User("Not \"Welcome\": \"Home\"."),
+            SampleEvent::Call("d", "Bash", r#"{"command":"rm content/old.md"}"#),
+            SampleEvent::Result("d", ""),
         ],
         4_000,
     );
@@ -60,12 +60,15 @@ fn extract_lists_task_changes_failures_and_open_work() {
 #[test]
 fn extract_keeps_first_last_and_short_requests() {
     let long = format!("{} the end of it", "word ".repeat(4_000));
-    let mut spoken = vec![Spoken::User("Paint it blue"), Spoken::Assistant("Done.")];
+    let mut spoken = vec![
+        SampleEvent::User("Paint it blue"),
+        SampleEvent::Assistant("Done."),
+    ];
     let asked: Vec<String> = (1..=30).map(|n| format!("request {n}")).collect();
     for asked in &asked {
-        spoken.extend([Spoken::User(asked), Spoken::Assistant("done")]);
+        spoken.extend([SampleEvent::User(asked), SampleEvent::Assistant("done")]);
     }
-    spoken.push(Spoken::User(&long));
+    spoken.push(SampleEvent::User(&long));
     let text = extract(&spoken, 6_000);
     for n in [1, 15, 30] {
         assert!(text.contains(&format!("- request {n}\n")), "{n}: {text}");
@@ -84,14 +87,14 @@ fn extract_omits_fixed_and_refused_failures() {
                    proceed, the user said:\nuse the other file";
     let text = extract(
         &[
-            Spoken::User("Go"),
-            Spoken::Call("a", "Bash", r#"{"command":"cargo test"}"#),
-            Spoken::Failure("a", "error: it is broken"),
-            Spoken::Call("b", "Bash", r#"{"command":"cargo test 2>&1 | tail -3"}"#),
-            Spoken::Result("b", "test result: ok. 3 passed"),
-            Spoken::Call("c", "Write", r#"{"file_path":"a.rs"}"#),
-            Spoken::Failure("c", refused),
-            Spoken::Assistant("Done."),
+            SampleEvent::User("Go"),
+            SampleEvent::Call("a", "Bash", r#"{"command":"cargo test"}"#),
+            SampleEvent::Failure("a", "error: it is broken"),
+            SampleEvent::Call("b", "Bash", r#"{"command":"cargo test 2>&1 | tail -3"}"#),
+            SampleEvent::Result("b", "test result: ok. 3 passed"),
+            SampleEvent::Call("c", "Write", r#"{"file_path":"a.rs"}"#),
+            SampleEvent::Failure("c", refused),
+            SampleEvent::Assistant("Done."),
         ],
         4_000,
     );
@@ -108,27 +111,27 @@ fn extract_omits_fixed_and_refused_failures() {
 fn extract_omits_failures_fixed_in_another_way() {
     let text = extract(
         &[
-            Spoken::User("Go"),
-            Spoken::Call("a", "Bash", r#"{"command":"git merge origin/main"}"#),
-            Spoken::Failure("a", "CONFLICT (content): a.go"),
-            Spoken::Call("b", "Bash", r#"{"command":"git commit -m merged"}"#),
-            Spoken::Result("b", "[main 1] merged"),
-            Spoken::Call("c", "Bash", r#"{"command":"mise run test:integration"}"#),
-            Spoken::Failure("c", "--- FAIL: TestShadow"),
-            Spoken::Call("d", "Bash", r#"{"command":"mise run test:ci"}"#),
-            Spoken::Result("d", "ok"),
-            Spoken::Call("e", "Edit", r#"{"file_path":"a.go","old_string":"x"}"#),
-            Spoken::Failure("e", "String to replace not found in file."),
-            Spoken::Call("f", "Write", r#"{"file_path":"a.go","content":"x"}"#),
-            Spoken::Result("f", "File created successfully"),
-            Spoken::Call("g", "Grepper", "{}"),
-            Spoken::Failure(
+            SampleEvent::User("Go"),
+            SampleEvent::Call("a", "Bash", r#"{"command":"git merge origin/main"}"#),
+            SampleEvent::Failure("a", "CONFLICT (content): a.go"),
+            SampleEvent::Call("b", "Bash", r#"{"command":"git commit -m merged"}"#),
+            SampleEvent::Result("b", "[main 1] merged"),
+            SampleEvent::Call("c", "Bash", r#"{"command":"mise run test:integration"}"#),
+            SampleEvent::Failure("c", "--- FAIL: TestShadow"),
+            SampleEvent::Call("d", "Bash", r#"{"command":"mise run test:ci"}"#),
+            SampleEvent::Result("d", "ok"),
+            SampleEvent::Call("e", "Edit", r#"{"file_path":"a.go","old_string":"x"}"#),
+            SampleEvent::Failure("e", "String to replace not found in file."),
+            SampleEvent::Call("f", "Write", r#"{"file_path":"a.go","content":"x"}"#),
+            SampleEvent::Result("f", "File created successfully"),
+            SampleEvent::Call("g", "Grepper", "{}"),
+            SampleEvent::Failure(
                 "g",
                 "<tool_use_error>Sibling tool call errored</tool_use_error>",
             ),
-            Spoken::Call("h", "Bash", r#"{"command":"mise run lint"}"#),
-            Spoken::Failure("h", "error: unused"),
-            Spoken::Assistant("Done."),
+            SampleEvent::Call("h", "Bash", r#"{"command":"mise run lint"}"#),
+            SampleEvent::Failure("h", "error: unused"),
+            SampleEvent::Assistant("Done."),
         ],
         4_000,
     );
@@ -145,10 +148,13 @@ fn extract_omits_failures_fixed_in_another_way() {
 #[test]
 fn extract_keeps_the_content_of_an_earlier_summary() {
     let first = extract(
-        &[Spoken::User("Paint it"), Spoken::Assistant("Blue it is.")],
+        &[
+            SampleEvent::User("Paint it"),
+            SampleEvent::Assistant("Blue it is."),
+        ],
         2_000,
     );
-    let (_, events) = window(&[Spoken::User("Darker"), Spoken::Assistant("Navy.")]);
+    let (_, events) = window(&[SampleEvent::User("Darker"), SampleEvent::Assistant("Navy.")]);
     let second = compaction_extract(&events, Some(&first), 2_000);
     assert_eq!(second.matches(CONTINUATION).count(), 1);
     for said in ["Paint it", "Blue it is.", "Darker", "Navy."] {
@@ -161,7 +167,10 @@ fn extract_keeps_the_content_of_an_earlier_summary() {
             .map(|n| format!("{n}. fact number {n}\n"))
             .collect::<String>()
     );
-    let text = extract(&[Spoken::User(&imported), Spoken::User("Go on")], 6_000);
+    let text = extract(
+        &[SampleEvent::User(&imported), SampleEvent::User("Go on")],
+        6_000,
+    );
     assert!(text.contains(imported.trim()), "{text}");
     // The summary has the first request. A later answer `1` to a menu was called the task.
     assert!(text.contains("refused, in order:\n- Go on"), "{text}");
@@ -185,12 +194,12 @@ fn extract_quotes_the_user_verbatim() {
                  list\") 🤷🏻\u{200d}♂️";
     let text = extract(
         &[
-            Spoken::User(asked),
-            Spoken::Call("a", "LSP", "{}"),
-            Spoken::Result("a", "ok"),
-            Spoken::Call("b", "Task", r#"{"description":"look"}"#),
-            Spoken::Result("b", "found"),
-            Spoken::Assistant("I used `Bash` and the Task tool."),
+            SampleEvent::User(asked),
+            SampleEvent::Call("a", "LSP", "{}"),
+            SampleEvent::Result("a", "ok"),
+            SampleEvent::Call("b", "Task", r#"{"description":"look"}"#),
+            SampleEvent::Result("b", "found"),
+            SampleEvent::Assistant("I used `Bash` and the Task tool."),
         ],
         4_000,
     );
@@ -211,14 +220,14 @@ fn extract_lists_calls_that_touch_no_files() {
         r#"{"reservation_id":"OBUT9V","cabin":"business","payment_id":"credit_card_9879898"}"#;
     let text = extract(
         &[
-            Spoken::User("Change my flight back."),
-            Spoken::Call("a", "get_reservation_details", get),
-            Spoken::Result("a", r#"{"reservation_id":"OBUT9V","cabin":"economy"}"#),
-            Spoken::Call("b", "update_reservation_flights", first),
-            Spoken::Result("b", "Error: gift card balance is not enough"),
-            Spoken::Call("c", "update_reservation_flights", last),
-            Spoken::Result("c", r#"{"reservation_id":"OBUT9V","status":"changed"}"#),
-            Spoken::Assistant("It is changed."),
+            SampleEvent::User("Change my flight back."),
+            SampleEvent::Call("a", "get_reservation_details", get),
+            SampleEvent::Result("a", r#"{"reservation_id":"OBUT9V","cabin":"economy"}"#),
+            SampleEvent::Call("b", "update_reservation_flights", first),
+            SampleEvent::Result("b", "Error: gift card balance is not enough"),
+            SampleEvent::Call("c", "update_reservation_flights", last),
+            SampleEvent::Result("c", r#"{"reservation_id":"OBUT9V","status":"changed"}"#),
+            SampleEvent::Assistant("It is changed."),
         ],
         4_000,
     );
@@ -239,16 +248,16 @@ fn extract_quotes_answers_to_questions() {
     let questions = r#"{"questions":[{"question":"Which method?","header":"m"}]}"#;
     let text = extract(
         &[
-            Spoken::User("Release it"),
-            Spoken::Call("a", "AskUserQuestion", questions),
-            Spoken::Result(
+            SampleEvent::User("Release it"),
+            SampleEvent::Call("a", "AskUserQuestion", questions),
+            SampleEvent::Result(
                 "a",
                 "User has answered your questions: \"Which method?\"=\"Pre-built\". You can \
                  now continue with the user's answers in mind.",
             ),
-            Spoken::Call("b", "Skill", r#"{"skill":"superpowers:brainstorming"}"#),
-            Spoken::Result("b", "Launching skill: superpowers:brainstorming"),
-            Spoken::Assistant("Done."),
+            SampleEvent::Call("b", "Skill", r#"{"skill":"superpowers:brainstorming"}"#),
+            SampleEvent::Result("b", "Launching skill: superpowers:brainstorming"),
+            SampleEvent::Assistant("Done."),
         ],
         4_000,
     );
@@ -266,10 +275,10 @@ fn extract_quotes_answers_to_questions() {
 #[test]
 fn extract_does_not_list_skill_texts_as_requests() {
     let (_, mut events) = window(&[
-        Spoken::User("Mend it"),
-        Spoken::Assistant("I use a skill."),
-        Spoken::User("Base directory for this skill: /plugins/brainstorming"),
-        Spoken::Assistant("Done."),
+        SampleEvent::User("Mend it"),
+        SampleEvent::Assistant("I use a skill."),
+        SampleEvent::User("Base directory for this skill: /plugins/brainstorming"),
+        SampleEvent::Assistant("Done."),
     ]);
     let mut event = WindowEvent::clone(&events[2]);
     if let EventBody::MessageAppended(message) = &mut event.body {
@@ -294,10 +303,10 @@ fn extract_gives_unused_room_to_cut_requests() {
     let plan = format!("Implement the plan: {}the end", "word ".repeat(900));
     let first = format!("Look: {}so", "note ".repeat(900));
     let spoken = [
-        Spoken::User(&first),
-        Spoken::Assistant("Here it is."),
-        Spoken::User(&plan),
-        Spoken::Assistant("Done."),
+        SampleEvent::User(&first),
+        SampleEvent::Assistant("Here it is."),
+        SampleEvent::User(&plan),
+        SampleEvent::Assistant("Done."),
     ];
     let text = extract(&spoken, 20_000);
     assert!(
@@ -312,25 +321,25 @@ fn extract_gives_unused_room_to_cut_requests() {
 fn extract_lists_a_repeated_command_once() {
     let text = extract(
         &[
-            Spoken::User("Format it"),
-            Spoken::Call(
+            SampleEvent::User("Format it"),
+            SampleEvent::Call(
                 "a",
                 "Bash",
                 r#"{"command":"mise run lint 2>&1 | head -100"}"#,
             ),
-            Spoken::Result("a", "0 issues."),
-            Spoken::Call(
+            SampleEvent::Result("a", "0 issues."),
+            SampleEvent::Call(
                 "b",
                 "Bash",
                 r#"{"command":"mise run fmt && mise run lint"}"#,
             ),
-            Spoken::Result("b", "0 issues."),
-            Spoken::Call("c", "Bash", r#"{"command":"gh api repos/x"}"#),
-            Spoken::Result(
+            SampleEvent::Result("b", "0 issues."),
+            SampleEvent::Call("c", "Bash", r#"{"command":"gh api repos/x"}"#),
+            SampleEvent::Result(
                 "c",
                 r#"{"url":"https://example.org/1","id":1,"user":{"a":1}}"#,
             ),
-            Spoken::Assistant("Done."),
+            SampleEvent::Assistant("Done."),
         ],
         4_000,
     );
@@ -343,16 +352,16 @@ fn extract_lists_a_repeated_command_once() {
 fn extract_keeps_statements_in_order_without_plans() {
     let text = extract(
         &[
-            Spoken::User("Why is it slow?"),
-            Spoken::Assistant("It turns out that the hook runs twice."),
-            Spoken::Call("a", "Bash", r#"{"command":"make x"}"#),
-            Spoken::Result("a", "ok"),
-            Spoken::Assistant("No, let me add a test for the other case instead."),
-            Spoken::Call("b", "Bash", r#"{"command":"make y"}"#),
-            Spoken::Result("b", r#"{"url":"https://example.org/1","id":1}"#),
-            Spoken::Assistant("The hook runs once now."),
-            Spoken::User("And the tests?"),
-            Spoken::Assistant("All of them pass."),
+            SampleEvent::User("Why is it slow?"),
+            SampleEvent::Assistant("It turns out that the hook runs twice."),
+            SampleEvent::Call("a", "Bash", r#"{"command":"make x"}"#),
+            SampleEvent::Result("a", "ok"),
+            SampleEvent::Assistant("No, let me add a test for the other case instead."),
+            SampleEvent::Call("b", "Bash", r#"{"command":"make y"}"#),
+            SampleEvent::Result("b", r#"{"url":"https://example.org/1","id":1}"#),
+            SampleEvent::Assistant("The hook runs once now."),
+            SampleEvent::User("And the tests?"),
+            SampleEvent::Assistant("All of them pass."),
         ],
         4_000,
     );
@@ -373,16 +382,16 @@ proptest! {
         ),
         max in 1_usize..900,
     ) {
-        let spoken: Vec<Spoken> = said
+        let spoken: Vec<SampleEvent> = said
             .iter()
             .enumerate()
             .map(|(n, text)| match n % 6 {
-                0 => Spoken::User(text),
-                1 => Spoken::Call("c", "Bash", r#"{"command":"make x"}"#),
-                2 => Spoken::Result("c", text),
-                3 => Spoken::Call("d", "send_it", r#"{"to":"a"}"#),
-                4 => Spoken::Result("d", text),
-                _ => Spoken::Assistant(text),
+                0 => SampleEvent::User(text),
+                1 => SampleEvent::Call("c", "Bash", r#"{"command":"make x"}"#),
+                2 => SampleEvent::Result("c", text),
+                3 => SampleEvent::Call("d", "send_it", r#"{"to":"a"}"#),
+                4 => SampleEvent::Result("d", text),
+                _ => SampleEvent::Assistant(text),
             })
             .collect();
         let text = extract(&spoken, max);
@@ -399,11 +408,11 @@ proptest! {
 #[test]
 fn extract_marks_tasks_of_an_earlier_summary_as_past() {
     let (_, mut events) = window(&[
-        Spoken::User("Mend the parser."),
-        Spoken::Assistant("I look at it."),
-        Spoken::Noted,
-        Spoken::User("Now the tests, please."),
-        Spoken::Assistant("They pass."),
+        SampleEvent::User("Mend the parser."),
+        SampleEvent::Assistant("I look at it."),
+        SampleEvent::Noted,
+        SampleEvent::User("Now the tests, please."),
+        SampleEvent::Assistant("They pass."),
     ]);
     let earlier = "Summary:\n7. Pending Tasks:\n   - mend the parser\n\nPlease continue from \
                    where we left it off without asking the user any further questions.";
@@ -431,16 +440,16 @@ fn extract_marks_tasks_of_an_earlier_summary_as_past() {
 fn extract_separates_decisions_from_announcements() {
     let text = extract(
         &[
-            Spoken::User("Why does it fail?"),
-            Spoken::Assistant(
+            SampleEvent::User("Why does it fail?"),
+            SampleEvent::Assistant(
                 "The hook runs twice on each commit. The fix is to look at its lock.",
             ),
-            Spoken::Assistant("Now implementing the fix."),
-            Spoken::Assistant("Let me try a different approach:"),
-            Spoken::User("wow, it works"),
-            Spoken::Assistant("It holds now: one lock for both hooks, as in #10."),
-            Spoken::User("See #10 and the other one."),
-            Spoken::Assistant(
+            SampleEvent::Assistant("Now implementing the fix."),
+            SampleEvent::Assistant("Let me try a different approach:"),
+            SampleEvent::User("wow, it works"),
+            SampleEvent::Assistant("It holds now: one lock for both hooks, as in #10."),
+            SampleEvent::User("See #10 and the other one."),
+            SampleEvent::Assistant(
                 "I could keep both hooks, or drop the older one.\n\nWhat do you think?",
             ),
         ],

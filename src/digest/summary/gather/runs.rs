@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::text_of;
 use crate::{
-    knowledge::touch,
+    knowledge::file_effects,
     summary::{
         result::result_summary,
         shape::members,
@@ -40,7 +40,7 @@ pub(super) fn note_run(
 /// and the file.
 pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<String> {
     if let Some(line) = line {
-        let mut programs = touch::programs(line);
+        let mut programs = file_effects::programs(line);
         programs.retain(|program| !is_quiet(program));
         return programs;
     }
@@ -50,7 +50,7 @@ pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<Strin
         .find_map(|key| arguments.get(*key)?.as_str());
     match file {
         // Any later write of the file fixes a failed edit.
-        Some(file) if touch::is_of_files(&call.tool) && !touch::only_looks(call) => {
+        Some(file) if file_effects::is_of_files(&call.tool) && !file_effects::only_looks(call) => {
             vec![format!("file {file}")]
         }
         file => vec![format!("{} {}", call.tool, file.unwrap_or_default())],

@@ -6,7 +6,7 @@ use super::{ContextError, invalid};
 use crate::{
     Engine, Inner,
     error::ReadError,
-    query::{BranchAddress, NamedEvent, ReadQuery, Source},
+    query::{BranchAddress, EventSource, NamedEvent, ReadQuery},
 };
 use treering_domain::{BranchState, ConversationId, EventBody, EventRef, Namespace, Revision};
 
@@ -58,7 +58,7 @@ impl Engine {
             }),
             None => None,
         };
-        let source = Source::Branch {
+        let source = EventSource::Branch {
             conversation: segment.conversation.id,
             branch: Some(segment.name.clone()),
         };

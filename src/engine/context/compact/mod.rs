@@ -6,7 +6,7 @@ mod warnings;
 
 use self::tokens::WindowTokens;
 pub(crate) use self::warnings::compactions_of;
-use super::{BuildQuery, ContextError, build::Assembled, recorded::RecordedBatch};
+use super::{BuildQuery, ContextError, build::AssembledDraft, recorded::RecordedBatch};
 use crate::{Engine, Inner, error::AppendError, query::BranchAddress};
 use treering_context::{
     compaction::{self, PlannedCompaction, threshold_tokens},
@@ -16,8 +16,8 @@ use treering_context::{
     window::WindowInput,
 };
 use treering_domain::{
-    AppendCommand, Appended, BranchName, Compacted, CompactionTrigger, ConversationId, EventBody,
-    Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
+    AppendCommand, AppendedEvent, BranchName, Compacted, CompactionTrigger, ConversationId,
+    EventBody, Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
 };
 
 /// A query for a compaction plan.
@@ -130,7 +130,7 @@ impl CompactCommand {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompactOutcome {
     /// The appended event.
-    pub event: Appended,
+    pub event: AppendedEvent,
     /// The idempotency key was already known: this call appended nothing.
     pub repeated_key: bool,
     /// The last revision before the cut.
@@ -177,13 +177,13 @@ impl Engine {
     /// cut is not the end of a turn or the head is not the expected one.
     pub async fn compact(&self, command: CompactCommand) -> Result<CompactOutcome, ContextError> {
         let inner = &self.inner;
-        if let Some(outcome) = inner.compacted_before(&command).await? {
+        if let Some(outcome) = inner.find_repeated(&command).await? {
             return Ok(outcome);
         }
         match self.compact_now(&command).await {
             // A concurrent call with the same key may have won: then nothing was left to plan, or
             // the append came too late.
-            Err(error) => match inner.compacted_before(&command).await? {
+            Err(error) => match inner.find_repeated(&command).await? {
                 Some(outcome) => Ok(outcome),
                 None => Err(error),
             },
@@ -216,7 +216,7 @@ impl Engine {
 }
 
 /// A plan with its inputs.
-struct Planned {
+struct PlanContext {
     window: WindowInput,
     plan: PlannedCompaction,
     tokens: WindowTokens,
@@ -231,7 +231,7 @@ impl Engine {
         &self,
         query: &PlanQuery,
         cut: Option<Revision>,
-    ) -> Result<Planned, ContextError> {
+    ) -> Result<PlanContext, ContextError> {
         let build = BuildQuery {
             model: query.model.clone(),
             policy: query.policy.clone(),
@@ -239,13 +239,13 @@ impl Engine {
         };
         let keep_turns = query.keep_turns;
         let plan = move |engine: Self, build: BuildQuery| async move {
-            let Assembled {
+            let AssembledDraft {
                 window,
                 policy,
                 draft,
                 tally,
                 ..
-            } = engine.assembled(&build).await?;
+            } = engine.assemble_draft(&build).await?;
             let keep = keep_turns.unwrap_or(policy.compaction.keep_turns);
             let bounded = within_budget(&policy);
             let plan = match cut {
@@ -253,7 +253,7 @@ impl Engine {
                 None => compaction::plan(&window, keep, &bounded),
             };
             let end = plan.cut.as_ref().map_or(0, |cut| cut.end);
-            Ok(Planned {
+            Ok(PlanContext {
                 tokens: WindowTokens::of(&window, &draft, end),
                 threshold_tokens: threshold_tokens(&policy),
                 tally,
@@ -267,7 +267,7 @@ impl Engine {
 
 impl Inner {
     /// Returns the compaction that this key was used for.
-    async fn compacted_before(
+    async fn find_repeated(
         &self,
         command: &CompactCommand,
     ) -> Result<Option<CompactOutcome>, ContextError> {
@@ -310,7 +310,7 @@ impl Inner {
     }
 }
 
-impl Planned {
+impl PlanContext {
     fn into_plan(self) -> CompactionPlan {
         let cut = self.plan.cut.as_ref();
         let tokens_before = self.tokens.before;

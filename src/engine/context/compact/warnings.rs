@@ -9,8 +9,8 @@ use crate::{
 };
 use treering_context::names::tool_names_in;
 use treering_domain::{
-    AppendOutcome, Appended, BranchId, BranchState, Compacted, CompactionTrigger, ConversationKey,
-    EventBody, Namespace, NewEvent, Revision, with_causes,
+    AppendOutcome, AppendedEvent, BranchId, BranchState, Compacted, CompactionTrigger,
+    ConversationKey, EventBody, Namespace, NewEvent, Revision, with_causes,
 };
 use treering_proto::body::EncodedBody;
 
@@ -46,7 +46,7 @@ impl Inner {
     pub(super) async fn compaction_warning(
         &self,
         namespace: &Namespace,
-        event: &Appended,
+        event: &AppendedEvent,
         compacted: &Compacted,
     ) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -81,7 +81,7 @@ impl Inner {
     async fn tools_before(
         &self,
         namespace: &Namespace,
-        event: &Appended,
+        event: &AppendedEvent,
     ) -> Result<BTreeSet<String>, ReadError> {
         let before = self
             .branch_before(
@@ -117,9 +117,10 @@ impl Inner {
         let first = first_own(branch);
         let mut last = Revision(revision.0.saturating_sub(1));
         while first <= last {
-            let page = history
-                .views
-                .entries(conversation, first, last, ENTRIES_PAGE, true)?;
+            let page =
+                history
+                    .projections
+                    .entries(conversation, first, last, ENTRIES_PAGE, true)?;
             if let Some(own) = page.iter().find(|entry| entry.branch == branch) {
                 let past = history
                     .branch_at(conversation, branch, own.revision)

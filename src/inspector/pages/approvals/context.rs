@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use crate::visit::Visit;
+use crate::request_context::RequestContext;
 use treering_client::read;
 use treering_present::text::parts_text;
 use treering_proto::pb::{self, event::Body};
@@ -34,18 +34,21 @@ pub(crate) struct CallContext {
 
 impl CallContext {
     /// Returns the context of the call at a place.
-    pub(crate) async fn of(visit: &Visit, place: &CallPlace) -> Self {
-        let (title, question) = tokio::join!(title(visit, &place.0), question(visit, place));
+    pub(crate) async fn of(request_context: &RequestContext, place: &CallPlace) -> Self {
+        let (title, question) = tokio::join!(
+            title(request_context, &place.0),
+            question(request_context, place)
+        );
         Self { title, question }
     }
 }
 
-async fn title(visit: &Visit, id: &str) -> String {
+async fn title(request_context: &RequestContext, id: &str) -> String {
     let request = pb::GetConversationRequest {
         conversation_id: id.to_owned(),
         ..Default::default()
     };
-    let answer = visit.store.conversations().get(request).await;
+    let answer = request_context.store.conversations().get(request).await;
     let summary = answer.ok().and_then(|answer| answer.into_inner().summary);
     let summary = summary.unwrap_or_default();
     match summary.title.trim() {
@@ -54,15 +57,18 @@ async fn title(visit: &Visit, id: &str) -> String {
     }
 }
 
-async fn question(visit: &Visit, place: &CallPlace) -> String {
-    match just_before(visit, place).await {
+async fn question(request_context: &RequestContext, place: &CallPlace) -> String {
+    match just_before(request_context, place).await {
         Some(question) => question,
-        None => searched(visit, place).await.unwrap_or_default(),
+        None => searched(request_context, place).await.unwrap_or_default(),
     }
 }
 
 /// Looks in the last messages, because the index may not have the latest ones yet.
-async fn just_before(visit: &Visit, (id, branch, at): &CallPlace) -> Option<String> {
+async fn just_before(
+    request_context: &RequestContext,
+    (id, branch, at): &CallPlace,
+) -> Option<String> {
     let request = pb::ReadRequest {
         from_revision: *at,
         kinds: vec![pb::EventKind::MessageAppended.into()],
@@ -70,7 +76,13 @@ async fn just_before(visit: &Visit, (id, branch, at): &CallPlace) -> Option<Stri
         limit: MESSAGES_BEFORE,
         ..read::of_branch(id, branch)
     };
-    let mut events = visit.store.events().read(request).await.ok()?.into_inner();
+    let mut events = request_context
+        .store
+        .events()
+        .read(request)
+        .await
+        .ok()?
+        .into_inner();
     while let Ok(Some(batch)) = events.message().await {
         for event in batch.events {
             if let Some(Body::MessageAppended(bytes)) = event.body
@@ -84,7 +96,10 @@ async fn just_before(visit: &Visit, (id, branch, at): &CallPlace) -> Option<Stri
     None
 }
 
-async fn searched(visit: &Visit, (id, branch, at): &CallPlace) -> Option<String> {
+async fn searched(
+    request_context: &RequestContext,
+    (id, branch, at): &CallPlace,
+) -> Option<String> {
     let request = pb::SearchRequest {
         conversation_id: id.clone(),
         branch: branch.clone(),
@@ -94,7 +109,7 @@ async fn searched(visit: &Visit, (id, branch, at): &CallPlace) -> Option<String>
         every_copy: true,
         ..Default::default()
     };
-    let answer = visit.store.search().search(request).await.ok()?;
+    let answer = request_context.store.search().search(request).await.ok()?;
     let mut hits = answer.into_inner().hits.into_iter();
     hits.find(|hit| hit.revision <= *at).map(|hit| hit.snippet)
 }

@@ -15,14 +15,14 @@ use crate::{
     form::Form,
     frame::{Page, Tab, token},
     parts::{
-        hostile::{headline, shown},
+        escape::{escape_inline, headline},
         json::pretty,
         numbers::{count, size, things},
         pieces::nothing,
         place::moment,
         time,
     },
-    visit::{Visit, query},
+    request_context::{RequestContext, query},
 };
 use treering_access::KeyRole;
 use treering_client::read;
@@ -39,12 +39,12 @@ const SOMEBODY: &str = "inspector";
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
+pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let request = pb::PendingRequest {
         limit: PENDING + 1,
         ..Default::default()
     };
-    let mut calls = visit
+    let mut calls = request_context
         .store
         .tools()
         .pending(request)
@@ -58,12 +58,12 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
     let waiting = calls.len();
     // A decided call keeps its place: if the next one moved there, a second click would decide
     // that.
-    if let Some(ended) = told_of(&visit).await {
+    if let Some(ended) = decided_call(&request_context).await {
         let at = calls.partition_point(|call| asked_at(call) < asked_at(&ended));
         calls.insert(at, ended);
     }
     let asked: Vec<_> = calls.iter().map(call_place).collect();
-    let visit_of = &visit;
+    let visit_of = &request_context;
     let contexts: Vec<CallContext> = stream::iter(asked)
         .map(|place| async move { CallContext::of(visit_of, &place).await })
         .buffered(ASKED_AT_ONCE)
@@ -86,11 +86,11 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
             h1 { "Approvals" }
             span.live role="status" { "not live" }
         }
-        div #waiting data-live=(visit.link("/live")) data-part="#waiting"
+        div #waiting data-live=(request_context.link("/live")) data-part="#waiting"
             data-status=(told) data-title={ "(" (waiting) ") Approvals · Treering" } {
             p.lead { (told) "." }
-            @if let (false, Err(why)) = (waiting == 0, visit.may(KeyRole::Approver)) {
-                p.notice.wait { "You can see the waiting calls, but you cannot decide them. " (shown(&why)) }
+            @if let (false, Err(why)) = (waiting == 0, request_context.may(KeyRole::Approver)) {
+                p.notice.wait { "You can see the waiting calls, but you cannot decide them. " (escape_inline(&why)) }
             }
             @if waiting == 0 {
                 (nothing("No call is waiting for a decision.", &html! {
@@ -99,11 +99,11 @@ pub(crate) async fn page(visit: Visit) -> Result<Page, PageFailure> {
                 }))
             }
             @for (call, context) in calls.iter().zip(&contexts) {
-                (card(&visit, call, context, &mut room))
+                (card(&request_context, call, context, &mut room))
             }
         }
     };
-    Ok(visit.page("Approvals", Tab::Approvals, body))
+    Ok(request_context.page("Approvals", Tab::Approvals, body))
 }
 
 /// Returns when a call was requested, to sort by.
@@ -114,8 +114,8 @@ fn asked_at(call: &pb::ToolCall) -> (i64, i32, u64) {
 
 /// Returns the call in the address if it was pending and is not any more. It is read from the
 /// store, because an address alone does not prove that it was decided.
-async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
-    let asked = &visit.asked;
+async fn decided_call(request_context: &RequestContext) -> Option<pb::ToolCall> {
+    let asked = &request_context.asked;
     let at = asked.number("at").ok()??;
     let request = pb::WaitForDecisionRequest {
         conversation_id: asked.text("c")?.to_owned(),
@@ -124,7 +124,12 @@ async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
         // Only the current state is wanted.
         timeout_ms: 1,
     };
-    let answer = visit.store.tools().wait_for_decision(request).await.ok()?;
+    let answer = request_context
+        .store
+        .tools()
+        .wait_for_decision(request)
+        .await
+        .ok()?;
     let call = answer.into_inner().call?;
     let was_asked = call.approval() != pb::ApprovalStatus::NotRequired;
     let waits = call.status() == pb::CallStatus::PendingApproval;
@@ -132,13 +137,16 @@ async fn told_of(visit: &Visit) -> Option<pb::ToolCall> {
 }
 
 /// Returns the address that shows the outcome of a call.
-fn told_address(visit: &Visit, (id, branch, call, at): (&str, &str, &str, &str)) -> String {
+fn outcome_address(
+    request_context: &RequestContext,
+    (id, branch, call, at): (&str, &str, &str, &str),
+) -> String {
     let asked = query(&[("c", id), ("branch", branch), ("call", call), ("at", at)]);
-    visit.link(&format!("/approvals?{asked}"))
+    request_context.link(&format!("/approvals?{asked}"))
 }
 
 /// Renders the outcome of a call: which one, by whom, why.
-fn ended(visit: &Visit, call: &pb::ToolCall, context: &CallContext) -> Markup {
+fn ended(request_context: &RequestContext, call: &pb::ToolCall, context: &CallContext) -> Markup {
     let (mood, word) = match call.approval() {
         pb::ApprovalStatus::Approved => ("good", "Approved"),
         pb::ApprovalStatus::Denied => ("bad", "Denied"),
@@ -146,11 +154,11 @@ fn ended(visit: &Visit, call: &pb::ToolCall, context: &CallContext) -> Markup {
         _ if call.status() == pb::CallStatus::Cancelled => ("wait", "Cancelled"),
         _ => ("wait", "Ended"),
     };
-    let id = (!visit.here.is_fragment).then_some("decided");
+    let id = (!request_context.here.is_fragment).then_some("decided");
     html! {
         p class={ "notice " (mood) } id=[id] role="status" data-decided tabindex="-1" {
             (word) ": " (headline(&call.tool, TITLE_CHARS)) " at "
-            a href=(moment(visit, &call.conversation_id, &call.branch, call.request_revision)) {
+            a href=(moment(request_context, &call.conversation_id, &call.branch, call.request_revision)) {
                 "#" (count(call.request_revision))
             }
             " of " (headline(&context.title, TITLE_CHARS))
@@ -162,7 +170,12 @@ fn ended(visit: &Visit, call: &pb::ToolCall, context: &CallContext) -> Markup {
     }
 }
 
-fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut usize) -> Markup {
+fn card(
+    request_context: &RequestContext,
+    call: &pb::ToolCall,
+    context: &CallContext,
+    room: &mut usize,
+) -> Markup {
     let id = format!(
         "w-{}-{}-{}",
         call.conversation_id, call.branch_id, call.request_revision
@@ -172,24 +185,24 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
     if fits {
         *room -= bytes;
     }
-    let own = call::address(visit, &call.conversation_id, call);
-    let may_decide = visit.may(KeyRole::Approver).is_ok();
+    let own = call::address(request_context, &call.conversation_id, call);
+    let may_decide = request_context.may(KeyRole::Approver).is_ok();
     let waits = call.status() == pb::CallStatus::PendingApproval;
     let at = call.request_revision.to_string();
-    let told = told_address(
-        visit,
+    let told = outcome_address(
+        request_context,
         (&call.conversation_id, &call.branch, &call.call_id, &at),
     );
     html! {
         article.card.waiting.gone[!waits] #(id) data-item data-keep=(hex(&call.arguments_hash))
             data-told=(told) aria-labelledby={ (id) "-tool" } {
             header {
-                h2 #{ (id) "-tool" } { a data-open href=(own) { (shown(&call.tool)) } }
+                h2 #{ (id) "-tool" } { a data-open href=(own) { (escape_inline(&call.tool)) } }
                 p.dim {
-                    a href=(moment(visit, &call.conversation_id, &call.branch, call.request_revision)) {
+                    a href=(moment(request_context, &call.conversation_id, &call.branch, call.request_revision)) {
                         (headline(&context.title, TITLE_CHARS))
                     }
-                    " on " (shown(&call.branch)) " #" (count(call.request_revision)) ", "
+                    " on " (escape_inline(&call.branch)) " #" (count(call.request_revision)) ", "
                     (time::ago(call.requested_at.as_ref()))
                 }
                 @if !context.question.is_empty() {
@@ -198,14 +211,14 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
             }
             @if fits {
                 (pretty(&String::from_utf8_lossy(&call.arguments)))
-                @if may_decide { (decision(visit, call)) }
+                @if may_decide { (decision(request_context, call)) }
             } @else {
                 p.notice.wait {
                     "Its arguments are too long for this list (" (size(bytes as u64)) "). "
                     a href=(own) { @if may_decide && waits { "View them and decide there" } @else { "View them" } }
                 }
             }
-            @if !waits { (ended(visit, call, context)) }
+            @if !waits { (ended(request_context, call, context)) }
         }
     }
 }
@@ -213,9 +226,9 @@ fn card(visit: &Visit, call: &pb::ToolCall, context: &CallContext, room: &mut us
 /// Renders the form for a decision. It contains the hash of the shown arguments: a decision about
 /// others is refused. A visitor who may not decide sees the reason instead of buttons.
 #[must_use]
-pub(crate) fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
-    if let Err(why) = visit.may(KeyRole::Approver) {
-        return html! { p.hint { "You cannot decide this call. " (shown(&why)) } };
+pub(crate) fn decision(request_context: &RequestContext, call: &pb::ToolCall) -> Markup {
+    if let Err(why) = request_context.may(KeyRole::Approver) {
+        return html! { p.hint { "You cannot decide this call. " (escape_inline(&why)) } };
     }
     let hash = hex(&call.arguments_hash);
     let id = format!(
@@ -224,8 +237,8 @@ pub(crate) fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
     );
     let is_over = call.status() != pb::CallStatus::PendingApproval;
     html! {
-        form.decide method="post" action=(visit.link("/approvals")) {
-            (token(&visit.here))
+        form.decide method="post" action=(request_context.link("/approvals")) {
+            (token(&request_context.here))
             input type="hidden" name="conversation" value=(call.conversation_id);
             input type="hidden" name="branch" value=(call.branch);
             input type="hidden" name="call" value=(call.call_id);
@@ -252,7 +265,10 @@ pub(crate) fn decision(visit: &Visit, call: &pb::ToolCall) -> Markup {
 /// # Errors
 /// Those of the store; nothing is changed then.
 pub(crate) async fn decide(form: Form) -> Result<Redirect, PageFailure> {
-    let Form { visit, fields } = form;
+    let Form {
+        request_context,
+        fields,
+    } = form;
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let decision = match fields.text("decision") {
         Some("approved") => pb::Decision::Approved,
@@ -270,7 +286,11 @@ pub(crate) async fn decide(form: Form) -> Result<Redirect, PageFailure> {
             "reload the page, and check the arguments",
         ));
     };
-    let by = if visit.is_known() { "" } else { SOMEBODY };
+    let by = if request_context.is_known() {
+        ""
+    } else {
+        SOMEBODY
+    };
     let body = pb::ApprovalDecided {
         call_id: text("call"),
         decision: decision.into(),
@@ -289,14 +309,14 @@ pub(crate) async fn decide(form: Form) -> Result<Redirect, PageFailure> {
         events: vec![event],
         ..Default::default()
     };
-    read::append(&visit.store, request).await?;
+    read::append(&request_context.store, request).await?;
     let (id, branch, call, at) = (
         text("conversation"),
         text("branch"),
         text("call"),
         text("at"),
     );
-    let told = told_address(&visit, (&id, &branch, &call, &at));
+    let told = outcome_address(&request_context, (&id, &branch, &call, &at));
     Ok(Redirect::to(&format!("{told}#decided")))
 }
 

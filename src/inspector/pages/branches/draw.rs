@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     parts::place::{ConversationPlace, link, moment},
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_present::text::{count, first_line, printable};
 
@@ -21,7 +21,7 @@ const CORNER_PX: f64 = 7.0;
 /// Renders the drawing.
 #[must_use]
 pub(crate) fn drawing(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     rows: &[BranchRow],
     marks: &[TreeMark],
@@ -35,7 +35,7 @@ pub(crate) fn drawing(
                     (axis(&layout))
                     @for lane in &layout.lanes { (line(lane)) }
                     @for (row, lane) in rows.iter().zip(&layout.lanes) {
-                        (row_of(visit, place, row, lane))
+                        (row_of(request_context, place, row, lane))
                     }
                 }
             }
@@ -83,7 +83,12 @@ fn line(lane: &TreeLane) -> Markup {
     html! { path.lane d=(path) {} }
 }
 
-fn row_of(visit: &Visit, place: &ConversationPlace, row: &BranchRow, lane: &TreeLane) -> Markup {
+fn row_of(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    row: &BranchRow,
+    lane: &TreeLane,
+) -> Markup {
     let branch = &row.branch;
     let name = branch.name.as_str();
     let state = match (branch.active, branch.archived, row.is_context) {
@@ -94,19 +99,19 @@ fn row_of(visit: &Visit, place: &ConversationPlace, row: &BranchRow, lane: &Tree
     };
     html! {
         g class=(state) {
-            a href=(place.link(visit, "", &[("branch", name)])) tabindex="-1" {
+            a href=(place.link(request_context, "", &[("branch", name)])) tabindex="-1" {
                 title { (printable(name)) }
                 text x="4" y=(lane.y + 4) { (first_line(name, NAME_CHARS)) }
                 line.guide x1=(layout::NAMES_PX - 8) x2=(px(lane.from_x)) y1=(lane.y) y2=(lane.y) {}
             }
             @if let (Some(parent), revision) = (lane.from_y, branch.fork_revision) {
-                a href=(moment(visit, &place.id, name, revision)) tabindex="-1" {
+                a href=(moment(request_context, &place.id, name, revision)) tabindex="-1" {
                     title { "forked after #" (count(revision)) }
                     circle.fork cx=(px(lane.from_x)) cy=(parent) r="4" {}
                 }
             }
-            @for (x, mark) in &lane.marks { (mark_of(visit, place, name, (*x, lane.y), mark)) }
-            a href=(moment(visit, &place.id, name, branch.head)) tabindex="-1" {
+            @for (x, mark) in &lane.marks { (mark_of(request_context, place, name, (*x, lane.y), mark)) }
+            a href=(moment(request_context, &place.id, name, branch.head)) tabindex="-1" {
                 title { (printable(name)) ": last event #" (count(branch.head)) }
                 circle.tip cx=(px(lane.to_x)) cy=(lane.y) r="5.5" {}
             }
@@ -115,13 +120,13 @@ fn row_of(visit: &Visit, place: &ConversationPlace, row: &BranchRow, lane: &Tree
 }
 
 fn mark_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     branch: &str,
     (x, y): (f64, u32),
     mark: &TreeMark,
 ) -> Markup {
-    let here = moment(visit, &place.id, branch, mark.revision);
+    let here = moment(request_context, &place.id, branch, mark.revision);
     let revision = count(mark.revision);
     html! {
         @match &mark.kind {
@@ -132,7 +137,7 @@ fn mark_of(
                 }
             }
             TreeMarkKind::Spawned(child) => {
-                a href=(link(visit, child, "", &[])) tabindex="-1" {
+                a href=(link(request_context, child, "", &[])) tabindex="-1" {
                     title { "sub-context, spawned at #" (revision) }
                     rect.child x=(px(x - 5.0)) y=(y - 5) width="10" height="10" rx="1" {}
                 }

@@ -17,13 +17,13 @@ use crate::{
     form::Form,
     frame::{Page, Tab, token},
     parts::{
-        hostile::{headline, shown},
+        escape::{escape_inline, headline},
         numbers::{count, things},
         pager::pager,
-        pieces::{Mood, badge, nothing},
+        pieces::{BadgeColor, badge, nothing},
         place::{ConversationPlace, link, moment},
     },
-    visit::{At, PageQuery, Visit, path_part, query},
+    request_context::{PageQuery, PathParams, RequestContext, path_part, query},
 };
 use treering_access::KeyRole;
 use treering_domain::EventKind;
@@ -37,25 +37,28 @@ const NAME_CHARS: usize = 80;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
-    page_with(&visit, &id, None).await
+pub(crate) async fn page(
+    PathParams(id): PathParams<String>,
+    request_context: RequestContext,
+) -> Result<Page, PageFailure> {
+    page_with(&request_context, &id, None).await
 }
 
 /// A form that was refused, with the reason.
-type Refused<'a> = (&'a PageQuery, &'a PageFailure);
+type RefusedForm<'a> = (&'a PageQuery, &'a PageFailure);
 
 async fn page_with(
-    visit: &Visit,
+    request_context: &RequestContext,
     id: &str,
-    refused: Option<Refused<'_>>,
+    refused: Option<RefusedForm<'_>>,
 ) -> Result<Page, PageFailure> {
-    let place = ConversationPlace::of(visit, id).await?;
+    let place = ConversationPlace::of(request_context, id).await?;
     let (all, marks, children) = tokio::try_join!(
-        branches(visit, &place),
-        marks(visit, &place.id),
-        children(visit, &place)
+        branches(request_context, &place),
+        marks(request_context, &place.id),
+        children(request_context, &place)
     )?;
-    let asked = &visit.asked;
+    let asked = &request_context.asked;
     let choice = BranchChoice {
         name: asked.text("name").unwrap_or_default().to_owned(),
         without_archived: asked.is_set("open"),
@@ -65,24 +68,24 @@ async fn page_with(
     let number = all.len();
     let page = tree::page(all, &choice, BRANCH_ROWS);
     let body = html! {
-        (place.heading(visit, "branches"))
+        (place.heading(request_context, "branches"))
         (filters(&choice, number))
         @if page.rows.is_empty() {
             (nothing("No branch has this name.", &html! { "Remove the filter." }))
         } @else {
-            (draw::drawing(visit, &place, &page.rows, &marks))
-            (list(visit, &place, &page, &marks, choice.at))
-            (pages(visit, &page))
+            (draw::drawing(request_context, &place, &page.rows, &marks))
+            (list(request_context, &place, &page, &marks, choice.at))
+            (pages(request_context, &page))
         }
-        (relatives(visit, &place, &children))
-        (fork_form(visit, &place, refused)?)
+        (relatives(request_context, &place, &children))
+        (fork_form(request_context, &place, refused)?)
     };
-    Ok(visit.page(&place.titled("Branches"), Tab::Conversations, body))
+    Ok(request_context.page(&place.titled("Branches"), Tab::Conversations, body))
 }
 
 /// Returns all branches, up to a limit.
 async fn branches(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
 ) -> Result<Vec<pb::Branch>, PageFailure> {
     if !place.more_branches {
@@ -95,7 +98,7 @@ async fn branches(
         ..Default::default()
     };
     loop {
-        let mut conversations = visit.store.conversations();
+        let mut conversations = request_context.store.conversations();
         let answer = conversations.list_branches(request.clone()).await?;
         let answer = answer.into_inner();
         all.extend(answer.branches);
@@ -108,23 +111,30 @@ async fn branches(
 }
 
 /// Returns the conversations that were spawned or forked from this one.
-async fn children(visit: &Visit, place: &ConversationPlace) -> Result<Vec<String>, PageFailure> {
+async fn children(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+) -> Result<Vec<String>, PageFailure> {
     let request = pb::LineageRequest {
         conversation_id: place.id.clone(),
         branch: place.branch.name.clone(),
     };
-    let mut conversations = visit.store.conversations();
+    let mut conversations = request_context.store.conversations();
     Ok(conversations.lineage(request).await?.into_inner().children)
 }
 
 /// Renders links to the parent and child conversations.
-fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> Markup {
+fn relatives(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    children: &[String],
+) -> Markup {
     let more = children.len().saturating_sub(BRANCH_CHILDREN);
     html! {
         @if let Some(parent) = &place.summary.parent {
             p.section-hint {
                 @if place.summary.shares_history { "Forked from " } @else { "Spawned by " }
-                a href=(moment(visit, &parent.conversation_id, "", parent.revision)) {
+                a href=(moment(request_context, &parent.conversation_id, "", parent.revision)) {
                     "another conversation, at #" (count(parent.revision))
                 }
                 "."
@@ -135,7 +145,7 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
                 "Conversations forked or spawned from it: "
                 @for (index, child) in children.iter().take(BRANCH_CHILDREN).enumerate() {
                     @if index > 0 { ", " }
-                    a.mono href=(link(visit, child, "", &[])) { (short_id("", child)) }
+                    a.mono href=(link(request_context, child, "", &[])) { (short_id("", child)) }
                 }
                 @if more > 0 { " and " (count(more as u64)) " more" }
                 "."
@@ -145,10 +155,10 @@ fn relatives(visit: &Visit, place: &ConversationPlace, children: &[String]) -> M
 }
 
 /// Returns the newest compactions and sub-contexts of a conversation.
-async fn marks(visit: &Visit, id: &str) -> Result<Vec<TreeMark>, PageFailure> {
-    let compactions = read(visit, id, &[EventKind::Compacted], true);
+async fn marks(request_context: &RequestContext, id: &str) -> Result<Vec<TreeMark>, PageFailure> {
+    let compactions = read(request_context, id, &[EventKind::Compacted], true);
     let children = [EventKind::SubContextSpawned, EventKind::SubContextReturned];
-    let children = read(visit, id, &children, false);
+    let children = read(request_context, id, &children, false);
     let (compactions, children) = tokio::try_join!(compactions, children)?;
     let compactions = compactions.iter().map(|event| TreeMark {
         branch_id: event.branch_id,
@@ -181,7 +191,7 @@ fn child(event: &pb::Event) -> Option<TreeMark> {
 }
 
 async fn read(
-    visit: &Visit,
+    request_context: &RequestContext,
     id: &str,
     kinds: &[EventKind],
     headers_only: bool,
@@ -193,7 +203,12 @@ async fn read(
         headers_only,
         ..treering_client::read::of_conversation(id)
     };
-    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut events = request_context
+        .store
+        .events()
+        .read(request)
+        .await?
+        .into_inner();
     let mut all = Vec::new();
     while let Some(batch) = events.message().await? {
         all.extend(batch.events);
@@ -222,14 +237,14 @@ fn filters(choice: &BranchChoice, number: usize) -> Markup {
 
 /// Renders the rows of the drawing as a list, as its text alternative and for choosing branches.
 fn list(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     page: &tree::TreePage,
     marks: &[TreeMark],
     at: Option<u64>,
 ) -> Markup {
     html! {
-        form.branches action=(place.link(visit, "/diff", &[])) {
+        form.branches action=(place.link(request_context, "/diff", &[])) {
             div.table tabindex="0" role="group" aria-label="Branches" {
                 table.rows {
                     thead {
@@ -243,7 +258,7 @@ fn list(
                         }
                     }
                     tbody {
-                        @for row in &page.rows { (row_of(visit, place, page, row, marks, at)) }
+                        @for row in &page.rows { (row_of(request_context, place, page, row, marks, at)) }
                     }
                 }
             }
@@ -253,7 +268,7 @@ fn list(
 }
 
 fn row_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     page: &tree::TreePage,
     row: &tree::BranchRow,
@@ -269,17 +284,17 @@ fn row_of(
         tr #{ "b" (branch.branch_id) } class=[class(row, is_new)] {
             th scope="row" {
                 span class={ "indent d" (row.depth.min(DEPTH_MAX)) } {}
-                a href=(place.link(visit, "", &[("branch", name)])) { (headline(name, NAME_CHARS)) }
-                @if branch.active { " " (badge(Mood::Good, "active")) }
-                @if branch.archived { " " (badge(Mood::Plain, "archived")) }
-                @if is_new { " " (badge(Mood::Wait, "new")) }
+                a href=(place.link(request_context, "", &[("branch", name)])) { (headline(name, NAME_CHARS)) }
+                @if branch.active { " " (badge(BadgeColor::Good, "active")) }
+                @if branch.archived { " " (badge(BadgeColor::Plain, "archived")) }
+                @if is_new { " " (badge(BadgeColor::Wait, "new")) }
             }
             td data-word="Forked from" {
                 @match (parent, branch.branch_id) {
                     (_, 0) => { span.dim { "—" } },
                     (Some(parent), _) => {
                         (headline(&parent.name, NAME_CHARS)) " after "
-                        a href=(moment(visit, &place.id, &parent.name, branch.fork_revision)) {
+                        a href=(moment(request_context, &place.id, &parent.name, branch.fork_revision)) {
                             "#" (count(branch.fork_revision))
                         }
                     },
@@ -287,16 +302,16 @@ fn row_of(
                 }
             }
             td.number data-word="Last event" {
-                a href=(moment(visit, &place.id, name, branch.head)) { "#" (count(branch.head)) }
+                a href=(moment(request_context, &place.id, name, branch.head)) { "#" (count(branch.head)) }
             }
-            td data-word="On it" { (marks_of(visit, place, row, marks.iter().filter(of_branch).collect())) }
+            td data-word="On it" { (marks_of(request_context, place, row, marks.iter().filter(of_branch).collect())) }
             td.choose data-word="Compare" {
                 label { input type="radio" name="a" value=(name) checked[branch.active]; " A" }
                 label { input type="radio" name="b" value=(name) checked[is_new]; " B" }
             }
             td {
                 @let head = branch.head.to_string();
-                a.quiet href={ (place.link(visit, "/branches", &[("branch", name), ("fork", &head)])) "#fork" }
+                a.quiet href={ (place.link(request_context, "/branches", &[("branch", name), ("fork", &head)])) "#fork" }
                     aria-label={ "Fork " (printable(name)) } { "Fork" }
             }
         }
@@ -318,7 +333,7 @@ fn class(row: &tree::BranchRow, is_new: bool) -> Option<&'static str> {
 }
 
 fn marks_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     row: &tree::BranchRow,
     marks: Vec<&TreeMark>,
@@ -329,33 +344,46 @@ fn marks_of(
             span.part { (things(row.descendants as u64, "fork", "forks")) }
         }
         @for mark in marks.into_iter().take(ROW_MARKS) {
-            " " (mark_link(visit, place, &row.branch.name, mark))
+            " " (mark_link(request_context, place, &row.branch.name, mark))
         }
         @if more > 0 { span.dim { " and " (count(more as u64)) " more" } }
     }
 }
 
-fn mark_link(visit: &Visit, place: &ConversationPlace, branch: &str, mark: &TreeMark) -> Markup {
-    let here = moment(visit, &place.id, branch, mark.revision);
+fn mark_link(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    branch: &str,
+    mark: &TreeMark,
+) -> Markup {
+    let here = moment(request_context, &place.id, branch, mark.revision);
     html! {
         @match &mark.kind {
             TreeMarkKind::Compaction => a.part href=(here) { "compaction #" (count(mark.revision)) },
             TreeMarkKind::Spawned(child) => {
-                a.part href=(link(visit, child, "", &[])) { "sub-context #" (count(mark.revision)) }
+                a.part href=(link(request_context, child, "", &[])) { "sub-context #" (count(mark.revision)) }
             }
             TreeMarkKind::Returned(_) => a.part href=(here) { "returned #" (count(mark.revision)) },
         }
     }
 }
 
-fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
+fn pages(request_context: &RequestContext, page: &tree::TreePage) -> Markup {
     if page.pages <= 1 {
         return html! {};
     }
     let to = |number: usize, word| {
         let number = number.to_string();
-        let query = visit.asked.with("page", Some(&number), &["at", "fork"]);
-        (format!("{}?{query}", visit.link(&visit.here.path)), word)
+        let query = request_context
+            .asked
+            .with("page", Some(&number), &["at", "fork"]);
+        (
+            format!(
+                "{}?{query}",
+                request_context.link(&request_context.here.path)
+            ),
+            word,
+        )
     };
     let before = page.number.checked_sub(1).map(|number| to(number, "Newer"));
     let after = (page.number + 1 < page.pages).then(|| to(page.number + 1, "Older"));
@@ -368,11 +396,11 @@ fn pages(visit: &Visit, page: &tree::TreePage) -> Markup {
 /// Renders the form for a fork from any event: branch and event come from the address, as other
 /// pages link to it. A refused form is shown as it was filled in.
 fn fork_form(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
-    refused: Option<Refused<'_>>,
+    refused: Option<RefusedForm<'_>>,
 ) -> Result<Markup, PageFailure> {
-    let asked = visit.asked.number("fork")?;
+    let asked = request_context.asked.number("fork")?;
     let head = place.branch.head;
     let typed = |name| refused.and_then(|(fields, _)| fields.text(name));
     let at = asked.unwrap_or(head).min(head).to_string();
@@ -385,13 +413,13 @@ fn fork_form(
                  original branch does not change."
             }
             @if place.summary.sealed {
-                p { (badge(Mood::Plain, "sealed")) " This conversation accepts no events." }
-            } @else if let Err(why) = visit.may(KeyRole::Writer) {
-                p.hint { "You cannot fork it. " (shown(&why)) }
+                p { (badge(BadgeColor::Plain, "sealed")) " This conversation accepts no events." }
+            } @else if let Err(why) = request_context.may(KeyRole::Writer) {
+                p.hint { "You cannot fork it. " (escape_inline(&why)) }
             } @else {
                 @if let Some((_, failure)) = refused { (failure.notice()) }
-                form.fields method="post" action={ (place.link(visit, "/fork", &[])) "#fork" } {
-                    (token(&visit.here))
+                form.fields method="post" action={ (place.link(request_context, "/fork", &[])) "#fork" } {
+                    (token(&request_context.here))
                     label { span { "Branch" } (place.branch_field("branch", &place.branch.name)) }
                     label {
                         span { "After event" }
@@ -421,24 +449,34 @@ fn fork_form(
 ///
 /// # Errors
 /// Those of the store; nothing is changed then.
-pub(crate) async fn fork(At(id): At<String>, form: Form) -> Result<Response, PageFailure> {
-    let Form { mut visit, fields } = form;
-    let failure = match forked(&visit, &id, &fields).await {
+pub(crate) async fn fork(
+    PathParams(id): PathParams<String>,
+    form: Form,
+) -> Result<Response, PageFailure> {
+    let Form {
+        mut request_context,
+        fields,
+    } = form;
+    let failure = match forked(&request_context, &id, &fields).await {
         Ok(there) => return Ok(there.into_response()),
         Err(failure) => failure,
     };
-    visit.asked = PageQuery::of(&query(&[(
+    request_context.asked = PageQuery::of(&query(&[(
         "branch",
         fields.text("branch").unwrap_or_default(),
     )]));
-    visit.here.path = format!("/c/{}/branches", path_part(&id));
-    let page = page_with(&visit, &id, Some((&fields, &failure))).await;
+    request_context.here.path = format!("/c/{}/branches", path_part(&id));
+    let page = page_with(&request_context, &id, Some((&fields, &failure))).await;
     let mut answer = page.map_err(|_| failure.clone())?.into_response();
     *answer.status_mut() = failure.status();
     Ok(answer)
 }
 
-async fn forked(visit: &Visit, id: &str, fields: &PageQuery) -> Result<Redirect, PageFailure> {
+async fn forked(
+    request_context: &RequestContext,
+    id: &str,
+    fields: &PageQuery,
+) -> Result<Redirect, PageFailure> {
     let text = |name| fields.text(name).unwrap_or_default().to_owned();
     let Some(at_revision) = fields.number("at")?.filter(|at| *at > 0) else {
         return Err(PageFailure::asked(
@@ -456,7 +494,7 @@ async fn forked(visit: &Visit, id: &str, fields: &PageQuery) -> Result<Redirect,
         actor: "inspector".to_owned(),
         ..Default::default()
     };
-    let answer = visit
+    let answer = request_context
         .store
         .conversations()
         .fork(request)
@@ -465,6 +503,11 @@ async fn forked(visit: &Visit, id: &str, fields: &PageQuery) -> Result<Redirect,
     let branch = answer.branch.unwrap_or_default();
     let at = branch.branch_id.to_string();
     let pairs = [("branch", branch.name.as_str()), ("at", &at)];
-    let address = link(visit, &answer.conversation_id, "/branches", &pairs);
+    let address = link(
+        request_context,
+        &answer.conversation_id,
+        "/branches",
+        &pairs,
+    );
     Ok(Redirect::to(&format!("{address}#b{at}")))
 }

@@ -6,8 +6,8 @@ use crate::{
     bounds::{CALLS_BESIDE, CALLS_OF_BRANCH},
     failure::PageFailure,
     parts::place::ConversationPlace,
-    recorded::TextPlace,
-    visit::Visit,
+    recorded_text::TextPlace,
+    request_context::RequestContext,
 };
 use treering_domain::EventKind;
 use treering_present::tool_stats::HappenedAt;
@@ -19,18 +19,18 @@ use treering_proto::pb::{self, event::Body};
 /// # Errors
 /// When there is none, and those of the store.
 pub(crate) async fn call(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call_id: &str,
 ) -> Result<pb::ToolCall, PageFailure> {
-    let at = visit.asked.number("at")?;
-    let end = visit.asked.number("end")?;
+    let at = request_context.asked.number("at")?;
+    let end = request_context.asked.number("end")?;
     let is_it = |call: &pb::ToolCall| {
         call.call_id == call_id && at.is_none_or(|at| at == call.request_revision)
     };
     if let (Some(_), Some(end)) = (at, end) {
         // Parallel calls are between its own two events.
-        let calls = history(visit, place, end, CALLS_BESIDE)
+        let calls = history(request_context, place, end, CALLS_BESIDE)
             .await
             .unwrap_or_default();
         if let Some(call) = calls.into_iter().find(is_it) {
@@ -44,11 +44,15 @@ pub(crate) async fn call(
         // Only the current state is wanted.
         timeout_ms: 1,
     };
-    let answer = visit.store.tools().wait_for_decision(request).await?;
+    let answer = request_context
+        .store
+        .tools()
+        .wait_for_decision(request)
+        .await?;
     if let Some(call) = answer.into_inner().call.filter(is_it) {
         return Ok(call);
     }
-    let calls = history(visit, place, 0, CALLS_OF_BRANCH).await?;
+    let calls = history(request_context, place, 0, CALLS_OF_BRANCH).await?;
     calls.into_iter().find(is_it).ok_or_else(|| {
         PageFailure::none(
             format!("no call {call_id} at #{}", at.unwrap_or_default()),
@@ -58,11 +62,14 @@ pub(crate) async fn call(
 }
 
 /// Returns the call of an event that requested, decided, started or ended it.
-pub(crate) async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::ToolCall> {
+pub(crate) async fn of_event(
+    request_context: &RequestContext,
+    place: &TextPlace,
+) -> Option<pb::ToolCall> {
     let revision = place.revision;
     // Errors here must not break the page of the event.
     let calls = before(
-        visit,
+        request_context,
         &place.conversation,
         &place.branch,
         revision,
@@ -80,16 +87,23 @@ pub(crate) async fn of_event(visit: &Visit, place: &TextPlace) -> Option<pb::Too
 }
 
 async fn history(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     as_of_revision: u64,
     limit: u32,
 ) -> Result<Vec<pb::ToolCall>, PageFailure> {
-    before(visit, &place.id, &place.branch.name, as_of_revision, limit).await
+    before(
+        request_context,
+        &place.id,
+        &place.branch.name,
+        as_of_revision,
+        limit,
+    )
+    .await
 }
 
 async fn before(
-    visit: &Visit,
+    request_context: &RequestContext,
     conversation: &str,
     branch: &str,
     as_of_revision: u64,
@@ -102,7 +116,7 @@ async fn before(
         limit,
         ..Default::default()
     };
-    Ok(visit
+    Ok(request_context
         .store
         .tools()
         .history(request)
@@ -116,7 +130,7 @@ async fn before(
 /// # Errors
 /// Those of the store.
 pub(crate) async fn happened(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
 ) -> Result<HappenedAt, PageFailure> {
@@ -134,7 +148,12 @@ pub(crate) async fn happened(
         events,
         headers_only: true,
     };
-    let answer = visit.store.events().get_many(request).await?.into_inner();
+    let answer = request_context
+        .store
+        .events()
+        .get_many(request)
+        .await?
+        .into_inner();
     let events = answer.events.into_iter().filter_map(|got| got.event);
     let times = events.filter_map(|event| {
         let place = (event.conversation_id, event.revision);
@@ -151,7 +170,7 @@ const RECORDED_LATER: u64 = 100;
 /// # Errors
 /// Those of the store.
 pub(crate) async fn snapshot(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
 ) -> Result<Option<pb::ToolSnapshot>, PageFailure> {
@@ -170,10 +189,10 @@ pub(crate) async fn snapshot(
     };
     let extracts = async {
         // It is only a part of the page: an error must not hide the rest.
-        let answer = visit.store.tools().snapshots(request).await;
+        let answer = request_context.store.tools().snapshots(request).await;
         answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().snapshots)
     };
-    let (extracts, recorded) = tokio::join!(extracts, recorded(visit, place, call));
+    let (extracts, recorded) = tokio::join!(extracts, recorded(request_context, place, call));
     let found = extracts.into_iter().find(of_call);
     Ok(found.map(|extract| match recorded {
         Ok(Some(result_summary)) => pb::ToolSnapshot {
@@ -187,7 +206,7 @@ pub(crate) async fn snapshot(
 
 /// Returns the result digest that was recorded after the call ended.
 async fn recorded(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
 ) -> Result<Option<String>, PageFailure> {
@@ -197,7 +216,12 @@ async fn recorded(
         limit: RECORDED_LATER,
         ..treering_client::read::of_branch(&place.id, &place.branch.name)
     };
-    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut events = request_context
+        .store
+        .events()
+        .read(request)
+        .await?
+        .into_inner();
     let mut found = None;
     while let Some(batch) = events.message().await? {
         for event in batch.events {

@@ -23,15 +23,15 @@ use crate::{
     frame::{Page, Tab},
     pages::approvals,
     parts::{
-        hostile::{block, shown},
+        escape::{block, escape_inline},
         json::pretty,
         numbers::{count, size},
-        pieces::{Mood, badge},
+        pieces::{BadgeColor, badge},
         place::{ConversationPlace, link, moment},
         time,
     },
+    request_context::{PathParams, RequestContext, path_part},
     transcript::step::BETWEEN,
-    visit::{At, Visit, path_part},
 };
 use treering_domain::hex;
 use treering_present::{
@@ -47,17 +47,21 @@ const PAGE_MARKUP: usize = 240 << 10;
 /// Returns the address of a call. It contains the revisions of its start and end, so that the call
 /// is found at once, even if its id was used again.
 #[must_use]
-pub(crate) fn address(visit: &Visit, conversation: &str, call: &pb::ToolCall) -> String {
+pub(crate) fn address(
+    request_context: &RequestContext,
+    conversation: &str,
+    call: &pb::ToolCall,
+) -> String {
     let place = (conversation, call.branch.as_str());
     let events = (call.request_revision, call.end_revision);
-    address_of(visit, place, &call.call_id, events)
+    address_of(request_context, place, &call.call_id, events)
 }
 
 /// Returns the address of the call with this id in a conversation, on a branch, between two events;
 /// the second is 0 for an open call.
 #[must_use]
 pub(crate) fn address_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     (conversation, branch): (&str, &str),
     call_id: &str,
     (at, end): (u64, u64),
@@ -69,14 +73,14 @@ pub(crate) fn address_of(
     };
     let tail = format!("/call/{}", path_part(call_id));
     let pairs = [("branch", branch), ("at", &at.to_string()), ("end", &end)];
-    link(visit, conversation, &tail, &pairs)
+    link(request_context, conversation, &tail, &pairs)
 }
 
 /// Renders the outcome as a badge.
 #[must_use]
 pub(crate) fn outcome(call: &pb::ToolCall) -> Markup {
     let (tone, text) = status_text(call.status());
-    badge(Mood::of(tone), &text)
+    badge(BadgeColor::of(tone), &text)
 }
 
 /// Returns the page.
@@ -84,26 +88,26 @@ pub(crate) fn outcome(call: &pb::ToolCall) -> Markup {
 /// # Errors
 /// Those of the store.
 pub(crate) async fn page(
-    At((id, call_id)): At<(String, String)>,
-    visit: Visit,
+    PathParams((id, call_id)): PathParams<(String, String)>,
+    request_context: RequestContext,
 ) -> Result<Page, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let call = find::call(&visit, &place, &call_id).await?;
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let call = find::call(&request_context, &place, &call_id).await?;
     let (piece, snapshot, happened) = tokio::try_join!(
-        text::of_result(&visit, &place, &call),
-        find::snapshot(&visit, &place, &call),
-        find::happened(&visit, &place, &call)
+        text::of_result(&request_context, &place, &call),
+        find::snapshot(&request_context, &place, &call),
+        find::happened(&request_context, &place, &call)
     )?;
-    let asked = strings::apart(&visit, &place, &call);
+    let asked = strings::apart(&request_context, &place, &call);
     let room = PAGE_MARKUP.saturating_sub(asked.0.len());
     let room = room.clamp(MARKUP_BYTES / 4, MARKUP_BYTES);
     let body = html! {
-        (place.heading_of(&visit, "tools", &shown(&call.tool)))
-        (facts(&visit, &place, &call, &happened))
+        (place.heading_of(&request_context, "tools", &escape_inline(&call.tool)))
+        (facts(&request_context, &place, &call, &happened))
         @if call.status() == CallStatus::PendingApproval {
             section aria-labelledby="decide" {
                 h2 #decide { "Waiting for a decision" }
-                (approvals::decision(&visit, &call))
+                (approvals::decision(&request_context, &call))
             }
         }
         section aria-labelledby="arguments" {
@@ -113,7 +117,7 @@ pub(crate) async fn page(
         section #result aria-labelledby="result-title" {
             h2 #result-title { "Result" }
             @if !call.error_message.is_empty() { (block(&call.error_message)) }
-            (text::section(&visit, &place, &call, piece.as_ref(), room))
+            (text::section(&request_context, &place, &call, piece.as_ref(), room))
         }
         @if let Some(snapshot) = &snapshot {
             section aria-labelledby="snapshot" {
@@ -125,16 +129,16 @@ pub(crate) async fn page(
                     "."
                 }
                 (block(&snapshot.result_summary))
-                p.hint { code { (shown(&snapshot.full_result_ref)) } }
+                p.hint { code { (escape_inline(&snapshot.full_result_ref)) } }
             }
         }
     };
     let title = format!("{} · {}", call.tool, place.name());
-    Ok(visit.page(&title, Tab::Tools, body))
+    Ok(request_context.page(&title, Tab::Tools, body))
 }
 
 fn facts(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
     happened: &HappenedAt,
@@ -142,7 +146,7 @@ fn facts(
     let asked = happened.get(&(call.conversation_id.clone(), call.request_revision));
     let asked = asked.or(call.requested_at.as_ref());
     let took = tool_stats::took(call, &place.id, happened);
-    let to = |revision| moment(visit, &place.id, &call.branch, revision);
+    let to = |revision| moment(request_context, &place.id, &call.branch, revision);
     let at = |revision: u64| {
         html! { a href=(to(revision)) title="in the transcript" { "#" (count(revision)) } }
     };
@@ -159,9 +163,9 @@ fn facts(
                 @if call.end_revision > 0 { " at " (at(call.end_revision)) }
                 @if call.status() == CallStatus::Cancelled { " " (cancel_name(call.cancel_reason())) }
             }
-            dt { "Call" } dd { code { (shown(&call.call_id)) } }
+            dt { "Call" } dd { code { (escape_inline(&call.call_id)) } }
             dt { "Branch" }
-            dd { a href=(place.link(visit, "", &[("branch", &call.branch)])) { (shown(&call.branch)) } }
+            dd { a href=(place.link(request_context, "", &[("branch", &call.branch)])) { (escape_inline(&call.branch)) } }
             dt { "Asked" }
             dd { "at " (at(call.request_revision)) ", " (time::moment(asked)) " UTC" }
             (approval(call, &at))
@@ -181,9 +185,9 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
         dt { "Approval" }
         dd {
             (approval_name(call.approval()).replace('_', " "))
-            @if !call.decided_by.is_empty() { " by " (shown(&call.decided_by)) }
+            @if !call.decided_by.is_empty() { " by " (escape_inline(&call.decided_by)) }
             @if call.decision_revision > 0 { " at " (at(call.decision_revision)) }
-            @if !call.decision_reason.is_empty() { ": " (shown(&call.decision_reason)) }
+            @if !call.decision_reason.is_empty() { ": " (escape_inline(&call.decision_reason)) }
         }
         dt { "Arguments' hash" } dd { code.hash { (hex(&call.arguments_hash)) } }
     }
@@ -191,7 +195,11 @@ fn approval(call: &pb::ToolCall, at: &impl Fn(u64) -> Markup) -> Markup {
 
 /// Renders the arguments, formatted; cut if they are too long.
 #[must_use]
-pub(crate) fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
+pub(crate) fn arguments(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Markup {
     let text = String::from_utf8_lossy(&call.arguments);
     if text.len() <= ARGUMENTS_BYTES {
         return pretty(&text);
@@ -201,13 +209,18 @@ pub(crate) fn arguments(visit: &Visit, place: &ConversationPlace, call: &pb::Too
         (block(head))
         p.hint {
             "The first " (size(head.len() as u64)) " of " (size(text.len() as u64)) ". "
-            a href=(file_address(visit, &place.id, call, "arguments")) { "Complete, as a file" }
+            a href=(file_address(request_context, &place.id, call, "arguments")) { "Complete, as a file" }
         }
     }
 }
 
 /// Returns the address of the file with all arguments (`arguments`) or the whole result (`result`).
-fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &str) -> String {
+fn file_address(
+    request_context: &RequestContext,
+    conversation: &str,
+    call: &pb::ToolCall,
+    what: &str,
+) -> String {
     let (at, end) = (
         call.request_revision.to_string(),
         call.end_revision.to_string(),
@@ -215,7 +228,7 @@ fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &s
     let end = if call.end_revision == 0 { "" } else { &end };
     let tail = format!("/call/{}/{what}", path_part(&call.call_id));
     let pairs = [("branch", call.branch.as_str()), ("at", &at), ("end", end)];
-    link(visit, conversation, &tail, &pairs)
+    link(request_context, conversation, &tail, &pairs)
 }
 
 /// Returns the whole result as a file.
@@ -223,11 +236,11 @@ fn file_address(visit: &Visit, conversation: &str, call: &pb::ToolCall, what: &s
 /// # Errors
 /// Those of the store.
 pub(crate) async fn result(
-    At((id, call_id)): At<(String, String)>,
-    visit: Visit,
+    PathParams((id, call_id)): PathParams<(String, String)>,
+    request_context: RequestContext,
 ) -> Result<Response, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let call = find::call(&visit, &place, &call_id).await?;
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let call = find::call(&request_context, &place, &call_id).await?;
     if call.end_revision == 0 {
         return Err(PageFailure::none(
             "the call has no result yet",
@@ -235,7 +248,12 @@ pub(crate) async fn result(
         ));
     }
     let request = text::request(&place, &call);
-    let answer = visit.store.tools().get_result(request).await?.into_inner();
+    let answer = request_context
+        .store
+        .tools()
+        .get_result(request)
+        .await?
+        .into_inner();
     let chunks = answer.map(|piece| piece.map(|piece| piece.chunk));
     Ok(file(
         Body::from_stream(chunks),
@@ -248,11 +266,11 @@ pub(crate) async fn result(
 /// # Errors
 /// Those of the store.
 pub(crate) async fn whole_arguments(
-    At((id, call_id)): At<(String, String)>,
-    visit: Visit,
+    PathParams((id, call_id)): PathParams<(String, String)>,
+    request_context: RequestContext,
 ) -> Result<Response, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let call = find::call(&visit, &place, &call_id).await?;
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let call = find::call(&request_context, &place, &call_id).await?;
     Ok(file(
         call.arguments.into(),
         "attachment; filename=\"arguments.json\"",

@@ -7,11 +7,11 @@ use super::arguments;
 use crate::{
     bounds::ARGUMENTS_BYTES,
     parts::{
-        hostile::{escaped, fitting, shown},
+        escape::{escape_inline, escaped, fitting},
         pieces::fold,
         place::ConversationPlace,
     },
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_proto::pb;
 
@@ -23,8 +23,12 @@ const TEXTS: usize = 20;
 /// Renders the arguments of a call: first strings with several lines as text, then everything as it
 /// was written.
 #[must_use]
-pub(crate) fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCall) -> Markup {
-    let whole = arguments(visit, place, call);
+pub(crate) fn apart(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    call: &pb::ToolCall,
+) -> Markup {
+    let whole = arguments(request_context, place, call);
     let texts = match call.arguments.len() <= ARGUMENTS_BYTES {
         true => texts(&call.arguments),
         false => Vec::new(),
@@ -42,7 +46,7 @@ pub(crate) fn apart(visit: &Visit, place: &ConversationPlace, call: &pb::ToolCal
     let shown_texts: Vec<_> = texts.into_iter().take(TEXTS).map(cut).collect();
     html! {
         @for (name, markup, is_cut) in &shown_texts {
-            h3.of-argument { code { (shown(name)) } }
+            h3.of-argument { code { (escape_inline(name)) } }
             pre.text dir="auto" tabindex="0" { (markup) }
             @if *is_cut { p.hint { "Truncated; the complete text is below." } }
         }

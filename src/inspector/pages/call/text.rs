@@ -7,13 +7,13 @@ use crate::{
     bounds::{LINES, TEXT_BYTES},
     failure::PageFailure,
     parts::{
-        hostile::escaped,
+        escape::escaped,
         numbers::{count, size},
-        pager::Ways,
+        pager::PagerLinks,
         place::ConversationPlace,
     },
-    recorded::{Piece, TextPart, TextPlace},
-    visit::{Visit, query},
+    recorded_text::{Piece, TextPart, TextPlace},
+    request_context::{RequestContext, query},
 };
 use treering_proto::pb;
 
@@ -54,24 +54,33 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
 /// # Errors
 /// Those of the store.
 pub(crate) async fn of_result(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
 ) -> Result<Option<Piece>, PageFailure> {
     if call.end_revision == 0 || call.result_bytes == 0 {
         return Ok(None);
     }
-    let line = visit.asked.number("line")?.map(|line| line.max(1));
-    let byte = visit.asked.number("byte")?;
+    let line = request_context
+        .asked
+        .number("line")?
+        .map(|line| line.max(1));
+    let byte = request_context.asked.number("byte")?;
     let part = match byte {
-        _ if visit.asked.is_set("last") => TextPart::Last,
+        _ if request_context.asked.is_set("last") => TextPart::Last,
         Some(first) => TextPart::Bytes { first },
         None => TextPart::Lines {
             first: line.unwrap_or(1),
             count: LINES,
         },
     };
-    let mut piece = Piece::read(&visit.store, &place_of(place, call), part, TEXT_BYTES).await?;
+    let mut piece = Piece::read(
+        &request_context.store,
+        &place_of(place, call),
+        part,
+        TEXT_BYTES,
+    )
+    .await?;
     if matches!(part, TextPart::Bytes { .. }) && line.is_some() {
         piece.line = line;
     }
@@ -131,7 +140,7 @@ fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
 /// Renders the part of a result, with links to the others.
 #[must_use]
 pub(crate) fn section(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     call: &pb::ToolCall,
     piece: Option<&Piece>,
@@ -147,7 +156,11 @@ pub(crate) fn section(
     let shown = lines(&piece.text, piece.line, markup_max);
     let end = piece.start + shown.bytes as u64;
     let total = piece.info.total_bytes;
-    let links = Links { visit, place, call };
+    let links = Links {
+        request_context,
+        place,
+        call,
+    };
     let parts = links.ways(piece, &shown);
     html! {
         div.range {
@@ -157,7 +170,7 @@ pub(crate) fn section(
                 (size(total))
             }
             (links.jump())
-            a href=(super::file_address(visit, &place.id, call, "result")) { "Complete, as a file" }
+            a href=(super::file_address(request_context, &place.id, call, "result")) { "Complete, as a file" }
         }
         (parts.markup("above"))
         @if !shown.lines.is_empty() {
@@ -179,18 +192,18 @@ pub(crate) fn section(
 
 /// Addresses of other parts.
 struct Links<'a> {
-    visit: &'a Visit,
+    request_context: &'a RequestContext,
     place: &'a ConversationPlace,
     call: &'a pb::ToolCall,
 }
 
 impl Links<'_> {
     fn to(&self, pairs: &[(&str, &str)]) -> String {
-        let address = super::address(self.visit, &self.place.id, self.call);
+        let address = super::address(self.request_context, &self.place.id, self.call);
         format!("{address}&{}#result", query(pairs))
     }
 
-    fn ways(&self, piece: &Piece, shown: &Lines) -> Ways {
+    fn ways(&self, piece: &Piece, shown: &Lines) -> PagerLinks {
         let end = piece.start + shown.bytes as u64;
         let is_begun = piece.start > 0;
         let is_cut = end < piece.info.total_bytes;
@@ -205,7 +218,7 @@ impl Links<'_> {
         let line = shown.next.map(|line| line.to_string());
         let line = line.as_deref().unwrap_or_default();
         let after = self.to(&[("byte", &end.to_string()), ("line", line)]);
-        Ways {
+        PagerLinks {
             first: is_begun.then_some(first),
             before: is_begun.then_some(before),
             after: is_cut.then_some((after, shown.next)),
@@ -217,7 +230,7 @@ impl Links<'_> {
     fn jump(&self) -> Markup {
         let call = self.call;
         html! {
-            form.jump action={ (self.visit.link(&self.visit.here.path)) "#result" } {
+            form.jump action={ (self.request_context.link(&self.request_context.here.path)) "#result" } {
                 input type="hidden" name="branch" value=(call.branch);
                 input type="hidden" name="at" value=(call.request_revision);
                 input type="hidden" name="end" value=(call.end_revision);

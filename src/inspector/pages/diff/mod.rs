@@ -3,19 +3,19 @@
 mod sides;
 
 use maud::{Markup, html};
-use sides::{DiffRow, DiffSide, ToldEvent};
+use sides::{DiffRow, DiffSide, EventDescription};
 
 use crate::{
     bounds::SIDE_EVENTS,
     failure::PageFailure,
     frame::{Page, Tab},
     parts::{
-        hostile::{escaped, headline, shown},
+        escape::{escape_inline, escaped, headline},
         numbers::{count, things},
         pieces::nothing,
         place::{ConversationPlace, link, moment},
     },
-    visit::{At, Visit},
+    request_context::{PathParams, RequestContext},
 };
 use treering_present::Tone;
 use treering_proto::pb;
@@ -27,33 +27,36 @@ const TITLE_CHARS: usize = 100;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Page, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let [a, b] = chosen(&visit, &place);
+pub(crate) async fn page(
+    PathParams(id): PathParams<String>,
+    request_context: RequestContext,
+) -> Result<Page, PageFailure> {
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let [a, b] = chosen(&request_context, &place);
     let differ = a != b && !b.is_empty();
     let found = match differ {
-        true => Some(both(&visit, &place, [&a, &b]).await?),
+        true => Some(both(&request_context, &place, [&a, &b]).await?),
         false => None,
     };
     let body = html! {
-        (place.heading(&visit, "diff"))
+        (place.heading(&request_context, "diff"))
         (form(&place, &a, &b))
         @match &found {
             None if place.branches.len() < 2 => (nothing("This conversation has only one branch.", &html! {
-                "Fork it at any event: " a href=(place.link(&visit, "/branches", &[])) { "branches" }
+                "Fork it at any event: " a href=(place.link(&request_context, "/branches", &[])) { "branches" }
             })),
             None => (nothing("Choose two branches.", &html! { "They are shown side by side." })),
-            Some(found) => (beside(&visit, &place, [&a, &b], found)),
+            Some(found) => (beside(&request_context, &place, [&a, &b], found)),
         }
     };
     let title = format!("{a} and {b}");
     let title = if differ { title.as_str() } else { "Compare" };
-    Ok(visit.page(&place.titled(title), Tab::Conversations, body))
+    Ok(request_context.page(&place.titled(title), Tab::Conversations, body))
 }
 
 /// Returns the two branches in the address; by default the active one, and the newest other one.
-fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
-    let named = |name| visit.asked.text(name).map(str::to_owned);
+fn chosen(request_context: &RequestContext, place: &ConversationPlace) -> [String; 2] {
+    let named = |name| request_context.asked.text(name).map(str::to_owned);
     let a = named("a").unwrap_or_else(|| place.branch.name.clone());
     let newest = || {
         let others = place
@@ -68,17 +71,17 @@ fn chosen(visit: &Visit, place: &ConversationPlace) -> [String; 2] {
 }
 
 /// What was read of two branches.
-struct Found {
+struct DiffSource {
     ancestor: (String, u64),
     sides: [DiffSide; 2],
     rows: Vec<DiffRow>,
 }
 
 async fn both(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     names: [&str; 2],
-) -> Result<Found, PageFailure> {
+) -> Result<DiffSource, PageFailure> {
     let request = pb::DiffRequest {
         conversation_id: place.id.clone(),
         left_branch: names[0].to_owned(),
@@ -86,24 +89,24 @@ async fn both(
         headers_only: true,
         limit: 1,
     };
-    let diff = visit
+    let diff = request_context
         .store
         .conversations()
         .diff(request)
         .await?
         .into_inner();
     let ancestor = (diff.ancestor_conversation_id, diff.ancestor_revision);
-    let after = |name| match visit.asked.text(name) {
+    let after = |name| match request_context.asked.text(name) {
         Some(text) => sides::parsed(text),
         None => Ok(ancestor.clone()),
     };
     let (left, right) = (after("after_a")?, after("after_b")?);
     let (left, right) = tokio::try_join!(
-        DiffSide::read(visit, &place.id, names[0], left),
-        DiffSide::read(visit, &place.id, names[1], right)
+        DiffSide::read(request_context, &place.id, names[0], left),
+        DiffSide::read(request_context, &place.id, names[1], right)
     )?;
     let rows = sides::aligned(&left.events, &right.events);
-    Ok(Found {
+    Ok(DiffSource {
         ancestor,
         sides: [left, right],
         rows,
@@ -120,12 +123,17 @@ fn form(place: &ConversationPlace, a: &str, b: &str) -> Markup {
     }
 }
 
-fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Found) -> Markup {
+fn beside(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    names: [&str; 2],
+    found: &DiffSource,
+) -> Markup {
     let (conversation, revision) = &found.ancestor;
-    let is_later = visit
+    let is_later = request_context
         .asked
         .text("after_a")
-        .or(visit.asked.text("after_b"))
+        .or(request_context.asked.text("after_b"))
         .is_some();
     html! {
         p.lead {
@@ -133,33 +141,37 @@ fn beside(visit: &Visit, place: &ConversationPlace, names: [&str; 2], found: &Fo
                 "The branches share no event."
             } @else {
                 "Both branches share everything up to "
-                a href=(moment(visit, conversation, names[0], *revision)) { "#" (count(*revision)) }
+                a href=(moment(request_context, conversation, names[0], *revision)) { "#" (count(*revision)) }
                 ". "
-                a href=(place.link(visit, "/diff", &[("a", names[1]), ("b", names[0])])) { "Swap them" }
+                a href=(place.link(request_context, "/diff", &[("a", names[1]), ("b", names[0])])) { "Swap them" }
                 " · "
-                a href=(requests(visit, place, names)) { "compare their requests" }
+                a href=(requests(request_context, place, names)) { "compare their requests" }
             }
             @if is_later {
-                " " a href=(place.link(visit, "/diff", &[("a", names[0]), ("b", names[1])])) {
+                " " a href=(place.link(request_context, "/diff", &[("a", names[0]), ("b", names[1])])) {
                     "Back to the fork point"
                 }
             }
         }
         div.beside.heads aria-hidden="true" {
-            (head(visit, place, names[0], &found.sides[0], "A"))
-            (head(visit, place, names[1], &found.sides[1], "B"))
+            (head(request_context, place, names[0], &found.sides[0], "A"))
+            (head(request_context, place, names[1], &found.sides[1], "B"))
         }
         @if found.rows.is_empty() {
             (nothing("Neither branch has its own events.", &html! { "They are identical so far." }))
         }
         ol.pairs aria-label="Events of both branches" {
-            @for row in &found.rows { (pair(visit, place, names, found, row)) }
+            @for row in &found.rows { (pair(request_context, place, names, found, row)) }
         }
-        (more(visit, found))
+        (more(request_context, found))
     }
 }
 
-fn requests(visit: &Visit, place: &ConversationPlace, names: [&str; 2]) -> String {
+fn requests(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    names: [&str; 2],
+) -> String {
     let neutral = treering_context::Provider::default().as_str();
     let pairs = [
         ("provider", neutral),
@@ -167,11 +179,11 @@ fn requests(visit: &Visit, place: &ConversationPlace, names: [&str; 2]) -> Strin
         ("b_provider", neutral),
         ("b_branch", names[1]),
     ];
-    link(visit, &place.id, "/request", &pairs)
+    link(request_context, &place.id, "/request", &pairs)
 }
 
 fn head(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     name: &str,
     side: &DiffSide,
@@ -181,17 +193,17 @@ fn head(
     html! {
         div.head-of {
             span class={ "letter " (letter.to_lowercase()) } { (letter) }
-            " " a href=(place.link(visit, "", &[("branch", name)])) tabindex="-1" { (headline(name, TITLE_CHARS)) }
+            " " a href=(place.link(request_context, "", &[("branch", name)])) tabindex="-1" { (headline(name, TITLE_CHARS)) }
             " " span.dim { (number) @if side.next.is_some() { ", and more" } }
         }
     }
 }
 
 fn pair(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     names: [&str; 2],
-    found: &Found,
+    found: &DiffSource,
     row: &DiffRow,
 ) -> Markup {
     let [left, right] = &found.sides;
@@ -199,17 +211,17 @@ fn pair(
         @match *row {
             DiffRow::Same(at, other) => {
                 li.pair.same data-item {
-                    (told(visit, place, names[0], &left.events[at], "both", Some(right.events[other].revision)))
+                    (told(request_context, place, names[0], &left.events[at], "both", Some(right.events[other].revision)))
                 }
             }
             DiffRow::Apart(one, other) => {
                 li.pair data-item {
                     @match one {
-                        Some(at) => (told(visit, place, names[0], &left.events[at], "a", None)),
+                        Some(at) => (told(request_context, place, names[0], &left.events[at], "a", None)),
                         None => div.empty {},
                     }
                     @match other {
-                        Some(at) => (told(visit, place, names[1], &right.events[at], "b", None)),
+                        Some(at) => (told(request_context, place, names[1], &right.events[at], "b", None)),
                         None => div.empty {},
                     }
                 }
@@ -220,10 +232,10 @@ fn pair(
 
 /// Renders an event of one side or of both; in the latter case with its revision on the other side.
 fn told(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     branch: &str,
-    event: &ToldEvent,
+    event: &EventDescription,
     class: &str,
     other: Option<u64>,
 ) -> Markup {
@@ -240,7 +252,7 @@ fn told(
         article class={ "told " (class) } {
             header {
                 span class={ "letter " (class) } { (word) }
-                a.rev data-open href=(moment(visit, &event.conversation, of, event.revision)) {
+                a.rev data-open href=(moment(request_context, &event.conversation, of, event.revision)) {
                     "#" (count(event.revision))
                     @if let Some(other) = other { @if other != event.revision { " / #" (count(other)) } }
                 }
@@ -266,26 +278,26 @@ fn tone(tone: Tone) -> &'static str {
     }
 }
 
-fn more(visit: &Visit, found: &Found) -> Markup {
+fn more(request_context: &RequestContext, found: &DiffSource) -> Markup {
     let [left, right] = &found.sides;
     if left.next.is_none() && right.next.is_none() {
         return html! {};
     }
     // A side without further events stays at its end.
     let after = |side: &DiffSide| side.next.clone().unwrap_or_else(|| side.end.clone());
-    let query = visit
+    let query = request_context
         .asked
         .with("after_a", Some(&after(left)), &["after_b"]);
-    let b = crate::visit::query(&[("after_b", &after(right))]);
+    let b = crate::request_context::query(&[("after_b", &after(right))]);
     html! {
         nav.pager aria-label="Further events" {
             span {}
-            a href={ (visit.link(&visit.here.path)) "?" (query) "&" (b) } rel="next" {
+            a href={ (request_context.link(&request_context.here.path)) "?" (query) "&" (b) } rel="next" {
                 "The next " (SIDE_EVENTS) " of each →"
             }
         }
         @for (side, word) in [(left, "A"), (right, "B")] {
-            @if side.next.is_some() { span.hidden { (shown(word)) " has more events" } }
+            @if side.next.is_some() { span.hidden { (escape_inline(word)) " has more events" } }
         }
     }
 }

@@ -7,10 +7,10 @@ use similar::{Algorithm, DiffOp, capture_diff_slices};
 use crate::{
     bounds::{SIDE_CHARS, SIDE_EVENTS},
     failure::PageFailure,
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_client::read;
-use treering_present::{Tone, text::say};
+use treering_present::{Tone, text::describe_event};
 use treering_proto::pb;
 
 /// Requests for bodies at most: each answer has some megabytes at most, or one body.
@@ -18,7 +18,7 @@ const BODY_ROUNDS: usize = 4;
 
 /// An event in words.
 #[derive(Clone, Debug)]
-pub(crate) struct ToldEvent {
+pub(crate) struct EventDescription {
     /// Its conversation, because events may be inherited.
     pub(crate) conversation: String,
     /// Its revision there.
@@ -37,9 +37,9 @@ pub(crate) struct ToldEvent {
     same: u64,
 }
 
-impl ToldEvent {
+impl EventDescription {
     fn of(event: &pb::Event) -> Self {
-        let mut said = say(event);
+        let mut said = describe_event(event);
         if event.body.is_none() {
             "too large to compare".clone_into(&mut said.note);
         }
@@ -72,7 +72,7 @@ impl ToldEvent {
 #[derive(Clone, Debug)]
 pub(crate) struct DiffSide {
     /// In order.
-    pub(crate) events: Vec<ToldEvent>,
+    pub(crate) events: Vec<EventDescription>,
     /// Address parameter of what follows; `None`: nothing does.
     pub(crate) next: Option<String>,
     /// Address parameter of the last event, or of where the events were to begin.
@@ -85,7 +85,7 @@ impl DiffSide {
     /// # Errors
     /// Those of the store.
     pub(crate) async fn read(
-        visit: &Visit,
+        request_context: &RequestContext,
         id: &str,
         branch: &str,
         (conversation, revision): (String, u64),
@@ -100,7 +100,12 @@ impl DiffSide {
             headers_only: true,
             ..read::of_branch(id, branch)
         };
-        let mut answer = visit.store.events().read(request).await?.into_inner();
+        let mut answer = request_context
+            .store
+            .events()
+            .read(request)
+            .await?
+            .into_inner();
         let mut headers = Vec::new();
         while let Some(batch) = answer.message().await? {
             let own = batch.events.into_iter();
@@ -115,18 +120,18 @@ impl DiffSide {
             None => format!("{conversation}.{revision}"),
         };
         headers.retain(|event| !is_of_branches(event));
-        let events = with_bodies(visit, headers).await?;
+        let events = with_bodies(request_context, headers).await?;
         Ok(Self {
             next: more.then(|| end.clone()),
             end,
-            events: events.iter().map(ToldEvent::of).collect(),
+            events: events.iter().map(EventDescription::of).collect(),
         })
     }
 }
 
 /// Returns the same events with their bodies, up to the limit for all of them.
 async fn with_bodies(
-    visit: &Visit,
+    request_context: &RequestContext,
     mut events: Vec<pb::Event>,
 ) -> Result<Vec<pb::Event>, PageFailure> {
     let mut missing: Vec<usize> = (0..events.len()).collect();
@@ -141,7 +146,12 @@ async fn with_bodies(
             events: names.collect(),
             headers_only: false,
         };
-        let answer = visit.store.events().get_many(request).await?.into_inner();
+        let answer = request_context
+            .store
+            .events()
+            .get_many(request)
+            .await?
+            .into_inner();
         let mut left = Vec::new();
         for (at, got) in missing.into_iter().zip(answer.events) {
             match got.event {
@@ -186,8 +196,8 @@ pub(crate) enum DiffRow {
 
 /// Aligns two sides in rows.
 #[must_use]
-pub(crate) fn aligned(left: &[ToldEvent], right: &[ToldEvent]) -> Vec<DiffRow> {
-    let keys = |side: &[ToldEvent]| side.iter().map(|event| event.same).collect::<Vec<_>>();
+pub(crate) fn aligned(left: &[EventDescription], right: &[EventDescription]) -> Vec<DiffRow> {
+    let keys = |side: &[EventDescription]| side.iter().map(|event| event.same).collect::<Vec<_>>();
     rows(&keys(left), &keys(right))
 }
 

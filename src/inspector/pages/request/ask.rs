@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     failure::PageFailure,
     parts::place::{ConversationPlace, link},
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_context::Provider;
 use treering_proto::pb;
@@ -23,7 +23,7 @@ const OLDER_THAN_TURNS: u32 = 3;
 
 /// The parameters of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestAsk {
+pub(crate) struct RequestParams {
     /// Provider of the body.
     pub(crate) provider: Provider,
     /// Branch.
@@ -49,17 +49,27 @@ pub(crate) struct RequestAnswer {
     pub(crate) body: Bytes,
 }
 
-impl RequestAsk {
+impl RequestParams {
     /// Parses the parameters of an address whose names begin with `prefix`; `branch` is the default
     /// branch.
     ///
     /// # Errors
     /// When a value is not valid.
-    pub(crate) fn of(visit: &Visit, prefix: &str, branch: &str) -> Result<Self, PageFailure> {
+    pub(crate) fn of(
+        request_context: &RequestContext,
+        prefix: &str,
+        branch: &str,
+    ) -> Result<Self, PageFailure> {
         let name = |name: &str| format!("{prefix}{name}");
-        let text = |of: &str| visit.asked.text(&name(of)).unwrap_or_default().to_owned();
+        let text = |of: &str| {
+            request_context
+                .asked
+                .text(&name(of))
+                .unwrap_or_default()
+                .to_owned()
+        };
         let number = |of: &str| {
-            let number = visit.asked.number(&name(of))?;
+            let number = request_context.asked.number(&name(of))?;
             Ok::<_, PageFailure>(number.filter(|number| *number > 0))
         };
         let provider = match text("provider").as_str() {
@@ -70,7 +80,7 @@ impl RequestAsk {
         };
         let named = text("branch");
         let results: Vec<_> = RESULTS.iter().map(|(value, _)| *value).collect();
-        let results = visit.asked.one_of(&name("results"), &results)?;
+        let results = request_context.asked.one_of(&name("results"), &results)?;
         Ok(Self {
             provider,
             branch: if named.is_empty() {
@@ -104,7 +114,7 @@ impl RequestAsk {
     /// Those of the store, and when the policy cannot be parsed.
     pub(crate) async fn answer(
         &self,
-        visit: &Visit,
+        request_context: &RequestContext,
         conversation: &str,
     ) -> Result<RequestAnswer, PageFailure> {
         let request = pb::BuildRequest {
@@ -116,7 +126,7 @@ impl RequestAsk {
             policy: self.whole_policy()?.into(),
             at_least: None,
         };
-        let mut contexts = visit.store.contexts();
+        let mut contexts = request_context.store.contexts();
         let build = contexts.build(pb::BuildRequest {
             policy: match request.policy.is_empty() {
                 true => Bytes::from_static(b"{}"),
@@ -127,7 +137,12 @@ impl RequestAsk {
         let is_next = request.policy.is_empty() && self.as_of.is_none();
         let (built, explained) = tokio::try_join!(build, async {
             match is_next {
-                true => visit.store.contexts().explain(request).await.map(Some),
+                true => request_context
+                    .store
+                    .contexts()
+                    .explain(request)
+                    .await
+                    .map(Some),
                 false => Ok(None),
             }
         })?;
@@ -188,22 +203,35 @@ impl RequestAsk {
 
     /// Returns the address of its page.
     #[must_use]
-    pub(crate) fn address(&self, visit: &Visit, place: &ConversationPlace) -> String {
-        self.at(visit, place, "/request")
+    pub(crate) fn address(
+        &self,
+        request_context: &RequestContext,
+        place: &ConversationPlace,
+    ) -> String {
+        self.at(request_context, place, "/request")
     }
 
     /// Returns the address of its body.
     #[must_use]
-    pub(crate) fn body_address(&self, visit: &Visit, place: &ConversationPlace) -> String {
-        self.at(visit, place, "/request/body")
+    pub(crate) fn body_address(
+        &self,
+        request_context: &RequestContext,
+        place: &ConversationPlace,
+    ) -> String {
+        self.at(request_context, place, "/request/body")
     }
 
-    fn at(&self, visit: &Visit, place: &ConversationPlace, tail: &str) -> String {
+    fn at(
+        &self,
+        request_context: &RequestContext,
+        place: &ConversationPlace,
+        tail: &str,
+    ) -> String {
         let pairs = self.pairs();
         let pairs = pairs
             .each_ref()
             .map(|(name, value)| (*name, value.as_str()));
-        link(visit, &place.id, tail, &pairs)
+        link(request_context, &place.id, tail, &pairs)
     }
 
     /// Describes how it differs from others.
@@ -230,8 +258,8 @@ impl RequestAsk {
 mod tests {
     use super::*;
 
-    fn ask() -> RequestAsk {
-        RequestAsk {
+    fn ask() -> RequestParams {
+        RequestParams {
             provider: Provider::default(),
             branch: "main".into(),
             budget: None,
@@ -247,7 +275,7 @@ mod tests {
     #[test]
     fn form_fields_override_the_policy() {
         assert!(ask().whole_policy().unwrap().is_empty());
-        let ask = RequestAsk {
+        let ask = RequestParams {
             budget: Some(7),
             results: "older".into(),
             policy: r#"{"budget_tokens": 5, "max_output_tokens": 9}"#.into(),
@@ -258,7 +286,7 @@ mod tests {
             r#"{"budget_tokens":7,"max_output_tokens":9,"tool_results":{"older_than_turns":3}}"#
         );
         for wrong in ["[1]", "{", "x"] {
-            let wrong = RequestAsk {
+            let wrong = RequestParams {
                 policy: wrong.into(),
                 ..ask.clone()
             };

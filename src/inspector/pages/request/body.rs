@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use crate::{
     bounds::BODY_BYTES,
-    parts::{hostile::block, numbers::size, pieces::fold},
+    parts::{escape::block, numbers::size, pieces::fold},
 };
 use treering_present::text::pretty_json;
 

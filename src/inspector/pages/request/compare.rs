@@ -7,13 +7,13 @@ use maud::{Markup, html};
 use similar::{ChangeTag, TextDiff};
 
 use super::{
-    ask::{RequestAnswer, RequestAsk},
+    ask::{RequestAnswer, RequestParams},
     budget, items,
 };
 use crate::{
     bounds::{COMPARE_MAX, COMPARED_LINES, DIFFERENT_LINES, ITEMS, LINE_CHARS},
     parts::{
-        hostile::{headline, shown},
+        escape::{escape_inline, headline},
         numbers::{count, things},
         pieces::fold,
     },
@@ -29,19 +29,19 @@ const AROUND: usize = 2;
 /// Renders both and their differences.
 #[must_use]
 pub(crate) fn section(
-    [(first, one), (second, other)]: [(&RequestAsk, &RequestAnswer); 2],
+    [(first, one), (second, other)]: [(&RequestParams, &RequestAnswer); 2],
     [whole_one, whole_other]: [String; 2],
     link_of: impl Fn(&pb::EventRef) -> String,
 ) -> Markup {
     html! {
         div.two {
             div {
-                p.side { span.a { "A" } " " (shown(&first.words())) }
+                p.side { span.a { "A" } " " (escape_inline(&first.words())) }
                 (budget(&one.told, "a"))
                 p { a href=(whole_one) { "Its body" } }
             }
             div {
-                p.side { span.b { "B" } " " (shown(&second.words())) }
+                p.side { span.b { "B" } " " (escape_inline(&second.words())) }
                 (budget(&other.told, "b"))
                 p { a href=(whole_other) { "Its body" } }
             }
@@ -273,7 +273,7 @@ fn line_of(line: &Line<'_>) -> Markup {
         li class=(class) {
             span.n aria-hidden="true" { (sign) }
             @if !word.is_empty() { span.hidden { (word) } }
-            code { (spaces) (shown(text.trim_start())) }
+            code { (spaces) (escape_inline(text.trim_start())) }
         }
     }
 }

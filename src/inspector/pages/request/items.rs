@@ -2,17 +2,17 @@
 
 use maud::{Markup, html};
 
-use super::{ask::RequestAsk, link_of};
+use super::{ask::RequestParams, link_of};
 use crate::{
     bounds::ITEMS,
     parts::{
-        hostile::{headline, shown},
+        escape::{escape_inline, headline},
         numbers::{count, things},
         pager::pager,
-        pieces::{Mood, badge, nothing},
+        pieces::{BadgeColor, badge, nothing},
         place::ConversationPlace,
     },
-    visit::Visit,
+    request_context::RequestContext,
 };
 use treering_present::explanation::{DroppedRun, ItemRow, border_text, fate_text, item_rows};
 use treering_proto::pb::{self, Fate};
@@ -27,21 +27,31 @@ const EVENTS: usize = 3;
 /// Renders the items, and a link to further ones.
 #[must_use]
 pub(crate) fn section(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
-    ask: &RequestAsk,
+    ask: &RequestParams,
     told: &pb::Explanation,
 ) -> Markup {
-    let rows = item_rows(&told.items, visit.asked.is_set("all"));
-    let from = visit.asked.number("from").ok().flatten().unwrap_or(0);
+    let rows = item_rows(&told.items, request_context.asked.is_set("all"));
+    let from = request_context
+        .asked
+        .number("from")
+        .ok()
+        .flatten()
+        .unwrap_or(0);
     let from = usize::try_from(from)
         .unwrap_or(usize::MAX)
         .min(rows.len().saturating_sub(1));
     let until = rows.len().min(from + ITEMS);
     let to = |from: usize, word| {
-        let query = visit.asked.with("from", Some(&from.to_string()), &[]);
+        let query = request_context
+            .asked
+            .with("from", Some(&from.to_string()), &[]);
         (
-            format!("{}?{query}#items", visit.link(&visit.here.path)),
+            format!(
+                "{}?{query}#items",
+                request_context.link(&request_context.here.path)
+            ),
             word,
         )
     };
@@ -65,7 +75,7 @@ pub(crate) fn section(
                             }
                         }
                         tbody {
-                            @for row in &rows[from..until] { (row_of(visit, place, ask, row)) }
+                            @for row in &rows[from..until] { (row_of(request_context, place, ask, row)) }
                         }
                     }
                 }
@@ -75,18 +85,27 @@ pub(crate) fn section(
     }
 }
 
-fn row_of(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk, row: &ItemRow<'_>) -> Markup {
+fn row_of(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    ask: &RequestParams,
+    row: &ItemRow<'_>,
+) -> Markup {
     match row {
         ItemRow::Border { is_volatile } => html! {
             tr.border { td colspan="5" { (border_text(*is_volatile)) } }
         },
-        ItemRow::Dropped(run) => dropped(visit, place, run),
-        ItemRow::One(item) => one(visit, place, ask, item),
+        ItemRow::Dropped(run) => dropped(request_context, place, run),
+        ItemRow::One(item) => one(request_context, place, ask, item),
     }
 }
 
-fn dropped(visit: &Visit, place: &ConversationPlace, run: &DroppedRun<'_>) -> Markup {
-    let query = visit.asked.with("all", Some("1"), &["from"]);
+fn dropped(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    run: &DroppedRun<'_>,
+) -> Markup {
+    let query = request_context.asked.with("all", Some("1"), &["from"]);
     html! {
         tr.dropped {
             td.number {
@@ -95,8 +114,8 @@ fn dropped(visit: &Visit, place: &ConversationPlace, run: &DroppedRun<'_>) -> Ma
                 }
             }
             td {
-                (things(run.items as u64, "item", "items")) ": " (shown(run.reason)) " "
-                a href={ (place.link(visit, "/request", &[])) "?" (query) "#items" } { "each" }
+                (things(run.items as u64, "item", "items")) ": " (escape_inline(run.reason)) " "
+                a href={ (place.link(request_context, "/request", &[])) "?" (query) "#items" } { "each" }
             }
             td.number { (count(run.tokens)) }
             td { (fate(Fate::Dropped)) }
@@ -109,13 +128,13 @@ fn dropped(visit: &Visit, place: &ConversationPlace, run: &DroppedRun<'_>) -> Ma
 #[must_use]
 pub(crate) fn fate(fate: Fate) -> Markup {
     let (tone, word) = fate_text(fate);
-    badge(Mood::of(tone), word)
+    badge(BadgeColor::of(tone), word)
 }
 
 fn one(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
-    ask: &RequestAsk,
+    ask: &RequestParams,
     item: &pb::ExplainedItem,
 ) -> Markup {
     let class = match item.fate() {
@@ -128,7 +147,7 @@ fn one(
             td {
                 strong { (headline(&item.label, LABEL_CHARS)) }
                 @if !item.head.is_empty() { " " span.quote { (headline(&item.head, HEAD_CHARS)) } }
-                @if !item.reason.is_empty() { p.dim { (shown(&item.reason)) } }
+                @if !item.reason.is_empty() { p.dim { (escape_inline(&item.reason)) } }
             }
             td.number {
                 @match item.fate() {
@@ -142,7 +161,7 @@ fn one(
             td { (fate(item.fate())) }
             td.rev {
                 @for event in item.events.iter().take(EVENTS) {
-                    a data-open href=(link_of(visit, event, place, ask)) {
+                    a data-open href=(link_of(request_context, event, place, ask)) {
                         "#" (count(event.revision))
                     }
                     " "

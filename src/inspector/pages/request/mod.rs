@@ -13,18 +13,18 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, header::CONTENT_TYPE};
 use maud::{Markup, html};
 
-use ask::{RequestAnswer, RequestAsk};
+use ask::{RequestAnswer, RequestParams};
 
 use crate::{
     failure::PageFailure,
     frame::{self, Tab},
     parts::{
-        hostile::shown,
+        escape::escape_inline,
         numbers::{bytes_human, count, things},
-        pieces::{Mood, badge, fold},
+        pieces::{BadgeColor, badge, fold},
         place::{ConversationPlace, moment},
     },
-    visit::{At, Visit},
+    request_context::{PathParams, RequestContext},
 };
 use treering_context::Provider;
 use treering_present::{
@@ -44,70 +44,73 @@ const SECOND: &str = "b_";
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn page(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let first = RequestAsk::of(&visit, "", &place.branch.name)?;
-    let is_compared = visit.asked.text("b_provider").is_some();
+pub(crate) async fn page(
+    PathParams(id): PathParams<String>,
+    request_context: RequestContext,
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let first = RequestParams::of(&request_context, "", &place.branch.name)?;
+    let is_compared = request_context.asked.text("b_provider").is_some();
     let second = match is_compared {
-        true => Some(RequestAsk::of(&visit, SECOND, &first.branch)?),
+        true => Some(RequestParams::of(&request_context, SECOND, &first.branch)?),
         false => None,
     };
     let beginning = html! {
-        (place.heading(&visit, "request"))
-        (providers(&visit, &place, &first))
+        (place.heading(&request_context, "request"))
+        (providers(&request_context, &place, &first))
         (form(&place, &first))
     };
     let title = place.titled("Request");
     let checked = first
         .check()
-        .and_then(|()| second.as_ref().map_or(Ok(()), RequestAsk::check));
+        .and_then(|()| second.as_ref().map_or(Ok(()), RequestParams::check));
     if let Err(failure) = checked {
         // Show the form as it was filled in, because it only needs a correction.
         let body = html! {
             (beginning) (failure.notice())
-            @if second.is_some() { (compare_form(&visit, &place, &first, second.as_ref())) }
+            @if second.is_some() { (compare_form(&request_context, &place, &first, second.as_ref())) }
         };
-        let page = visit.page(&title, Tab::Conversations, body);
+        let page = request_context.page(&title, Tab::Conversations, body);
         let mut answer = page.into_response();
         *answer.status_mut() = failure.status();
         return Ok(answer);
     }
-    let here = visit.here.clone();
-    let rest = async move { built(&visit, &place, &first, second.as_ref()).await };
+    let here = request_context.here.clone();
+    let rest = async move { built(&request_context, &place, &first, second.as_ref()).await };
     frame::page_in_parts(&here, &title, Tab::Conversations, beginning, rest).await
 }
 
 /// Renders one request, or two side by side.
 async fn built(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
-    first: &RequestAsk,
-    second: Option<&RequestAsk>,
+    first: &RequestParams,
+    second: Option<&RequestParams>,
 ) -> Result<Markup, PageFailure> {
-    let (one, other) = tokio::try_join!(first.answer(visit, &place.id), async {
+    let (one, other) = tokio::try_join!(first.answer(request_context, &place.id), async {
         match second {
-            Some(second) => second.answer(visit, &place.id).await.map(Some),
+            Some(second) => second.answer(request_context, &place.id).await.map(Some),
             None => Ok(None),
         }
     })?;
-    let whole = |ask: &RequestAsk| ask.body_address(visit, place);
+    let whole = |ask: &RequestParams| ask.body_address(request_context, place);
     Ok(html! {
         (notices(&one.told))
         @match (second, &other) {
             (Some(second), Some(other)) => (compare::section(
                 [(first, &one), (second, other)],
                 [whole(first), whole(second)],
-                |event| link_of(visit, event, place, first),
+                |event| link_of(request_context, event, place, first),
             )),
             _ => {
                 (budget(&one.told, "bar"))
                 (shared(&one.told))
                 (steps(&one.told))
-                (items::section(visit, place, first, &one.told))
+                (items::section(request_context, place, first, &one.told))
                 (body::section(&one.body, &whole(first)))
             }
         }
-        (compare_form(visit, place, first, second))
+        (compare_form(request_context, place, first, second))
     })
 }
 
@@ -115,11 +118,14 @@ async fn built(
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let ask = RequestAsk::of(&visit, "", &place.branch.name)?;
+pub(crate) async fn whole(
+    PathParams(id): PathParams<String>,
+    request_context: RequestContext,
+) -> Result<Response, PageFailure> {
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let ask = RequestParams::of(&request_context, "", &place.branch.name)?;
     ask.check()?;
-    let RequestAnswer { body, .. } = ask.answer(&visit, &place.id).await?;
+    let RequestAnswer { body, .. } = ask.answer(&request_context, &place.id).await?;
     // The same JSON, without characters that control a terminal.
     let body = printable_json(&String::from_utf8_lossy(&body)).into_owned();
     let mut answer = body.into_response();
@@ -130,25 +136,34 @@ pub(crate) async fn whole(At(id): At<String>, visit: Visit) -> Result<Response, 
 
 /// Returns the link to the event of an item.
 fn link_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     event: &pb::EventRef,
     place: &ConversationPlace,
-    ask: &RequestAsk,
+    ask: &RequestParams,
 ) -> String {
     let branch = match event.conversation_id == place.id {
         true => ask.branch.as_str(),
         false => "",
     };
-    moment(visit, &event.conversation_id, branch, event.revision)
+    moment(
+        request_context,
+        &event.conversation_id,
+        branch,
+        event.revision,
+    )
 }
 
 /// Renders links to the same request for each provider.
-fn providers(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk) -> Markup {
+fn providers(
+    request_context: &RequestContext,
+    place: &ConversationPlace,
+    ask: &RequestParams,
+) -> Markup {
     html! {
         nav.providers aria-label="Provider" {
             @for provider in Provider::ALL {
-                @let query = visit.asked.with("provider", Some(provider.as_str()), &["from"]);
-                a.chip href={ (place.link(visit, "/request", &[])) "?" (query) }
+                @let query = request_context.asked.with("provider", Some(provider.as_str()), &["from"]);
+                a.chip href={ (place.link(request_context, "/request", &[])) "?" (query) }
                     aria-current=[(provider == ask.provider).then_some("true")]
                     title=(provider.title()) { (provider.as_str()) }
             }
@@ -156,7 +171,7 @@ fn providers(visit: &Visit, place: &ConversationPlace, ask: &RequestAsk) -> Mark
     }
 }
 
-fn form(place: &ConversationPlace, ask: &RequestAsk) -> Markup {
+fn form(place: &ConversationPlace, ask: &RequestParams) -> Markup {
     html! {
         form.filters aria-label="The request" {
             (fields(place, ask, ""))
@@ -166,7 +181,7 @@ fn form(place: &ConversationPlace, ask: &RequestAsk) -> Markup {
 }
 
 /// Renders the form fields of a request.
-fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
+fn fields(place: &ConversationPlace, ask: &RequestParams, prefix: &str) -> Markup {
     let name = |name: &str| format!("{prefix}{name}");
     html! {
         @if prefix.is_empty() {
@@ -216,10 +231,10 @@ fn fields(place: &ConversationPlace, ask: &RequestAsk, prefix: &str) -> Markup {
 }
 
 fn compare_form(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
-    first: &RequestAsk,
-    second: Option<&RequestAsk>,
+    first: &RequestParams,
+    second: Option<&RequestParams>,
 ) -> Markup {
     let shown = second.unwrap_or(first);
     let kept = [
@@ -248,7 +263,7 @@ fn compare_form(
                 (fields(place, shown, SECOND))
                 button { "Compare" }
                 @if second.is_some() {
-                    a.button.quiet href=(first.address(visit, place)) { "Only the first" }
+                    a.button.quiet href=(first.address(request_context, place)) { "Only the first" }
                 }
             }
         }
@@ -258,11 +273,11 @@ fn compare_form(
 fn notices(told: &pb::Explanation) -> Markup {
     html! {
         @for notice in explanation::notices(told, WARNINGS) {
-            p class={ "notice " (Mood::of(notice.tone).class()) } {
-                (shown(&notice.text))
+            p class={ "notice " (BadgeColor::of(notice.tone).class()) } {
+                (escape_inline(&notice.text))
                 @match &notice.advice {
                     Some(Advice::Text(text)) => { " " (text) }
-                    Some(Advice::Command(command)) => { " " code { (shown(command)) } }
+                    Some(Advice::Command(command)) => { " " code { (escape_inline(command)) } }
                     None => {}
                 }
             }
@@ -286,11 +301,11 @@ fn budget(told: &pb::Explanation, id: &str) -> Markup {
                 @if told.budget_tokens > 0 { " of " (count(told.budget_tokens)) }
                 " tokens"
                 @if told.budget_tokens == 0 { span.dim { ", no budget" } }
-                @if told.over_budget { " " (badge(Mood::Bad, "over budget")) }
+                @if told.over_budget { " " (badge(BadgeColor::Bad, "over budget")) }
             }
             p.hint {
-                "at #" (count(told.revision)) " of " (shown(&told.branch))
-                @if !told.model.is_empty() { ", for " (shown(&told.model)) }
+                "at #" (count(told.revision)) " of " (escape_inline(&told.branch))
+                @if !told.model.is_empty() { ", for " (escape_inline(&told.model)) }
                 ", " (told.basis.as_ref().map(token_basis).unwrap_or_default())
                 @if dropped_tokens(told) > 0 {
                     "; " (count(told.tokens_before_budget)) " before the budget"
@@ -425,11 +440,11 @@ fn steps(told: &pb::Explanation) -> Markup {
                 tbody {
                     @for step in told.enhancers.iter().take(STEPS) {
                         tr.idle[!step.enabled || step.items == 0] {
-                            th scope="row" { code { (shown(&step.name)) } }
+                            th scope="row" { code { (escape_inline(&step.name)) } }
                             td.number {
                                 @if step.enabled { (count(u64::from(step.items))) } @else { "off" }
                             }
-                            td { (shown(&step.did)) }
+                            td { (escape_inline(&step.did)) }
                         }
                     }
                 }

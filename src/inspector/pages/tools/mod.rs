@@ -19,15 +19,15 @@ use crate::{
     frame::{self, Tab},
     pages::call,
     parts::{
-        hostile::headline,
+        escape::headline,
         numbers::{bytes_human, count, things},
         pager::pager,
         pieces::{chip, nothing},
         place::ConversationPlace,
         time,
     },
+    request_context::{PathParams, RequestContext},
     transcript::step::{BETWEEN, deed_of, fault_of},
-    visit::{At, Visit},
 };
 use treering_client::read;
 use treering_domain::EventKind;
@@ -61,23 +61,27 @@ type Titles = std::collections::HashMap<String, String>;
 ///
 /// # Errors
 /// Those of the store.
-pub(crate) async fn of_namespace(visit: Visit) -> Result<Response, PageFailure> {
-    Choice::check(&visit)?;
+pub(crate) async fn of_namespace(request_context: RequestContext) -> Result<Response, PageFailure> {
+    Choice::check(&request_context)?;
     let beginning = html! { div.head { h1 { "Tool calls" } } };
-    let here = visit.here.clone();
-    let rest = async move { of_newest(&visit).await };
+    let here = request_context.here.clone();
+    let rest = async move { of_newest(&request_context).await };
     frame::page_in_parts(&here, "Tool calls", Tab::Tools, beginning, rest).await
 }
 
 /// Renders the calls of the most recently active conversations.
-async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
+async fn of_newest(request_context: &RequestContext) -> Result<Markup, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
-        page_token: visit.asked.text("after").unwrap_or_default().to_owned(),
+        page_token: request_context
+            .asked
+            .text("after")
+            .unwrap_or_default()
+            .to_owned(),
         order: pb::ListOrder::Happened.into(),
         ..Default::default()
     };
-    let answer = visit
+    let answer = request_context
         .store
         .conversations()
         .list(request)
@@ -89,7 +93,7 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
         .map(|one| one.conversation_id.clone())
         .collect();
     let asked = stream::iter(ids)
-        .map(|id| async move { calls_of(visit, &id, "", 0, CALLS_OF_EACH).await })
+        .map(|id| async move { calls_of(request_context, &id, "", 0, CALLS_OF_EACH).await })
         .buffered(ASKED_AT_ONCE);
     let mut calls: Vec<CountedCall> = asked.try_concat().await?;
     calls.sort_by_key(|call| std::cmp::Reverse((call.at.seconds, call.at.nanos)));
@@ -105,24 +109,27 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
     let titles: Titles = conversations.iter().map(named).collect();
     let number = things(conversations.len() as u64, "conversation", "conversations");
     let after = Some(answer.next_page_token).filter(|token| !token.is_empty());
-    let later = visit.asked.text("after").map(|_| {
-        let query = visit.asked.with("after", None, &["page"]);
-        (format!("{}?{query}", visit.link("/tools")), "Latest")
+    let later = request_context.asked.text("after").map(|_| {
+        let query = request_context.asked.with("after", None, &["page"]);
+        (
+            format!("{}?{query}", request_context.link("/tools")),
+            "Latest",
+        )
     });
     let earlier = after.map(|token| {
-        let query = visit.asked.with("after", Some(&token), &["page"]);
+        let query = request_context.asked.with("after", Some(&token), &["page"]);
         (
-            format!("{}?{query}", visit.link("/tools")),
+            format!("{}?{query}", request_context.link("/tools")),
             "Earlier conversations",
         )
     });
     Ok(html! {
         p.lead {
             "Of the " (number) " with the latest activity"
-            @if visit.asked.text("after").is_some() { " before that" }
+            @if request_context.asked.text("after").is_some() { " before that" }
             ", at most " (CALLS_OF_EACH) " of each."
         }
-        (counted(visit, &calls, Some(&titles)))
+        (counted(request_context, &calls, Some(&titles)))
         @if later.is_some() || earlier.is_some() { (pager(later, earlier, "")) }
     })
 }
@@ -132,14 +139,14 @@ async fn of_newest(visit: &Visit) -> Result<Markup, PageFailure> {
 /// # Errors
 /// Those of the store.
 pub(crate) async fn of_conversation(
-    At(id): At<String>,
-    visit: Visit,
+    PathParams(id): PathParams<String>,
+    request_context: RequestContext,
 ) -> Result<Response, PageFailure> {
-    let place = ConversationPlace::of(&visit, &id).await?;
-    let as_of = visit.asked.number("as_of")?.unwrap_or(0);
-    Choice::check(&visit)?;
+    let place = ConversationPlace::of(&request_context, &id).await?;
+    let as_of = request_context.asked.number("as_of")?.unwrap_or(0);
+    Choice::check(&request_context)?;
     let beginning = html! {
-        (place.heading(&visit, "tools"))
+        (place.heading(&request_context, "tools"))
         @if place.branches.len() > 1 {
             form.filters data-auto aria-label="The branch" {
                 label { "Branch" (place.branch_field("branch", &place.branch.name)) }
@@ -150,28 +157,28 @@ pub(crate) async fn of_conversation(
             p.notice { "State at #" (count(as_of)) ": calls that ended later are open here." }
         }
     };
-    let (here, title) = (visit.here.clone(), place.titled("Tool calls"));
-    let rest = async move { of_branch(&visit, &place, as_of).await };
+    let (here, title) = (request_context.here.clone(), place.titled("Tool calls"));
+    let rest = async move { of_branch(&request_context, &place, as_of).await };
     frame::page_in_parts(&here, &title, Tab::Tools, beginning, rest).await
 }
 
 /// Renders the calls of a branch, as of a revision.
 async fn of_branch(
-    visit: &Visit,
+    request_context: &RequestContext,
     place: &ConversationPlace,
     as_of: u64,
 ) -> Result<Markup, PageFailure> {
     let branch = &place.branch.name;
-    let calls = calls_of(visit, &place.id, branch, as_of, CALLS_OF_BRANCH).await?;
+    let calls = calls_of(request_context, &place.id, branch, as_of, CALLS_OF_BRANCH).await?;
     let oldest = calls.last().map_or(0, |call| call.call.request_revision);
     let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
     Ok(html! {
-        (counted(visit, &calls, None))
+        (counted(request_context, &calls, None))
         @if more {
-            @let query = visit.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
+            @let query = request_context.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
             p.hint {
                 "These are " (count(calls.len() as u64)) " calls, back to #" (count(oldest)) ". "
-                a href={ (visit.link(&visit.here.path)) "?" (query) } { "Earlier calls" }
+                a href={ (request_context.link(&request_context.here.path)) "?" (query) } { "Earlier calls" }
             }
         }
     })
@@ -179,7 +186,7 @@ async fn of_branch(
 
 /// Returns the newest calls of a branch with their durations.
 async fn calls_of(
-    visit: &Visit,
+    request_context: &RequestContext,
     id: &str,
     branch: &str,
     as_of: u64,
@@ -193,7 +200,7 @@ async fn calls_of(
         ..Default::default()
     };
     let history = async {
-        Ok(visit
+        Ok(request_context
             .store
             .tools()
             .history(request)
@@ -201,7 +208,8 @@ async fn calls_of(
             .into_inner()
             .calls)
     };
-    let (calls, happened) = tokio::try_join!(history, happened(visit, id, branch, as_of, limit))?;
+    let (calls, happened) =
+        tokio::try_join!(history, happened(request_context, id, branch, as_of, limit))?;
     let calls = calls.into_iter().map(|call| CountedCall {
         at: tool_stats::asked_at(&call, id, &happened),
         took: tool_stats::took(&call, id, &happened),
@@ -214,7 +222,7 @@ async fn calls_of(
 /// Returns when the events of calls occurred, where that is known: imports have these times, and
 /// the times of recording do not give durations.
 async fn happened(
-    visit: &Visit,
+    request_context: &RequestContext,
     id: &str,
     branch: &str,
     as_of: u64,
@@ -233,7 +241,12 @@ async fn happened(
         headers_only: true,
         ..read::of_branch(id, branch)
     };
-    let mut events = visit.store.events().read(request).await?.into_inner();
+    let mut events = request_context
+        .store
+        .events()
+        .read(request)
+        .await?
+        .into_inner();
     let mut happened = HappenedAt::new();
     while let Some(batch) = events.message().await? {
         for event in batch.events {
@@ -254,22 +267,22 @@ struct Choice<'a> {
 
 impl<'a> Choice<'a> {
     /// Checks the parameters of an address.
-    fn check(visit: &Visit) -> Result<(), PageFailure> {
+    fn check(request_context: &RequestContext) -> Result<(), PageFailure> {
         let outcomes = CallOutcome::ALL.map(CallOutcome::as_str);
-        visit.asked.one_of("outcome", &outcomes)?;
+        request_context.asked.one_of("outcome", &outcomes)?;
         let orders = ToolOrder::ALL.map(ToolOrder::as_str);
-        visit.asked.one_of("sort", &orders)?;
+        request_context.asked.one_of("sort", &orders)?;
         Ok(())
     }
 
-    fn of(visit: &'a Visit) -> Self {
-        let outcome = visit.asked.text("outcome");
+    fn of(request_context: &'a RequestContext) -> Self {
+        let outcome = request_context.asked.text("outcome");
         Self {
-            tool: visit.asked.text("tool"),
+            tool: request_context.asked.text("tool"),
             outcome: CallOutcome::ALL
                 .into_iter()
                 .find(|one| Some(one.as_str()) == outcome),
-            order: ToolOrder::named(visit.asked.text("sort").unwrap_or_default()),
+            order: ToolOrder::named(request_context.asked.text("sort").unwrap_or_default()),
         }
     }
 
@@ -282,42 +295,49 @@ impl<'a> Choice<'a> {
 }
 
 /// Renders statistics, filters, and the matching calls.
-fn counted(visit: &Visit, calls: &[CountedCall], titles: Option<&Titles>) -> Markup {
+fn counted(
+    request_context: &RequestContext,
+    calls: &[CountedCall],
+    titles: Option<&Titles>,
+) -> Markup {
     if calls.is_empty() {
         return nothing(
             "No tool was called.",
             &html! { "Tool calls and their results appear here." },
         );
     }
-    let choice = Choice::of(visit);
+    let choice = Choice::of(request_context);
     let timed = calls.iter().map(|one| (&one.call, one.took));
     let tools = tool_stats::by_tool(timed, choice.order);
     let chosen: Vec<&CountedCall> = calls.iter().filter(|call| choice.has(call)).collect();
     html! {
         section aria-labelledby="by-tool" {
             h2 #by-tool { "By tool" }
-            (table(visit, &choice, &tools))
+            (table(request_context, &choice, &tools))
         }
         section #calls aria-labelledby="calls-title" {
             h2 #calls-title { "Calls" }
-            (chips(visit, &choice, calls))
+            (chips(request_context, &choice, calls))
             @if chosen.is_empty() {
                 (nothing("No call matches.", &html! { "Remove a filter." }))
             } @else {
-                (list(visit, &chosen, titles))
+                (list(request_context, &chosen, titles))
             }
         }
     }
 }
 
 /// Returns the address of this page with one parameter changed.
-fn with(visit: &Visit, name: &str, value: Option<&str>) -> String {
-    let query = visit.asked.with(name, value, &["page"]);
+fn with(request_context: &RequestContext, name: &str, value: Option<&str>) -> String {
+    let query = request_context.asked.with(name, value, &["page"]);
     let mark = if query.is_empty() { "" } else { "?" };
-    format!("{}{mark}{query}", visit.link(&visit.here.path))
+    format!(
+        "{}{mark}{query}",
+        request_context.link(&request_context.here.path)
+    )
 }
 
-fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
+fn table(request_context: &RequestContext, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
     let most = tools.iter().map(|of| of.calls).max().unwrap_or(1);
     let slowest = tools
         .iter()
@@ -334,7 +354,7 @@ fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
                             @let is_on = order == choice.order;
                             @let sorted = if order == ToolOrder::Tool { "ascending" } else { "descending" };
                             th.number[order != ToolOrder::Tool] scope="col" aria-sort=[is_on.then_some(sorted)] {
-                                a href=(with(visit, "sort", Some(order.as_str()))) { (head) }
+                                a href=(with(request_context, "sort", Some(order.as_str()))) { (head) }
                             }
                             @if order == ToolOrder::Calls { th.wide-only scope="col" { span.hidden { "Share" } } }
                             @if order == ToolOrder::P95 { th.wide-only scope="col" { span.hidden { "Times" } } }
@@ -343,7 +363,7 @@ fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
                 }
                 tbody {
                     @for of in tools.iter().take(TOOLS) {
-                        (tool_row(visit, choice, of, most, slowest))
+                        (tool_row(request_context, choice, of, most, slowest))
                     }
                 }
             }
@@ -355,7 +375,7 @@ fn table(visit: &Visit, choice: &Choice, tools: &[ToolNumbers]) -> Markup {
 }
 
 fn tool_row(
-    visit: &Visit,
+    request_context: &RequestContext,
     choice: &Choice,
     of: &ToolNumbers,
     most: u64,
@@ -363,7 +383,7 @@ fn tool_row(
 ) -> Markup {
     let is_on = choice.tool == Some(of.tool.as_str());
     let to = with(
-        visit,
+        request_context,
         "tool",
         Some(&of.tool).filter(|_| !is_on).map(String::as_str),
     );
@@ -388,7 +408,7 @@ fn tool_row(
     }
 }
 
-fn chips(visit: &Visit, choice: &Choice, calls: &[CountedCall]) -> Markup {
+fn chips(request_context: &RequestContext, choice: &Choice, calls: &[CountedCall]) -> Markup {
     let of_tool = |call: &&CountedCall| choice.tool.is_none_or(|tool| tool == call.call.tool);
     let number = |outcome: CallOutcome| {
         let all = calls.iter().filter(of_tool);
@@ -398,11 +418,11 @@ fn chips(visit: &Visit, choice: &Choice, calls: &[CountedCall]) -> Markup {
     html! {
         p.chips {
             @if let Some(tool) = choice.tool {
-                (chip(&with(visit, "tool", None), &headline(tool, TOOL_CHARS), true))
+                (chip(&with(request_context, "tool", None), &headline(tool, TOOL_CHARS), true))
             }
             @for outcome in CallOutcome::ALL {
                 @let is_on = choice.outcome == Some(outcome);
-                @let to = with(visit, "outcome", (!is_on).then_some(outcome.as_str()));
+                @let to = with(request_context, "outcome", (!is_on).then_some(outcome.as_str()));
                 @let words = html! { (outcome.as_str()) " " span.number { (count(number(outcome))) } };
                 (chip(&format!("{to}#calls"), &words, is_on))
             }
@@ -410,14 +430,23 @@ fn chips(visit: &Visit, choice: &Choice, calls: &[CountedCall]) -> Markup {
     }
 }
 
-fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Markup {
-    let asked = visit.asked.number("page").ok().flatten().unwrap_or(0);
+fn list(
+    request_context: &RequestContext,
+    calls: &[&CountedCall],
+    titles: Option<&Titles>,
+) -> Markup {
+    let asked = request_context
+        .asked
+        .number("page")
+        .ok()
+        .flatten()
+        .unwrap_or(0);
     let pages = calls.len().div_ceil(CALLS);
     let page = usize::try_from(asked).unwrap_or(usize::MAX).min(pages - 1);
     let first = page * CALLS;
     let shown = &calls[first..calls.len().min(first + CALLS)];
     let to = |page: usize, word| {
-        let address = with(visit, "page", Some(&page.to_string()));
+        let address = with(request_context, "page", Some(&page.to_string()));
         (format!("{address}#calls"), word)
     };
     let newer = page.checked_sub(1).map(|page| to(page, "Newer"));
@@ -440,7 +469,7 @@ fn list(visit: &Visit, calls: &[&CountedCall], titles: Option<&Titles>) -> Marku
                         th scope="col" { "When" }
                     }
                 }
-                tbody { @for call in shown { (call_row(visit, call, titles)) } }
+                tbody { @for call in shown { (call_row(request_context, call, titles)) } }
             }
         }
         (pager(newer, older, &place))
@@ -459,7 +488,11 @@ fn took(one: &CountedCall) -> Markup {
     }
 }
 
-fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup {
+fn call_row(
+    request_context: &RequestContext,
+    one: &CountedCall,
+    titles: Option<&Titles>,
+) -> Markup {
     let call = &one.call;
     let deed = deed_of(&call.tool, &String::from_utf8_lossy(&call.arguments));
     let said = match (call.error_message.as_str(), CallOutcome::of(call.status())) {
@@ -471,7 +504,7 @@ fn call_row(visit: &Visit, one: &CountedCall, titles: Option<&Titles>) -> Markup
     html! {
         tr data-item {
             td.what {
-                a data-open href=(call::address(visit, &one.conversation, call)) {
+                a data-open href=(call::address(request_context, &one.conversation, call)) {
                     strong { (headline(&call.tool, TOOL_CHARS)) }
                     " " code.arguments { (headline(&deed, HEAD_CHARS)) }
                 }

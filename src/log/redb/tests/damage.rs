@@ -63,7 +63,7 @@ async fn flipped_byte_never_gives_wrong_data() {
                         error,
                         LogError::Damaged { .. }
                             | LogError::NewerFormat { .. }
-                            | LogError::WentBack { .. }
+                            | LogError::Regressed { .. }
                             | LogError::Io { .. }
                     ),
                     "byte {at}: {error:?}"

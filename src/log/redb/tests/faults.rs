@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    redb::simulated::{Fault, SimulatedDisk},
+    redb::simulated_disk::{Fault, SimulatedDisk},
     testkit::samples::Random,
 };
 

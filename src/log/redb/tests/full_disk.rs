@@ -1,7 +1,7 @@
 //! A disk that is full for a while.
 
 use super::*;
-use crate::redb::simulated::Full;
+use crate::redb::simulated_disk::Full;
 
 #[tokio::test]
 async fn full_disk_refuses_only_appends() {

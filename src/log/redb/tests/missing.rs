@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::*;
-use crate::redb::simulated::SimulatedDisk;
-use treering_base::disk::copying::copy_folder;
+use crate::redb::simulated_disk::SimulatedDisk;
+use treering_base::disk::copy::copy_folder;
 
 /// Fills a folder with some segments and closes the log.
 async fn filled(folder: &Path) -> Vec<Record> {
@@ -89,7 +89,7 @@ async fn regressed_log_is_refused_and_unchanged() {
         for mode in [OpenMode::Append, OpenMode::Create, OpenMode::Read] {
             let error = RedbLog::open(folder.path(), small(), mode).unwrap_err();
             assert!(
-                matches!(error, LogError::WentBack { .. } | LogError::Damaged { .. }),
+                matches!(error, LogError::Regressed { .. } | LogError::Damaged { .. }),
                 "{what}, {mode:?}: {error:?}"
             );
             assert!(contents(&log) == before, "{what}, {mode:?}: it changed");
@@ -118,7 +118,7 @@ async fn stray_segment_is_ignored() {
     // A file of this very store means that the manifest is outdated.
     std::fs::copy(&segments(folder.path())[1], &stray).unwrap();
     let error = reopened(folder.path()).unwrap_err();
-    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+    assert!(matches!(error, LogError::Regressed { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -244,8 +244,8 @@ async fn read_only_open_changes_no_file() {
 }
 
 /// Returns the witness of projections that belong to the log and have processed this many events.
-fn seen(events: usize) -> Witness {
-    Witness {
+fn seen(events: usize) -> ConsistencyEvidence {
+    ConsistencyEvidence {
         is_there: true,
         reached: events as u64,
         contradiction: None,
@@ -265,7 +265,7 @@ async fn repair_reports_the_loss_and_starts_a_timeline() {
         identity
     };
     assert!(
-        repair(folder.path(), &Witness::default(), false)
+        repair(folder.path(), &ConsistencyEvidence::default(), false)
             .unwrap()
             .is_whole()
     );
@@ -344,7 +344,7 @@ async fn unproven_manifest_needs_consent() {
     std::fs::remove_file(log.join(MANIFEST)).unwrap();
     let paths = segments(folder.path());
     let whole = seen(records.len());
-    let unproven = [Witness::default(), seen(records.len() + 1)];
+    let unproven = [ConsistencyEvidence::default(), seen(records.len() + 1)];
     for witness in &unproven {
         let told = repair(folder.path(), witness, false).unwrap();
         assert!(!told.is_whole() && !told.manifest_rebuilt, "{told:?}");
@@ -395,7 +395,7 @@ async fn second_repair_changes_nothing() {
         );
     }
     for accept in [true, false] {
-        let again = repair(folder.path(), &Witness::default(), accept).unwrap();
+        let again = repair(folder.path(), &ConsistencyEvidence::default(), accept).unwrap();
         assert!(again.is_whole() && !again.went_on, "{again:?}");
         assert!(
             contents(folder.path()) == after,
@@ -438,9 +438,9 @@ async fn accepted_loss_is_not_reported_again() {
         form: None,
     });
     std::fs::write(log.join(MANIFEST), manifest.encode()).unwrap();
-    let done = repair(folder.path(), &Witness::default(), true).unwrap();
+    let done = repair(folder.path(), &ConsistencyEvidence::default(), true).unwrap();
     assert!(done.went_on, "{done:?}");
-    let again = repair(folder.path(), &Witness::default(), false).unwrap();
+    let again = repair(folder.path(), &ConsistencyEvidence::default(), false).unwrap();
     assert!(again.is_whole(), "{again:?}");
     reopened(folder.path()).unwrap().close().await.unwrap();
 }
@@ -463,7 +463,7 @@ async fn leftover_files_are_not_damage() {
     let last = segments(folder.path()).into_iter().rev().nth(1).unwrap();
     let name = last.file_stem().unwrap().to_str().unwrap();
     std::fs::copy(&last, log.join(format!("{name}-1.redb"))).unwrap();
-    let told = repair(folder.path(), &Witness::default(), true).unwrap();
+    let told = repair(folder.path(), &ConsistencyEvidence::default(), true).unwrap();
     assert!(told.is_whole() && !told.went_on, "{told:?}");
 }
 
@@ -534,7 +534,7 @@ async fn damage_of_redb_metadata_loses_no_event() {
                 matches!(
                     error,
                     LogError::Damaged { .. }
-                        | LogError::WentBack { .. }
+                        | LogError::Regressed { .. }
                         | LogError::NewerFormat { .. }
                         | LogError::Io { .. }
                 ),
@@ -569,5 +569,5 @@ async fn lost_last_segment_is_detected() {
     drop(log);
     disk.lose_file("0000000000000001.redb");
     let error = RedbLog::open_with(disk, small(), OpenMode::Create).unwrap_err();
-    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+    assert!(matches!(error, LogError::Regressed { .. }), "{error:?}");
 }

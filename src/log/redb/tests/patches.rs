@@ -246,7 +246,7 @@ async fn unacknowledged_body_leaves_no_pieces() {
     let mut batch = samples::batch(3, &[lost.0]);
     batch.blobs.push(lost.1);
     write_unasked(&log, batch);
-    log.distrusted.store(true, Ordering::Release);
+    log.poisoned.store(true, Ordering::Release);
     let (record, blob) = large(3, samples::noise(70_000).to_vec(), None);
     let named = blob.reference();
     append_all(&log, vec![(record, blob.clone())]).await;

@@ -70,12 +70,12 @@ struct Model {
     acknowledged: Vec<EncodedFrame>,
     blobs: Vec<NewBlob>,
     in_flight: Option<FrameBatch>,
-    seen: Seen,
+    seen: TestStatistics,
 }
 
 /// Statistics, to show that the test covered something.
 #[derive(Default)]
-struct Seen {
+struct TestStatistics {
     survived: u64,
     lost: u64,
     segments: u64,
@@ -116,7 +116,7 @@ impl Model {
     }
 }
 
-async fn run_seed(seed: u64) -> Seen {
+async fn run_seed(seed: u64) -> TestStatistics {
     let mut random = Random(seed << 32);
     let mut disk = SimulatedDisk::new(seed);
     let mut model = Model::default();
@@ -159,7 +159,7 @@ async fn acknowledged_records_survive_power_loss() {
     // The disk loses or tears any part of what was not synced. Every acknowledged frame and large
     // body is there, in order; the group in flight is there as a whole or not at all; appends
     // continue.
-    let mut all = Seen::default();
+    let mut all = TestStatistics::default();
     for seed in 0..seeds() {
         let seen = run_seed(seed).await;
         all.survived += seen.survived;

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::{
     BlobRef,
-    redb::simulated::{Fault, Full, SimulatedDisk},
+    redb::simulated_disk::{Fault, Full, SimulatedDisk},
     testkit::samples::Random,
 };
 use treering_domain::ContentHash;
@@ -29,13 +29,13 @@ impl<F: Folder> RedbLog<F> {
 }
 
 /// A log that counts reads and, if told so, is rewritten as blocks after every append.
-struct Watched {
+struct WatchedLog {
     log: RedbLog,
     always_dense: bool,
     reads: AtomicU64,
 }
 
-impl Watched {
+impl WatchedLog {
     fn new(path: &Path, always_dense: bool) -> Self {
         Self {
             log: RedbLog::open(path, small(), OpenMode::Create).unwrap(),
@@ -46,12 +46,12 @@ impl Watched {
 }
 
 #[async_trait]
-impl EventLog for Watched {
+impl EventLog for WatchedLog {
     fn identity(&self) -> LogIdentity {
         self.log.identity()
     }
 
-    async fn acquire(&self, shard: ShardId) -> Result<Acquired, LogError> {
+    async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
         self.log.acquire(shard).await
     }
 
@@ -107,7 +107,7 @@ async fn packed_log_passes_the_conformance_suite() {
     let next = std::sync::atomic::AtomicU32::new(0);
     conformance::run_whatever_the_frames(|| {
         let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        Watched::new(&folder.path().join(name.to_string()), true)
+        WatchedLog::new(&folder.path().join(name.to_string()), true)
     })
     .await;
 }
@@ -117,7 +117,7 @@ async fn cached_block_is_found_behind_cached_frames() {
     // Cached frames hid the block that replaced them: each read of a record between them decoded
     // the block again.
     let folder = tempfile::tempdir().unwrap();
-    let log = Arc::new(Watched::new(folder.path(), false));
+    let log = Arc::new(WatchedLog::new(folder.path(), false));
     for _ in 0..20 {
         append(&log.log, &samples::records(3, 200)).await.unwrap();
     }
@@ -204,7 +204,7 @@ async fn packed_log_has_the_same_records() {
         blobs.push(blob);
     }
     let before = bytes_of(folder.path());
-    let done = log.make_dense(u64::MAX, &NEVER).unwrap();
+    let done = log.pack_log(u64::MAX, &NEVER).unwrap();
     assert!(
         done.segments >= 4 && done.records == expected.len() as u64,
         "{done:?}"
@@ -274,7 +274,7 @@ async fn segments_of_short_sessions_are_joined() {
             append(&log, &records).await.unwrap();
             expected.extend(records);
         }
-        written += log.make_dense(u64::MAX, &NEVER).unwrap().bytes_after;
+        written += log.pack_log(u64::MAX, &NEVER).unwrap().bytes_after;
         log.close().await.unwrap();
     }
     let log = Arc::new(RedbLog::open(folder.path(), options, OpenMode::Create).unwrap());
@@ -507,7 +507,7 @@ async fn replaced_segment_files_are_removed() {
     copy(&after, &path);
     std::fs::copy(keep.join(MANIFEST), path.join(MANIFEST)).unwrap();
     let error = RedbLog::open(folder.path(), options(), OpenMode::Append).unwrap_err();
-    assert!(matches!(error, LogError::WentBack { .. }), "{error:?}");
+    assert!(matches!(error, LogError::Regressed { .. }), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -521,7 +521,7 @@ async fn reads_and_appends_continue_during_a_rewrite() {
         let (log, passes) = (Arc::clone(&log), Arc::clone(&passes));
         move || {
             while !log.head.borrow().closed {
-                match log.make_dense(u64::MAX, &NEVER) {
+                match log.pack_log(u64::MAX, &NEVER) {
                     Ok(done) => {
                         passes.fetch_add(done.segments as u64, Ordering::SeqCst);
                     }
@@ -694,7 +694,7 @@ async fn manifest_is_rebuilt_from_packed_segments() {
     std::fs::write(folder.path().join(LOG_FOLDER).join(MANIFEST), "no").unwrap();
     let told = repair(
         folder.path(),
-        &Witness {
+        &ConsistencyEvidence {
             is_there: true,
             reached: expected.len() as u64,
             contradiction: None,
@@ -825,7 +825,7 @@ async fn measure_dense() {
     };
     read("frames").await;
     let started = std::time::Instant::now();
-    let done = log.make_dense(u64::MAX, &NEVER).unwrap();
+    let done = log.pack_log(u64::MAX, &NEVER).unwrap();
     println!("{done:?} in {:?}", started.elapsed());
     read("blocks").await;
     log.close().await.unwrap();

@@ -1,0 +1,134 @@
+//! Room for notes: a minimum for each, and more for messages of the user and answers that were
+//! dropped.
+
+use super::{
+    authorship::{is_said, reply},
+    layout::scaled,
+    pieces::Piece,
+};
+use crate::{heuristics::Heuristics, tokens::Tally};
+
+/// Minimum size of a note as a share of the budget, clamped to `NOTE_TOKENS`. These are unscaled
+/// counts, because the text of a note is the same for every model.
+const NOTE_SHARE: u64 = 32;
+const NOTE_TOKENS: (u64, u64) = (60, 400);
+/// Share of the budget that all notes together have for quotes.
+const WORDS_SHARE: u64 = 10;
+/// Tokens for one message of the user, and for one answer: the minimum, and the maximum if there is
+/// room.
+const WORD_TOKENS: (u64, u64) = (160, 1_200);
+const ANSWER_TOKENS: (u64, u64) = (30, 80);
+/// Tokens for a call with its outcome, if there is room, and the most calls.
+const CALL_TOKENS: u64 = 50;
+const CALLS_TOLD: u64 = 24;
+/// Tokens for a comment of the user on a call, besides the comment itself, and bytes per token.
+const REPLY_TOKENS: u64 = 40;
+const TOKEN_BYTES: u64 = 3;
+
+/// Room for notes, in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoteAllowance<'h> {
+    heuristics: &'h dyn Heuristics,
+    /// Minimum for each note.
+    pub least: u64,
+    /// Additional room for quotes in all notes together.
+    words_max: u64,
+}
+
+/// Tokens that the note in one gap would use beyond the minimum.
+#[derive(Clone, Copy, Debug, Default)]
+struct NoteDemand {
+    some: u64,
+    all: u64,
+    calls: u64,
+}
+
+impl NoteDemand {
+    fn add(&mut self, piece: &Piece<'_>, heuristics: &dyn Heuristics) {
+        let item = &piece.item;
+        if item.is_of_user() && is_said(item, heuristics) {
+            self.some += item.tokens.min(WORD_TOKENS.0);
+            self.all += item.tokens.min(WORD_TOKENS.1);
+        } else if item.is_final() {
+            self.some += item.tokens.min(ANSWER_TOKENS.0);
+            self.all += item.tokens.min(ANSWER_TOKENS.1);
+        } else if let Some(step) = item.step() {
+            self.calls += 1;
+            for (_, reply) in step.calls().filter_map(|call| reply(call, heuristics)) {
+                let told = reply.told("");
+                let words: usize = told.iter().map(|(to, said)| to.len() + said.len()).sum();
+                if words > 0 {
+                    let tokens = words as u64 / TOKEN_BYTES + REPLY_TOKENS;
+                    self.some += tokens.min(WORD_TOKENS.0);
+                    self.all += tokens.min(WORD_TOKENS.1);
+                }
+            }
+            if item.is_answer() {
+                self.all += ANSWER_TOKENS.1;
+            }
+        }
+    }
+
+    fn whole(self) -> u64 {
+        self.all + self.calls.min(CALLS_TOLD) * CALL_TOKENS
+    }
+}
+
+impl<'h> NoteAllowance<'h> {
+    pub fn new(budget: u64, tally: &Tally, heuristics: &'h dyn Heuristics) -> Self {
+        let (least, most) = NOTE_TOKENS;
+        let scaled = |tokens| scaled(tokens, tally.factor().max(1.0)) as u64;
+        Self {
+            heuristics,
+            least: (budget / NOTE_SHARE).clamp(scaled(least), scaled(most)),
+            words_max: budget / WORDS_SHARE,
+        }
+    }
+
+    /// Tokens for quotes from all pieces except `stays`.
+    pub fn words_beside(&self, pieces: &[Piece<'_>], stays: &[usize]) -> u64 {
+        let mut wants = NoteDemand::default();
+        let goes = pieces.iter().enumerate();
+        goes.filter(|(at, _)| !stays.contains(at))
+            .for_each(|(_, piece)| wants.add(piece, self.heuristics));
+        wants.some.min(self.words_max)
+    }
+
+    /// Tokens that the notes for these pieces need.
+    pub fn needed(&self, pieces: &[Piece<'_>]) -> u64 {
+        let gaps = gaps(pieces, self.heuristics);
+        let words: u64 = gaps.iter().map(|wants| wants.some).sum();
+        gaps.len() as u64 * self.least + words.min(self.words_max)
+    }
+
+    /// Tokens for each note, in order: the minimum, and a share of the rest by what each wants.
+    pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
+        let gaps = gaps(pieces, self.heuristics);
+        let left = left.saturating_sub(gaps.len() as u64 * self.least);
+        let wanted: u64 = gaps.iter().map(|wants| wants.whole()).sum();
+        let shared = left.min(wanted);
+        let share = |wants: &NoteDemand| match wanted {
+            0 => 0,
+            wanted => wants.whole() * shared / wanted,
+        };
+        gaps.iter().map(|wants| self.least + share(wants)).collect()
+    }
+}
+
+/// What each run of dropped pieces wants.
+fn gaps(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> Vec<NoteDemand> {
+    let mut gaps: Vec<NoteDemand> = Vec::new();
+    let mut in_gap = false;
+    for piece in pieces {
+        if piece.is_gone() {
+            if !in_gap {
+                gaps.push(NoteDemand::default());
+            }
+            if let Some(wants) = gaps.last_mut() {
+                wants.add(piece, heuristics);
+            }
+        }
+        in_gap = piece.is_gone();
+    }
+    gaps
+}

@@ -1,0 +1,1035 @@
+//! Writes a branch, from any source, as a session that Claude Code can resume. This is not the
+//! inverse of an import (see [`super::session_lines`]): it repairs what the API would refuse, and
+//! leaves out what belongs to another session.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{SOURCE, blocks, render};
+use crate::{canonical, exporter::ExportFault, raw};
+use treering_domain::{
+    Compacted, ContentPart, EventBody, MessageAppended, Revision, Role, StoredEvent,
+    TimestampMicros, ToolCallRequested,
+};
+use treering_proto::body;
+
+/// The version of Claude Code whose format these lines have.
+const VERSION: &str = "2.0.0";
+/// The model of an answer whose source names none. Claude Code itself writes it where no model
+/// answered, and continues with its default model; without a model in an answer, it hangs.
+const NO_MODEL: &str = "<synthetic>";
+/// The result of a call that has none: the API requires one for each.
+pub(super) const NO_RESULT: &str = "[no result was recorded]";
+
+/// Identity of the session and where it will be resumed.
+#[derive(Clone, Debug)]
+pub struct ResumeTarget<'a> {
+    /// The session's id, which is also the name of its file.
+    pub session: Uuid,
+    /// The folder in which Claude Code will run.
+    pub cwd: &'a str,
+    /// The title in the list of sessions.
+    pub title: &'a str,
+}
+
+/// Returns the lines of a session file, without line ends. `events` are a branch's history, oldest
+/// first.
+///
+/// # Errors
+/// [`ExportFault`] names the event that cannot be decoded.
+pub fn resumed_lines(
+    events: &[StoredEvent],
+    resumed: &ResumeTarget<'_>,
+) -> Result<Vec<String>, ExportFault> {
+    let mut steps = Vec::new();
+    for event in events {
+        let revision = event.header.revision;
+        let Some(kind) = event.header.kind() else {
+            continue;
+        };
+        let body = body::decode(kind, &event.body)
+            .map_err(|fault| ExportFault::Body { revision, fault })?;
+        steps.push(Step {
+            revision,
+            at: event.header.occurred_at.unwrap_or(event.header.recorded_at),
+            occurred_at: event.header.occurred_at,
+            body,
+        });
+    }
+    let groups = groups(&steps);
+    let mut writer = Writer::new(resumed, &steps, results(&steps));
+    let cut = steps
+        .iter()
+        .rposition(|step| matches!(step.body, EventBody::Compacted(_)));
+    let last = cut.and_then(|at| match &steps[at].body {
+        EventBody::Compacted(compacted) => Some((at, compacted.clone())),
+        _ => None,
+    });
+    let mut compaction = last.as_ref();
+    for group in &groups {
+        let first = group[0];
+        // The summary follows what it replaces and precedes the turns that were kept.
+        if let Some((at, compacted)) = compaction
+            && (steps[first].revision > compacted.stands_until(steps[*at].revision) || first == *at)
+        {
+            writer.compaction(compacted, steps[*at].at);
+            compaction = None;
+        }
+        writer.group(group);
+    }
+    Ok(writer.finish())
+}
+
+/// An event of the branch.
+struct Step {
+    revision: Revision,
+    at: TimestampMicros,
+    /// When it happened, according to its author.
+    occurred_at: Option<TimestampMicros>,
+    body: EventBody,
+}
+
+/// Returns the index of the result or cancellation of each call, by the index of the call. Other
+/// events may be between the two, but the API requires them side by side.
+fn results(steps: &[Step]) -> HashMap<usize, usize> {
+    let mut open: HashMap<&str, usize> = HashMap::new();
+    let mut results = HashMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        let ended = match &step.body {
+            EventBody::ToolCallRequested(call) => {
+                open.insert(&call.call_id, index);
+                continue;
+            }
+            EventBody::ToolResultRecorded(result) => &result.call_id,
+            EventBody::ToolCallCancelled(cancelled) => &cancelled.call_id,
+            _ => continue,
+        };
+        if let Some(call) = open.remove(ended.as_str()) {
+            results.insert(call, index);
+        }
+    }
+    results
+}
+
+/// Returns the indices of events that are written together: the messages and calls of one answer of
+/// a model, which sources record in pieces. Any other event is a group by itself.
+fn groups(steps: &[Step]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut last: Option<Answer<'_>> = None;
+    for (index, step) in steps.iter().enumerate() {
+        match &step.body {
+            EventBody::MessageAppended(said) if said.role == Role::Assistant => {
+                let answer = last.take().filter(|answer| answer.takes_message(said));
+                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
+                last = Some(answer.with_message(step.revision, said));
+            }
+            EventBody::ToolCallRequested(call) => {
+                let answer = last.take().filter(|answer| answer.takes_call(call));
+                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
+                last = Some(answer.with_call(call));
+            }
+            body => {
+                if let Some(answer) = &mut last {
+                    answer.note(body);
+                }
+                if matches!(body, EventBody::Compacted(_)) {
+                    last = None;
+                }
+                groups.push(vec![index]);
+                continue;
+            }
+        }
+        if let Some(answer) = &last {
+            groups[answer.group].push(index);
+        }
+    }
+    groups
+}
+
+/// The latest answer of a model, as far as it was read.
+struct Answer<'a> {
+    group: usize,
+    message_id: &'a str,
+    messages: HashSet<Revision>,
+    /// Its open calls.
+    open: HashSet<&'a str>,
+    /// One of its calls has ended since its last message.
+    is_answered: bool,
+    /// One of its calls has ended.
+    has_outcome: bool,
+    /// A message of it has a finish reason.
+    has_finished: bool,
+    /// Nobody else has spoken since.
+    is_last: bool,
+    /// It has only reasoning so far.
+    only_thinks: bool,
+}
+
+impl<'a> Answer<'a> {
+    fn begin(groups: &mut Vec<Vec<usize>>) -> Self {
+        groups.push(Vec::new());
+        Self {
+            group: groups.len() - 1,
+            message_id: "",
+            messages: HashSet::new(),
+            open: HashSet::new(),
+            is_answered: false,
+            has_outcome: false,
+            has_finished: false,
+            is_last: true,
+            only_thinks: true,
+        }
+    }
+
+    fn grows(&self) -> bool {
+        self.is_last || !self.open.is_empty()
+    }
+
+    /// True when a message belongs to this answer.
+    ///
+    /// Message ids may repeat: some servers have only a thousand. So no message with content joins
+    /// an answer that is followed by something. An empty message may: a source records a call when
+    /// it is complete, and its result at once, while the answer still continues.
+    fn takes_message(&self, said: &MessageAppended) -> bool {
+        let is_same = !said.message_id.is_empty() && said.message_id == self.message_id;
+        let is_followed = self.has_outcome || !self.is_last;
+        let may_be_late = said.parts.is_empty() && !self.has_finished;
+        self.grows() && (is_same && (!is_followed || may_be_late) || self.only_thinks)
+    }
+
+    fn takes_call(&self, call: &ToolCallRequested) -> bool {
+        let revision = call.message_revision;
+        let names_it = revision.is_some_and(|message| self.messages.contains(&message));
+        self.grows() && (names_it || !self.open.is_empty() || !self.is_answered)
+    }
+
+    fn with_message(mut self, revision: Revision, said: &'a MessageAppended) -> Self {
+        if !said.message_id.is_empty() {
+            self.message_id = &said.message_id;
+        }
+        let is_thought = |part: &ContentPart| matches!(part, ContentPart::Reasoning(_));
+        self.only_thinks &= !said.parts.is_empty() && said.parts.iter().all(is_thought);
+        self.messages.insert(revision);
+        self.has_finished |= !said.finish_reason.is_empty();
+        self.is_answered = false;
+        self
+    }
+
+    fn with_call(mut self, call: &'a ToolCallRequested) -> Self {
+        self.open.insert(&call.call_id);
+        self.only_thinks = false;
+        self
+    }
+
+    /// Notes an event between the pieces of the answer.
+    fn note(&mut self, body: &EventBody) {
+        match body {
+            EventBody::ToolResultRecorded(result) => self.end(&result.call_id),
+            EventBody::ToolCallCancelled(cancelled) => self.end(&cancelled.call_id),
+            EventBody::MessageAppended(said) => {
+                let is_unseen = matches!(said.role, Role::System | Role::Developer);
+                self.is_last &= is_unseen || said.parts.is_empty();
+            }
+            EventBody::UserPromptSet(_) => self.is_last = false,
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, call_id: &str) {
+        let is_own = self.open.remove(call_id);
+        self.is_answered |= is_own;
+        self.has_outcome |= is_own;
+    }
+}
+
+/// A line of an answer under construction.
+struct Part {
+    line: Value,
+    content: Vec<Value>,
+    at: TimestampMicros,
+}
+
+impl Part {
+    fn new(body: &EventBody, content: Vec<Value>, at: TimestampMicros) -> Self {
+        Self {
+            line: render::line(&[body], None),
+            content,
+            at,
+        }
+    }
+}
+
+struct Writer<'a> {
+    resumed: &'a ResumeTarget<'a>,
+    steps: &'a [Step],
+    /// By index of a call: the index of its end.
+    results: HashMap<usize, usize>,
+    lines: Vec<String>,
+    /// The id of the last line.
+    parent: Option<Uuid>,
+    /// The model in the conversation's settings, or empty.
+    model: String,
+    /// Message ids that were written.
+    messages: HashSet<String>,
+    /// Call ids that were written.
+    used: HashSet<String>,
+    /// How often each id occurred.
+    times: HashMap<String, u32>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(
+        resumed: &'a ResumeTarget<'a>,
+        steps: &'a [Step],
+        results: HashMap<usize, usize>,
+    ) -> Self {
+        Self {
+            resumed,
+            steps,
+            results,
+            lines: Vec::new(),
+            parent: None,
+            model: String::new(),
+            messages: HashSet::new(),
+            used: HashSet::new(),
+            times: HashMap::new(),
+        }
+    }
+
+    fn group(&mut self, places: &[usize]) {
+        let step = &self.steps[places[0]];
+        match &step.body {
+            EventBody::ConversationCreated(created) => {
+                self.model.clone_from(&created.config.model_id);
+            }
+            EventBody::ConfigChanged(config) => self.model.clone_from(&config.model_id),
+            EventBody::UserPromptSet(prompt) if !prompt.content.is_empty() => {
+                let text = json!({"type": "text", "text": prompt.content});
+                self.user(vec![text], step.at, false);
+            }
+            EventBody::MessageAppended(said) => match said.role {
+                Role::User => self.user(usable(&said.parts), step.at, is_meta(step, said)),
+                Role::Assistant => self.answer(places),
+                Role::Tool => {
+                    let text = format!("[a tool's result]\n{}", text_of(&said.parts));
+                    let block = json!({"type": "text", "text": text});
+                    self.user(vec![block], step.at, false);
+                }
+                // Claude Code has its own instructions.
+                Role::System | Role::Developer => {}
+            },
+            EventBody::ToolCallRequested(_) => self.answer(places),
+            _ => {}
+        }
+    }
+
+    /// Writes an answer as Claude Code does: a line for each piece, all with the message's id, then
+    /// the results of its calls.
+    fn answer(&mut self, places: &[usize]) {
+        let nothing = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, Vec::new()));
+        let mut parts: Vec<Part> = Vec::new();
+        let mut calls = Vec::new();
+        for &place in places {
+            let step = &self.steps[place];
+            match &step.body {
+                EventBody::MessageAppended(said) => {
+                    parts.push(Part::new(&step.body, usable(&said.parts), step.at));
+                }
+                EventBody::ToolCallRequested(call) => {
+                    let id = self.new_id(&call.call_id);
+                    if parts.is_empty() {
+                        parts.push(Part::new(&nothing, Vec::new(), step.at));
+                    }
+                    if let Some(part) = parts.last_mut() {
+                        part.content.push(tool_use(&id, call));
+                    }
+                    calls.push((place, id));
+                }
+                _ => {}
+            }
+        }
+        let field = |name: &str| {
+            let mut values = parts
+                .iter()
+                .filter_map(|part| part.line["message"][name].as_str());
+            values.next().map(str::to_owned)
+        };
+        let named = field("model").unwrap_or_else(|| self.model.clone());
+        let model = match named.trim() {
+            "" => NO_MODEL,
+            model => model,
+        };
+        let id = self.message_id(field("id"));
+        for mut part in parts.into_iter().filter(|part| !part.content.is_empty()) {
+            let message = &mut part.line["message"];
+            message["id"] = id.as_str().into();
+            message["model"] = model.into();
+            message["content"] = part.content.into();
+            self.line(part.line, part.at);
+        }
+        self.ends_of(calls);
+    }
+
+    /// Returns the recorded id, unless another message has it; else a new one.
+    fn message_id(&mut self, recorded: Option<String>) -> String {
+        let made = || {
+            let line = format!("message {}", self.lines.len());
+            let id = Uuid::new_v5(&self.resumed.session, line.as_bytes());
+            format!("msg_{}", id.simple())
+        };
+        let free = recorded.filter(|id| !self.messages.contains(id));
+        let id = free.unwrap_or_else(made);
+        self.messages.insert(id.clone());
+        id
+    }
+
+    /// Writes the end of every call, in the order in which they were recorded; the API would refuse
+    /// the next message without it.
+    fn ends_of(&mut self, calls: Vec<(usize, String)>) {
+        let Some((last, _)) = calls.last() else {
+            return;
+        };
+        let asked_at = self.steps[*last].at;
+        let ends = calls
+            .into_iter()
+            .map(|(place, id)| (self.results.get(&place).copied(), id));
+        let mut ends: Vec<_> = ends.collect();
+        ends.sort_by_key(|(end, _)| end.unwrap_or(usize::MAX));
+        for (end, id) in ends {
+            match end.map(|end| &self.steps[end]) {
+                Some(step) => self.outcome(&id, step),
+                None => self.result(&id, NO_RESULT.into(), true, asked_at),
+            }
+        }
+    }
+
+    /// Returns a call id that is not used yet, in characters that the API accepts.
+    fn new_id(&mut self, recorded: &str) -> String {
+        let legal = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '_'
+            }
+        };
+        let plain: String = recorded.chars().map(legal).collect();
+        let times = self.times.entry(plain.clone()).or_default();
+        loop {
+            *times += 1;
+            let id = match *times {
+                1 if !plain.is_empty() => plain.clone(),
+                times => format!("{plain}_{times}"),
+            };
+            if self.used.insert(id.clone()) {
+                return id;
+            }
+        }
+    }
+
+    fn outcome(&mut self, id: &str, step: &Step) {
+        match &step.body {
+            EventBody::ToolResultRecorded(result) => {
+                let content = match blocks::render(&result.parts) {
+                    Value::Null => Value::from(result.error_message.as_str()),
+                    content => content,
+                };
+                self.result(id, content, !result.success, step.at);
+            }
+            EventBody::ToolCallCancelled(cancelled) => {
+                let why = match cancelled.detail.as_str() {
+                    "" => "[cancelled]",
+                    detail => detail,
+                };
+                self.result(id, why.into(), true, step.at);
+            }
+            _ => {}
+        }
+    }
+
+    fn result(&mut self, id: &str, content: Value, failed: bool, at: TimestampMicros) {
+        let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
+        if failed {
+            block["is_error"] = true.into();
+        }
+        self.user(vec![block], at, false);
+    }
+
+    /// Writes what a user says, unless it is empty.
+    fn user(&mut self, content: Vec<Value>, at: TimestampMicros, is_meta: bool) {
+        let content = match &content[..] {
+            [] => return,
+            [only] if only["type"] == "text" => only["text"].clone(),
+            _ => content.into(),
+        };
+        let mut line = json!({"type": "user", "message": {"role": "user", "content": content}});
+        if is_meta {
+            line["isMeta"] = true.into();
+        }
+        self.line(line, at);
+    }
+
+    /// Writes the boundary and the summary that replace everything before.
+    fn compaction(&mut self, compacted: &Compacted, at: TimestampMicros) {
+        let before = self.parent.take();
+        let boundary = json!({
+            "type": "system",
+            "subtype": "compact_boundary",
+            "content": "Conversation compacted",
+            "level": "info",
+            "logicalParentUuid": before.map(|id| id.to_string()),
+            "compactMetadata": {"trigger": "manual", "preTokens": compacted.tokens_before},
+        });
+        self.line(boundary, at);
+        let summary = json!({
+            "type": "user",
+            "isCompactSummary": true,
+            "isVisibleInTranscriptOnly": true,
+            "message": {"role": "user", "content": compacted.summary},
+        });
+        self.line(summary, at);
+    }
+
+    fn line(&mut self, mut line: Value, at: TimestampMicros) {
+        let id = Uuid::new_v5(
+            &self.resumed.session,
+            self.lines.len().to_string().as_bytes(),
+        );
+        let fields = [
+            ("parentUuid", json!(self.parent.map(|id| id.to_string()))),
+            ("isSidechain", false.into()),
+            ("userType", "external".into()),
+            ("cwd", self.resumed.cwd.into()),
+            ("sessionId", self.resumed.session.to_string().into()),
+            ("version", VERSION.into()),
+            ("gitBranch", "".into()),
+            ("uuid", id.to_string().into()),
+            ("timestamp", canonical::render_time(at).into()),
+        ];
+        for (name, value) in fields {
+            line[name] = value;
+        }
+        self.lines.push(line.to_string());
+        self.parent = Some(id);
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        if let Some(leaf) = self.parent {
+            let title = self.resumed.title;
+            let summary =
+                json!({"type": "summary", "summary": title, "leafUuid": leaf.to_string()});
+            self.lines.insert(0, summary.to_string());
+        }
+        self.lines
+    }
+}
+
+fn tool_use(id: &str, call: &ToolCallRequested) -> Value {
+    let text = call.arguments.as_str();
+    let input = match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Value::Object(fields),
+        Ok(_) => json!({"arguments": text}),
+        Err(_) if text.trim().is_empty() => json!({}),
+        Err(_) => json!({"invalid_arguments": text}),
+    };
+    json!({"type": "tool_use", "id": id, "name": call.tool, "input": input})
+}
+
+/// True for messages of a harness in the role of the user, where the source says so.
+fn is_meta(step: &Step, said: &MessageAppended) -> bool {
+    let Some(raw) = said.raw.as_ref().filter(|raw| raw.origin == SOURCE) else {
+        return false;
+    };
+    let rendered = || render::line(&[&step.body], step.occurred_at);
+    let line = raw::restore(rendered, Some(raw)).ok();
+    let line = line.and_then(|line| serde_json::from_str::<Value>(&line).ok());
+    line.is_some_and(|line| line["isMeta"] == true)
+}
+
+/// Returns the blocks of a message that the API accepts again: reasoning only with its signature,
+/// no empty texts.
+fn usable(parts: &[ContentPart]) -> Vec<Value> {
+    let is_usable = |block: &Value| match block["type"].as_str() {
+        Some("thinking") => block["signature"]
+            .as_str()
+            .is_some_and(|text| !text.is_empty()),
+        Some("redacted_thinking") => block["data"].as_str().is_some_and(|text| !text.is_empty()),
+        Some("text") => block["text"]
+            .as_str()
+            .is_some_and(|text| !text.trim().is_empty()),
+        Some("image") => block["source"]["url"] != "",
+        Some(_) => true,
+        None => false,
+    };
+    let is_foreign = |part: &&ContentPart| match part {
+        ContentPart::Reasoning(thought) => {
+            !thought.provider.is_empty() && thought.provider != blocks::PROVIDER
+        }
+        _ => false,
+    };
+    parts
+        .iter()
+        .filter(|part| !is_foreign(part))
+        .map(blocks::render_block)
+        .filter(is_usable)
+        .collect()
+}
+
+fn text_of(parts: &[ContentPart]) -> String {
+    match blocks::render(parts) {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ImportedConversation, claude_code, stored::stored};
+    use treering_domain::*;
+
+    fn said(role: Role, text: &str) -> EventBody {
+        EventBody::MessageAppended(MessageAppended::text(role, text))
+    }
+
+    fn call(id: &str, arguments: &'static str) -> EventBody {
+        let arguments = JsonText::from_checked(bytes::Bytes::from_static(arguments.as_bytes()));
+        EventBody::ToolCallRequested(ToolCallRequested {
+            call_id: id.into(),
+            tool: "Bash".into(),
+            arguments_hash: ContentHash(blake3::hash(arguments.as_bytes()).into()),
+            arguments,
+            message_revision: None,
+            needs_approval: false,
+            ..ToolCallRequested::default()
+        })
+    }
+
+    fn result(id: &str, text: &str) -> EventBody {
+        EventBody::ToolResultRecorded(ToolResultRecorded::text(id, text))
+    }
+
+    fn lines(bodies: Vec<EventBody>) -> Vec<Value> {
+        let conversation = ConversationId(Uuid::from_u128(7));
+        let created = EventBody::ConversationCreated(ConversationCreated::default());
+        let events = std::iter::once(created).chain(bodies);
+        let imported = ImportedConversation {
+            conversation,
+            source: String::new(),
+            source_id: String::new(),
+            events: events
+                .map(|body| NewEvent::new(conversation, body).on_branch(BranchName::default()))
+                .collect(),
+            notes: Vec::new(),
+            follows: None,
+        };
+        let resumed = ResumeTarget {
+            session: Uuid::from_u128(9),
+            cwd: "/home/dev",
+            title: "a fork",
+        };
+        let lines = resumed_lines(&stored(&imported), &resumed).unwrap();
+        lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    /// Returns the messages as the API gets them: consecutive lines of one side are merged.
+    fn messages(lines: &[Value]) -> Vec<Value> {
+        let blocks = |content: &Value| match content {
+            Value::String(text) => vec![json!({"type": "text", "text": text})],
+            content => content.as_array().cloned().unwrap_or_default(),
+        };
+        let said = lines.iter().map(|line| &line["message"]);
+        let mut messages: Vec<Value> = Vec::new();
+        for message in said.filter(|message| message.is_object()) {
+            let mut content = blocks(&message["content"]);
+            match messages.last_mut() {
+                Some(last) if last["role"] == message["role"] => {
+                    let mut all = blocks(&last["content"]);
+                    all.append(&mut content);
+                    last["content"] = all.into();
+                }
+                _ => messages.push(message.clone()),
+            }
+        }
+        messages
+    }
+
+    // A fork is often in the middle of calls, and a history may come from another provider with
+    // repeated call ids. Anything that the API refuses would make the session impossible to resume.
+    #[test]
+    fn resumed_session_repairs_what_the_api_refuses() {
+        let lines = lines(vec![
+            said(Role::System, "be brief"),
+            said(Role::User, "list"),
+            said(Role::Assistant, "I look."),
+            call("call.1", r#"{"command": "ls"}"#),
+            call("c", "[1]"),
+            result("call.1", "a.rs"),
+            said(Role::User, "go on"),
+            said(Role::Assistant, ""),
+            call("call.1", "{}"),
+        ]);
+        let messages = messages(&lines);
+        let roles: Vec<_> = messages
+            .iter()
+            .map(|m| m["role"].as_str().unwrap())
+            .collect();
+        assert_eq!(roles, ["user", "assistant", "user", "assistant", "user"]);
+        assert_eq!(messages[0]["content"], "list");
+        let asked = &messages[1]["content"];
+        assert_eq!(asked[1]["id"], "call_1");
+        assert_eq!(asked[2]["input"], json!({"arguments": "[1]"}));
+        let answered = &messages[2]["content"];
+        assert_eq!(answered[0]["content"], "a.rs");
+        assert_eq!(answered[1]["content"], NO_RESULT);
+        assert_eq!(answered[2]["text"], "go on");
+        assert_eq!(messages[3]["content"][0]["id"], "call_1_2");
+        assert_eq!(messages[4]["content"][0]["tool_use_id"], "call_1_2");
+        assert_eq!(messages[4]["content"][0]["is_error"], true);
+    }
+
+    // Claude Code puts a skill's text before the result of the call that requested it: the written
+    // session then said that no result was recorded, and the model relied on it. A recorded result
+    // must be next to its call, even if it came after the next answer.
+    #[test]
+    fn late_result_is_written_next_to_its_call() {
+        let lines = lines(vec![
+            said(Role::User, "discover"),
+            said(Role::Assistant, "I look."),
+            call("skill", "{}"),
+            call("slow", "{}"),
+            said(Role::User, "Base directory for this skill: /skills/x"),
+            result("skill", "Launching skill"),
+            said(Role::Assistant, "Meanwhile."),
+            result("slow", "done at last"),
+            said(Role::User, "and?"),
+        ]);
+        let messages = messages(&lines);
+        let answered = &messages[2]["content"];
+        assert_eq!(answered[0]["content"], "Launching skill");
+        assert_eq!(answered[1]["content"], "done at last");
+        assert_eq!(
+            answered[2]["text"],
+            "Base directory for this skill: /skills/x"
+        );
+        assert_eq!(messages.len(), 5);
+        assert!(
+            !lines
+                .iter()
+                .any(|line| line.to_string().contains(NO_RESULT))
+        );
+    }
+
+    fn piece(id: &str, parts: Vec<ContentPart>, output_tokens: u64) -> EventBody {
+        EventBody::MessageAppended(MessageAppended {
+            message_id: id.into(),
+            usage: Some(Usage {
+                input_tokens: 3,
+                output_tokens,
+                ..Usage::default()
+            }),
+            ..MessageAppended::new(Role::Assistant, parts)
+        })
+    }
+
+    // A source records an answer in pieces, each with the answer's id. The calls of one answer came
+    // back as separate calls without id, model and usage: a different conversation, with wrong
+    // cost.
+    #[test]
+    fn answer_in_pieces_is_written_as_one_step() {
+        let settings = Config {
+            model_id: "claude-opus-4-6".into(),
+            ..Config::default()
+        };
+        let text = |text: &str| vec![ContentPart::Text(text.into())];
+        let lines = lines(vec![
+            EventBody::ConfigChanged(settings),
+            said(Role::User, "look"),
+            piece("m1", text("I look."), 7),
+            piece("m1", Vec::new(), 7),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("m1", Vec::new(), 8),
+            call("b", "{}"),
+            said(Role::User, "Base directory for this skill: /skills/x"),
+            piece("m1", Vec::new(), 9),
+            call("c", "{}"),
+            result("c", "three"),
+            result("b", "two"),
+            piece("m1", text("Done."), 10),
+        ]);
+        let shape: Vec<_> = lines[1..]
+            .iter()
+            .map(|line| {
+                let message = &line["message"];
+                let block = &message["content"][0];
+                let name = ["id", "tool_use_id", "text"].map(|name| block[name].as_str());
+                let said = message["content"].as_str();
+                let what = name.into_iter().flatten().next().or(said);
+                (
+                    what.unwrap_or_default(),
+                    message["id"].as_str().unwrap_or_default(),
+                    message["usage"]["output_tokens"].as_u64(),
+                )
+            })
+            .collect();
+        let again = lines.last().unwrap()["message"]["id"].as_str().unwrap();
+        assert_eq!(
+            shape,
+            [
+                ("look", "", None),
+                ("I look.", "m1", Some(7)),
+                ("a", "m1", Some(7)),
+                ("b", "m1", Some(8)),
+                ("c", "m1", Some(9)),
+                ("a", "", None),
+                ("c", "", None),
+                ("b", "", None),
+                ("Base directory for this skill: /skills/x", "", None),
+                ("Done.", again, Some(10)),
+            ]
+        );
+        assert!(
+            again.starts_with("msg_"),
+            "another step has another id: {again}"
+        );
+        let answers = lines.iter().filter(|line| line["type"] == "assistant");
+        for answer in answers {
+            assert_eq!(answer["message"]["model"], "claude-opus-4-6");
+        }
+    }
+
+    // Ollama has 999 ids, so two answers share one now and then: the final answer was put before
+    // the result that it was made from. An id must never join content, or calls after the end of an
+    // answer, to something before a result or before a user's message.
+    #[test]
+    fn message_id_does_not_join_across_a_result_or_a_user() {
+        let piece = |text: &str, finish: &str| {
+            EventBody::MessageAppended(MessageAppended {
+                message_id: "chatcmpl-7".into(),
+                finish_reason: finish.into(),
+                ..MessageAppended::text(Role::Assistant, text)
+            })
+        };
+        let shape = |bodies: Vec<EventBody>| -> Vec<String> {
+            let said = |message: Value| {
+                let blocks = match &message["content"] {
+                    Value::Array(blocks) => blocks.clone(),
+                    text => vec![json!({"text": text})],
+                };
+                let said = ["text", "id", "tool_use_id"];
+                let said = |block: &Value| {
+                    let mut said = said.iter().filter_map(|name| block[*name].as_str());
+                    said.next().map(str::to_owned)
+                };
+                blocks.iter().filter_map(said).collect::<Vec<_>>().join(" ")
+            };
+            messages(&lines(bodies)).into_iter().map(said).collect()
+        };
+        let one = vec![
+            said(Role::User, "look"),
+            piece("I look.", ""),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("One.", ""),
+        ];
+        assert_eq!(shape(one), ["look", "I look. a", "a", "One."]);
+        let asks_again = vec![
+            said(Role::User, "look"),
+            piece("", "tool_calls"),
+            call("a", "{}"),
+            result("a", "one"),
+            piece("", "tool_calls"),
+            call("b", "{}"),
+            result("b", "two"),
+        ];
+        assert_eq!(shape(asks_again), ["look", "a", "a", "b", "b"]);
+        let interrupted = vec![
+            said(Role::User, "look"),
+            piece("I look.", ""),
+            call("a", "{}"),
+            said(Role::User, "stop"),
+            piece("I stop.", ""),
+        ];
+        assert_eq!(
+            shape(interrupted),
+            ["look", "I look. a", "a stop", "I stop."]
+        );
+    }
+
+    // Some providers have no message ids: each answer must get its own, and the calls of a batch
+    // must stay in one line.
+    #[test]
+    fn answers_without_an_id_get_a_new_id() {
+        let lines = lines(vec![
+            said(Role::User, "look"),
+            said(Role::Assistant, "I look."),
+            call("a", "{}"),
+            call("b", "{}"),
+            result("a", "one"),
+            result("b", "two"),
+            call("c", "{}"),
+            result("c", "three"),
+        ]);
+        let answers: Vec<_> = lines
+            .iter()
+            .filter(|line| line["type"] == "assistant")
+            .map(|line| &line["message"])
+            .collect();
+        assert_eq!(answers.len(), 2);
+        assert_eq!(answers[0]["content"].as_array().unwrap().len(), 3);
+        assert_ne!(answers[0]["id"], answers[1]["id"]);
+        assert!(answers[1]["id"].as_str().unwrap().starts_with("msg_"));
+    }
+
+    // The model was only in the conversation's settings: the session was written without one, and
+    // so was its next request.
+    #[test]
+    fn answers_get_the_model_of_the_configuration() {
+        let settings = Config {
+            model_id: "claude-opus-4-6".into(),
+            ..Config::default()
+        };
+        let lines = lines(vec![
+            EventBody::ConfigChanged(settings),
+            said(Role::User, "list"),
+            said(Role::Assistant, "one"),
+        ]);
+        let models: Vec<_> = messages(&lines)
+            .iter()
+            .map(|message| message["model"].clone())
+            .collect();
+        assert_eq!(models, [Value::Null, "claude-opus-4-6".into()]);
+    }
+
+    // Most sources name no model: Claude Code hung on resuming such a session and sent no request.
+    // An answer must always have a model: the one that Claude Code itself writes where no model
+    // answered.
+    #[test]
+    fn answers_without_a_model_are_marked_synthetic() {
+        let blank = Config {
+            model_id: " ".into(),
+            ..Config::default()
+        };
+        let lines = lines(vec![
+            said(Role::User, "list"),
+            said(Role::Assistant, "I look."),
+            call("a", "{}"),
+            result("a", "one"),
+            EventBody::ConfigChanged(blank),
+            call("b", "{}"),
+        ]);
+        let answers = lines.iter().filter(|line| line["type"] == "assistant");
+        let models: Vec<_> = answers.map(|line| &line["message"]["model"]).collect();
+        assert_eq!(models, ["<synthetic>", "<synthetic>"]);
+    }
+
+    // Each line must follow the previous one, in one session, or Claude Code shows only a part; and
+    // we must be able to read what we write.
+    #[test]
+    fn written_lines_form_one_parent_chain() {
+        let lines = lines(vec![
+            said(Role::User, "list"),
+            said(Role::Assistant, "one"),
+            said(Role::User, "again"),
+            said(Role::Assistant, "two"),
+        ]);
+        assert_eq!(lines[0]["summary"], "a fork");
+        assert_eq!(lines[0]["leafUuid"], lines[4]["uuid"]);
+        assert_eq!(lines[1]["parentUuid"], Value::Null);
+        for pair in lines[1..].windows(2) {
+            assert_eq!(pair[1]["parentUuid"], pair[0]["uuid"]);
+            assert_eq!(pair[1]["sessionId"], Uuid::from_u128(9).to_string());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("9.jsonl");
+        let text: Vec<_> = lines.iter().map(Value::to_string).collect();
+        std::fs::write(&file, text.join("\n") + "\n").unwrap();
+        let session = claude_code::read_session(&file).unwrap();
+        let imported = claude_code::import_session(&session).unwrap();
+        let spoken = imported[0]
+            .events
+            .iter()
+            .filter_map(|event| match &event.body {
+                EventBody::MessageAppended(said) => Some(said.parts.clone()),
+                _ => None,
+            });
+        let text = |text: &str| vec![ContentPart::Text(text.into())];
+        let expected = [text("list"), text("one"), text("again"), text("two")];
+        assert_eq!(spoken.collect::<Vec<_>>(), expected);
+    }
+
+    // After a compaction, only the summary and the kept turns are sent: they must follow the
+    // boundary, in order.
+    #[test]
+    fn compaction_is_written_before_the_kept_turns() {
+        let lines = lines(vec![
+            said(Role::User, "old"),
+            said(Role::Assistant, "old answer"),
+            said(Role::User, "kept"),
+            said(Role::Assistant, "kept answer"),
+            EventBody::Compacted(Compacted {
+                summary: "what was".into(),
+                cut_revision: Revision(3),
+                kept_turns: 1,
+                tokens_before: 10,
+                tokens_after: 5,
+                trigger: CompactionTrigger::Manual,
+                raw: None,
+            }),
+            said(Role::User, "new"),
+        ]);
+        let boundary = lines
+            .iter()
+            .position(|line| line["subtype"] == "compact_boundary");
+        let boundary = boundary.unwrap();
+        assert_eq!(lines[boundary]["parentUuid"], Value::Null);
+        assert_eq!(lines[boundary + 1]["isCompactSummary"], true);
+        let after = lines[boundary + 1..].iter();
+        let after: Vec<_> = after
+            .map(|line| line["message"]["content"].to_string())
+            .collect();
+        assert_eq!(after[0], r#""what was""#);
+        assert!(
+            after[1].contains("kept") && after[2].contains("kept answer"),
+            "{after:?}"
+        );
+        assert_eq!(after[3], r#""new""#);
+    }
+
+    // A source compacted in the middle of a turn: its model saw nothing from before the summary, so
+    // nothing from before may follow it in the resumed file.
+    #[test]
+    fn imported_compaction_is_written_at_its_place() {
+        let lines = lines(vec![
+            said(Role::User, "mend it"),
+            said(Role::Assistant, "I look."),
+            call("c", "{}"),
+            result("c", "found"),
+            EventBody::Compacted(Compacted {
+                summary: "what was".into(),
+                cut_revision: Revision(1),
+                kept_turns: 0,
+                tokens_before: 10,
+                tokens_after: 0,
+                trigger: CompactionTrigger::Imported,
+                raw: None,
+            }),
+            said(Role::Assistant, "mended"),
+        ]);
+        let summary = lines
+            .iter()
+            .position(|line| line["isCompactSummary"] == true);
+        let after = messages(&lines[summary.unwrap()..]);
+        assert_eq!(after.len(), 2, "{after:?}");
+        assert!(
+            after[1]["content"].to_string().contains("mended"),
+            "{after:?}"
+        );
+    }
+}

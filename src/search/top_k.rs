@@ -1,0 +1,284 @@
+//! Finds the best passages and counts the matching ones.
+//!
+//! The best matches of a union of single terms can be found without scoring every match: tantivy
+//! skips blocks of postings that cannot contain any. Filters as clauses of the query would disable
+//! that. Where columns can answer the filters and enough passages pass, the filters are therefore
+//! applied to the few candidates instead. Passages and scores are the same either way.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+};
+
+use tantivy::{
+    DocAddress, DocSet, Score, Searcher, TERMINATED, Term,
+    collector::TopDocs,
+    query::{EnableScoring, Query},
+};
+
+use super::{
+    columns::{ColumnFilter, OpenColumns},
+    error::{IndexError, IndexSearchError},
+    hits::unreadable,
+    index::PublishedState,
+    memory::Groups,
+    plan::NamespaceStatistics,
+    query::{COUNTED_MAX, NameCompleteness, PlannedQuery, SearchQuery, Total},
+    sweep::StopCheck,
+};
+
+/// Filters that pass a smaller share become clauses of the query: few documents are scored anyway,
+/// and pruning would skip little.
+const PRUNED_SHARE_MIN: f64 = 0.05;
+
+/// Most passages examined to count hits, unless all are counted: 100,000 copies of a text are one
+/// hit.
+const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
+
+/// The best passages.
+pub(super) struct TopPassages {
+    /// Passages in order, each with the score of its words.
+    pub(crate) passages: Vec<(Score, DocAddress)>,
+    /// How many of the first have names of the query whole.
+    pub(crate) named: usize,
+    /// How completely names were found.
+    pub(crate) wholeness: NameCompleteness,
+    /// There are no others.
+    pub(crate) is_all: bool,
+}
+
+/// A query being executed.
+pub(super) struct TopSearch<'a> {
+    searcher: &'a Searcher,
+    columns: &'a OpenColumns,
+    statistics: &'a NamespaceStatistics<'a>,
+    planned: &'a PlannedQuery,
+    query: &'a SearchQuery,
+    is_pruned: bool,
+}
+
+impl<'a> TopSearch<'a> {
+    pub(crate) fn new(
+        published: &'a PublishedState,
+        statistics: &'a NamespaceStatistics<'a>,
+        planned: &'a PlannedQuery,
+        query: &'a SearchQuery,
+    ) -> Result<Self, IndexError> {
+        let mut this = Self {
+            searcher: &published.searcher,
+            columns: &published.columns,
+            statistics,
+            planned,
+            query,
+            is_pruned: planned.is_prunable && ColumnFilter::answers(query),
+        };
+        if this.is_pruned {
+            for tags in &planned.filter_tags {
+                this.is_pruned &= this.share(tags)? >= PRUNED_SHARE_MIN;
+            }
+        }
+        Ok(this)
+    }
+
+    /// Returns the share of the namespace's passages that have one of these tags.
+    fn share(&self, tags: &[Term]) -> Result<f64, IndexError> {
+        let mut passages = 0;
+        for tag in tags {
+            passages += self.searcher.doc_freq(tag).map_err(unreadable)?;
+        }
+        Ok(passages as f64 / self.statistics.passages.max(1) as f64)
+    }
+
+    /// Returns passages with the query's names whole, then all others; each best first.
+    pub(crate) fn find_all(&self, limit: usize) -> Result<TopPassages, IndexError> {
+        let (mut passages, wholeness) = self.find_named(limit)?;
+        let named = passages.len();
+        let mut is_all = false;
+        if named < limit {
+            let others = self.find(limit)?;
+            is_all = others.len() < limit;
+            let known: HashSet<DocAddress> = passages.iter().map(|(_, address)| *address).collect();
+            let is_other = |(_, address): &(Score, DocAddress)| !known.contains(address);
+            passages.extend(others.into_iter().filter(is_other));
+        }
+        Ok(TopPassages {
+            passages,
+            named,
+            wholeness,
+            is_all,
+        })
+    }
+
+    fn find_named(
+        &self,
+        limit: usize,
+    ) -> Result<(Vec<(Score, DocAddress)>, NameCompleteness), IndexError> {
+        let Some(names) = &self.planned.whole else {
+            return Ok((Vec::new(), NameCompleteness::Parts));
+        };
+        let whole = self.find_by(names.query.as_ref(), limit)?;
+        if !whole.is_empty() {
+            return Ok((whole, NameCompleteness::Whole));
+        }
+        let Some(in_a_row) = &names.in_a_row else {
+            return Ok((whole, NameCompleteness::Parts));
+        };
+        let in_a_row = self.find_by(in_a_row.as_ref(), limit)?;
+        let wholeness = match in_a_row.is_empty() {
+            true => NameCompleteness::Parts,
+            false => NameCompleteness::InARow,
+        };
+        Ok((in_a_row, wholeness))
+    }
+
+    /// Returns the best passages, best first, equal ones in index order; fewer than `limit` when
+    /// there are no more.
+    pub(crate) fn find(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
+        match self.is_pruned {
+            true => self.find_pruned(self.room_for(limit)),
+            false => self.find_by(self.planned.query.as_ref(), limit),
+        }
+    }
+
+    fn find_by(
+        &self,
+        query: &dyn Query,
+        limit: usize,
+    ) -> Result<Vec<(Score, DocAddress)>, IndexError> {
+        let top = TopDocs::with_limit(self.room_for(limit)).order_by_score();
+        self.searcher
+            .search_with_statistics_provider(query, &top, self.statistics)
+            .map_err(unreadable)
+    }
+
+    /// Bounds the limit by the number of documents, since tantivy allocates for all at once.
+    fn room_for(&self, limit: usize) -> usize {
+        let room = usize::try_from(self.searcher.num_docs()).unwrap_or(usize::MAX);
+        limit.min(room).max(1)
+    }
+
+    fn find_pruned(&self, limit: usize) -> Result<Vec<(Score, DocAddress)>, IndexError> {
+        let scoring =
+            EnableScoring::enabled_from_statistics_provider(self.statistics, self.searcher);
+        let weight = self.planned.words.weight(scoring).map_err(unreadable)?;
+        let mut top = TopHeap::new(limit);
+        for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
+            let columns = self.columns.of_segment(segment)?;
+            let filter = ColumnFilter::new(columns, &self.query.filters)?;
+            let alive = reader.alive_bitset();
+            let threshold = top.threshold;
+            let mut stop = StopCheck::default();
+            let mut candidate = |doc, score| {
+                if stop.check().is_err() {
+                    // Nothing scores above this, so the rest is skipped.
+                    return Score::MAX;
+                }
+                if score > top.threshold
+                    && alive.is_none_or(|alive| alive.is_alive(doc))
+                    && filter.passes(doc)
+                {
+                    top.push(score, DocAddress::new(segment, doc));
+                }
+                top.threshold
+            };
+            weight
+                .for_each_pruning(threshold, reader, &mut candidate)
+                .map_err(unreadable)?;
+        }
+        Ok(top.into_sorted())
+    }
+
+    /// Counts the hits. Stops at [`COUNTED_MAX`] unless all are to be counted, and then at the
+    /// memory limit.
+    pub(crate) fn count(&self, query: &SearchQuery) -> Result<Total, IndexSearchError> {
+        let scoring = EnableScoring::disabled_from_searcher(self.searcher);
+        let weight = self.planned.counted.weight(scoring).map_err(unreadable)?;
+        let (mut seen, mut stop) = (Groups::new(query), StopCheck::default());
+        let (mut count, mut looked_at) = (0, 0);
+        for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
+            let columns = self.columns.of_segment(segment)?;
+            let alive = reader.alive_bitset();
+            let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
+            let mut doc = matches.doc();
+            while doc != TERMINATED {
+                stop.check()?;
+                if alive.is_none_or(|alive| alive.is_alive(doc)) {
+                    looked_at += 1;
+                    match seen.insert(columns.group(doc, query.copies)?) {
+                        Ok(is_new) => count += u64::from(is_new),
+                        Err(IndexSearchError::TooMuchMemory { .. }) => {
+                            return Ok(Total { count, more: true });
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    let is_enough = count > COUNTED_MAX || looked_at > COUNTED_IN_MAX;
+                    if !query.count_all && is_enough {
+                        return Ok(Total {
+                            count: count.min(COUNTED_MAX),
+                            more: true,
+                        });
+                    }
+                }
+                doc = matches.advance();
+            }
+        }
+        Ok(Total { count, more: false })
+    }
+}
+
+/// The best so far. Of equal ones, the first.
+struct TopHeap {
+    limit: usize,
+    /// Passages must score above this to enter.
+    threshold: Score,
+    /// The worst of them is on top.
+    heap: BinaryHeap<Reverse<Candidate>>,
+}
+
+impl TopHeap {
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            threshold: Score::MIN,
+            heap: BinaryHeap::with_capacity(limit + 1),
+        }
+    }
+
+    fn push(&mut self, score: Score, address: DocAddress) {
+        self.heap.push(Reverse(Candidate(score, Reverse(address))));
+        if self.heap.len() > self.limit {
+            self.heap.pop();
+        }
+        if self.heap.len() == self.limit
+            && let Some(Reverse(worst)) = self.heap.peek()
+        {
+            self.threshold = worst.0;
+        }
+    }
+
+    fn into_sorted(self) -> Vec<(Score, DocAddress)> {
+        let sorted = self.heap.into_sorted_vec().into_iter();
+        sorted
+            .map(|Reverse(Candidate(score, Reverse(address)))| (score, address))
+            .collect()
+    }
+}
+
+/// A passage; greater is better.
+#[derive(PartialEq)]
+struct Candidate(Score, Reverse<DocAddress>);
+
+impl Eq for Candidate {}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let score = self.0.total_cmp(&other.0);
+        score.then_with(|| self.1.cmp(&other.1))
+    }
+}

@@ -1,0 +1,165 @@
+//! Computes the memory that a message will take, from its bytes, before it is decoded.
+//!
+//! The result is never below what decoding allocates: repeated occurrences of a field are counted
+//! each time, and unreadable data ends the message here as in the decoder.
+
+use super::shape::{Field, Kind, Shapes};
+
+/// Deepest nesting that is scanned; the decoder refuses more.
+const DEPTH_MAX: usize = 100;
+
+/// Decoding takes more memory than allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DecodeCostExceeded;
+
+/// Returns the memory that decoding takes, in bytes.
+///
+/// # Errors
+/// [`DecodeCostExceeded`] as soon as it exceeds `max`.
+pub(super) fn cost(
+    shapes: &Shapes,
+    message: usize,
+    bytes: &[u8],
+    max: usize,
+) -> Result<usize, DecodeCostExceeded> {
+    let mut scan = Scan {
+        shapes,
+        cost: shapes.get(message).size,
+        max,
+    };
+    scan.message(message, bytes, 0)?;
+    Ok(scan.cost)
+}
+
+struct Scan<'a> {
+    shapes: &'a Shapes,
+    cost: usize,
+    max: usize,
+}
+
+impl Scan<'_> {
+    fn add(&mut self, bytes: usize) -> Result<(), DecodeCostExceeded> {
+        self.cost = self.cost.saturating_add(bytes);
+        if self.cost > self.max {
+            return Err(DecodeCostExceeded);
+        }
+        Ok(())
+    }
+
+    fn message(
+        &mut self,
+        message: usize,
+        bytes: &[u8],
+        depth: usize,
+    ) -> Result<(), DecodeCostExceeded> {
+        let shapes = self.shapes;
+        let shape = shapes.get(message);
+        let mut rest = MessageRest(bytes);
+        while let Some(key) = rest.varint() {
+            let field = shape.field(key >> 3);
+            match key & 7 {
+                2 => {
+                    let Some(content) = rest.content() else {
+                        return Ok(());
+                    };
+                    if let Some(field) = field {
+                        self.content(field, content, depth)?;
+                    }
+                }
+                wire => {
+                    if rest.skip(key >> 3, wire).is_none() {
+                        return Ok(());
+                    }
+                    if let Some(field) = field {
+                        self.add(field.each)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn content(
+        &mut self,
+        field: &Field,
+        content: &[u8],
+        depth: usize,
+    ) -> Result<(), DecodeCostExceeded> {
+        match field.kind {
+            Kind::Text => self.add(field.each + content.len()),
+            Kind::Message(inner) => {
+                self.add(field.each)?;
+                if depth < DEPTH_MAX {
+                    self.message(inner, content, depth + 1)?;
+                }
+                Ok(())
+            }
+            // Packed: a number ends at a byte without the high bit.
+            Kind::Varint => {
+                let count = content.iter().filter(|byte| **byte < 0x80).count();
+                self.add(count.saturating_mul(field.each))
+            }
+            Kind::Fixed(width) => self.add((content.len() / width).saturating_mul(field.each)),
+        }
+    }
+}
+
+/// The rest of a message. Its methods return `None` when it cannot be read further.
+struct MessageRest<'a>(&'a [u8]);
+
+impl<'a> MessageRest<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for (index, byte) in self.0.iter().take(10).enumerate() {
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if *byte < 0x80 {
+                self.0 = &self.0[index + 1..];
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn content(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.varint()?).ok()?;
+        let (content, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(content)
+    }
+
+    /// Skips a value that is not length-delimited.
+    fn skip(&mut self, number: u64, wire: u64) -> Option<()> {
+        match wire {
+            0 => self.varint().map(|_| ()),
+            1 => self.pass(8),
+            5 => self.pass(4),
+            3 => self.skip_group(number),
+            _ => None,
+        }
+    }
+
+    fn pass(&mut self, bytes: usize) -> Option<()> {
+        self.0 = self.0.get(bytes..)?;
+        Some(())
+    }
+
+    /// Skips an unknown group with its content; proto3 has no groups.
+    fn skip_group(&mut self, number: u64) -> Option<()> {
+        let mut open = vec![number];
+        while let Some(last) = open.last().copied() {
+            let key = self.varint()?;
+            match (key >> 3, key & 7) {
+                (number, 3) if open.len() < DEPTH_MAX => open.push(number),
+                (number, 4) if number == last => {
+                    open.pop();
+                }
+                (_, 2) => {
+                    self.content()?;
+                }
+                (_, 3 | 4) => return None,
+                (number, wire) => self.skip(number, wire)?,
+            }
+        }
+        Some(())
+    }
+}
