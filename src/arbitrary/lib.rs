@@ -33,6 +33,9 @@ pub fn event_body() -> BoxedStrategy<EventBody> {
 }
 
 /// Generates event bodies of one kind.
+///
+/// # Panics
+/// If the schema has no message for the kind.
 pub fn body_of(kind: EventKind) -> BoxedStrategy<EventBody> {
     let event = POOL.get_message_by_name("treering.v1.Event").unwrap();
     let Kind::Message(of) = event.get_field(kind.number().into()).unwrap().kind() else {

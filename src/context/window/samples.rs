@@ -13,6 +13,7 @@ use treering_domain::*;
 
 /// A branch's history that grows.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct Story {
     events: Vec<Arc<WindowEvent>>,
     /// Policies of the conversation.
@@ -78,6 +79,7 @@ impl Story {
         )))
     }
 
+    #[expect(clippy::len_without_is_empty, reason = "no test asks")]
     pub fn len(&self) -> usize {
         self.events.len()
     }
