@@ -154,14 +154,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::samples::{Spoken, window_input};
+    use crate::samples::{SampleEvent, window_input};
     use treering_domain::{EventKind, ToolSnapshotRecorded};
 
-    const TURN: [Spoken; 4] = [
-        Spoken::User("look"),
-        Spoken::Call("a", "read", "{}"),
-        Spoken::Result("a", "a long text"),
-        Spoken::Assistant("seen"),
+    const TURN: [SampleEvent; 4] = [
+        SampleEvent::User("look"),
+        SampleEvent::Call("a", "read", "{}"),
+        SampleEvent::Result("a", "a long text"),
+        SampleEvent::Assistant("seen"),
     ];
 
     /// Digests are due for large results of finished turns, once for each call, even if ids are

@@ -135,7 +135,7 @@ impl Engine {
             subscriptions: inner.followers.count(),
             subscription_lag: inner.followers.largest_lag(head),
             caches: inner.cache_uses(),
-            damaged_conversations: inner.marks.count(),
+            damaged_conversations: inner.quarantine.count(),
             unreadable_positions: projections.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             damaged_reads: self.damage_met().map_or(0, |met| met.reads),
         })

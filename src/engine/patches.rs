@@ -84,7 +84,7 @@ impl Inner {
         match record.body {
             RecordBody::Blob(blob)
                 if blob.bytes_len <= patch::PATCHED_BYTES_MAX as u64
-                    && self.hot.may_refer_to(blob.home_offset) =>
+                    && self.cached_set.may_refer_to(blob.home_offset) =>
             {
                 let bytes = history.reader.body(&record).await?;
                 Ok(Some((PatchBase::Home(blob.home_offset), bytes)))

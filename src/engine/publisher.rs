@@ -38,7 +38,7 @@ pub(super) struct EnginePublisher {
     pub(crate) reader: Arc<LogReader>,
     pub(crate) reopen: ReopenProjections,
     pub(crate) projections_path: Option<PathBuf>,
-    pub(crate) marks: Arc<QuarantineList>,
+    pub(crate) quarantine: Arc<QuarantineList>,
     pub(crate) closing: Arc<AtomicBool>,
     /// Held while the projections change; a rebuild holds it to swap them.
     pub(crate) gate: Arc<std::sync::Mutex<()>>,
@@ -116,7 +116,7 @@ impl EnginePublisher {
         let whole = catch_up(projections, path, &self.reader, head, |_| beat.sign());
         let whole =
             futures::executor::block_on(whole).map_err(|error| with_causes(&error).to_string())?;
-        let marked = self.marks.replace(&whole);
+        let marked = self.quarantine.replace(&whole);
         marked.map_err(|error| with_causes(&error).to_string())?;
         self.projections.store(Arc::new(whole));
         Ok(())
@@ -124,9 +124,10 @@ impl EnginePublisher {
 
     fn leave_out_damaged(&self, delta: &mut ProjectionDelta) {
         let whole = |row: &ConversationRow| row.damage.is_none();
-        let damaged = |row: &&ConversationRow| whole(row) && self.marks.get(row.key()).is_some();
+        let damaged =
+            |row: &&ConversationRow| whole(row) && self.quarantine.get(row.key()).is_some();
         if delta.conversations.iter().any(|row| damaged(&row)) {
-            delta.leave_out(|id| self.marks.get(id).is_some());
+            delta.leave_out(|id| self.quarantine.get(id).is_some());
         }
     }
 }

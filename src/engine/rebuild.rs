@@ -165,7 +165,7 @@ async fn fill_and_swap(
         }
         inner.projections.store(Arc::clone(&projections));
         if appends == Appends::Wait {
-            inner.hot.forget_all(None);
+            inner.cached_set.forget_all(None);
         }
         let damaged = inner.quarantine.replace(&projections)?;
         Ok::<_, ReadError>((head, damaged as u64))

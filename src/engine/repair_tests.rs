@@ -383,7 +383,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
     let engine = open(&data, OpenMode::Append).await.unwrap();
     for _ in 0..2 {
         rebuild(&engine).await;
-        let marks = &engine.inner.marks;
+        let marks = &engine.inner.quarantine;
         let mark = marks.get(Namespace::default().key(cut)).unwrap();
         assert_eq!((mark.revision, mark.position.offset), (Revision(3), 3));
         assert_eq!(
@@ -422,7 +422,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
         assert!(
             engine
                 .inner
-                .marks
+                .quarantine
                 .get(Namespace::default().key(id))
                 .is_none()
         );

@@ -407,7 +407,7 @@ impl Inner {
 
     /// Returns true when the event of a hit cannot be served.
     pub(super) fn is_damaged(&self, namespace: &Namespace, hit: &Hit) -> bool {
-        self.marks
+        self.quarantine
             .covers(namespace.key(hit.conversation), hit.revision)
     }
 
@@ -434,9 +434,9 @@ impl Inner {
         query: &SearchQuery,
         shown: &SearchResults,
     ) -> Result<Option<Hit>, SearchError> {
-        let together = shown.hits.first().map_or(0.0, |hit| hit.together);
+        let phrase_score = shown.hits.first().map_or(0.0, |hit| hit.phrase_score);
         let hides = query.filters.success.is_some() && query.offset == 0;
-        if !hides || together > 1.0 - CLEARLY_MORE {
+        if !hides || phrase_score > 1.0 - CLEARLY_MORE {
             return Ok(None);
         }
         let mut others = SearchQuery {
@@ -449,7 +449,8 @@ impl Inner {
         let best = index.search(&others);
         let best = best.map_err(|error| self.search_failed(index, error))?;
         let is_clear = |hit: &Hit| {
-            hit.together - together >= CLEARLY_MORE && !self.is_damaged(&query.namespace, hit)
+            hit.phrase_score - phrase_score >= CLEARLY_MORE
+                && !self.is_damaged(&query.namespace, hit)
         };
         Ok(best.hits.into_iter().next().filter(is_clear))
     }

@@ -239,7 +239,7 @@ async fn answer_reports_a_hit_hidden_by_the_filter() {
     let hidden = answer.hidden.expect("the better one is told");
     let hidden = hidden.found;
     assert_eq!((hidden.revision, hidden.success), (Revision(3), Some(true)));
-    assert!(hidden.together > 0.99);
+    assert!(hidden.phrase_score > 0.99);
     for (text, success) in [
         ("TestOther failed", Some(false)),
         (line, Some(true)),

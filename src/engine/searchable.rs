@@ -62,7 +62,7 @@ pub(super) async fn searchable(
     for ((offset, record), happened_at) in records.into_iter().zip(times) {
         found.reached = offset;
         let header = &record.header;
-        if inner.marks.covers(header.key(), header.revision) {
+        if inner.quarantine.covers(header.key(), header.revision) {
             found.not_indexed += 1;
             continue;
         }

@@ -25,7 +25,7 @@ mod server;
 mod source;
 mod tools;
 
-pub use http::{HttpDoor, HttpOptions, MCP_PATH};
+pub use http::{HttpEndpoint, HttpOptions, MCP_PATH};
 pub use tools::AgentPermissions;
 
 use rmcp::{ServiceExt, service::ServerInitializeError};

@@ -458,7 +458,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         happened_at,
         score,
         scores,
-        together,
+        phrase_score: together,
         // For the engine.
         text_hash: _,
         byte_start: _,

@@ -3,7 +3,7 @@
 use super::super::{
     output::Tone,
     pb,
-    text::{EventWords, Zone, is_undated, printable, printable_lines, say},
+    text::{EventWords, Zone, describe_event, is_undated, printable, printable_lines},
 };
 
 /// Format of a page.
@@ -58,7 +58,7 @@ impl PageFormat {
 
     /// One event. `is_undated`: its recording time says nothing about when it happened.
     pub(crate) fn event(self, event: &pb::Event, is_undated: bool) -> String {
-        let said = say(event);
+        let said = describe_event(event);
         let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
         let mut note = format!("#{}", event.revision);
         if let Some(time) = event.occurred_at.as_ref().or(recorded) {

@@ -33,7 +33,7 @@ use super::{
     search::wait_for_index,
     text::things,
 };
-use feed::{FeedItem, GroupQueue};
+use feed::{Feed, FeedItem};
 use find::Candidate;
 use treering_domain::Namespace;
 use treering_import::format::Format;
@@ -246,7 +246,7 @@ pub(crate) async fn is_empty_import(
     let files = find::candidates(&paths);
     let without_files: Vec<_> = find::without_files(&paths, &files).cloned().collect();
     let hidden = ProgressBar::hidden();
-    let mut feed = GroupQueue::start(args.format, files, hidden.clone(), namespace, None);
+    let mut feed = Feed::start(args.format, files, hidden.clone(), namespace, None);
     let mut odd = Vec::new();
     while let Some(found) = feed.next().await {
         if matches!(found, FeedItem::Conversation(_)) || odd.len() >= ODD_MAX {
@@ -314,7 +314,7 @@ async fn found_until<T>(
     // With `--strict`, all content is read, because only then is it checked.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
-    let feed = GroupQueue::start(format, files, bar.clone(), namespace, ask);
+    let feed = Feed::start(format, files, bar.clone(), namespace, ask);
     let done = {
         let upload = Upload::new(store, &report);
         tokio::select! {

@@ -26,7 +26,7 @@ use super::{
         error::{CliError, is_over_quota},
         read,
     },
-    feed::{GroupQueue, KeyLookup, ParsedConversation, SourceLine, batches},
+    feed::{Feed, KeyLookup, ParsedConversation, SourceLine, batches},
     report::{Arrival, Report},
 };
 use treering_domain::{
@@ -114,7 +114,7 @@ impl<'a> Upload<'a> {
     ///
     /// # Errors
     /// If the store becomes unavailable.
-    pub(crate) async fn run(&self, feed: GroupQueue) -> Result<(), CliError> {
+    pub(crate) async fn run(&self, feed: Feed) -> Result<(), CliError> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
@@ -134,7 +134,7 @@ impl<'a> Upload<'a> {
 
     async fn send(
         &self,
-        mut feed: GroupQueue,
+        mut feed: Feed,
         requests: mpsc::Sender<pb::AppendRequest>,
         sent: mpsc::Sender<SentConversation>,
         unsure: mpsc::Sender<Box<ParsedConversation>>,

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
-    plan::{EraseSelection, Plan, PlannedErasure, is_accepted, unread},
+    plan::{ErasePlan, EraseSelection, PlannedErasure, is_accepted, unread},
     receipt::{self, RecordedErasure},
     report_progress, tell,
 };
@@ -46,7 +46,7 @@ pub(super) async fn carry_out(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
     command: &EraseCommand,
-    mut plan: Plan,
+    mut plan: ErasePlan,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
     let _changing = inner.erasings.begin();
@@ -157,7 +157,7 @@ pub(super) async fn recorded_since(
             }
         }
     }
-    let mut plan = Plan::new(None, EraseSelection::Recorded(listed), true);
+    let mut plan = ErasePlan::new(None, EraseSelection::Recorded(listed), true);
     if last > 0 {
         plan.read_to(None, reader, files, head, |_, _| {}).await?;
     }
@@ -172,7 +172,7 @@ pub(super) async fn recorded_since(
 async fn check_still_due(
     inner: &Arc<Inner>,
     command: &EraseCommand,
-    plan: &Plan,
+    plan: &ErasePlan,
 ) -> Result<(), EraseError> {
     let EraseTarget::Due(retention) = &command.target else {
         return Ok(());
@@ -206,7 +206,7 @@ pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
 pub(super) async fn record(
     inner: &Arc<Inner>,
     command: &EraseCommand,
-    plan: &Plan,
+    plan: &ErasePlan,
     signed_by: PublicKey,
 ) -> Result<Vec<RecordedErasure>, EraseError> {
     let events = events_of(command, plan, signed_by);
@@ -243,7 +243,7 @@ pub(super) async fn record(
 }
 
 /// Returns the erasure events.
-fn events_of(command: &EraseCommand, plan: &Plan, signed_by: PublicKey) -> Vec<NewEvent> {
+fn events_of(command: &EraseCommand, plan: &ErasePlan, signed_by: PublicKey) -> Vec<NewEvent> {
     let mut by_conversation: BTreeMap<ConversationId, Vec<&PlannedErasure>> = BTreeMap::new();
     for gone in plan.gone.values() {
         let of = by_conversation.entry(gone.event.conversation).or_default();
@@ -340,7 +340,7 @@ impl Inner {
         &self,
         namespace: &Namespace,
         id: ConversationId,
-        plan: &Plan,
+        plan: &ErasePlan,
     ) -> Result<Option<EventBody>, ReadError> {
         let Some(mut stays) = plan.described.get(&id).cloned() else {
             return Ok(None);
@@ -386,7 +386,7 @@ impl Inner {
     fn hide(&self, erasure: Erasure) {
         self.reader.hide(Arc::new(erasure));
         self.feed.clear();
-        self.hot
+        self.cached_set
             .forget_all(Some(self.published.load(Ordering::Acquire)));
         self.forget_contexts();
     }

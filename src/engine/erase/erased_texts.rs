@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::{
     EraseError,
-    plan::{ConversationFacts, Plan},
+    plan::{ConversationFacts, ErasePlan},
 };
 use crate::{Inner, error::ReadError, history::decode_body};
 use treering_domain::{ConversationId, EventBody, Revision};
@@ -63,7 +63,7 @@ impl ErasedTexts {
 /// The revision of a conversation's first title.
 const CREATED: Revision = Revision(1);
 
-impl Plan {
+impl ErasePlan {
     /// Finds events that precede an erased body and repeat it.
     pub(super) async fn find_repetitions(
         &mut self,

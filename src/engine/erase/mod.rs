@@ -31,7 +31,7 @@ pub(super) use self::resume::{InterruptedErasure, finish_erasing};
 pub use self::retention::Retention;
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},
-    plan::{EraseSelection, Plan},
+    plan::{ErasePlan, EraseSelection},
 };
 use super::{
     Engine, Inner,
@@ -279,7 +279,7 @@ async fn erase(
     if files.erasing().is_some() && !command.dry_run {
         carry_out::finish_earlier(inner, &files, reports).await?;
     }
-    let mut plan = Plan::new(
+    let mut plan = ErasePlan::new(
         Some(command.namespace.clone()),
         wanted,
         command.keep_derived,
@@ -298,10 +298,10 @@ async fn erase(
 
 /// Refuses damaged conversations: an erasure is recorded in its conversation, and a damaged one
 /// accepts no events.
-fn check_whole(inner: &Inner, namespace: &Namespace, plan: &Plan) -> Result<(), EraseError> {
+fn check_whole(inner: &Inner, namespace: &Namespace, plan: &ErasePlan) -> Result<(), EraseError> {
     let conversations = plan.gone.values().map(|gone| gone.event.conversation);
     for conversation in conversations.collect::<BTreeSet<_>>() {
-        if let Some(damage) = inner.marks.get(namespace.key(conversation)) {
+        if let Some(damage) = inner.quarantine.get(namespace.key(conversation)) {
             let damaged = ReadError::ConversationDamaged {
                 conversation,
                 damage,
@@ -318,7 +318,7 @@ fn report_progress(reports: &mut Reports, what: &'static str, done: u64, total: 
 }
 
 /// Reports what is erased. The receiver may be gone.
-async fn tell(plan: &Plan, reports: &mut Reports) {
+async fn tell(plan: &ErasePlan, reports: &mut Reports) {
     for item in plan.items() {
         if reports.send(Ok(item)).await.is_err() {
             return;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde::Serialize;
 
-use super::{EraseCommand, EraseTarget, plan::Plan};
+use super::{EraseCommand, EraseTarget, plan::ErasePlan};
 use crate::{Inner, Signer, backups, error::ReadError};
 use treering_domain::{
     AppendOutcome, ConversationId, EventBody, NewEvent, Position, Revision, TimestampMicros,
@@ -100,7 +100,7 @@ struct SharedBody {
 pub(super) async fn make(
     inner: &Arc<Inner>,
     command: &EraseCommand,
-    plan: &Plan,
+    plan: &ErasePlan,
     recorded: Vec<RecordedErasure>,
     scrubbed: &ScrubOutcome,
     signer: &Signer,
@@ -160,7 +160,7 @@ fn described(target: &EraseTarget) -> String {
 }
 
 /// Returns the backups that cover erased offsets, made before the erasure.
-fn held_by_backups(inner: &Inner, plan: &Plan) -> Vec<BackupHolding> {
+fn held_by_backups(inner: &Inner, plan: &ErasePlan) -> Vec<BackupHolding> {
     let first = plan.gone.keys().next().copied().unwrap_or(u64::MAX);
     let notes = backups::notes(&inner.options.data_dir).into_iter();
     let holding = notes.filter(|note| note.head >= first);

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::{
     carry_out::{begin, hash_of_stubs, record},
-    plan::{EraseSelection, Plan},
+    plan::{ErasePlan, EraseSelection},
 };
 use crate::{
     BranchAddress, BuildQuery, Engine, EraseCommand, EraseError, EraseItem, EraseOutcome,
@@ -508,7 +508,7 @@ async fn interrupted(engine: &Engine) {
     let files = engine.inner.files.clone().unwrap();
     let command = command(EraseTarget::Conversation(id(CONVERSATION)));
     let tree = EraseSelection::Tree([id(CONVERSATION)].into());
-    let mut plan = Plan::new(Some(Namespace::default()), tree, false);
+    let mut plan = ErasePlan::new(Some(Namespace::default()), tree, false);
     plan.scan(&engine.inner, &files, |_, _| {}).await.unwrap();
     begin(&files).await.unwrap();
     record(&engine.inner, &command, &plan, PublicKey([0; 32]))

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::segment::{FRAMES, Readable, Reader, guarded};
+use super::segment::{FRAMES, Readable, Reader, catch_redb_panics};
 use crate::{
     frame::FrameHeader,
     port::{EncodedFrame, LogError},
@@ -15,8 +15,8 @@ pub(super) fn read_frames(
     from: u64,
     bytes_max: usize,
 ) -> Result<Vec<EncodedFrame>, LogError> {
-    if let Some(dense) = segment.dense {
-        return in_order(from, dense.read(&segment, from, bytes_max)?);
+    if let Some(packed) = segment.packed {
+        return in_order(from, packed.read(&segment, from, bytes_max)?);
     }
     let found = look_up_rows(&segment, from, bytes_max).and_then(|rows| frames_of(from, rows));
     let is_lost = match &found {
@@ -64,7 +64,7 @@ fn look_up_rows(
     bytes_max: usize,
 ) -> Result<Vec<Row>, LogError> {
     let mut rows = Vec::new();
-    let read = guarded(from, "reading frames", || {
+    let read = catch_redb_panics(from, "reading frames", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let Some(first) = table
             .range(..=from)?
@@ -95,7 +95,7 @@ fn look_up_rows(
 /// Like [`look_up_rows`], by reading on from `start`; nothing when it does not get there.
 fn read_on_rows(segment: &impl Readable, start: u64, from: u64, bytes_max: usize) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    let _damage = guarded(from, "reading frames", || {
+    let _damage = catch_redb_panics(from, "reading frames", || {
         let table = segment.begin()?.open_table(FRAMES)?;
         let mut bytes = 0;
         for row in table.range(start..)? {

@@ -10,7 +10,7 @@ use crate::{
     bounds::{ANSWER_BYTES_MAX, ARGUMENTS_CHARS, ARGUMENTS_WHOLE_CHARS, PENDING_MAX},
     failure::Failure,
     place,
-    quote::{called, exact, fence, quoted},
+    quote::{called, exact, fence, quote},
 };
 use treering_client::{Connection, read};
 use treering_domain::hex;
@@ -106,7 +106,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
         return text;
     }
     let beginning: String = arguments.chars().take(ARGUMENTS_CHARS).collect();
-    text.push_str(&quoted(&beginning, usize::MAX, usize::MAX));
+    text.push_str(&quote(&beginning, usize::MAX, usize::MAX));
     let left = count((chars - beginning.chars().count()) as u64);
     text.push_str(&match alone || call.call_id.len() > CALL_ID_BYTES_MAX {
         true => format!(

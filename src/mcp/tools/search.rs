@@ -8,7 +8,7 @@ use crate::{
     bounds::{HITS, HITS_MAX, INDEX_WAIT, SNIPPET_CHARS, SNIPPET_LINES, TITLE_CHARS},
     failure::Failure,
     place,
-    quote::{called, named, quoted},
+    quote::{called, named, quote},
 };
 use treering_client::{Connection, read::search as answer};
 use treering_present::{
@@ -193,7 +193,7 @@ pub(crate) fn hits_text(hits: &[pb::SearchHit], before: u32) -> String {
         for line in hit_text::about(hit, TITLE_CHARS) {
             text.push_str(&format!("   {}\n", named(&line, TITLE_CHARS + 10)));
         }
-        text.push_str(&quoted(&hit.snippet, SNIPPET_LINES, SNIPPET_CHARS));
+        text.push_str(&quote(&hit.snippet, SNIPPET_LINES, SNIPPET_CHARS));
         if hit.copies > 0 {
             text.push_str(&format!("   (the same text {})\n", copies(hit)));
         }

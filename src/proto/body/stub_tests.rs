@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use random::batches;
 use treering_domain::{
-    self as domain, AppendCommand, EventRef, Namespace, NewEvent, Placed, Revision,
+    self as domain, AppendCommand, EventRef, Namespace, NewEvent, Revision, SequencedEvent,
 };
 use world::{World, create, id};
 
@@ -28,7 +28,7 @@ proptest! {
         let mut world = World::new();
         let (mut whole, mut stubs) = (World::empty(), World::empty());
         let first = create(1);
-        let mut accepted = vec![(first, Placed { branch: BranchId::MAIN, at: EventRef {
+        let mut accepted = vec![(first, SequencedEvent { branch: BranchId::MAIN, at: EventRef {
             conversation: id(1),
             revision: Revision(1),
         } })];

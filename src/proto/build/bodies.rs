@@ -104,7 +104,7 @@ fn dispatch(kinds: &[EventBody]) -> String {
     }
     format!(
         "pub(super) fn decode_kind(kind: EventKind, bytes: &Bytes, is_received: bool) \
-             -> Checked<EventBody> {{\n match kind {{\n{decode}}}\n}}\n\
+             -> FieldResult<EventBody> {{\n match kind {{\n{decode}}}\n}}\n\
          pub(super) fn encode_kind(body: &EventBody, erased_on: Option<BranchId>) -> Bytes {{\n\
              match body {{\n{encode}}}\n}}\n"
     )
@@ -125,9 +125,9 @@ fn body(kind: &EventBody) -> String {
     };
     format!(
         "impl Body for pb::{name} {{\n\
-             fn check_values(&self) -> Checked<()> {{ {} Ok(()) }}\n\
+             fn check_values(&self) -> FieldResult<()> {{ {} Ok(()) }}\n\
              fn erase(&mut self, branch: BranchId) {{ {} }}\n\
-             fn into_body(self) -> Checked<EventBody> {{ {into_body} }}\n}}\n",
+             fn into_body(self) -> FieldResult<EventBody> {{ {into_body} }}\n}}\n",
         values(message),
         erase(message),
     )
@@ -146,7 +146,7 @@ fn conversions(message: &MessageDescriptor, kind: Option<&Payload>) -> String {
     if let Some(domain) = domain.filter(|_| !BY_HAND.contains(&name)) {
         let _ = writeln!(
             code,
-            "pub(super) fn into_domain(self) -> Checked<domain::{domain}> \
+            "pub(super) fn into_domain(self) -> FieldResult<domain::{domain}> \
                  {{ {} Ok(domain::{domain} {{ {} }}) }}\n\
              pub(super) fn of(of: &domain::{domain}) -> Self {{ {} }}",
             check(message),
@@ -157,7 +157,7 @@ fn conversions(message: &MessageDescriptor, kind: Option<&Payload>) -> String {
     if !is_kind && !values(message).is_empty() {
         let _ = writeln!(
             code,
-            "fn check_values(&self) -> Checked<()> {{ {} Ok(()) }}",
+            "fn check_values(&self) -> FieldResult<()> {{ {} Ok(()) }}",
             values(message)
         );
     }
@@ -360,7 +360,7 @@ fn choice(choices: &EnumDescriptor) -> String {
     }
     format!(
         "impl Choice for domain::{name} {{\n\
-             fn read(field: &str, value: i32) -> Checked<Self> {{\n\
+             fn read(field: &str, value: i32) -> FieldResult<Self> {{\n\
                  Ok(match chosen(field, value)? {{\n\
                      pb::{name}::Unspecified => return unspecified(field),\n{read}}})\n}}\n\
              fn number(&self) -> i32 {{\n match self {{\n{number}}}.into()\n}}\n}}\n"

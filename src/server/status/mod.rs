@@ -31,7 +31,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{
-    bounds::ERROR_TEXT_BYTES_MAX, context::BuildLate, from_proto::InvalidField, guard::Denied,
+    bounds::ERROR_TEXT_BYTES_MAX, context::BuildTimeout, from_proto::InvalidField, guard::Denied,
 };
 use treering_access::{KeyRefusal, KeyRole, TokenError};
 use treering_context::{
@@ -45,7 +45,7 @@ use treering_domain::{
     with_causes,
 };
 use treering_engine::{
-    AppendError, ContextError, EraseError, ReadError, SearchError, SearchLate, items::ItemsError,
+    AppendError, ContextError, EraseError, ReadError, SearchError, SearchTimeout, items::ItemsError,
 };
 use treering_proto::pb;
 
@@ -398,14 +398,14 @@ impl From<SearchError> for Refusal {
     }
 }
 
-impl From<SearchLate> for Refusal {
-    fn from(late: SearchLate) -> Self {
+impl From<SearchTimeout> for Refusal {
+    fn from(late: SearchTimeout) -> Self {
         Self::new(Code::DeadlineExceeded, "SEARCH_LATE", late)
     }
 }
 
-impl From<BuildLate> for Refusal {
-    fn from(late: BuildLate) -> Self {
+impl From<BuildTimeout> for Refusal {
+    fn from(late: BuildTimeout) -> Self {
         Self::new(Code::DeadlineExceeded, "BUILD_LATE", late)
     }
 }

@@ -542,7 +542,7 @@ fn request_failures_map_to_status_codes() {
 // none of their own.
 #[test]
 fn late_answers_and_stored_policies_have_reasons() {
-    let late = SearchLate {
+    let late = SearchTimeout {
         stage: treering_engine::SearchStage::Run,
         waited: Duration::from_secs(30),
     };
@@ -550,7 +550,7 @@ fn late_answers_and_stored_policies_have_reasons() {
     let refused = [
         (Refusal::from(late), Code::DeadlineExceeded, "SEARCH_LATE"),
         (
-            BuildLate::Build.into(),
+            BuildTimeout::Build.into(),
             Code::DeadlineExceeded,
             "BUILD_LATE",
         ),

@@ -1,14 +1,14 @@
 //! A disk that is full for a while.
 
 use super::*;
-use crate::redb::simulated_disk::Full;
+use crate::redb::simulated_disk::DiskFullAt;
 
 #[tokio::test]
 async fn full_disk_refuses_only_appends() {
     // Wherever the system reports a full disk, appends fail with NoSpace, reads work, nothing is
     // lost or partly written, and appends work again once there is space, without reopening the
     // log.
-    for full in [Full::Asked, Full::Growth, Full::Write] {
+    for full in [DiskFullAt::Asked, DiskFullAt::Growth, DiskFullAt::Write] {
         for room in [0, 100_000, 1_000_000, 5_000_000] {
             let disk = SimulatedDisk::new(room);
             let log =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::redb::simulated_disk::SimulatedDisk;
-use treering_base::disk::copy::copy_folder;
+use treering_base::disk::copying::copy_folder;
 
 /// Fills a folder with some segments and closes the log.
 async fn filled(folder: &Path) -> Vec<Record> {

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use super::*;
 use crate::{
     BlobRef,
-    redb::simulated_disk::{Fault, Full, SimulatedDisk},
+    redb::simulated_disk::{DiskFullAt, Fault, SimulatedDisk},
     testkit::samples::Random,
 };
 use treering_domain::ContentHash;
@@ -422,7 +422,7 @@ async fn failed_rewrite_changes_no_record() {
 async fn full_disk_leaves_segments_unchanged() {
     // The old and the new file exist together for a moment: when there is no space for that, the
     // old one stays, and appends that fit continue.
-    for full in [Full::Asked, Full::Growth, Full::Write] {
+    for full in [DiskFullAt::Asked, DiskFullAt::Growth, DiskFullAt::Write] {
         for room in [0, 50_000, 200_000, 600_000] {
             let story = format!("{full:?}, room {room}");
             let (disk, log, kept) = three_segments(room).await;
