@@ -100,9 +100,9 @@ pub use self::context::{KnowledgeAnswer, KnowledgeQuery, Prerequisites};
 pub use self::{
     append::AppendFuture,
     context::{
-        BranchValues, BuildQuery, BuiltRequest, CompactCommand, CompactOutcome, CompactionPlan,
-        ContextChange, ContextEntry, ContextError, ContextScope, ContextValues, LONG_TERM_LABEL,
-        PlanQuery, ResultDigest, ReturnCommand, SetContext, SpawnCommand, SpawnOutcome,
+        BranchValues, BuildQuery, BuiltRequest, CallDigest, CompactCommand, CompactOutcome,
+        CompactionPlan, ContextChange, ContextEntry, ContextError, ContextScope, ContextValues,
+        LONG_TERM_LABEL, PlanQuery, ReturnCommand, SetContext, SpawnCommand, SpawnOutcome,
     },
     derived::{derived_id, is_derived},
     erase::{

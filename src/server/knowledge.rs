@@ -6,7 +6,7 @@ use super::{
     to_proto,
 };
 use treering_digest::knowledge::{CompletedArguments, FileVariables, KnownFile, Suggestion};
-use treering_engine::{KnowledgeAnswer, ResultDigest};
+use treering_engine::{CallDigest, KnowledgeAnswer};
 use treering_proto::pb;
 
 /// Recent results in an answer, unless the client chooses.
@@ -120,7 +120,7 @@ pub(super) fn suggestions(suggested: CompletedArguments) -> pb::SuggestArguments
 }
 
 /// Returns a short form of a finished call.
-pub(super) fn snapshot(snapshot: ResultDigest) -> pb::ToolSnapshot {
+pub(super) fn snapshot(snapshot: CallDigest) -> pb::ToolSnapshot {
     pb::ToolSnapshot {
         full_result_ref: snapshot.full_result_ref(),
         call_id: snapshot.call_id,

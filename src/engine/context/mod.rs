@@ -28,7 +28,7 @@ pub use self::{
         ContextChange, ContextEntry, ContextScope, ContextValues, LONG_TERM_LABEL, SetContext,
     },
     compact::{CompactCommand, CompactOutcome, CompactionPlan, PlanQuery},
-    result_digests::ResultDigest,
+    result_digests::CallDigest,
     sub_contexts::{ReturnCommand, SpawnCommand, SpawnOutcome},
     values::BranchValues,
 };

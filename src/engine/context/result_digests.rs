@@ -27,7 +27,7 @@ const SUMMARY_CHARS_MAX: usize = 300;
 
 /// The result digest of a finished call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResultDigest {
+pub struct CallDigest {
     /// The call's id.
     pub call_id: String,
     /// Name of the tool.
@@ -46,7 +46,7 @@ pub struct ResultDigest {
     pub request: EventRef,
 }
 
-impl ResultDigest {
+impl CallDigest {
     /// Returns a reference to the whole result: `treering:CONVERSATION/REVISION`.
     #[must_use]
     pub fn full_result_ref(&self) -> String {
@@ -65,7 +65,7 @@ impl Engine {
         address: &BranchAddress,
         as_of: Option<Revision>,
         limit: usize,
-    ) -> Result<Vec<ResultDigest>, ContextError> {
+    ) -> Result<Vec<CallDigest>, ContextError> {
         let query = ToolHistoryQuery {
             address: address.clone(),
             as_of,
@@ -76,7 +76,7 @@ impl Engine {
         Ok(self.on_history(query, read).await?)
     }
 
-    async fn snapshots_of(&self, query: ToolHistoryQuery) -> Result<Vec<ResultDigest>, ReadError> {
+    async fn snapshots_of(&self, query: ToolHistoryQuery) -> Result<Vec<CallDigest>, ReadError> {
         let (conversation, as_of, limit) = (query.address.conversation, query.as_of, query.limit);
         let now = self.inner.branch_at(&query.address)?;
         if let Some(revision) = as_of {
@@ -128,7 +128,7 @@ impl LaterEvents {
         }
     }
 
-    fn meet(&mut self, event: &NamedEvent, body: EventBody) -> Option<ResultDigest> {
+    fn meet(&mut self, event: &NamedEvent, body: EventBody) -> Option<CallDigest> {
         let header = &event.event.header;
         let at = EventRef {
             conversation: header.conversation,
@@ -149,10 +149,10 @@ impl LaterEvents {
         }
     }
 
-    fn finish(&mut self, at: EventRef, call: ToolCallRequested) -> Option<ResultDigest> {
+    fn finish(&mut self, at: EventRef, call: ToolCallRequested) -> Option<CallDigest> {
         let (place, result) = self.results.remove(&call.call_id)?;
         let recorded = self.summaries.remove(&(call.call_id.clone(), at.revision));
-        Some(ResultDigest {
+        Some(CallDigest {
             recorded: recorded.is_some(),
             result_summary: recorded
                 .unwrap_or_else(|| self.heuristics.result_summary(&result, SUMMARY_CHARS_MAX)),
