@@ -233,8 +233,9 @@ impl KeyStore {
     }
 
     /// Returns true when at least one key is valid now.
+    #[cfg(test)]
     #[must_use]
-    pub fn has_living(&self) -> bool {
+    pub(crate) fn has_living(&self) -> bool {
         let now = TimestampMicros::now();
         let keys = self.loaded.load();
         let lives = |key: &Arc<ActiveKey>| {

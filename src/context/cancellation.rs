@@ -22,14 +22,14 @@ impl CancellationToken {
 
     /// Returns whether the work was cancelled.
     #[must_use]
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.0.as_ref().is_some_and(|is_cancelled| is_cancelled())
     }
 
     /// As [`is_cancelled`](Self::is_cancelled), for a loop at index `at`. Checks only every 1,024th
     /// time.
     #[must_use]
-    pub fn is_cancelled_at(&self, at: usize) -> bool {
+    pub(crate) fn is_cancelled_at(&self, at: usize) -> bool {
         at.is_multiple_of(STEP) && self.is_cancelled()
     }
 }

@@ -23,7 +23,7 @@ pub use names::tool_names_in;
 pub const EXTRACT_CHARS_MIN: usize = 6_000;
 /// Longest material for a summarising model, in characters: about 60,000 tokens, which fits in the
 /// context window of every current model. The middle of longer material is left out.
-pub const MATERIAL_CHARS_MAX: usize = 240_000;
+pub(crate) const MATERIAL_CHARS_MAX: usize = 240_000;
 /// Longest message in the material, in characters.
 const MESSAGE_CHARS_MAX: usize = 8_000;
 /// Longest result in the material, in characters.

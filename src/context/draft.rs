@@ -249,7 +249,7 @@ impl Step {
     }
 
     /// Its calls, in order.
-    pub fn calls_mut(&mut self) -> impl Iterator<Item = &mut Call> {
+    pub(crate) fn calls_mut(&mut self) -> impl Iterator<Item = &mut Call> {
         self.blocks.iter_mut().filter_map(|block| match block {
             Block::Call(call) => Some(call),
             Block::Part(_) => None,

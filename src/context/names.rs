@@ -39,7 +39,7 @@ where
 }
 
 /// The text with the names of these tools replaced. It does not get longer.
-pub fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
+pub(crate) fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
 where
     T: Borrow<str> + Ord + Hash,
 {

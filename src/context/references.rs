@@ -11,7 +11,7 @@ use super::{
 use treering_domain::{ConversationId, EventRef, JsonText, Revision, ToolDefinition};
 
 /// Default name of the tool that reads a shortened result.
-pub const READ_TOOL: &str = "treering_read_result";
+pub(crate) const READ_TOOL: &str = "treering_read_result";
 /// The enhancer that adds the explanation.
 const ENHANCER: &str = "tool_snapshots";
 /// Prefix of a full reference.

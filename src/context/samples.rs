@@ -45,7 +45,8 @@ pub fn window(spoken: &[SampleEvent]) -> (ConversationId, Vec<Arc<WindowEvent>>)
 }
 
 /// The window of a conversation with exactly these events.
-pub fn window_input(spoken: &[SampleEvent]) -> WindowInput {
+#[cfg(test)]
+pub(crate) fn window_input(spoken: &[SampleEvent]) -> WindowInput {
     let (conversation, events) = window(spoken);
     window_of(conversation, events)
 }

@@ -190,7 +190,7 @@ impl Parts {
 
     /// Whether they are of a recorded event.
     #[must_use]
-    pub fn are_recorded(&self) -> bool {
+    pub(crate) fn are_recorded(&self) -> bool {
         matches!(self.0, Source::Recorded(_))
     }
 

@@ -39,7 +39,7 @@ pub(super) struct CountTarget {
 
 impl CountTarget {
     /// Number of different values.
-    pub const COUNT: usize = Encoding::COUNT * Provider::ALL.len();
+    pub(crate) const COUNT: usize = Encoding::COUNT * Provider::ALL.len();
 
     /// Index of the value.
     pub fn index(self) -> usize {

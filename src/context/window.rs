@@ -94,7 +94,7 @@ impl WindowInput {
     /// Index in `events` from which working memory counts: after the last compaction. Kept turns
     /// are before it.
     #[must_use]
-    pub fn memory_begins(&self) -> usize {
+    pub(crate) fn memory_begins(&self) -> usize {
         let Some(compaction) = self.branch.compaction else {
             return 0;
         };

@@ -156,8 +156,9 @@ impl LineSource {
     }
 
     /// Sets another limit for a line, in bytes.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_line_bytes_max(mut self, bytes_max: usize) -> Self {
+    pub(crate) fn with_line_bytes_max(mut self, bytes_max: usize) -> Self {
         self.bytes_max = bytes_max;
         self
     }

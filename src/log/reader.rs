@@ -44,7 +44,8 @@ pub struct LogReader {
 }
 
 /// Cache of decoded frames, by first offset.
-pub type FrameCache = Cache<u64, Arc<DecodedFrame>, FrameWeigher, DefaultHashBuilder, ForgetFrame>;
+pub(crate) type FrameCache =
+    Cache<u64, Arc<DecodedFrame>, FrameWeigher, DefaultHashBuilder, ForgetFrame>;
 
 type CachedFrames = RwLock<BTreeMap<u64, CachedFrame>>;
 

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use treering_domain::ContentHash;
 
 /// Length of a salt and of a tree node's key, in bytes.
-pub const SALT_BYTES: usize = 16;
+pub(crate) const SALT_BYTES: usize = 16;
 /// Height of a tree, which has the salts of 2 to the power of this offsets and begins at a multiple
 /// of that.
 pub(crate) const TREE_HEIGHT: u8 = 16;

@@ -47,13 +47,14 @@ impl Projections {
     ///
     /// # Errors
     /// As for every read.
-    pub fn differs_from(&self, other: &Self) -> Result<Option<String>, ProjectionsError> {
+    #[cfg(test)]
+    pub(crate) fn differs_from(&self, other: &Self) -> Result<Option<String>, ProjectionsError> {
         self.read(|mine| other.read(|theirs| first_difference(mine, theirs, || true)))
     }
 
-    /// Like [`differs_from`](Self::differs_from), for one state of these projections while they
-    /// keep changing: `bring` gets the log offset of that state, and must advance the others to it.
-    /// Also returns `None` once `go_on` returns false.
+    /// Returns the first row, by table and key, in which one state of these projections, which may
+    /// keep changing, differs from the others: `bring` gets the log offset of that state, and must
+    /// advance the others to it. Returns `None` when they are equal, or once `go_on` returns false.
     ///
     /// # Errors
     /// As for every read, and the errors of `bring`.

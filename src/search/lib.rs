@@ -10,7 +10,7 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
-pub mod analyser;
+pub(crate) mod analyser;
 mod arguments;
 mod columns;
 mod conversation_set;

@@ -17,7 +17,12 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorSet,
+    MethodDescriptorProto,
+)
 
 HERE = Path(__file__).resolve().parents[1]
 PROTO = HERE.parents[1] / "proto"
@@ -72,7 +77,12 @@ def without_options(described: FileDescriptorSet) -> None:
             messages.extend(message.nested_type)
         fields = [field for message in messages for field in message.field]
         methods = [method for service in file.service for method in service.method]
-        for part in (*messages, *fields, *methods):
+        parts: list[DescriptorProto | FieldDescriptorProto | MethodDescriptorProto] = [
+            *messages,
+            *fields,
+            *methods,
+        ]
+        for part in parts:
             if not part.options.ByteSize():
                 part.ClearField("options")
         # The compiler adds them to descriptors, and not to modules.

@@ -71,7 +71,7 @@ impl<'h> CutMark<'h> {
     }
 
     /// The text without its encoded data, if it has any.
-    pub fn without_blobs(&self, text: &str) -> Option<String> {
+    pub(crate) fn without_blobs(&self, text: &str) -> Option<String> {
         if !blobs::are_beside(text) {
             return None;
         }

@@ -86,7 +86,7 @@ impl<'h> NoteAllowance<'h> {
     }
 
     /// Tokens for quotes from all pieces except `stays`.
-    pub fn words_beside(&self, pieces: &[Piece<'_>], stays: &[usize]) -> u64 {
+    pub(crate) fn words_beside(&self, pieces: &[Piece<'_>], stays: &[usize]) -> u64 {
         let mut wants = NoteDemand::default();
         let goes = pieces.iter().enumerate();
         goes.filter(|(at, _)| !stays.contains(at))

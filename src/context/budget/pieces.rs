@@ -76,7 +76,7 @@ impl<'a> Piece<'a> {
     }
 
     /// Place, form and tokens for the draft.
-    pub fn into_form(self) -> (usize, PieceForm, u64) {
+    pub(crate) fn into_form(self) -> (usize, PieceForm, u64) {
         let form = match (self.form, self.item) {
             (PieceForm::Whole, Cow::Owned(item)) => PieceForm::Cut(item.content),
             (form, _) => form,

@@ -80,7 +80,7 @@ pub fn raw(text: &str) -> Option<Raw<'_>> {
 
 /// A value as JSON. Serializing values of this crate cannot fail.
 #[must_use]
-pub fn to_raw<'a, T: Serialize + ?Sized>(value: &T) -> Raw<'a> {
+pub(crate) fn to_raw<'a, T: Serialize + ?Sized>(value: &T) -> Raw<'a> {
     let written = serde_json::value::to_raw_value(value);
     Cow::Owned(written.unwrap_or_else(|_| RawValue::NULL.to_owned()))
 }
@@ -95,7 +95,7 @@ pub fn is_object(value: &RawValue) -> bool {
 /// `{"value": …}` for other JSON, and `{"invalid_arguments": text}` for text that is not JSON, so
 /// that the model sees its mistake.
 #[must_use]
-pub fn arguments_object(text: &str) -> Raw<'_> {
+pub(crate) fn arguments_object(text: &str) -> Raw<'_> {
     let mut fields = Fields::default();
     match raw(text) {
         Some(value) if is_object(&value) => return value,

@@ -11,7 +11,7 @@ use treering_domain::Reasoning;
 
 /// A maker of models, which accepts the reasoning of its own models.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Vendor {
+pub(crate) struct Vendor {
     /// Name for people.
     pub name: &'static str,
     /// The body format of its models if no provider is named.
@@ -54,7 +54,7 @@ impl Vendor {
     /// The name of another vendor whose model a body of this provider names. None if there is no
     /// such vendor or it is unknown.
     #[must_use]
-    pub fn of_stranger(provider: Provider, model: &str) -> Option<&'static str> {
+    pub(crate) fn of_stranger(provider: Provider, model: &str) -> Option<&'static str> {
         let own = Self::of(provider)?;
         let family = family(model);
         let makes =
@@ -88,7 +88,7 @@ pub fn provider_of(model: &str) -> Provider {
 
 /// Why reasoning is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OmissionReason {
+pub(crate) enum OmissionReason {
     /// The maker is unknown.
     UnknownMaker,
     /// Another provider made it.
@@ -116,7 +116,7 @@ impl OmissionReason {
 ///
 /// # Errors
 /// Why it may not.
-pub fn goes_back(
+pub(crate) fn goes_back(
     reasoning: &Reasoning,
     step: &Maker,
     vendor: &Vendor,

@@ -34,7 +34,7 @@ impl MediumKind {
 
 /// Where a medium is in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MediaPlace {
+pub(crate) enum MediaPlace {
     /// A message of the user.
     User,
     /// A system or developer message.
@@ -134,7 +134,7 @@ impl<'a> Medium<'a> {
 
     /// Whether it is at an `http` or `https` URL.
     #[must_use]
-    pub fn is_web(&self) -> bool {
+    pub(crate) fn is_web(&self) -> bool {
         matches!(self.source, MediumSource::Url(url)
             if url.starts_with("https://") || url.starts_with("http://"))
     }
@@ -196,7 +196,7 @@ pub fn label(kind: MediumKind, media_type: &str, name: &str) -> String {
 
 /// A signature or other opaque bytes as text: unchanged if they are text, else as base64.
 #[must_use]
-pub fn opaque_text(bytes: &[u8]) -> Cow<'_, str> {
+pub(crate) fn opaque_text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => Cow::Borrowed(text),
         _ => Cow::Owned(STANDARD.encode(bytes)),

@@ -8,7 +8,7 @@ use std::{
 
 /// The names or ids that a provider accepts.
 #[derive(Clone, Copy, Debug)]
-pub struct Charset {
+pub(crate) struct Charset {
     /// Allowed characters besides letters and digits; none if all characters are allowed.
     pub marks: Option<&'static str>,
     /// The first character must be a letter or underscore.
@@ -25,7 +25,7 @@ impl Charset {
         max: 64,
     };
     /// Gemini's function names.
-    pub const GEMINI: Self = Self {
+    pub(crate) const GEMINI: Self = Self {
         marks: Some("_-."),
         starts_with_letter: true,
         max: 64,
@@ -97,7 +97,7 @@ impl Charset {
 
 /// Mapped names of tools. Each original has one mapped name.
 #[derive(Debug)]
-pub struct ToolNames {
+pub(crate) struct ToolNames {
     charset: Charset,
     mapped: HashMap<String, String>,
     taken: HashSet<String>,
@@ -131,7 +131,7 @@ impl ToolNames {
 
 /// Ids of calls, unique in a body.
 #[derive(Debug)]
-pub struct CallIds {
+pub(crate) struct CallIds {
     charset: Charset,
     taken: HashSet<String>,
 }

@@ -48,7 +48,7 @@ impl Warnings {
     }
 
     /// The warnings in the order in which they first occurred.
-    pub fn into_vec(self) -> Vec<String> {
+    pub(crate) fn into_vec(self) -> Vec<String> {
         let told = |(text, times)| match times {
             1 => text,
             _ => format!("{text} ({times} times)"),
@@ -103,7 +103,7 @@ impl<'a> OutcomeView<'a> {
 
     /// Its texts, with a note that the call failed if they do not say so. For providers without a
     /// failure flag.
-    pub fn plain_text(&self) -> Cow<'a, str> {
+    pub(crate) fn plain_text(&self) -> Cow<'a, str> {
         let text = self.text();
         if !self.is_error {
             return text;
@@ -452,7 +452,7 @@ impl<'a, 'p> Reader<'a, 'p> {
     }
 
     /// Warns that messages without content were left out.
-    pub fn left_out_empty(&mut self) {
+    pub(crate) fn left_out_empty(&mut self) {
         self.warnings.add("a message without content was left out");
     }
 }

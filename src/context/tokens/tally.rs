@@ -167,7 +167,7 @@ impl Tally {
     }
 
     /// Counts the current form of an item. Does not change `whole_tokens`.
-    pub fn measure_item(&self, item: &mut Item) {
+    pub(crate) fn measure_item(&self, item: &mut Item) {
         item.tokens = self.item(item);
     }
 

@@ -63,7 +63,7 @@ impl UnansweredCall {
     }
 
     /// The text after the model continued without a result.
-    pub fn frozen(&self) -> (String, Option<EventRef>) {
+    pub(crate) fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {
                 "no result: nobody had approved the call when the conversation went on"

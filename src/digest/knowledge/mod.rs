@@ -12,7 +12,7 @@
 //! and counted.
 
 mod advice;
-pub mod file_effects;
+pub(crate) mod file_effects;
 pub mod fold;
 #[cfg(test)]
 mod labelled_tests;

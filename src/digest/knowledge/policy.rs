@@ -342,7 +342,7 @@ impl KnowledgePolicy {
 
     /// The tools that are configured to come before a tool, in order, without duplicates.
     #[must_use]
-    pub fn prerequisites_of(&self, tool: &str) -> Vec<String> {
+    pub(crate) fn prerequisites_of(&self, tool: &str) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for (pattern, before) in &self.prerequisites {
             if stands_for(pattern, tool) {

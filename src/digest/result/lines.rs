@@ -78,7 +78,7 @@ impl<'a> Output<'a> {
     }
 
     /// Whether a line between two places was left out.
-    pub fn says_something_between(&self, from: usize, to: usize) -> bool {
+    pub(crate) fn says_something_between(&self, from: usize, to: usize) -> bool {
         to > from || self.lines.get(to).is_some_and(|line| line.after_gap)
     }
 

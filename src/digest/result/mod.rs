@@ -66,7 +66,7 @@ pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize)
 /// Whether a result reports a failure (an exit code, a failed test), even if it is recorded as a
 /// success.
 #[must_use]
-pub fn tells_failure(result: &ToolResultRecorded) -> bool {
+pub(crate) fn tells_failure(result: &ToolResultRecorded) -> bool {
     if !result.success {
         return true;
     }

@@ -48,7 +48,7 @@ impl Facts {
     }
 
     /// Adds an id with the name of its object.
-    pub fn note_id(&mut self, id: &str, name: &str) {
+    pub(crate) fn note_id(&mut self, id: &str, name: &str) {
         let (id, name) = (one_line(id), one_line(name));
         let told = if name.is_empty() {
             id

@@ -164,7 +164,7 @@ impl SummaryMaterial {
     }
 
     /// Files that were read more than once and not changed.
-    pub fn read_again(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn read_again(&self) -> impl Iterator<Item = &str> {
         let is_unchanged = |path: &&String| {
             let place = self.file_places.get(path.as_str());
             place.is_none_or(|place| !self.files[*place].1.changes())

@@ -13,7 +13,7 @@ use super::{
 const BRANCHES: [&str; 3] = ["main", "a", "b"];
 const CALLS: [&str; 2] = ["x", "y"];
 
-pub fn any_event() -> impl Strategy<Value = NewEvent> {
+pub(crate) fn any_event() -> impl Strategy<Value = NewEvent> {
     let call = prop::sample::select(&CALLS[..]);
     let branch = prop::sample::select(&BRANCHES[..]);
     let body = prop_oneof![

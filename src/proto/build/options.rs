@@ -26,7 +26,7 @@ pub fn chosen(pool: &DescriptorPool, options: &DynamicMessage, name: &str) -> Op
 }
 
 /// A field's option.
-pub fn of_field(field: &FieldDescriptor, name: &str) -> Option<String> {
+pub(crate) fn of_field(field: &FieldDescriptor, name: &str) -> Option<String> {
     chosen(field.parent_pool(), &field.options(), name)
 }
 

@@ -163,7 +163,7 @@ impl Shape {
 
     /// Removes members that have the same value in all objects and states them once, in at most
     /// `bytes_max` bytes. Also removes members that are always empty.
-    pub fn say_once(&mut self, bytes_max: usize, beside: &mut CommonMembers) {
+    pub(crate) fn say_once(&mut self, bytes_max: usize, beside: &mut CommonMembers) {
         self.say_members_once("", &mut { bytes_max }, beside);
     }
 
@@ -200,7 +200,7 @@ impl Shape {
     }
 
     /// Paths of the members that may be removed, least important first.
-    pub fn worst_first(&self, goes: RemovableMembers) -> Vec<Vec<String>> {
+    pub(crate) fn worst_first(&self, goes: RemovableMembers) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         self.droppable(goes, &mut Vec::new(), &mut found);
         found.sort();
@@ -247,7 +247,7 @@ impl Shape {
     }
 
     /// Marks the member at this path as removed.
-    pub fn let_go(&mut self, path: &[String]) {
+    pub(crate) fn let_go(&mut self, path: &[String]) {
         if let Some(item) = &mut self.item {
             item.let_go(path);
         }

@@ -70,7 +70,7 @@ impl Ids {
 
     /// Counts ids in arguments: an id in several calls will be needed again. Ignores text that was
     /// written or searched for.
-    pub fn of_arguments(&mut self, arguments: &str) {
+    pub(crate) fn of_arguments(&mut self, arguments: &str) {
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return;
         };

@@ -95,7 +95,7 @@ impl RunKind {
 
     /// The purpose that is settled when this program succeeds, for example a merge by the next
     /// commit.
-    pub fn ended_by(program: &str) -> Option<Self> {
+    pub(crate) fn ended_by(program: &str) -> Option<Self> {
         match program {
             "git commit" | "git push" => Some(Self::Merge),
             program => Self::of(program),
