@@ -21,7 +21,7 @@ pub struct PanicError;
 /// Runs work and catches its panics. Nothing of the work may be kept when it panics.
 ///
 /// # Errors
-/// [`PanicError`]. The panic hook reports the message: see [`keep_contained_panics_quiet`].
+/// [`PanicError`]. The panic hook reports the message: see [`log_caught_panics`].
 pub fn catch_panics<T>(work: impl FnOnce() -> T) -> Result<T, PanicError> {
     DEPTH.set(DEPTH.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));

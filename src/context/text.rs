@@ -173,7 +173,7 @@ pub fn counted(number: usize, what: &str) -> String {
 }
 
 /// Whether a character is invisible or changes the writing direction. Joiners count, but stay where
-/// they [join](joins).
+/// they join.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -1,6 +1,6 @@
 //! Full-text search over tool results, messages and summaries.
 //!
-//! Event text and its passages are in [`document`], terms in [`analyser`], the query language in
+//! Event text and its passages are in [`document`], terms in `analyser`, the query language in
 //! [`syntax`], the tantivy index in `index`, searching in `query`, snippets in `snippet`.
 //!
 //! This crate is the only one that uses tantivy. It does not know the log, projections, event

@@ -4,7 +4,7 @@
 //! - [`policy`]: the rules, as data; a conversation can change each of them;
 //! - `read`: applies a rule to one result or to arguments;
 //! - [`fold`]: [`Knowledge`], a bounded fold over calls and results;
-//! - [`file_effects`]: which files a call read, listed, created, edited or deleted;
+//! - `file_effects`: which files a call read, listed, created, edited or deleted;
 //! - [`suggest`]: fills empty file and variable arguments;
 //! - `advice`: prerequisites, guidance and a summary for prompts.
 //!
