@@ -94,8 +94,8 @@ def test_every_reason_has_a_class() -> None:
     for file in (ROOT / "src/server").rglob("*.rs"):
         if "test" not in file.name:
             reasons |= set(re.findall(r'with_error_info\(\s*"([A-Z_]+)"', file.read_text()))
-    intake = "".join(file.read_text() for file in (ROOT / "src/server/intake").glob("*.rs"))
-    reasons |= set(re.findall(r'"((?:[A-Z]+_)+[A-Z]+)"', intake)) - {"OUT_DIR"}
+    admission = "".join(file.read_text() for file in (ROOT / "src/server/admission").glob("*.rs"))
+    reasons |= set(re.findall(r'"((?:[A-Z]+_)+[A-Z]+)"', admission)) - {"OUT_DIR"}
     assert len(reasons) > 50
     assert reasons - set(errors.BY_REASON) == set()
 

@@ -101,7 +101,7 @@ test("every reason has a class", { skip: !existsSync(join(SERVER, "server")) }, 
     ...matches(read("domain/rejection.rs"), /=> "([A-Z_]+)"/g),
     ...matches(read("server/status/mod.rs"), /Code::\w+, "([A-Z_]+)"/g),
     ...matches(files("server"), /with_error_info\(\s*"([A-Z_]+)"/g),
-    ...matches(files("server/intake"), /"((?:[A-Z]+_)+[A-Z]+)"/g),
+    ...matches(files("server/admission"), /"((?:[A-Z]+_)+[A-Z]+)"/g),
   ]);
   reasons.delete("OUT_DIR");
   assert.ok(reasons.size > 50);
