@@ -11,7 +11,7 @@ use super::{
     stores,
 };
 use treering::{domain::ConversationId, engine::Engine};
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Writers at once, each with a conversation of its own.
 const WRITERS: usize = 256;
@@ -20,7 +20,7 @@ const WRITERS: usize = 256;
 ///
 /// # Errors
 /// When an append fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let engine = stores::open(&folder.path().join("store")).await?;
     let mut rows = many(setup, &engine, &folder).await?;
@@ -33,7 +33,7 @@ async fn many(
     setup: &Setup,
     engine: &Engine,
     folder: &super::TempFolder,
-) -> Result<Vec<Row>, CliError> {
+) -> Result<Vec<Row>, ClientError> {
     let ids: Arc<[ConversationId]> = stores::conversations(engine, WRITERS).await?.into();
     let file = Group::raw_file(&folder.path().join("raw"))?;
     let sqlite = Group::sqlite(&folder.path().join("events.sqlite"))?;
@@ -75,7 +75,7 @@ async fn ours_256(
     setup: &Setup,
     engine: &Engine,
     ids: Arc<[ConversationId]>,
-) -> Result<f64, CliError> {
+) -> Result<f64, ClientError> {
     let (engine, payloads) = (engine.clone(), setup.payloads.clone());
     let done = closed_loop(ids.len(), setup.round_time(), move |writer| {
         let (engine, event) = (engine.clone(), payloads.event(ids[writer]));
@@ -88,7 +88,7 @@ async fn baseline(
     setup: &Setup,
     group: Group,
     ids: Arc<[ConversationId]>,
-) -> Result<f64, CliError> {
+) -> Result<f64, ClientError> {
     let payloads = setup.payloads.clone();
     let done = closed_loop(ids.len(), setup.round_time(), move |writer| {
         let job = Job {
@@ -109,7 +109,7 @@ async fn lone(
     setup: &Setup,
     engine: &Engine,
     folder: &super::TempFolder,
-) -> Result<Vec<Row>, CliError> {
+) -> Result<Vec<Row>, ClientError> {
     setup.doing("append: one writer");
     let id = stores::conversations(engine, 1).await?[0];
     let mut growing = raw(&folder.path().join("growing"))?;
@@ -148,7 +148,7 @@ async fn lone(
 }
 
 /// A file with room for all rounds, every block of it written.
-fn written_before(path: &std::path::Path) -> Result<File, CliError> {
+fn written_before(path: &std::path::Path) -> Result<File, ClientError> {
     let make = || {
         std::fs::write(path, vec![0; 4 << 20])?;
         let file = File::options().write(true).open(path)?;
@@ -158,7 +158,7 @@ fn written_before(path: &std::path::Path) -> Result<File, CliError> {
     make().map_err(|error| failed("making the raw file", error))
 }
 
-async fn one_raw(file: &mut File, payloads: &Payloads) -> Result<f64, CliError> {
+async fn one_raw(file: &mut File, payloads: &Payloads) -> Result<f64, ClientError> {
     let bytes = payloads.bytes();
     debug_assert_eq!(bytes.len(), BODY_BYTES);
     // On a thread of its own runtime's blocking pool the hop would be measured.

@@ -17,7 +17,7 @@ use treering::{
     engine::{BranchAddress, BuildQuery, BuiltRequest, Engine},
     import::ImportedConversation,
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 use treering_provider_check as provider_check;
 
 /// Budgets, in tokens.
@@ -67,7 +67,7 @@ struct Sum {
 ///
 /// # Errors
 /// When a conversation cannot be lived through.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let files = source_files(setup);
     if files.is_empty() {
         setup.left_out("budget", "real conversations");
@@ -89,7 +89,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
 /// Bodies of a conversation that grows, by budget: the last one of each branch.
 type LastBodies = HashMap<(Option<BranchName>, usize), Vec<u8>>;
 
-async fn live(conversation: &ImportedConversation, sums: &mut [Sum]) -> Result<(), CliError> {
+async fn live(conversation: &ImportedConversation, sums: &mut [Sum]) -> Result<(), ClientError> {
     let engine = Engine::in_memory(Limits::default())
         .await
         .map_err(|error| failed("opening a store in memory", error))?;
@@ -126,7 +126,7 @@ async fn build(
     providers: &[Provider],
     last: &mut LastBodies,
     sums: &mut [Sum],
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     for (place, budget) in BUDGETS.into_iter().enumerate() {
         for provider in providers {
             let id = conversation.conversation;

@@ -24,7 +24,7 @@ use treering::{
         pb::{self, contexts_client::ContextsClient},
     },
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Messages of the windows.
 const WINDOWS: [u64; 3] = [20, 200, 2_000];
@@ -68,7 +68,7 @@ struct Times {
 ///
 /// # Errors
 /// When a build fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let store = folder.path().join("store");
     let engine = stores::open(&store).await?;
@@ -96,7 +96,7 @@ async fn filled(
     engine: &Engine,
     window: u64,
     events: u64,
-) -> Result<Option<Case>, CliError> {
+) -> Result<Option<Case>, ClientError> {
     // The shortest history that holds the window stands for the short one.
     let turns_open = window / TURN_MESSAGES;
     let least = 1 + turns_open * TURN_EVENTS;
@@ -143,7 +143,7 @@ fn compaction(id: ConversationId, turns: u64) -> NewEvent {
     NewEvent::new(id, EventBody::Compacted(compacted))
 }
 
-fn turn_events(id: ConversationId, turn: u64) -> Result<[NewEvent; 5], CliError> {
+fn turn_events(id: ConversationId, turn: u64) -> Result<[NewEvent; 5], ClientError> {
     let say = |role, bytes| {
         let text = piece(turn * 7 + bytes as u64, bytes);
         EventBody::MessageAppended(MessageAppended::text(role, text))
@@ -190,7 +190,7 @@ fn query(case: &Case) -> BuildQuery {
 }
 
 /// Milliseconds of one build.
-async fn build(engine: &Engine, case: &Case) -> Result<f64, CliError> {
+async fn build(engine: &Engine, case: &Case) -> Result<f64, ClientError> {
     let (built, micros) = timed(engine.build(query(case))).await;
     let built = built.map_err(|error| failed("building a request", error))?;
     std::hint::black_box(built.request.len());
@@ -202,7 +202,7 @@ async fn in_process(
     engine: &Engine,
     cases: &[Case],
     times: &mut [Times],
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     setup.doing("build: hot");
     for case in cases {
         build(engine, case).await?;
@@ -231,7 +231,7 @@ async fn cold(
     store: &Path,
     cases: &[Case],
     times: &mut [Times],
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     for _ in 0..setup.or_quick(10, 3) {
         setup.doing("build: cold");
         let engine = stores::open(store).await?;
@@ -248,7 +248,7 @@ async fn over_grpc(
     store: &Path,
     cases: &[Case],
     times: &mut [Times],
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     setup.doing("build: over gRPC");
     let server = Child::serve(store).await?;
     let connection = server.connect().await?;

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::failed;
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 
 /// Clock ticks of `/proc` in a second, on every platform of ours.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -30,7 +30,7 @@ impl Child {
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn serve(data: &Path) -> Result<Self, CliError> {
+    pub async fn serve(data: &Path) -> Result<Self, ClientError> {
         Self::serve_with(data, &[]).await
     }
 
@@ -38,7 +38,7 @@ impl Child {
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn serve_with(data: &Path, flags: &[&OsStr]) -> Result<Self, CliError> {
+    pub async fn serve_with(data: &Path, flags: &[&OsStr]) -> Result<Self, ClientError> {
         let mut command = this_program()?;
         command.args(["serve", "--listen", "127.0.0.1:0", "--until-stdin-closes"]);
         command.arg("--data").arg(data).args(flags);
@@ -49,13 +49,13 @@ impl Child {
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn empty() -> Result<Self, CliError> {
+    pub async fn empty() -> Result<Self, ClientError> {
         let mut command = this_program()?;
         command.arg("--serve-empty");
         Self::start(command).await
     }
 
-    async fn start(mut command: Command) -> Result<Self, CliError> {
+    async fn start(mut command: Command) -> Result<Self, ClientError> {
         const STARTING: &str = "starting a server";
         let mut process = command
             .stdin(Stdio::piped())
@@ -89,7 +89,7 @@ impl Child {
     ///
     /// # Errors
     /// When it does not answer.
-    pub async fn connect(&self) -> Result<Connection, CliError> {
+    pub async fn connect(&self) -> Result<Connection, ClientError> {
         Connection::to_server(&self.url, "default").await
     }
 
@@ -97,7 +97,7 @@ impl Child {
     ///
     /// # Errors
     /// When the system refuses.
-    pub async fn kill(mut self) -> Result<(), CliError> {
+    pub async fn kill(mut self) -> Result<(), ClientError> {
         self.process
             .kill()
             .await
@@ -140,7 +140,7 @@ impl Child {
     }
 }
 
-fn this_program() -> Result<Command, CliError> {
+fn this_program() -> Result<Command, ClientError> {
     let program = env::current_exe().map_err(|error| failed("finding this program", error))?;
     let mut command = Command::new(program);
     // What the user's environment says about stores is not for these.

@@ -8,7 +8,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Files that a quick run imports: enough for a ratio.
 const QUICK_FILES_BYTES: u64 = 3 << 20;
@@ -17,7 +17,7 @@ const QUICK_FILES_BYTES: u64 = 3 << 20;
 ///
 /// # Errors
 /// When an import fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
         files.retain(|file| {

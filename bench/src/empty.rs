@@ -24,7 +24,7 @@ use tonic_prost::ProstCodec;
 
 use super::failed;
 use treering_cli::{listen_any, output::Out, stdin_end, stop_signal};
-use treering_client::{connect::Transport, error::CliError};
+use treering_client::{connect::Transport, error::ClientError};
 
 const PATH: &str = "/treering.bench.Empty/Call";
 const ECHO_PATH: &str = "/treering.bench.Empty/Echo";
@@ -83,7 +83,7 @@ impl tower::Service<http::Request<Body>> for Empty {
 ///
 /// # Errors
 /// When it cannot listen.
-pub async fn serve(out: &mut Out) -> Result<(), CliError> {
+pub async fn serve(out: &mut Out) -> Result<(), ClientError> {
     let listener = listen_any().await?;
     out.line(format!("Serving at http://{}", listener.local_addr()?))?;
     out.flush()?;
@@ -102,7 +102,7 @@ pub async fn serve(out: &mut Out) -> Result<(), CliError> {
 ///
 /// # Errors
 /// What the server or the transport says.
-pub async fn call(transport: Transport) -> Result<(), CliError> {
+pub async fn call(transport: Transport) -> Result<(), ClientError> {
     unary::<()>(transport, (), PATH).await
 }
 
@@ -110,11 +110,11 @@ pub async fn call(transport: Transport) -> Result<(), CliError> {
 ///
 /// # Errors
 /// What the server or the transport says.
-pub async fn echo(transport: Transport, bytes: Bytes) -> Result<(), CliError> {
+pub async fn echo(transport: Transport, bytes: Bytes) -> Result<(), ClientError> {
     unary(transport, bytes, ECHO_PATH).await
 }
 
-async fn unary<M>(transport: Transport, message: M, path: &'static str) -> Result<(), CliError>
+async fn unary<M>(transport: Transport, message: M, path: &'static str) -> Result<(), ClientError>
 where
     M: prost::Message + Default + 'static,
 {

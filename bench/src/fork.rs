@@ -11,7 +11,7 @@ use treering::{
     domain::{ConversationId, EventBody, MessageAppended, Namespace, NewEvent, Revision, Role},
     engine::{BranchAddress, Engine, ForkCommand},
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Events of the short conversation.
 const SHORT: u64 = 10;
@@ -22,7 +22,7 @@ const BATCH: u64 = 5_000;
 ///
 /// # Errors
 /// When an append fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let engine = stores::open(&folder.path().join("store")).await?;
     setup.doing("fork");
@@ -59,7 +59,7 @@ async fn fork(
     engine: &Engine,
     conversation: ConversationId,
     at: Option<u64>,
-) -> Result<f64, CliError> {
+) -> Result<f64, ClientError> {
     let command = ForkCommand {
         address: BranchAddress::active(Namespace::default(), conversation),
         at: at.map(Revision),
@@ -76,7 +76,7 @@ async fn fork(
 }
 
 /// A conversation of questions and answers.
-async fn conversation(engine: &Engine, events: u64) -> Result<ConversationId, CliError> {
+async fn conversation(engine: &Engine, events: u64) -> Result<ConversationId, ClientError> {
     let id = ConversationId::generate();
     let event = |revision: u64| match revision {
         1 => created(id),

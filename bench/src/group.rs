@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::failed;
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Most records of a group; more than ever wait here.
 const GROUP_MAX: usize = 16_384;
@@ -49,7 +49,7 @@ impl Group {
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn raw_file(path: &Path) -> Result<Self, CliError> {
+    pub fn raw_file(path: &Path) -> Result<Self, ClientError> {
         let mut file = raw(path)?;
         let mut buffer = Vec::new();
         Ok(Self::start(move |jobs| {
@@ -65,7 +65,7 @@ impl Group {
     ///
     /// # Errors
     /// When the database cannot be made.
-    pub fn sqlite(path: &Path) -> Result<Self, CliError> {
+    pub fn sqlite(path: &Path) -> Result<Self, ClientError> {
         let mut connection = events_database(path)?;
         Ok(Self::start(move |jobs| {
             insert(&mut connection, jobs).map_err(|error| error.to_string())
@@ -76,7 +76,7 @@ impl Group {
     ///
     /// # Errors
     /// When the baseline fails.
-    pub async fn append(&self, job: Job) -> Result<(), CliError> {
+    pub async fn append(&self, job: Job) -> Result<(), ClientError> {
         let (sender, answer) = oneshot::channel();
         let gone = |_| failed("the baseline's writer", "it has stopped");
         self.0
@@ -112,7 +112,7 @@ fn commit_all(
 ///
 /// # Errors
 /// When it cannot be made.
-pub fn raw(path: &Path) -> Result<File, CliError> {
+pub fn raw(path: &Path) -> Result<File, ClientError> {
     OpenOptions::new()
         .create(true)
         .append(true)
@@ -134,7 +134,7 @@ pub fn append_raw(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
 ///
 /// # Errors
 /// What SQLite says.
-pub fn events_database(path: &Path) -> Result<Connection, CliError> {
+pub fn events_database(path: &Path) -> Result<Connection, ClientError> {
     let open = || {
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;

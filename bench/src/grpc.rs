@@ -22,7 +22,7 @@ use treering::{
     domain::ConversationId,
     proto::pb::{self, append_stream_response::Outcome},
 };
-use treering_client::{Credentials, connect::Connection, error::CliError};
+use treering_client::{Credentials, connect::Connection, error::ClientError};
 
 /// Streams at once, each with a conversation of its own.
 const STREAMS: usize = 4;
@@ -36,12 +36,15 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    async fn to(child: Child) -> Result<Self, CliError> {
+    async fn to(child: Child) -> Result<Self, ClientError> {
         Self::to_as(child, &Credentials::default()).await
     }
 
     /// Connects with a key, or over TLS.
-    pub(super) async fn to_as(child: Child, credentials: &Credentials) -> Result<Self, CliError> {
+    pub(super) async fn to_as(
+        child: Child,
+        credentials: &Credentials,
+    ) -> Result<Self, ClientError> {
         let connection = Connection::to_server_as(&child.url, "default", credentials).await?;
         Ok(Self { child, connection })
     }
@@ -67,7 +70,7 @@ impl Samples {
 ///
 /// # Errors
 /// When a server or an append fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let store = Peer::to(Child::serve(&folder.path().join("store")).await?).await?;
     let nothing = Peer::to(Child::empty().await?).await?;
@@ -108,7 +111,7 @@ async fn unary(
     nothing: &Peer,
     ids: &Arc<[ConversationId]>,
     in_flight: usize,
-) -> Result<(Samples, Samples), CliError> {
+) -> Result<(Samples, Samples), ClientError> {
     let (mut ours, mut echoes) = (Samples::default(), Samples::default());
     for round in 0..=setup.rounds() {
         setup.doing("grpc: unary");
@@ -130,7 +133,7 @@ async fn call_echo(
     peer: &Peer,
     id: ConversationId,
     in_flight: usize,
-) -> Result<LoopResult, CliError> {
+) -> Result<LoopResult, ClientError> {
     let transport = peer.connection.transport();
     let request = stores::request(&[setup.payloads.event(id)]);
     let bytes = Bytes::from(request.encode_to_vec());
@@ -140,7 +143,11 @@ async fn call_echo(
     .await
 }
 
-async fn call_empty(setup: &Setup, peer: &Peer, in_flight: usize) -> Result<LoopResult, CliError> {
+async fn call_empty(
+    setup: &Setup,
+    peer: &Peer,
+    in_flight: usize,
+) -> Result<LoopResult, ClientError> {
     let transport = peer.connection.transport();
     closed_loop(in_flight, setup.round_time(), move |_| {
         empty::call(transport.clone())
@@ -154,7 +161,7 @@ pub(super) async fn call_append(
     peer: &Peer,
     ids: Arc<[ConversationId]>,
     in_flight: usize,
-) -> Result<LoopResult, CliError> {
+) -> Result<LoopResult, ClientError> {
     let client = peer.connection.events();
     let payloads = setup.payloads.clone();
     closed_loop(in_flight, setup.round_time(), move |caller| {
@@ -188,7 +195,7 @@ async fn streamed_row(
     store: &Peer,
     nothing: &Peer,
     ids: &Arc<[ConversationId]>,
-) -> Result<Row, CliError> {
+) -> Result<Row, ClientError> {
     let (mut ours, mut empties) = (Vec::new(), Vec::new());
     for round in 0..=setup.rounds() {
         setup.doing("grpc: streamed");
@@ -216,14 +223,14 @@ async fn streamed(
     setup: &Setup,
     store: &Peer,
     ids: &Arc<[ConversationId]>,
-) -> Result<f64, CliError> {
+) -> Result<f64, ClientError> {
     let started = Instant::now();
     let streams = (0..STREAMS).map(|stream| one_stream(setup, store, ids[stream]));
     let calls: u64 = futures::future::try_join_all(streams).await?.iter().sum();
     Ok(calls as f64 / started.elapsed().as_secs_f64())
 }
 
-async fn one_stream(setup: &Setup, store: &Peer, id: ConversationId) -> Result<u64, CliError> {
+async fn one_stream(setup: &Setup, store: &Peer, id: ConversationId) -> Result<u64, ClientError> {
     let (to, requests) = mpsc::channel(STREAM_UNDER_WAY);
     let payloads = setup.payloads.clone();
     let until = Instant::now() + setup.round_time();
@@ -258,7 +265,7 @@ async fn one_stream(setup: &Setup, store: &Peer, id: ConversationId) -> Result<u
 pub(super) async fn conversations(
     server: &Peer,
     number: usize,
-) -> Result<Arc<[ConversationId]>, CliError> {
+) -> Result<Arc<[ConversationId]>, ClientError> {
     let ids: Vec<_> = (0..number).map(|_| ConversationId::generate()).collect();
     let requests: Vec<pb::AppendRequest> = ids
         .iter()

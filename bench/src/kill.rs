@@ -10,7 +10,7 @@ use super::{
     row::{Row, Target, Unit},
     stores,
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Events of each append, and of each conversation.
 const EACH: usize = 100;
@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When a server does not start or an append fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let small = killed(setup, "kill.small", setup.or_quick(100_000, 20_000), false).await?;
     let large = killed(
         setup,
@@ -38,7 +38,7 @@ async fn killed(
     id: &'static str,
     events: u64,
     memory: bool,
-) -> Result<Vec<Row>, CliError> {
+) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let store = folder.path();
     let mut rows = Vec::new();
@@ -81,7 +81,7 @@ async fn killed(
     Ok(rows)
 }
 
-async fn opened(store: &Path, id: &'static str) -> Result<Row, CliError> {
+async fn opened(store: &Path, id: &'static str) -> Result<Row, ClientError> {
     let megabytes = bytes_on_disk(store) as f64 / 1e6;
     let (engine, micros) = timed(stores::open(store)).await;
     let engine = engine?;

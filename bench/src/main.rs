@@ -43,7 +43,7 @@ use treering_cli::{
     Color,
     output::{BarUnit, Out, progress},
 };
-use treering_client::error::{CliError, Exit};
+use treering_client::error::{ClientError, Exit};
 
 /// As the program that is measured has it.
 #[global_allocator]
@@ -170,7 +170,7 @@ struct Setup {
 
 impl Setup {
     /// An empty folder for a store.
-    fn folder(&self) -> Result<TempFolder, CliError> {
+    fn folder(&self) -> Result<TempFolder, ClientError> {
         TempFolder::under(&self.parent).map_err(|error| failed("making a temporary folder", error))
     }
 
@@ -227,9 +227,9 @@ impl Setup {
 }
 
 /// Something went wrong while it was measured: an error with its causes, or a text.
-fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> CliError {
+fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> ClientError {
     let why = why.into();
-    CliError::Outcome {
+    ClientError::Outcome {
         what: format!("{doing} failed: {}", with_causes(&*why)),
         hint: "`treering-bench --only ROWS` measures the other rows; --dir chooses another disk"
             .into(),
@@ -250,8 +250,8 @@ fn main() -> ExitCode {
 /// Measures and prints.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when a row cannot be measured.
-async fn run(args: BenchArgs) -> Result<(), CliError> {
+/// [`ClientError::Outcome`] when a row cannot be measured.
+async fn run(args: BenchArgs) -> Result<(), ClientError> {
     let out = &mut Out::stdout(args.color, args.json);
     if args.serve_empty {
         return empty::serve(out).await;
@@ -298,7 +298,7 @@ async fn run(args: BenchArgs) -> Result<(), CliError> {
 }
 
 impl Setup {
-    async fn measure(&self, group: Group) -> Result<Vec<Row>, CliError> {
+    async fn measure(&self, group: Group) -> Result<Vec<Row>, ClientError> {
         self.doing(group.name());
         self.bar.inc(1);
         match group {

@@ -16,7 +16,7 @@ use super::{
     stores,
 };
 use treering::proto::pb;
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 
 /// What a page may take until its first byte, at the median.
 const FIRST_BYTE_MS: f64 = 50.0;
@@ -33,7 +33,7 @@ const PAGE_SIZE: u32 = 1_000;
 ///
 /// # Errors
 /// When the server cannot be started, or a page is not as it should be.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
         files.retain(|file| fs::metadata(file).is_ok_and(|meta| meta.len() <= QUICK_FILES_BYTES));
@@ -94,7 +94,7 @@ struct PageTargets {
 }
 
 impl PageTargets {
-    async fn find(store: &Connection) -> Result<Self, CliError> {
+    async fn find(store: &Connection) -> Result<Self, ClientError> {
         let (mut long, mut forked) = (None, None);
         let mut page_token = String::new();
         loop {
@@ -183,7 +183,7 @@ struct PageLoad {
 }
 
 impl PageLoad {
-    async fn get(address: &str, path: &str) -> Result<Self, CliError> {
+    async fn get(address: &str, path: &str) -> Result<Self, ClientError> {
         let started = Instant::now();
         let mut stream = TcpStream::connect(address).await?;
         let request =

@@ -22,7 +22,7 @@ use treering::{
     engine::{Engine, EventSource, ReadQuery},
     proto::pb,
 };
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 
 /// Events of each conversation.
 const EACH: usize = 100;
@@ -31,7 +31,7 @@ const EACH: usize = 100;
 ///
 /// # Errors
 /// When an append or a read fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let folder = setup.folder()?;
     let store = folder.path().join("store");
     let engine = stores::open(&store).await?;
@@ -60,7 +60,11 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
     Ok(rows)
 }
 
-async fn in_process(setup: &Setup, engine: &Engine, sqlite: &Sqlite) -> Result<Vec<Row>, CliError> {
+async fn in_process(
+    setup: &Setup,
+    engine: &Engine,
+    sqlite: &Sqlite,
+) -> Result<Vec<Row>, ClientError> {
     let (mut ours, mut theirs, mut by_conversation) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=setup.rounds() {
         setup.doing("read: in process");
@@ -96,13 +100,13 @@ async fn in_process(setup: &Setup, engine: &Engine, sqlite: &Sqlite) -> Result<V
     ])
 }
 
-async fn read_log(engine: &Engine) -> Result<f64, CliError> {
+async fn read_log(engine: &Engine) -> Result<f64, ClientError> {
     let started = Instant::now();
     let events = read(engine, EventSource::Log).await?;
     Ok(events as f64 / started.elapsed().as_secs_f64())
 }
 
-async fn read(engine: &Engine, source: EventSource) -> Result<u64, CliError> {
+async fn read(engine: &Engine, source: EventSource) -> Result<u64, ClientError> {
     let mut batches = engine.read(ReadQuery::all(Namespace::default(), source));
     let mut events = 0;
     while let Some(batch) = batches.next().await {
@@ -112,7 +116,7 @@ async fn read(engine: &Engine, source: EventSource) -> Result<u64, CliError> {
     Ok(events)
 }
 
-async fn read_conversations(engine: &Engine) -> Result<f64, CliError> {
+async fn read_conversations(engine: &Engine) -> Result<f64, ClientError> {
     let page = engine
         .list(treering::engine::ListQuery {
             namespace: Namespace::default(),
@@ -136,7 +140,7 @@ async fn read_conversations(engine: &Engine) -> Result<f64, CliError> {
     Ok(events as f64 / started.elapsed().as_secs_f64())
 }
 
-fn filled_sqlite(path: &Path, payloads: &Payloads, events: usize) -> Result<Sqlite, CliError> {
+fn filled_sqlite(path: &Path, payloads: &Payloads, events: usize) -> Result<Sqlite, ClientError> {
     let mut database = events_database(path)?;
     for conversation in 0..events / EACH {
         let conversation = Uuid::from_u128(conversation as u128);
@@ -152,7 +156,7 @@ fn filled_sqlite(path: &Path, payloads: &Payloads, events: usize) -> Result<Sqli
     Ok(database)
 }
 
-fn read_sqlite(database: &Sqlite) -> Result<f64, CliError> {
+fn read_sqlite(database: &Sqlite) -> Result<f64, ClientError> {
     let started = Instant::now();
     let read = || {
         let mut all = database.prepare_cached(
@@ -172,7 +176,7 @@ fn read_sqlite(database: &Sqlite) -> Result<f64, CliError> {
     Ok(events as f64 / started.elapsed().as_secs_f64())
 }
 
-async fn rebuild(setup: &Setup, engine: &Engine) -> Result<Row, CliError> {
+async fn rebuild(setup: &Setup, engine: &Engine) -> Result<Row, ClientError> {
     let mut rates = Vec::new();
     for _ in 0..setup.or_quick(3, 1) {
         setup.doing("read: rebuild of the views");
@@ -186,7 +190,7 @@ async fn rebuild(setup: &Setup, engine: &Engine) -> Result<Row, CliError> {
     )
 }
 
-async fn over_grpc(setup: &Setup, server: &Connection) -> Result<Row, CliError> {
+async fn over_grpc(setup: &Setup, server: &Connection) -> Result<Row, ClientError> {
     let (mut rates, mut counts) = (Vec::new(), Vec::new());
     for round in 0..=setup.rounds() {
         setup.doing("read: over gRPC");

@@ -8,7 +8,7 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::failed;
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// The middle value; 0 of none.
 #[must_use]
@@ -65,10 +65,10 @@ pub async fn closed_loop<F, Fut>(
     in_flight: usize,
     time: Duration,
     call: F,
-) -> Result<LoopResult, CliError>
+) -> Result<LoopResult, ClientError>
 where
     F: Fn(usize) -> Fut + Clone + Send + 'static,
-    Fut: Future<Output = Result<(), CliError>> + Send,
+    Fut: Future<Output = Result<(), ClientError>> + Send,
 {
     let started = Instant::now();
     let mut callers = JoinSet::new();
@@ -80,7 +80,7 @@ where
                 call(caller).await?;
                 calls += 1;
             }
-            Ok::<u64, CliError>(calls)
+            Ok::<u64, ClientError>(calls)
         });
     }
     let mut calls = 0;

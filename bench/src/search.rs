@@ -28,7 +28,7 @@ use treering::{
     import::source::LineSource,
     proto::body,
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// Results of a search.
 const LIMIT: usize = 10;
@@ -41,7 +41,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 ///
 /// # Errors
 /// When an import or a search fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
         files.truncate(1);
@@ -94,7 +94,7 @@ async fn speed(
     engine: &Engine,
     fts: &Fts,
     queries: &[Query],
-) -> Result<Vec<Row>, CliError> {
+) -> Result<Vec<Row>, ClientError> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..2 {
         setup.doing("search: searching");
@@ -157,7 +157,7 @@ struct Fts {
 }
 
 impl Fts {
-    async fn fill(path: &Path, engine: &Engine) -> Result<Self, CliError> {
+    async fn fill(path: &Path, engine: &Engine) -> Result<Self, ClientError> {
         let refused = |error: rusqlite::Error| failed("filling FTS5", error);
         let database = Sqlite::open(path).map_err(refused)?;
         database
@@ -223,7 +223,7 @@ impl Fts {
     }
 
     /// The best results' ids.
-    fn search(&self, query: &Query) -> Result<Vec<i64>, CliError> {
+    fn search(&self, query: &Query) -> Result<Vec<i64>, ClientError> {
         let quoted: Vec<_> = query
             .words
             .iter()
@@ -300,7 +300,7 @@ fn query(number: usize, text: &str, tool: String) -> Option<Query> {
 }
 
 /// How long after its acknowledgement an event is found.
-async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, CliError> {
+async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, ClientError> {
     let id = stores::conversations(engine, 1).await?[0];
     let (mut waited, mut asked) = (Vec::new(), Vec::new());
     for round in 0..setup.or_quick(20_u64, 8) {
@@ -340,7 +340,7 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, CliError> {
 async fn say(
     engine: &Engine,
     id: ConversationId,
-) -> Result<(treering::domain::Position, String), CliError> {
+) -> Result<(treering::domain::Position, String), ClientError> {
     let word = format!("w{}", treering::domain::EventId::generate().0.simple());
     let message = MessageAppended::text(Role::User, format!("Have you heard of {word}?"));
     let event = NewEvent::new(id, EventBody::MessageAppended(message));
@@ -349,7 +349,7 @@ async fn say(
     Ok((position.unwrap_or_default(), word))
 }
 
-async fn look_for(engine: &Engine, word: &str) -> Result<(), CliError> {
+async fn look_for(engine: &Engine, word: &str) -> Result<(), ClientError> {
     loop {
         let request = SearchRequest::new(Namespace::default(), word, 1);
         let answer = engine
@@ -367,7 +367,7 @@ async fn look_for(engine: &Engine, word: &str) -> Result<(), CliError> {
 ///
 /// # Errors
 /// When its files cannot be read, or a search fails.
-pub(super) async fn quality(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn quality(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let Some(scifact) = setup
         .trajectories
         .as_ref()
@@ -407,8 +407,8 @@ pub(super) async fn quality(setup: &Setup) -> Result<Vec<Row>, CliError> {
 
 fn json_lines(
     path: &Path,
-) -> Result<impl Iterator<Item = Result<Value, CliError>> + use<>, CliError> {
-    let lines = LineSource::open(path, |_| {}).map_err(|cause| CliError::ReadFile {
+) -> Result<impl Iterator<Item = Result<Value, ClientError>> + use<>, ClientError> {
+    let lines = LineSource::open(path, |_| {}).map_err(|cause| ClientError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
@@ -424,7 +424,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 
 /// Call id and tool result of each document, in one conversation; the call id is
 /// the document's.
-async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), CliError> {
+async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), ClientError> {
     let id = ConversationId::generate();
     let mut filler = Filler::new(engine);
     filler.append(vec![created(id)]).await?;
@@ -456,8 +456,8 @@ async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), CliError> {
 
 type Judgements = BTreeMap<String, f64>;
 
-fn judgements(path: &Path) -> Result<HashMap<String, Judgements>, CliError> {
-    let file = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
+fn judgements(path: &Path) -> Result<HashMap<String, Judgements>, ClientError> {
+    let file = fs::read_to_string(path).map_err(|cause| ClientError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
@@ -479,7 +479,7 @@ fn judgements(path: &Path) -> Result<HashMap<String, Judgements>, CliError> {
 }
 
 /// The best documents, each once.
-async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, CliError> {
+async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, ClientError> {
     // A sentence is no query: its brackets, dashes and quotes mean nothing.
     let words: Vec<_> = question
         .split(|c: char| c.is_whitespace() || "\"()*+".contains(c))

@@ -34,7 +34,7 @@ use treering::{
     import::{openai_chat, source::LineSource},
     proto::pb,
 };
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 
 /// Agents at once, each with one conversation after the other.
 const AGENTS: usize = 16;
@@ -132,7 +132,7 @@ impl Sample {
 ///
 /// # Errors
 /// When a server or a call fails, or the samples cannot be written.
-pub(super) async fn measure(setup: &Setup, plan: &SoakOptions) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup, plan: &SoakOptions) -> Result<Vec<Row>, ClientError> {
     let lives = lives(setup)?;
     let folder = setup.folder()?;
     let store = folder.path().join("store");
@@ -178,18 +178,18 @@ pub(super) async fn measure(setup: &Setup, plan: &SoakOptions) -> Result<Vec<Row
     Ok(rows(&samples, peak))
 }
 
-fn created_file(path: &Path) -> Result<File, CliError> {
+fn created_file(path: &Path) -> Result<File, ClientError> {
     let mut file = File::create(path)?;
     writeln!(file, "{}", Sample::HEADER)?;
     Ok(file)
 }
 
 /// What agents live: real conversations, or made ones when there are none.
-fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, CliError> {
+fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, ClientError> {
     let files = setup.trajectory_files();
     let mut lives = Vec::new();
     for file in &files {
-        let source = LineSource::open(file, |_| {}).map_err(|cause| CliError::ReadFile {
+        let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
             path: file.clone(),
             cause,
         })?;
@@ -217,8 +217,8 @@ async fn drive(
     done: &Arc<CallTimes>,
     events_per_second: Option<f64>,
     time: Duration,
-    mut look: impl FnMut(f64) -> Result<(), CliError>,
-) -> Result<(), CliError> {
+    mut look: impl FnMut(f64) -> Result<(), ClientError>,
+) -> Result<(), ClientError> {
     let ends = Arc::new(AtomicBool::new(false));
     let next = Arc::new(AtomicUsize::new(0));
     let mut agents = JoinSet::new();
@@ -263,7 +263,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn run(&mut self) -> Result<(), CliError> {
+    async fn run(&mut self) -> Result<(), ClientError> {
         let mut due = Instant::now();
         while !self.ends() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -278,7 +278,7 @@ impl Agent {
     }
 
     /// One conversation, as it happened.
-    async fn live(&mut self, events: &[NewEvent], due: &mut Instant) -> Result<(), CliError> {
+    async fn live(&mut self, events: &[NewEvent], due: &mut Instant) -> Result<(), ClientError> {
         let id = ConversationId::generate();
         for event in events {
             if self.ends() {
@@ -300,7 +300,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn append(&mut self, event: NewEvent) -> Result<(), CliError> {
+    async fn append(&mut self, event: NewEvent) -> Result<(), ClientError> {
         let request = stores::request(&[event]);
         let started = Instant::now();
         self.server.events().append(request).await?;
@@ -311,7 +311,7 @@ impl Agent {
     }
 
     /// What agents and people do between appends.
-    async fn look_about(&self, id: ConversationId) -> Result<(), CliError> {
+    async fn look_about(&self, id: ConversationId) -> Result<(), ClientError> {
         let conversation_id = id.to_string();
         if self.appends.is_multiple_of(BUILD_EVERY) {
             let request = pb::BuildRequest {
@@ -351,7 +351,7 @@ impl Agent {
         Ok(())
     }
 
-    async fn read_back(&self, conversation_id: String) -> Result<(), CliError> {
+    async fn read_back(&self, conversation_id: String) -> Result<(), ClientError> {
         let branch = pb::BranchSource {
             conversation_id,
             ..Default::default()

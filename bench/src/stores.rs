@@ -19,7 +19,7 @@ use treering::{
         pb::{self, append_stream_response::Outcome},
     },
 };
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 
 /// Appends that are under way while a store is filled.
 const UNDER_WAY: usize = 64;
@@ -31,7 +31,7 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 ///
 /// # Errors
 /// When it cannot be opened.
-pub async fn open(dir: &Path) -> Result<Engine, CliError> {
+pub async fn open(dir: &Path) -> Result<Engine, ClientError> {
     Engine::open(OpenOptions::new(dir))
         .await
         .map_err(|error| failed("opening a store", error))
@@ -41,7 +41,7 @@ pub async fn open(dir: &Path) -> Result<Engine, CliError> {
 ///
 /// # Errors
 /// When it cannot be opened.
-pub async fn open_dense(dir: &Path) -> Result<Engine, CliError> {
+pub async fn open_dense(dir: &Path) -> Result<Engine, ClientError> {
     let options = OpenOptions {
         packing: PackingMode::WhenClosed,
         ..OpenOptions::new(dir)
@@ -55,7 +55,7 @@ pub async fn open_dense(dir: &Path) -> Result<Engine, CliError> {
 ///
 /// # Errors
 /// When it fails.
-pub async fn rebuilt(engine: &Engine, views: bool, index: bool) -> Result<f64, CliError> {
+pub async fn rebuilt(engine: &Engine, views: bool, index: bool) -> Result<f64, ClientError> {
     let started = Instant::now();
     let mut items = engine.rebuild(views, index);
     while let Some(item) = items.next().await {
@@ -68,7 +68,7 @@ pub async fn rebuilt(engine: &Engine, views: bool, index: bool) -> Result<f64, C
 ///
 /// # Errors
 /// When it is refused.
-pub async fn append(engine: &Engine, events: Vec<NewEvent>) -> Result<AppendOutcome, CliError> {
+pub async fn append(engine: &Engine, events: Vec<NewEvent>) -> Result<AppendOutcome, ClientError> {
     engine
         .append(command(events))
         .await
@@ -98,7 +98,7 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     /// When one is refused.
-    pub async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), CliError> {
+    pub async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), ClientError> {
         let outcome = self.engine.submit(command(events)).await;
         self.waiting
             .push(outcome.map_err(|error| failed("appending", error))?);
@@ -112,7 +112,7 @@ impl<'a> Filler<'a> {
     ///
     /// # Errors
     /// When one was refused.
-    pub async fn settle(&mut self) -> Result<(), CliError> {
+    pub async fn settle(&mut self) -> Result<(), ClientError> {
         for outcome in self.waiting.drain(..) {
             outcome.await.map_err(|error| failed("appending", error))?;
         }
@@ -127,7 +127,7 @@ impl<'a> Filler<'a> {
 pub async fn conversations(
     engine: &Engine,
     number: usize,
-) -> Result<Vec<ConversationId>, CliError> {
+) -> Result<Vec<ConversationId>, ClientError> {
     let ids: Vec<_> = (0..number).map(|_| ConversationId::generate()).collect();
     let mut filler = Filler::new(engine);
     for id in &ids {
@@ -141,7 +141,7 @@ pub async fn conversations(
 ///
 /// # Errors
 /// When the index fails.
-pub async fn indexed(engine: &Engine) -> Result<(), CliError> {
+pub async fn indexed(engine: &Engine) -> Result<(), ClientError> {
     let mut request = SearchRequest::new(Namespace::default(), "anything", 1);
     request.at_least = Some(engine.head());
     engine
@@ -167,12 +167,12 @@ pub struct ImportSummary {
 /// # Errors
 /// When a file cannot be read or an append is refused. Lines that are no
 /// conversation are passed over.
-pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary, CliError> {
+pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary, ClientError> {
     let (to, mut lines) = mpsc::channel(32);
     let files = files.to_owned();
     let reading = tokio::task::spawn_blocking(move || {
         for file in &files {
-            let source = LineSource::open(file, |_| {}).map_err(|cause| CliError::ReadFile {
+            let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
                 path: file.clone(),
                 cause,
             })?;
@@ -185,7 +185,7 @@ pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary,
                 }
             }
         }
-        Ok::<_, CliError>(())
+        Ok::<_, ClientError>(())
     });
     let mut sum = ImportSummary::default();
     let mut filler = Filler::new(engine);
@@ -221,7 +221,7 @@ pub async fn stream_to(
     payloads: &Payloads,
     events: u64,
     each: usize,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let appends = events.div_ceil(each as u64);
     let (to, requests) = mpsc::channel(UNDER_WAY);
     let payloads = payloads.clone();
@@ -266,7 +266,7 @@ pub fn request(events: &[NewEvent]) -> pb::AppendRequest {
 ///
 /// # Errors
 /// When the server does not answer.
-pub async fn idle(server: &Connection, rest: Duration) -> Result<(), CliError> {
+pub async fn idle(server: &Connection, rest: Duration) -> Result<(), ClientError> {
     let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
     loop {
         let stats = server

@@ -21,7 +21,7 @@ use treering::{
     engine::{Engine, EraseCommand, EraseItem, EraseTarget},
 };
 use treering_base::disk;
-use treering_client::{Credentials, KeyArgument, error::CliError};
+use treering_client::{Credentials, KeyArgument, error::ClientError};
 
 /// Appends under way.
 const IN_FLIGHT: usize = 64;
@@ -36,7 +36,7 @@ const QUICK_FILES_BYTES: u64 = 3 << 20;
 ///
 /// # Errors
 /// When a server, an append or an erasing fails.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut rows = appends(setup).await?;
     rows.extend(erasing(setup).await?);
     Ok(rows)
@@ -54,7 +54,7 @@ impl TrustServer {
         data: &Path,
         flags: &[&OsStr],
         credentials: Credentials,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let child = Child::serve_with(data, flags).await?;
         let peer = Peer::to_as(child, &credentials).await?;
         let ids = grpc::conversations(&peer, IN_FLIGHT).await?;
@@ -67,7 +67,7 @@ impl TrustServer {
 }
 
 /// Appends to servers that take turns, the first of which has nothing on.
-async fn appends(setup: &Setup) -> Result<Vec<Row>, CliError> {
+async fn appends(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     const CASES: [(&str, &str); 3] = [
         ("trust.keys", "durable append with a key"),
         ("trust.tls", "durable append with a key, over TLS"),
@@ -75,7 +75,7 @@ async fn appends(setup: &Setup) -> Result<Vec<Row>, CliError> {
     ];
     setup.doing("trust: starting servers");
     let folder = setup.folder()?;
-    let dir = |name: &str| -> Result<_, CliError> {
+    let dir = |name: &str| -> Result<_, ClientError> {
         let dir = folder.path().join(name);
         fs::create_dir(&dir).map_err(|error| failed("making a folder", error))?;
         Ok(dir)
@@ -125,7 +125,7 @@ async fn appends(setup: &Setup) -> Result<Vec<Row>, CliError> {
 }
 
 /// Makes a key in a folder, with which everything may be done.
-fn with_key(dir: &Path) -> Result<Credentials, CliError> {
+fn with_key(dir: &Path) -> Result<Credentials, ClientError> {
     let new = NewKey {
         name: "bench".to_owned(),
         roles: vec![Grant {
@@ -144,7 +144,7 @@ fn with_key(dir: &Path) -> Result<Credentials, CliError> {
 }
 
 /// The paths of a certificate for this machine, which vouches for itself, and of its key.
-fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), CliError> {
+fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), ClientError> {
     const MAKING: &str = "making a certificate";
     let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
     let CertifiedKey { cert, signing_key } =
@@ -157,7 +157,7 @@ fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), C
 }
 
 /// One conversation of real ones is erased; none of it without them.
-async fn erasing(setup: &Setup) -> Result<Vec<Row>, CliError> {
+async fn erasing(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
         files.retain(|file| fs::metadata(file).is_ok_and(|meta| meta.len() <= QUICK_FILES_BYTES));
@@ -217,7 +217,7 @@ fn secret() -> Vec<NewEvent> {
 }
 
 /// Seconds that it took, and how many events are gone.
-async fn erase(engine: &Engine, target: EraseTarget) -> Result<(f64, u64), CliError> {
+async fn erase(engine: &Engine, target: EraseTarget) -> Result<(f64, u64), ClientError> {
     let started = Instant::now();
     let mut items = engine.erase(EraseCommand {
         namespace: Namespace::default(),

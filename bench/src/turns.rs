@@ -18,7 +18,7 @@ use treering::{
     engine::{BranchAddress, BuildQuery, Engine},
     import::{ImportedConversation, openai_chat, source::LineSource},
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 
 /// How long a provider keeps a prefix, in microseconds.
 const CACHE_MICROS: i64 = 5 * 60 * 1_000_000;
@@ -71,7 +71,7 @@ impl Sum {
 ///
 /// # Errors
 /// When a conversation cannot be lived through.
-pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, CliError> {
+pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let files = source_files(setup);
     if files.is_empty() {
         setup.left_out("turns", "real conversations");
@@ -100,7 +100,7 @@ pub(super) fn source_files(setup: &Setup) -> Vec<PathBuf> {
 }
 
 /// Conversations of a file, evenly spread.
-pub(super) fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, CliError> {
+pub(super) fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, ClientError> {
     let mut all = Vec::new();
     for line in lines(file)? {
         all.push(line);
@@ -113,8 +113,8 @@ pub(super) fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversatio
         .collect())
 }
 
-fn lines(file: &Path) -> Result<Vec<Bytes>, CliError> {
-    let source = LineSource::open(file, |_| {}).map_err(|cause| CliError::ReadFile {
+fn lines(file: &Path) -> Result<Vec<Bytes>, ClientError> {
+    let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
         path: PathBuf::from(file),
         cause,
     })?;
@@ -129,7 +129,7 @@ async fn live(
     conversation: &ImportedConversation,
     policy: &str,
     sum: &mut Sum,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let engine = Engine::in_memory(Limits::default())
         .await
         .map_err(|error| failed("opening a store in memory", error))?;
@@ -173,7 +173,7 @@ async fn count(
     branch: Option<&BranchName>,
     warm: bool,
     sum: &mut Sum,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let query = BuildQuery {
         ..BuildQuery::new(
             BranchAddress {

@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::{
     args::Common,
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     heads::SinceArgs,
     json::{self, Object},
     output::{Out, Steps, Tone},
@@ -50,13 +50,13 @@ pub(crate) struct RebuildArgs {
 /// Verifies the store.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if there is a fault; errors of the store or the output.
+/// [`ClientError::Outcome`] if there is a fault; errors of the store or the output.
 pub(crate) async fn verify(
     args: &VerifyArgs,
     common: &Common,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if let Some(receipt) = &args.erased {
         return super::receipt_check::check(receipt, store, out).await;
     }
@@ -78,7 +78,7 @@ pub(crate) async fn verify(
         }
     }
     drop(bar);
-    let outcome = outcome.ok_or(CliError::Answer {
+    let outcome = outcome.ok_or(ClientError::Answer {
         call: "Verify",
         part: "outcome",
     })?;
@@ -86,7 +86,7 @@ pub(crate) async fn verify(
     if outcome.sound {
         return Ok(());
     }
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: format!("the store is damaged: {} faults", count(outcome.faults)),
         hint: FAULTS_HINT.into(),
         exit: Exit::Damaged,
@@ -100,18 +100,18 @@ const FAULTS_HINT: &str = "`treering rebuild` repairs faults in projections or i
 
 /// An error for damage that stops the check itself. Without it, the usual hint would be to run
 /// `verify`.
-fn cannot_go_on(status: Status) -> CliError {
+fn cannot_go_on(status: Status) -> ClientError {
     if status.code() != Code::DataLoss {
         return status.into();
     }
-    CliError::Outcome {
+    ClientError::Outcome {
         what: format!("the check cannot continue: {}", status.message()),
         hint: FAULTS_HINT.into(),
         exit: Exit::Damaged,
     }
 }
 
-fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
+fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json::of(fault))?);
     }
@@ -126,7 +126,7 @@ fn print_fault(fault: &pb::Fault, out: &mut Out) -> Result<(), CliError> {
     Ok(out.line(format!("{part}{place}: {}", fault.message))?)
 }
 
-fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), CliError> {
+fn print_outcome(outcome: &pb::VerifyOutcome, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json::of(outcome))?);
     }
@@ -148,7 +148,7 @@ pub(crate) async fn rebuild(
     args: &RebuildArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let both = args.views == args.index;
     let request = pb::RebuildRequest {
         views: both || args.views,
@@ -165,7 +165,7 @@ pub(crate) async fn rebuild(
         }
     }
     drop(bar);
-    let outcome = outcome.ok_or(CliError::Answer {
+    let outcome = outcome.ok_or(ClientError::Answer {
         call: "Rebuild",
         part: "outcome",
     })?;
@@ -199,7 +199,7 @@ pub(crate) async fn rebuild(
 }
 
 /// Prints statistics of the store.
-pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if out.json {
         return Ok(out.line(json::of(&stats))?);
@@ -273,7 +273,7 @@ mod tests {
         let error = cannot_go_on(Status::data_loss("the log is damaged at offset 7"));
         assert!(matches!(
             error,
-            CliError::Outcome {
+            ClientError::Outcome {
                 exit: Exit::Damaged,
                 ..
             }

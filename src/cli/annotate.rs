@@ -6,7 +6,7 @@ use super::{
     append::{self, bodies::encode, first_of},
     branch_args::{BranchArgs, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::Object,
     output::{Out, Tone},
     pb,
@@ -57,7 +57,7 @@ pub(crate) async fn run(
     args: AnnotateArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let event = RevisionArg::Event(args.revision.unwrap_or_default());
     let place = args.place.find(store, event).await?;
     let body = pb::AnnotationAdded {

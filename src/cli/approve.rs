@@ -8,7 +8,7 @@ use super::{
     append::{self, bodies::encode},
     branch_args::{FoundBranch, find_if_named},
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json,
     output::{Out, Tone},
     pb,
@@ -57,7 +57,7 @@ pub(crate) async fn pending(
     args: PendingArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
     let request = pb::PendingRequest {
@@ -82,13 +82,13 @@ pub(crate) async fn pending(
 /// Approves or denies a call.
 ///
 /// # Errors
-/// [`CliError::NotFound`] if no such call waits; errors of the store or the output.
+/// [`ClientError::NotFound`] if no such call waits; errors of the store or the output.
 pub(crate) async fn decide(
     args: DecideArgs,
     decision: pb::Decision,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let branch = args.branch.as_deref();
     let place = find_if_named(store, Some(&args.conversation), branch).await?;
     let call = waiting_call(&args.call_id, place, store).await?;
@@ -133,7 +133,7 @@ async fn waiting_call(
     call_id: &str,
     place: FoundBranch,
     store: &Connection,
-) -> Result<pb::ToolCall, CliError> {
+) -> Result<pb::ToolCall, ClientError> {
     let request = pb::PendingRequest {
         conversation_id: place.conversation.clone(),
         branch: place.branch,
@@ -142,7 +142,7 @@ async fn waiting_call(
     let mut calls = store.tools().pending(request).await?.into_inner().calls;
     calls.retain(|call| call.call_id == call_id);
     match calls.len() {
-        0 => Err(CliError::NotFound {
+        0 => Err(ClientError::NotFound {
             what: format!(
                 "no call {call_id} is waiting for a decision in {}",
                 place.conversation
@@ -153,7 +153,7 @@ async fn waiting_call(
         1 => Ok(calls.remove(0)),
         _ => {
             let names: Vec<_> = calls.iter().map(|call| call.branch.as_str()).collect();
-            Err(CliError::Outcome {
+            Err(ClientError::Outcome {
                 what: format!(
                     "call {call_id} is waiting on several branches: {}",
                     names.join(", ")
@@ -165,7 +165,7 @@ async fn waiting_call(
     }
 }
 
-fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
+fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), ClientError> {
     let paint = out.paint;
     out.row(format!(
         "{} {}  {} {}  {}",

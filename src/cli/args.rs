@@ -5,7 +5,7 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use directories::ProjectDirs;
 
-use super::{error::CliError, time_arg::length};
+use super::{error::ClientError, time_arg::length};
 pub(crate) use treering_client::{ConnectOptions, Credentials, KeyArgument, Target};
 
 /// Environment variable for the default of `--data`.
@@ -97,14 +97,14 @@ impl Common {
     /// The store of this command.
     ///
     /// # Errors
-    /// [`CliError::Usage`] if no folder was given and the platform has no default.
-    pub(crate) fn target(&self) -> Result<Target, CliError> {
+    /// [`ClientError::Usage`] if no folder was given and the platform has no default.
+    pub(crate) fn target(&self) -> Result<Target, ClientError> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty());
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
     /// The store of this command, with the credentials.
-    pub(crate) fn connect_options(&self) -> Result<ConnectOptions, CliError> {
+    pub(crate) fn connect_options(&self) -> Result<ConnectOptions, ClientError> {
         Ok(ConnectOptions {
             target: self.target()?,
             wait: self.wait,
@@ -125,7 +125,7 @@ impl Common {
     }
 
     /// The folder of the store; none if the command uses a server.
-    pub(crate) fn folder(&self) -> Result<Option<PathBuf>, CliError> {
+    pub(crate) fn folder(&self) -> Result<Option<PathBuf>, ClientError> {
         Ok(match self.target()? {
             Target::Data(dir) => Some(dir),
             Target::Server(_) => None,
@@ -133,15 +133,15 @@ impl Common {
     }
 
     /// Whether the command uses a server and not a folder.
-    pub(crate) fn is_for_a_server(&self) -> Result<bool, CliError> {
+    pub(crate) fn is_for_a_server(&self) -> Result<bool, ClientError> {
         Ok(self.folder()?.is_none())
     }
 
     /// The folder of `--data` or its default, whatever `--server` is.
     ///
     /// # Errors
-    /// [`CliError::Usage`] if no folder was given and the platform has no default.
-    pub(crate) fn data_dir(&self) -> Result<PathBuf, CliError> {
+    /// [`ClientError::Usage`] if no folder was given and the platform has no default.
+    pub(crate) fn data_dir(&self) -> Result<PathBuf, ClientError> {
         let from_env = env::var_os(DATA_ENV).filter(|value| !value.is_empty());
         self.data
             .clone()
@@ -153,11 +153,11 @@ impl Common {
     /// a server is named.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for a server; as [`Common::data_dir`].
-    pub(crate) fn folder_here(&self, done: &str, hint: &str) -> Result<PathBuf, CliError> {
+    /// [`ClientError::Usage`] for a server; as [`Common::data_dir`].
+    pub(crate) fn folder_here(&self, done: &str, hint: &str) -> Result<PathBuf, ClientError> {
         match &self.server {
             None => self.data_dir(),
-            Some(_) => Err(CliError::Usage {
+            Some(_) => Err(ClientError::Usage {
                 what: format!("{done} on the folder itself, not through a server"),
                 hint: hint.into(),
             }),
@@ -184,7 +184,7 @@ impl Common {
         &self,
         server_env: Option<OsString>,
         data_env: Option<OsString>,
-    ) -> Result<Target, CliError> {
+    ) -> Result<Target, ClientError> {
         if let Some(dir) = &self.data {
             return Ok(Target::Data(dir.clone()));
         }
@@ -232,10 +232,10 @@ fn with_scheme(url: &str) -> String {
     }
 }
 
-fn platform_data_dir() -> Result<PathBuf, CliError> {
+fn platform_data_dir() -> Result<PathBuf, ClientError> {
     ProjectDirs::from("", "", "treering")
         .map(|dirs| dirs.data_dir().to_owned())
-        .ok_or_else(|| CliError::Usage {
+        .ok_or_else(|| ClientError::Usage {
             what: "this account has no home folder to keep a store in".into(),
             hint: "name a folder with --data DIR or TREERING_DATA".into(),
         })

@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::{
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::rfc3339,
     output::Out,
     pb::{self, event::Body},
@@ -43,14 +43,14 @@ pub(crate) async fn run(
     args: &AuditArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::ReadRequest {
         from_revision: args.from.unwrap_or_default(),
         ..read::of_conversation(&audit_conversation().to_string())
     };
     let mut pages = match read::start(store, request).await {
         Ok(pages) => pages,
-        Err(CliError::Status(status)) if status.code() == Code::NotFound => {
+        Err(ClientError::Status(status)) if status.code() == Code::NotFound => {
             tell!("no audit: this store was never served with keys");
             return Ok(());
         }

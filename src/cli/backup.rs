@@ -11,7 +11,7 @@ use uuid::Uuid;
 pub(crate) use self::remote::{Remote, ShipRefusal};
 use super::{
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json::{Array, Object},
     observe::BackupProgress,
     output::{Out, Steps, Tone},
@@ -71,8 +71,8 @@ impl KeyArg {
     /// The key, if a file is given.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] if it cannot be read.
-    pub(crate) fn read(&self) -> Result<Option<EncryptionKey>, CliError> {
+    /// [`ClientError::Outcome`] if it cannot be read.
+    pub(crate) fn read(&self) -> Result<Option<EncryptionKey>, ClientError> {
         let key = self.key_file.as_deref().map(EncryptionKey::from_file);
         key.transpose().map_err(|error| refused(&error))
     }
@@ -103,7 +103,7 @@ pub(crate) struct FromArgs {
 }
 
 impl FromArgs {
-    fn open(&self) -> Result<(BackupTarget, Option<EncryptionKey>), CliError> {
+    fn open(&self) -> Result<(BackupTarget, Option<EncryptionKey>), ClientError> {
         let target = BackupTarget::to_read(&self.from).map_err(|error| refused(&error))?;
         Ok((target, self.key.read()?))
     }
@@ -139,8 +139,8 @@ pub(crate) struct PruneArgs {
 /// Lists, checks or prunes a backup.
 ///
 /// # Errors
-/// [`CliError::Outcome`].
-pub(crate) async fn about(about: &BackupQuery, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::Outcome`].
+pub(crate) async fn about(about: &BackupQuery, out: &mut Out) -> Result<(), ClientError> {
     match about {
         BackupQuery::Ls(args) => ls(args, out).await,
         BackupQuery::Verify(args) => verify(args, out).await,
@@ -151,15 +151,15 @@ pub(crate) async fn about(about: &BackupQuery, out: &mut Out) -> Result<(), CliE
 /// Backs up a store.
 ///
 /// # Errors
-/// [`CliError::Outcome`]; errors of the store.
+/// [`ClientError::Outcome`]; errors of the store.
 pub(crate) async fn run(
     args: BackupArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let to = args.to.unwrap_or_default();
     if args.follow && store.is_embedded() {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "no server is using this folder, so there would be nothing to follow".into(),
             hint: format!("start a server with a backup: treering serve --backup {to}"),
         });
@@ -199,7 +199,7 @@ async fn follow(
     target: &BackupTarget,
     options: &BackupOptions,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if !out.json {
         out.line(format!(
             "Following into {}; Ctrl-C ends it.",
@@ -226,7 +226,7 @@ async fn follow(
     followed.map_err(|error| refused(&error))
 }
 
-fn print_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -239,7 +239,7 @@ fn print_step(number: u64, head: u64, is_all: bool, out: &mut Out) -> Result<(),
     Ok(())
 }
 
-fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result<(), CliError> {
+fn tell(outcome: &BackupOutcome, target: &BackupTarget, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -330,7 +330,7 @@ fn listed(numbers: &[u64]) -> String {
     numbers.join(", ")
 }
 
-async fn ls(args: &FromArgs, out: &mut Out) -> Result<(), CliError> {
+async fn ls(args: &FromArgs, out: &mut Out) -> Result<(), ClientError> {
     let (target, key) = args.open()?;
     let infos = backup::generations(&target, key.as_ref()).await;
     let infos = infos.map_err(|error| refused(&error))?;
@@ -402,7 +402,7 @@ fn info_json(info: &GenerationInfo) -> String {
     object.finish()
 }
 
-async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
+async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), ClientError> {
     let (target, key) = args.from.open()?;
     let bar = Steps::start("verify");
     let verified = backup::verify(&target, args.store, key.as_ref(), |step| {
@@ -414,7 +414,7 @@ async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
     if verified.faults.is_empty() {
         return Ok(());
     }
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: format!(
             "the backup is damaged: {}",
             things(verified.faults.len() as u64, "fault", "faults")
@@ -426,7 +426,7 @@ async fn verify(args: &CheckArgs, out: &mut Out) -> Result<(), CliError> {
     })
 }
 
-fn print_verified(verified: &VerifyReport, out: &mut Out) -> Result<(), CliError> {
+fn print_verified(verified: &VerifyReport, out: &mut Out) -> Result<(), ClientError> {
     for fault in &verified.faults {
         if out.json {
             let mut object = Object::new();
@@ -469,7 +469,7 @@ fn print_verified(verified: &VerifyReport, out: &mut Out) -> Result<(), CliError
     ))?)
 }
 
-async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), CliError> {
+async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), ClientError> {
     let (target, key) = args.from.open()?;
     let keep = RetentionRule {
         newest: args.keep,
@@ -480,7 +480,7 @@ async fn prune(args: &PruneArgs, out: &mut Out) -> Result<(), CliError> {
     print_pruned(&pruned, args.yes, out)
 }
 
-fn print_pruned(pruned: &PruneOutcome, is_done: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_pruned(pruned: &PruneOutcome, is_done: bool, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -509,7 +509,7 @@ fn print_pruned(pruned: &PruneOutcome, is_done: bool, out: &mut Out) -> Result<(
 }
 
 /// The error for people, with its exit code.
-pub(crate) fn refused(error: &BackupError) -> CliError {
+pub(crate) fn refused(error: &BackupError) -> ClientError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
         BackupError::Address { .. } => (
@@ -568,7 +568,7 @@ pub(crate) fn refused(error: &BackupError) -> CliError {
         ),
         BackupError::Internal { .. } => ("this is a bug; please report it", Exit::Failed),
     };
-    CliError::Outcome {
+    ClientError::Outcome {
         what,
         hint: hint.into(),
         exit,
@@ -589,8 +589,8 @@ impl BackupJob {
     /// Checks address and key before anything is opened.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] for an unusable address or key.
-    pub(crate) fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, CliError> {
+    /// [`ClientError::Outcome`] for an unusable address or key.
+    pub(crate) fn prepare(to: &str, key_file: Option<PathBuf>) -> Result<Self, ClientError> {
         let key = KeyArg { key_file }.read()?;
         Ok(Self {
             target: BackupTarget::to_write(to).map_err(|error| refused(&error))?,

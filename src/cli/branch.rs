@@ -6,7 +6,7 @@ use super::{
     approve::person,
     branch_args::{BranchArgs, FoundBranch, RevisionArg, find_conversation},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     output::{Out, Tone},
     pb, read,
@@ -82,7 +82,7 @@ pub(crate) async fn run(
     args: BranchesArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let (place, change, did) = match args.what {
         BranchCommand::Ls { conversation } => return list(&conversation, store, out).await,
         BranchCommand::Rename { place, to } => {
@@ -126,7 +126,7 @@ impl BranchChange {
         self,
         place: &FoundBranch,
         store: &Connection,
-    ) -> Result<pb::AppendResponse, CliError> {
+    ) -> Result<pb::AppendResponse, ClientError> {
         let (conversation_id, branch) = (place.conversation.clone(), place.branch.clone());
         let (actor, mut calls) = (person(None), store.conversations());
         let answer = match self {
@@ -164,7 +164,7 @@ impl BranchChange {
     }
 }
 
-async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn list(conversation: &str, store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let found = find_conversation(store, conversation).await?;
     let branches = read::branches(store, &found.conversation).await?;
     let columns = branches.iter().map(|branch| branch.name.chars().count());

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{connect::Connection, error::CliError, names, safe::tell};
+use super::{connect::Connection, error::ClientError, names, safe::tell};
 
 /// A conversation, and one of its branches.
 #[derive(Args, Clone, Debug)]
@@ -60,13 +60,13 @@ impl BranchArgs {
     /// Finds the conversation and the branch.
     ///
     /// # Errors
-    /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`]; [`CliError::Usage`]
+    /// As [`names::find`], [`names::check_branch`] and [`names::branch_of`]; [`ClientError::Usage`]
     /// for two revisions, or a revision that the command does not take.
     pub(crate) async fn find(
         &self,
         store: &Connection,
         revision: RevisionArg,
-    ) -> Result<FoundBranch, CliError> {
+    ) -> Result<FoundBranch, ClientError> {
         let found = names::find(store, &self.conversation).await?;
         let named = revision.with(found.revision, &self.conversation)?;
         let mut branch = self.branch.clone();
@@ -100,7 +100,7 @@ impl AsOfArgs {
     ///
     /// # Errors
     /// As [`BranchArgs::find`].
-    pub(crate) async fn find(&self, store: &Connection) -> Result<FoundBranch, CliError> {
+    pub(crate) async fn find(&self, store: &Connection) -> Result<FoundBranch, ClientError> {
         let as_of = RevisionArg::AsOf(self.as_of.unwrap_or_default());
         self.branch.find(store, as_of).await
     }
@@ -113,7 +113,7 @@ impl AsOfArgs {
 pub(crate) async fn find_conversation(
     store: &Connection,
     text: &str,
-) -> Result<FoundBranch, CliError> {
+) -> Result<FoundBranch, ClientError> {
     find_if_named(store, Some(text), None).await
 }
 
@@ -125,7 +125,7 @@ pub(crate) async fn find_if_named(
     store: &Connection,
     conversation: Option<&str>,
     branch: Option<&str>,
-) -> Result<FoundBranch, CliError> {
+) -> Result<FoundBranch, ClientError> {
     let branch = branch.map(str::to_owned);
     let Some(conversation) = conversation.map(str::to_owned) else {
         return Ok(FoundBranch {
@@ -142,20 +142,20 @@ pub(crate) async fn find_if_named(
 
 impl RevisionArg {
     /// The revision of an option or of `NAME#REVISION`; 0 for none.
-    pub(crate) fn with(self, typed: Option<u64>, text: &str) -> Result<u64, CliError> {
+    pub(crate) fn with(self, typed: Option<u64>, text: &str) -> Result<u64, ClientError> {
         let option = match self {
             Self::None => None,
             Self::AsOf(revision) | Self::Event(revision) => Some(revision),
             Self::EventOr { event, .. } => Some(event),
         };
         match (option, typed) {
-            (None, Some(_)) => Err(CliError::Usage {
+            (None, Some(_)) => Err(ClientError::Usage {
                 what: format!("{text} names an event, but this command takes a conversation"),
                 hint: "omit the part from # on".into(),
             }),
             (option, None) => Ok(option.unwrap_or_default()),
             (Some(option), Some(typed)) if option == 0 || option == typed => Ok(typed),
-            (Some(option), Some(typed)) => Err(CliError::Usage {
+            (Some(option), Some(typed)) => Err(ClientError::Usage {
                 what: format!("{text} names #{typed}, but the option says #{option}"),
                 hint: "give the revision only once".into(),
             }),

@@ -8,7 +8,7 @@ use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     context::{merged_policy, policy_bytes},
-    error::CliError,
+    error::ClientError,
     json, log,
     output::{Out, Tone},
     pb, read,
@@ -78,7 +78,7 @@ struct BoundsArgs {
 }
 
 impl BoundsArgs {
-    fn policy(&self) -> Result<Vec<u8>, CliError> {
+    fn policy(&self) -> Result<Vec<u8>, ClientError> {
         Ok(policy_bytes(merged_policy(
             self.policy.as_deref(),
             self.budget,
@@ -142,7 +142,7 @@ pub(crate) async fn run(
     args: CompactArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let revision = match &args.what {
         Some(CompactionCommand::Expand(args)) => {
             RevisionArg::Event(args.revision.unwrap_or_default())
@@ -162,7 +162,7 @@ async fn plan(
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::PlanCompactionRequest {
         conversation_id: place.conversation,
         branch: place.branch,
@@ -193,9 +193,9 @@ async fn plan(
 async fn planned(
     request: pb::PlanCompactionRequest,
     store: &Connection,
-) -> Result<pb::CompactionPlan, CliError> {
+) -> Result<pb::CompactionPlan, ClientError> {
     let answer = store.contexts().plan_compaction(request).await?;
-    answer.into_inner().plan.ok_or(CliError::Answer {
+    answer.into_inner().plan.ok_or(ClientError::Answer {
         call: "PlanCompaction",
         part: "plan",
     })
@@ -349,11 +349,11 @@ async fn apply(
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let summary = args.summary.as_deref().map(text_of).transpose()?;
     // The service would take an empty text as a request for the engine's own summary.
     if summary.as_ref().is_some_and(|text| text.trim().is_empty()) {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "the summary is empty".into(),
             hint: "give a text, or use the engine's own summary with --extract".into(),
         });
@@ -418,12 +418,12 @@ fn take_over(request: &mut pb::CompactRequest, plan: pb::CompactionPlan) {
     }
 }
 
-fn nothing_to_cut(plan: &pb::CompactionPlan) -> CliError {
+fn nothing_to_cut(plan: &pb::CompactionPlan) -> ClientError {
     let hint = keep_none(plan).map_or_else(
         || "a compaction cuts after a finished turn: wait until a turn has ended".to_owned(),
         |_| "`--keep-turns 0` cuts after the last finished turn".to_owned(),
     );
-    CliError::Usage {
+    ClientError::Usage {
         what: format!("nothing to compact: {}", plan.reason),
         hint,
     }
@@ -434,7 +434,7 @@ async fn expand(
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::ExpandRequest {
         conversation_id: place.conversation,
         branch: place.branch,

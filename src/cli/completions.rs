@@ -21,7 +21,7 @@ use super::{
     Cli, FolderOptions,
     args::Common,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     output::Out,
     pb, read,
     text::{first_line, short_id},
@@ -55,7 +55,7 @@ pub(crate) struct CompletionsArgs {
 }
 
 /// Prints the script.
-pub(crate) fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn script(args: &CompletionsArgs, out: &mut Out) -> Result<(), ClientError> {
     let shells = Shells::builtins();
     let name = args.shell.to_string();
     let mut script = Vec::new();

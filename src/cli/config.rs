@@ -15,7 +15,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand, parser::ValueSou
 use serde_json::json;
 use toml_edit::{Document, Item, TableLike, Value};
 
-use super::{Cli, Command, StandaloneCommand, error::CliError, output::Out};
+use super::{Cli, Command, StandaloneCommand, error::ClientError, output::Out};
 use treering_domain::with_causes;
 
 const SERVE: &str = "serve";
@@ -77,17 +77,17 @@ enum ConfigCommand {
 /// Checks the file or shows the options.
 ///
 /// # Errors
-/// [`CliError::Usage`] for invalid options, [`CliError::ReadFile`].
-pub(crate) fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::Usage`] for invalid options, [`ClientError::ReadFile`].
+pub(crate) fn run(args: &ConfigArgs, out: &mut Out) -> Result<(), ClientError> {
     match &args.what {
         ConfigCommand::Check { file } => check(file.as_deref(), out),
         ConfigCommand::Print { file, options } => print(file.as_deref(), options, out),
     }
 }
 
-fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
+fn check(file: Option<&Path>, out: &mut Out) -> Result<(), ClientError> {
     let Some(file) = file.map(Path::to_owned).or_else(|| config_of(&os_env)) else {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "no file is named and TREERING_CONFIG is not set".into(),
             hint: "use: treering config check FILE".into(),
         });
@@ -112,7 +112,7 @@ fn check(file: Option<&Path>, out: &mut Out) -> Result<(), CliError> {
     Ok(out.line(format!("{}: {count} options, all valid", file.display()))?)
 }
 
-fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(), CliError> {
+fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(), ClientError> {
     let mut words = vec!["treering".into(), SERVE.into()];
     words.extend(options.iter().cloned());
     if let Some(file) = file {
@@ -158,8 +158,8 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
 /// `serve`.
 ///
 /// # Errors
-/// [`CliError::Usage`] with all invalid options, [`CliError::ReadFile`].
-pub(crate) fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, CliError> {
+/// [`ClientError::Usage`] with all invalid options, [`ClientError::ReadFile`].
+pub(crate) fn with_settings(mut words: Vec<OsString>) -> Result<Vec<OsString>, ClientError> {
     if let Some(put) = ConfigLayer::together(&words, &os_env)? {
         words.extend(put.words());
     }
@@ -182,7 +182,7 @@ fn config_of(env: Env<'_>) -> Option<PathBuf> {
 
 impl ConfigLayer {
     /// Returns none if the command is not `serve`.
-    fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, CliError> {
+    fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, ClientError> {
         // Errors are reported when the whole line is parsed.
         let lenient = Cli::command().ignore_errors(true);
         let Ok(matches) = lenient.try_get_matches_from(words) else {
@@ -259,7 +259,7 @@ impl ServeOption {
         format!("{ENV_PREFIX}{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    fn of_env(&self, variable: String, value: &std::ffi::OsStr) -> Result<Setting, CliError> {
+    fn of_env(&self, variable: String, value: &std::ffi::OsStr) -> Result<Setting, ClientError> {
         let text = value.to_string_lossy().into_owned();
         let values = match (self.takes, text.as_str()) {
             (OptionArity::Nothing, "true" | "1" | "yes") => Ok(vec!["true".to_owned()]),
@@ -371,11 +371,11 @@ struct ConfigProblem {
     what: String,
 }
 
-fn refused(complaints: Vec<ConfigProblem>) -> CliError {
+fn refused(complaints: Vec<ConfigProblem>) -> ClientError {
     let lines = complaints
         .iter()
         .map(|it| format!("{}: {}", it.place, it.what));
-    CliError::Usage {
+    ClientError::Usage {
         what: lines.collect::<Vec<_>>().join("\n"),
         hint: "`treering serve --help` lists all options; `treering config print FILE` shows the \
                effective settings"
@@ -388,8 +388,8 @@ fn refused(complaints: Vec<ConfigProblem>) -> CliError {
 struct Settings(Vec<Setting>);
 
 impl Settings {
-    fn read(path: &Path) -> Result<Self, CliError> {
-        let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
+    fn read(path: &Path) -> Result<Self, ClientError> {
+        let text = fs::read_to_string(path).map_err(|cause| ClientError::ReadFile {
             path: path.to_owned(),
             cause,
         })?;

@@ -10,7 +10,7 @@ use super::{
     args::tokens,
     branch_args::AsOfArgs,
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json,
     output::{Out, Tone},
     pb,
@@ -101,13 +101,13 @@ fn tool_results(text: &str) -> Result<Value, String> {
 /// Prints the request, its explanation, or both as JSON.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] for a policy that is not a JSON object;
-/// [`CliError::Outcome`] for a request above its budget.
+/// Errors of the store or the output; [`ClientError::Usage`] for a policy that is not a JSON object;
+/// [`ClientError::Outcome`] for a request above its budget.
 pub(crate) async fn run(
     args: ContextArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let policy = policy(&args)?;
     let (explain, allow_over) = (args.explain, args.allow_over);
     let how = ExplanationText {
@@ -158,7 +158,7 @@ async fn within_budget(
     allow_over: bool,
     request: pb::BuildRequest,
     store: &Connection,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if !told.over_budget || allow_over {
         return Ok(());
     }
@@ -166,7 +166,7 @@ async fn within_budget(
         Some(budget) => format!("--budget {budget} suffices"),
         None => "raise --budget".into(),
     };
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: format!(
             "the request has {} tokens, its budget is {}, and nothing more may be dropped",
             count(told.tokens),
@@ -189,7 +189,7 @@ async fn find_minimum_budget(
     told: &pb::Explanation,
     request: pb::BuildRequest,
     store: &Connection,
-) -> Result<Option<u64>, CliError> {
+) -> Result<Option<u64>, ClientError> {
     let given = match &request.policy[..] {
         [] => Map::new(),
         given => object(&String::from_utf8_lossy(given))?,
@@ -231,7 +231,7 @@ fn print_warnings(told: &pb::Explanation, out: &Out) {
 }
 
 /// The policy of the call: `--policy`, with the shorter options merged over it.
-fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
+fn policy(args: &ContextArgs) -> Result<Vec<u8>, ClientError> {
     let mut policy = merged_policy(args.policy.as_deref(), args.budget)?;
     if let Some(when) = &args.tool_results {
         policy.insert("tool_results".into(), when.clone());
@@ -251,7 +251,7 @@ fn policy(args: &ContextArgs) -> Result<Vec<u8>, CliError> {
 pub(super) fn merged_policy(
     said: Option<&str>,
     budget: Option<u64>,
-) -> Result<Map<String, Value>, CliError> {
+) -> Result<Map<String, Value>, ClientError> {
     let mut policy = match said {
         Some(argument) => object(&text_of(argument)?)?,
         None => Map::new(),
@@ -270,7 +270,7 @@ pub(super) fn policy_bytes(policy: Map<String, Value>) -> Vec<u8> {
     Value::Object(policy).to_string().into_bytes()
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, CliError> {
+fn object(text: &str) -> Result<Map<String, Value>, ClientError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(policy)) => Ok(policy),
         Ok(_) => Err(not_a_policy("it must be a JSON object")),
@@ -278,8 +278,8 @@ fn object(text: &str) -> Result<Map<String, Value>, CliError> {
     }
 }
 
-fn not_a_policy(what: &str) -> CliError {
-    CliError::Usage {
+fn not_a_policy(what: &str) -> ClientError {
+    ClientError::Usage {
         what: format!("invalid policy: {what}"),
         hint: r#"write it as JSON, for example --policy '{"budget_tokens": 16000}', or use @FILE"#
             .into(),
@@ -298,7 +298,7 @@ mod tests {
         args: ContextArgs,
     }
 
-    fn policy_of(line: &[&str]) -> Result<String, CliError> {
+    fn policy_of(line: &[&str]) -> Result<String, ClientError> {
         let line = ["context", "C"].iter().chain(line);
         let args = Line::try_parse_from(line).unwrap().args;
         policy(&args).map(|bytes| String::from_utf8(bytes).unwrap())
@@ -346,7 +346,7 @@ mod tests {
         );
         for bad in ["[1]", "{", r#"{"enhancers": 1}"#] {
             let refused = policy_of(&["--policy", bad, "--without", "x"]);
-            assert!(matches!(refused, Err(CliError::Usage { .. })), "{bad}");
+            assert!(matches!(refused, Err(ClientError::Usage { .. })), "{bad}");
         }
         assert!(Line::try_parse_from(["context", "C", "--tool-results", "never"]).is_err());
     }

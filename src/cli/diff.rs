@@ -5,7 +5,7 @@ use clap::Args;
 use super::{
     branch_args::RevisionArg,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{self, Object},
     names,
     output::{Out, Paint, Tone},
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     args: &DiffArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let found = names::find(store, &args.conversation).await?;
     RevisionArg::None.with(found.revision, &args.conversation)?;
     names::check_branch(&found, &args.left)?;
@@ -64,7 +64,7 @@ pub(crate) fn print(
     [left, right]: [&str; 2],
     full: bool,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if out.json {
         return print_json(diff, out);
     }
@@ -116,7 +116,7 @@ fn side(
     (events, is_cut): (&[pb::Event], bool),
     how: EventText,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let paint: Paint = out.paint;
     let at_least = if is_cut { "at least " } else { "" };
     let number = things(events.len() as u64, "event", "events");
@@ -135,7 +135,7 @@ fn side(
     Ok(())
 }
 
-fn print_json(diff: &pb::DiffResponse, out: &mut Out) -> Result<(), CliError> {
+fn print_json(diff: &pb::DiffResponse, out: &mut Out) -> Result<(), ClientError> {
     let mut ancestor = Object::new();
     ancestor
         .string("side", "ancestor")

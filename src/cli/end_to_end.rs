@@ -7,11 +7,11 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use super::{Cli, CliError, demo, output::Out, run, serve::RunningServer, web::WebOptions};
+use super::{Cli, ClientError, demo, output::Out, run, serve::RunningServer, web::WebOptions};
 use treering_engine::OpenOptions;
 use treering_import::format;
 
-pub(super) async fn treering(line: &[&str]) -> (String, Result<(), CliError>) {
+pub(super) async fn treering(line: &[&str]) -> (String, Result<(), ClientError>) {
     let args = std::iter::once("treering").chain(line.iter().copied());
     let cli = Cli::try_parse_from(args).unwrap();
     let (mut out, captured) = Out::captured(cli.common.json);
@@ -26,7 +26,7 @@ pub(super) async fn ok(line: &[&str]) -> String {
     text
 }
 
-fn exit(done: &Result<(), CliError>) -> String {
+fn exit(done: &Result<(), ClientError>) -> String {
     let code = match done {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => error.exit(),

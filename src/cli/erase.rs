@@ -11,7 +11,7 @@ use clap::Args;
 use super::{
     approve::person,
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json::{self, Object},
     names,
     output::{Out, Steps, Tone},
@@ -112,21 +112,21 @@ struct EraseReply {
 /// Erases, or shows what would be erased.
 ///
 /// # Errors
-/// [`CliError::Usage`] without a terminal to ask for confirmation; errors of the store.
+/// [`ClientError::Usage`] without a terminal to ask for confirmation; errors of the store.
 pub(crate) async fn run(
     args: EraseArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if !args.dry_run && !args.yes && !std::io::stdin().is_terminal() {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "there is no terminal to ask for confirmation".into(),
             hint: "check with --dry-run, then use --yes".into(),
         });
     }
     let targets = targets(&args, store).await?;
     if args.receipt.is_some() && targets.len() > 1 {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "several conversations are named, and each gets its own receipt".into(),
             hint: "erase them one at a time, or omit --receipt".into(),
         });
@@ -147,7 +147,7 @@ pub(crate) async fn run(
             return Ok(());
         }
         if !confirmed(events)? {
-            return Err(CliError::Outcome {
+            return Err(ClientError::Outcome {
                 what: "nothing was erased".into(),
                 hint: "answer y to erase".into(),
                 exit: Exit::Refused,
@@ -173,9 +173,9 @@ pub(crate) async fn run(
 }
 
 /// Creates the file first, so that nothing is erased if the receipt cannot be written.
-fn create(path: &std::path::PathBuf) -> Result<std::fs::File, CliError> {
+fn create(path: &std::path::PathBuf) -> Result<std::fs::File, ClientError> {
     let file = std::fs::File::create_new(path);
-    file.map_err(|cause| CliError::Usage {
+    file.map_err(|cause| ClientError::Usage {
         what: format!("cannot write {}: {cause}", path.display()),
         hint: "name a file that does not exist yet".into(),
     })
@@ -185,7 +185,7 @@ fn create(path: &std::path::PathBuf) -> Result<std::fs::File, CliError> {
 async fn targets(
     args: &EraseArgs,
     store: &Connection,
-) -> Result<Vec<pb::erase_request::Target>, CliError> {
+) -> Result<Vec<pb::erase_request::Target>, ClientError> {
     use pb::erase_request::Target;
     if args.whole_namespace {
         return Ok(vec![Target::WholeNamespace(true)]);
@@ -195,7 +195,7 @@ async fn targets(
     }
     if let Some(path) = &args.literal_from {
         let read = std::fs::read(path);
-        let mut literal = read.map_err(|cause| CliError::ReadFile {
+        let mut literal = read.map_err(|cause| ClientError::ReadFile {
             path: path.clone(),
             cause,
         })?;
@@ -253,7 +253,7 @@ fn request(args: &EraseArgs, target: pb::erase_request::Target, dry_run: bool) -
     }
 }
 
-async fn call(store: &Connection, request: pb::EraseRequest) -> Result<EraseReply, CliError> {
+async fn call(store: &Connection, request: pb::EraseRequest) -> Result<EraseReply, ClientError> {
     use pb::erase_response::Item;
     let bar = Steps::start("erase");
     let mut answers = store.conversations().erase(request).await?.into_inner();
@@ -269,7 +269,7 @@ async fn call(store: &Connection, request: pb::EraseRequest) -> Result<EraseRepl
             None => {}
         }
     }
-    told.outcome = outcome.ok_or(CliError::Answer {
+    told.outcome = outcome.ok_or(ClientError::Answer {
         call: "Erase",
         part: "outcome",
     })?;
@@ -285,7 +285,7 @@ fn why(event: &pb::ErasedEvent) -> &'static str {
 }
 
 /// `what` is the verb phrase for one event, and for several.
-fn show(told: &EraseReply, what: [&str; 2], out: &mut Out) -> Result<(), CliError> {
+fn show(told: &EraseReply, what: [&str; 2], out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return show_json(told, out);
     }
@@ -336,7 +336,7 @@ fn show(told: &EraseReply, what: [&str; 2], out: &mut Out) -> Result<(), CliErro
     Ok(())
 }
 
-fn show_json(told: &EraseReply, out: &mut Out) -> Result<(), CliError> {
+fn show_json(told: &EraseReply, out: &mut Out) -> Result<(), ClientError> {
     for event in &told.events {
         let mut object = Object::new();
         object
@@ -372,12 +372,12 @@ fn show_json(told: &EraseReply, out: &mut Out) -> Result<(), CliError> {
     Ok(out.line(object.finish())?)
 }
 
-fn confirmed(events: u64) -> Result<bool, CliError> {
+fn confirmed(events: u64) -> Result<bool, ClientError> {
     let events = things(events, "event", "events");
-    ask(format!("Erase {events}? This cannot be undone. [y/N] ")).map_err(CliError::Output)?;
+    ask(format!("Erase {events}? This cannot be undone. [y/N] ")).map_err(ClientError::Output)?;
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
-    read.map_err(CliError::Output)?;
+    read.map_err(ClientError::Output)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -386,7 +386,7 @@ fn finish(
     receipt: Option<&mut std::fs::File>,
     args: &EraseArgs,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if outcome.receipt.is_empty() {
         return Ok(());
     }
@@ -394,7 +394,7 @@ fn finish(
         (Some(file), Some(path)) => {
             writeln!(file, "{}", outcome.receipt)
                 .and_then(|()| file.sync_all())
-                .map_err(CliError::Output)?;
+                .map_err(ClientError::Output)?;
             if !out.json {
                 let path = path.display().to_string();
                 out.line(format!(

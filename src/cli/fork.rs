@@ -5,7 +5,7 @@ use clap::Args;
 use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     output::{Out, Tone},
     pb, read,
@@ -50,7 +50,7 @@ async fn own_name(
     place: &FoundBranch,
     new_conversation: bool,
     store: &Connection,
-) -> Result<String, CliError> {
+) -> Result<String, ClientError> {
     let state = read::state(store, &place.conversation, &place.branch, 0).await?;
     let at = match place.revision {
         0 => state.branch.map_or(0, |branch| branch.head),
@@ -73,7 +73,11 @@ async fn own_name(
 }
 
 /// Forks, and prints the new place.
-pub(crate) async fn run(args: ForkArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: ForkArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let at = RevisionArg::Event(args.at.unwrap_or_default());
     let place = args.place.find(store, at).await?;
     let name = match args.name {

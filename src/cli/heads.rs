@@ -12,7 +12,7 @@ use super::{
     args::Common,
     backup::{self, Remote, ShipRefusal},
     connect::Connection,
-    error::{CliError, Exit, status_exit},
+    error::{ClientError, Exit, status_exit},
     json::Object,
     output::{Out, Steps, Tone},
     text::{count, things},
@@ -72,15 +72,15 @@ fn public_key(text: &str) -> Result<PublicKey, String> {
     key.ok_or_else(|| "a public key has 64 hexadecimal digits, like `signed_by` of a head".into())
 }
 
-fn cannot_use(path: &Path, error: &io::Error) -> CliError {
-    CliError::Usage {
+fn cannot_use(path: &Path, error: &io::Error) -> ClientError {
+    ClientError::Usage {
         what: format!("the key file {} is unusable: {error}", path.display()),
         hint: "`treering heads --make-key FILE` creates a new one".into(),
     }
 }
 
-fn no_key(what: &str) -> CliError {
-    CliError::Usage {
+fn no_key(what: &str) -> ClientError {
+    ClientError::Usage {
         what: what.into(),
         hint: "sign with your own key: `treering heads --make-key FILE`, then --key FILE".into(),
     }
@@ -90,12 +90,12 @@ const OWN_KEY: &str = "the store's key";
 
 impl HeadsArgs {
     /// Whether the store's own key may have to be created in the folder.
-    pub(crate) fn makes_own_key(&self, common: &Common) -> Result<bool, CliError> {
+    pub(crate) fn makes_own_key(&self, common: &Common) -> Result<bool, ClientError> {
         let data = common.folder()?.filter(|_| self.key.is_none());
         Ok(data.is_some_and(|data| matches!(Signer::found_in_store(&data), Ok(None))))
     }
 
-    fn signer(&self, common: &Common, store: &Connection) -> Result<Signer, CliError> {
+    fn signer(&self, common: &Common, store: &Connection) -> Result<Signer, ClientError> {
         if let Some(path) = &self.key {
             return Signer::of_file(path).map_err(|error| cannot_use(path, &error));
         }
@@ -114,9 +114,9 @@ impl HeadsArgs {
 /// Creates a key.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if it cannot be created.
-pub(crate) fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
-    let made = Signer::make(path).map_err(|error| CliError::Outcome {
+/// [`ClientError::Outcome`] if it cannot be created.
+pub(crate) fn make_key(path: &Path, out: &mut Out) -> Result<(), ClientError> {
+    let made = Signer::make(path).map_err(|error| ClientError::Outcome {
         what: format!("no key was created in {}: {error}", path.display()),
         hint: "name a new file in an existing folder".into(),
         exit: Exit::Failed,
@@ -135,13 +135,13 @@ pub(crate) fn make_key(path: &Path, out: &mut Out) -> Result<(), CliError> {
 /// Signs a head.
 ///
 /// # Errors
-/// [`CliError::Outcome`]; errors of the store.
+/// [`ClientError::Outcome`]; errors of the store.
 pub(crate) async fn run(
     args: &HeadsArgs,
     common: &Common,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let signer = args.signer(common, store)?;
     let bar = Steps::start("heads");
     let source = Remote(store);
@@ -159,7 +159,7 @@ pub(crate) async fn run(
         return Ok(out.line(head.text())?);
     }
     let written = heads::write(&args.out, &format!("{}\n", head.text()));
-    written.map_err(|error| CliError::Outcome {
+    written.map_err(|error| ClientError::Outcome {
         what: format!("cannot write {}: {error}", args.out.display()),
         hint: "name a file in an existing, writable folder".into(),
         exit: Exit::Failed,
@@ -182,7 +182,7 @@ impl SinceArgs {
         self.since.as_deref()
     }
 
-    fn wanted(&self, head: &SignedHead, common: &Common) -> Result<PublicKey, CliError> {
+    fn wanted(&self, head: &SignedHead, common: &Common) -> Result<PublicKey, ClientError> {
         if let Some(signer) = self.signer {
             return Ok(signer);
         }
@@ -191,7 +191,7 @@ impl SinceArgs {
         let own = own.map_err(|error| cannot_use(Path::new(OWN_KEY), &error))?;
         match own.flatten() {
             Some(own) => Ok(own.public()),
-            None => Err(CliError::Usage {
+            None => Err(ClientError::Usage {
                 what: "the expected signer is unknown: the store's key is not available here"
                     .into(),
                 hint: format!(
@@ -206,15 +206,15 @@ impl SinceArgs {
 /// Checks a store against a head.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if the store differs from it.
+/// [`ClientError::Outcome`] if the store differs from it.
 pub(crate) async fn check(
     path: &Path,
     args: &SinceArgs,
     common: &Common,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
-    let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
+) -> Result<(), ClientError> {
+    let text = fs::read_to_string(path).map_err(|cause| ClientError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
@@ -267,7 +267,7 @@ pub(crate) async fn check(
 }
 
 /// The error for people, with its exit code.
-fn refused(error: &HeadError) -> CliError {
+fn refused(error: &HeadError) -> ClientError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
         HeadError::NoHead { .. } => (
@@ -309,7 +309,7 @@ fn refused(error: &HeadError) -> CliError {
         ),
         HeadError::Failed { .. } => ("check the free space for temporary files", Exit::Failed),
     };
-    CliError::Outcome {
+    ClientError::Outcome {
         what,
         hint: hint.into(),
         exit,
@@ -354,14 +354,14 @@ impl KeepHeadsArgs {
     /// Checks the options before anything is opened.
     ///
     /// # Errors
-    /// [`CliError::Usage`]; [`CliError::Outcome`] for an unusable target or key.
-    pub(crate) fn prepare(&self, data: &Path) -> Result<Option<HeadsToKeep>, CliError> {
+    /// [`ClientError::Usage`]; [`ClientError::Outcome`] for an unusable target or key.
+    pub(crate) fn prepare(&self, data: &Path) -> Result<Option<HeadsToKeep>, ClientError> {
         let (Some(every), Some(to)) = (self.heads, &self.heads_to) else {
             return Ok(None);
         };
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         if !to.contains("://") && absolute(Path::new(to)).starts_with(absolute(data)) {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("{to} is in the data folder, whose changes the heads should reveal"),
                 hint: "use a place outside it, best on another machine".into(),
             });
@@ -383,8 +383,12 @@ impl HeadsToKeep {
     /// Signs heads of a store that this process has open.
     ///
     /// # Errors
-    /// [`CliError::Usage`] if the store cannot have a key.
-    pub(crate) fn start(self, engine: &Engine, data: &Path) -> Result<HeadKeeperHandle, CliError> {
+    /// [`ClientError::Usage`] if the store cannot have a key.
+    pub(crate) fn start(
+        self,
+        engine: &Engine,
+        data: &Path,
+    ) -> Result<HeadKeeperHandle, ClientError> {
         let signer = match self.signer {
             Some(signer) => signer,
             None => {

@@ -18,7 +18,7 @@ use hyper_util::{
 use tokio::net::TcpListener;
 
 use crate::{
-    CliError, Common, Connection, args::CredentialArgs, connect::FolderOptions, pb,
+    ClientError, Common, Connection, args::CredentialArgs, connect::FolderOptions, pb,
     serve::RunningServer, web::WebOptions,
 };
 use treering_access::{Grant, KeyToken};
@@ -75,7 +75,7 @@ fn common(dir: &Path, key: &str) -> Common {
     }
 }
 
-async fn opened(common: &Common) -> Result<Connection, CliError> {
+async fn opened(common: &Common) -> Result<Connection, ClientError> {
     let opening = FolderOptions {
         mode: OpenMode::Read,
         packing: PackingMode::Never,
@@ -116,7 +116,7 @@ async fn key_is_not_sent_without_proof_of_holding_the_folder() {
         ] {
             let (dir, _lock) = held(&text).await;
             let error = opened(&common(dir.path(), &key)).await.unwrap_err();
-            assert!(matches!(error, CliError::Locked { .. }), "{error}");
+            assert!(matches!(error, ClientError::Locked { .. }), "{error}");
             assert!(!were_told(&seen, &key), "{seen:?}");
         }
     }

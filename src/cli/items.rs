@@ -8,7 +8,7 @@ use prost_types::Timestamp;
 use super::{
     approve::person,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{Array, Object, rfc3339},
     output::{Out, Tone},
     pb::{self, item_op::Op, item_result::Result as Answer},
@@ -181,12 +181,12 @@ fn labels(path: &str) -> Vec<String> {
 /// Runs the subcommand and prints the result.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] for invalid JSON.
+/// Errors of the store or the output; [`ClientError::Usage`] for invalid JSON.
 pub(crate) async fn run(
     args: ItemsArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let changes = args.changes();
     let (op, actor) = op(args.what)?;
     let ops = vec![pb::ItemOp {
@@ -210,7 +210,7 @@ pub(crate) async fn run(
     match (result.and_then(|result| result.result), op) {
         (Some(Answer::Got(got)), Op::Get(asked)) => match got.item {
             Some(item) => print_value(&item, out),
-            None => Err(CliError::NotFound {
+            None => Err(ClientError::NotFound {
                 what: format!("no item {} under {}", asked.key, asked.path.join("/")),
                 hint: "`treering items ls` lists the paths with items".to_owned(),
             }),
@@ -233,7 +233,7 @@ pub(crate) async fn run(
     }
 }
 
-fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
+fn op(what: ItemsCommand) -> Result<(Op, Option<String>), ClientError> {
     Ok(match what {
         ItemsCommand::Put {
             path,
@@ -245,7 +245,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
         } => {
             let value = text_of(&value)?.trim().to_owned();
             if !is_json(&value) {
-                return Err(CliError::Usage {
+                return Err(ClientError::Usage {
                     what: "the value is not JSON".to_owned(),
                     hint: "write a string as '\"text\"'; read a file with @FILE".into(),
                 });
@@ -311,7 +311,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), CliError> {
     })
 }
 
-fn print_partial(partial: bool) -> Result<(), CliError> {
+fn print_partial(partial: bool) -> Result<(), ClientError> {
     if partial {
         tell!(
             "The result may be incomplete: the scan limit was reached. Search under a longer path."
@@ -326,7 +326,7 @@ fn told(
     key: &str,
     changed: bool,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -343,7 +343,7 @@ fn told(
     Ok(out.line(line)?)
 }
 
-fn print_path(path: &[String], out: &mut Out) -> Result<(), CliError> {
+fn print_path(path: &[String], out: &mut Out) -> Result<(), ClientError> {
     let line = match out.json {
         true => {
             let mut object = Object::new();
@@ -355,7 +355,7 @@ fn print_path(path: &[String], out: &mut Out) -> Result<(), CliError> {
     Ok(out.line(line)?)
 }
 
-fn print_value(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
+fn print_value(item: &pb::Item, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(item))?);
     }
@@ -363,7 +363,7 @@ fn print_value(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
     Ok(out.lines(value.trim_end())?)
 }
 
-fn print_item(item: &pb::Item, out: &mut Out) -> Result<(), CliError> {
+fn print_item(item: &pb::Item, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(item))?);
     }

@@ -8,7 +8,7 @@ use prost_types::Timestamp;
 use super::{
     approve::person,
     args::Common,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json::{Array, Object, rfc3339},
     output::{Out, Tone},
     safe::tell,
@@ -107,8 +107,8 @@ struct RotateArgs {
 /// Lists or changes keys.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server and for impossible changes.
-pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::Usage`] for a server and for impossible changes.
+pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
     let hint =
         "run on the server's machine: treering keys ls --data DIR (the server may be running)";
     let dir = common.folder_here("keys are managed", hint)?;
@@ -149,8 +149,8 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
 }
 
 /// `writer`, `writer:team-a`, `admin:*`.
-fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, CliError> {
-    let usage = |role: &str, why: String| CliError::Usage {
+fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, ClientError> {
+    let usage = |role: &str, why: String| ClientError::Usage {
         what: format!("--role {role}: {why}"),
         hint: "for example --role writer:team-a, or --role 'admin:*'".into(),
     };
@@ -171,7 +171,7 @@ fn subject(text: &str) -> Result<CertificateSubject, String> {
 }
 
 /// A key for a certificate has no secret to show.
-fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), CliError> {
+fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(key, None, None))?);
     }
@@ -197,7 +197,7 @@ fn until(key: &KeyRecord, zone: Zone) -> String {
 }
 
 /// Prints the key to standard output for scripts, and its description to standard error.
-fn show(made: &IssuedKey, out: &mut Out) -> Result<(), CliError> {
+fn show(made: &IssuedKey, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(&made.record, None, Some(made.token.reveal())))?);
     }
@@ -225,7 +225,7 @@ fn roles_of(key: &KeyRecord) -> String {
     roles.join(" ")
 }
 
-fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), CliError> {
+fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), ClientError> {
     let keys = access::read(dir).map_err(refused)?.keys;
     let uses = access::last_uses(dir);
     let now = TimestampMicros::now();
@@ -304,12 +304,12 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
 /// missing.
 ///
 /// # Errors
-/// [`CliError::Outcome`], also if this cannot be determined.
+/// [`ClientError::Outcome`], also if this cannot be determined.
 pub(crate) async fn check_are_there(
     engine: &Engine,
     keys: &KeyStore,
     opens_all_the_same: bool,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if !keys.is_open() {
         // The keys may be older than the file that records their existence.
         if let Err(error) = access::note_made(keys.dir()) {
@@ -323,7 +323,7 @@ pub(crate) async fn check_are_there(
     // After a restore, only the audit log tells.
     let had_keys = access::had_keys(keys.dir()) || {
         let noted = audit::has_begun(engine).await;
-        noted.map_err(|error| CliError::Outcome {
+        noted.map_err(|error| ClientError::Outcome {
             what: format!(
                 "it is unknown whether this store had keys: {}",
                 with_causes(&error)
@@ -336,7 +336,7 @@ pub(crate) async fn check_are_there(
         return Ok(());
     }
     let dir = keys.dir().display();
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: format!(
             "this store had keys, but {dir} has none: without keys, anybody who can reach the \
              server could read and erase everything"
@@ -350,9 +350,9 @@ pub(crate) async fn check_are_there(
 }
 
 /// The error for keys that cannot be read or changed, with advice.
-pub(crate) fn refused(error: KeyFileError) -> CliError {
+pub(crate) fn refused(error: KeyFileError) -> ClientError {
     let what = error.to_string();
-    let outcome = |hint: &str, exit| CliError::Outcome {
+    let outcome = |hint: &str, exit| ClientError::Outcome {
         what: what.clone(),
         hint: hint.into(),
         exit,
@@ -368,7 +368,7 @@ pub(crate) fn refused(error: KeyFileError) -> CliError {
              server does not start with unreadable keys",
             Exit::Damaged,
         ),
-        KeyFileError::NotFound(_) => CliError::NotFound {
+        KeyFileError::NotFound(_) => ClientError::NotFound {
             what,
             hint: "`treering keys ls` lists them".into(),
         },
@@ -389,7 +389,7 @@ pub(crate) fn refused(error: KeyFileError) -> CliError {
             "create a new one with `treering keys create`",
             Exit::Refused,
         ),
-        KeyFileError::Invalid(_) => CliError::Usage {
+        KeyFileError::Invalid(_) => ClientError::Usage {
             what,
             hint: "`treering keys create --help` shows examples".into(),
         },

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use super::{
     branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{self, Array, Object},
     output::{Out, Tone},
     pb,
@@ -74,7 +74,7 @@ pub(crate) async fn run(
     args: KnowledgeArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let place = args.place.find(store).await?;
     let Some(what) = &args.what else {
         return show(&args, place, store, out).await;
@@ -127,7 +127,7 @@ async fn show(
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::KnowledgeRequest {
         conversation_id: place.conversation,
         branch: place.branch,
@@ -168,7 +168,7 @@ async fn show(
     Ok(())
 }
 
-fn print_json(known: &pb::KnowledgeResponse, out: &mut Out) -> Result<(), CliError> {
+fn print_json(known: &pb::KnowledgeResponse, out: &mut Out) -> Result<(), ClientError> {
     out.line(json::knowledge(known))?;
     for file in &known.files {
         out.line(json::file(file))?;
@@ -188,7 +188,7 @@ fn at(event: Option<&pb::EventRef>) -> String {
     event.map_or_else(String::new, |event| format!("#{}", event.revision))
 }
 
-fn print_files(known: &pb::KnowledgeResponse, all: bool, out: &mut Out) -> Result<(), CliError> {
+fn print_files(known: &pb::KnowledgeResponse, all: bool, out: &mut Out) -> Result<(), ClientError> {
     let paint = out.paint;
     let files = folded(&known.files, &known.working_directory);
     out.heading(things(files.len() as u64, "file", "files"))?;
@@ -256,7 +256,7 @@ fn print_variables(
     variables: &[pb::KnownVariables],
     all: bool,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let paint = out.paint;
     let bound = if all { usize::MAX } else { VARIABLES_SHOWN };
     for of_file in variables.iter().take(bound) {
@@ -292,7 +292,7 @@ fn print_variables(
     more(variables.len(), bound, out)
 }
 
-fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), CliError> {
+fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), ClientError> {
     if all > shown {
         let rest = count((all - shown) as u64);
         out.note(format!("  … {rest} more (--all)"))?;
@@ -300,7 +300,7 @@ fn more(all: usize, shown: usize, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<(), CliError> {
+fn print_outcomes(outcomes: &[pb::ToolOutcomeCount], out: &mut Out) -> Result<(), ClientError> {
     if outcomes.is_empty() {
         return Ok(());
     }
@@ -325,7 +325,7 @@ fn print_suggested(
     tool: &str,
     answer: &pb::SuggestArgumentsResponse,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json::suggested(tool, answer))?);
     }
@@ -365,7 +365,7 @@ fn print_prerequisites(
     tool: &str,
     answer: &pb::MissingPrerequisitesResponse,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object

@@ -7,7 +7,7 @@ use super::{
     args::pair,
     branch_args::find_conversation,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     output::{Out, Tone},
     pb,
     text_arg::{free_text, is_json, text_of},
@@ -51,7 +51,7 @@ pub(crate) struct LabelArgs {
 }
 
 impl LabelArgs {
-    fn change(&self) -> Result<pb::ConversationChanged, CliError> {
+    fn change(&self) -> Result<pb::ConversationChanged, ClientError> {
         Ok(pb::ConversationChanged {
             title: self.title.clone(),
             set_labels: once("label", &self.labels)?.into_iter().collect(),
@@ -65,7 +65,7 @@ impl LabelArgs {
 type Pairs = Vec<(String, String)>;
 
 /// A name that is given twice is an error, because one of the values would be lost.
-fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, CliError> {
+fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, ClientError> {
     for (index, (name, _)) in pairs.iter().enumerate() {
         if pairs[..index].iter().any(|(before, _)| before == name) {
             return Err(unusable(&format!("the {what} {name:?} is given twice")));
@@ -74,7 +74,7 @@ fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, CliError> {
     Ok(pairs.to_vec())
 }
 
-fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
+fn metadata(pairs: &[(String, String)]) -> Result<Pairs, ClientError> {
     let read = |(name, value): (String, String)| {
         let value = text_of(&value)?.trim().to_owned();
         if !is_json(&value) {
@@ -85,8 +85,8 @@ fn metadata(pairs: &[(String, String)]) -> Result<Pairs, CliError> {
     once("metadata", pairs)?.into_iter().map(read).collect()
 }
 
-fn unusable(what: &str) -> CliError {
-    CliError::Usage {
+fn unusable(what: &str) -> ClientError {
+    ClientError::Usage {
         what: what.to_owned(),
         hint:
             "use: treering label CONVERSATION NAME=VALUE … --metadata NAME=JSON, with strings as \
@@ -98,13 +98,13 @@ fn unusable(what: &str) -> CliError {
 /// Sets the values.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] if a name is given twice or metadata is
+/// Errors of the store or the output; [`ClientError::Usage`] if a name is given twice or metadata is
 /// not JSON.
 pub(crate) async fn run(
     args: LabelArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let place = find_conversation(store, &args.conversation).await?;
     let change = args.change()?;
     let body = pb::new_event::Body::ConversationChanged(encode(&change));

@@ -72,8 +72,8 @@ use args::Common;
 use output::Out;
 pub use serve::{listen_any, stdin_end, stop_signal};
 use treering_client::{
-    CliError, Connection, FolderOptions, connect, embedded, error, error::EXIT_CODES_HELP, holder,
-    names, read,
+    ClientError, Connection, FolderOptions, connect, embedded, error, error::EXIT_CODES_HELP,
+    holder, names, read,
 };
 use treering_present::{json, safe, text, time_arg};
 
@@ -210,18 +210,18 @@ pub fn main() -> ExitCode {
         let done = run(cli, &mut out).await;
         let closed = out.close();
         done?;
-        closed.map_err(CliError::from)
+        closed.map_err(ClientError::from)
     })
 }
 
 /// Runs a program, and reports its error if it fails.
-pub fn main_with(color: Color, program: impl Future<Output = Result<(), CliError>>) -> ExitCode {
+pub fn main_with(color: Color, program: impl Future<Output = Result<(), ClientError>>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return report(&CliError::Output(error), color),
+        Err(error) => return report(&ClientError::Output(error), color),
     };
     match runtime.block_on(program) {
         Ok(()) => ExitCode::SUCCESS,
@@ -275,7 +275,7 @@ fn log_to_stderr(logging: LogMode<'_>) {
     };
 }
 
-async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
+async fn run(mut cli: Cli, out: &mut Out) -> Result<(), ClientError> {
     if let Command::OnStore(StoreCommand::Import(args)) = &mut cli.command
         && args.is_hook()
     {
@@ -287,7 +287,7 @@ async fn run(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
     run_command(cli, out).await
 }
 
-async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), CliError> {
+async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), ClientError> {
     let common = &mut cli.common;
     let command = match cli.command {
         Command::Alone(command) => return run_alone(command, common, out).await,
@@ -336,7 +336,7 @@ async fn run_alone(
     command: StandaloneCommand,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     match command {
         StandaloneCommand::Serve(args) => serve::run(&args, common, out).await,
         StandaloneCommand::Mcp(args) => mcp::run(&args, common).await,
@@ -354,7 +354,7 @@ async fn run_alone(
 }
 
 /// Whether the folder has no store yet.
-fn would_make_a_store(common: &Common) -> Result<bool, CliError> {
+fn would_make_a_store(common: &Common) -> Result<bool, ClientError> {
     Ok(common
         .folder()?
         .is_some_and(|dir| !connect::has_store(&dir)))
@@ -365,7 +365,7 @@ async fn open_and_run(
     opening: FolderOptions,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let store = Connection::open(&common.connect_options()?, opening).await?;
     let packs = command.ends_dense();
     let done = on_store(command, &store, common, out).await;
@@ -386,7 +386,7 @@ async fn on_store(
     store: &Connection,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     match command {
         StoreCommand::Import(args) => import::run(args, store, out).await,
         StoreCommand::Export(args) => export::run(args, store, out).await,
@@ -427,7 +427,7 @@ async fn on_store(
 }
 
 impl StoreCommand {
-    fn opening(&self, common: &Common) -> Result<FolderOptions, CliError> {
+    fn opening(&self, common: &Common) -> Result<FolderOptions, ClientError> {
         Ok(FolderOptions {
             mode: self.opens(common)?,
             packing: match self.ends_dense() {
@@ -464,7 +464,7 @@ impl StoreCommand {
 
     /// The mode for opening a folder. Reading changes nothing, and only commands that append first
     /// events may create a store.
-    fn opens(&self, common: &Common) -> Result<OpenMode, CliError> {
+    fn opens(&self, common: &Common) -> Result<OpenMode, ClientError> {
         let begins = match self {
             Self::Import(_) => true,
             Self::Append(args) => args.begins(),
@@ -500,8 +500,8 @@ impl StoreCommand {
 }
 
 /// Prints one line with the error and one with advice. Returns the exit code.
-fn report(error: &CliError, color: args::Color) -> ExitCode {
-    if !matches!(error, CliError::OutputClosed) {
+fn report(error: &ClientError, color: args::Color) -> ExitCode {
+    if !matches!(error, ClientError::OutputClosed) {
         let choice = match color {
             args::Color::Always => anstream::ColorChoice::Always,
             args::Color::Never => anstream::ColorChoice::Never,

@@ -5,7 +5,7 @@ use clap::Args;
 use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     kind_arg::KindArg,
     names,
@@ -78,10 +78,10 @@ pub(crate) struct LogArgs {
 
 impl LogArgs {
     /// The branch, and the filter for its events.
-    async fn find(&self, store: &Connection) -> Result<BranchReader<'_>, CliError> {
+    async fn find(&self, store: &Connection) -> Result<BranchReader<'_>, ClientError> {
         let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
         if to > 0 && from > to {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("--from {from} is after --to {to}"),
                 hint: "give the smaller revision to --from; --reverse shows the newest first"
                     .into(),
@@ -118,8 +118,12 @@ struct BranchReader<'a> {
 /// Prints the events.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] for an empty range.
-pub(crate) async fn run(args: &LogArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+/// Errors of the store or the output; [`ClientError::Usage`] for an empty range.
+pub(crate) async fn run(
+    args: &LogArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let reading = args.find(store).await?;
     if args.limit == Some(0) {
         return Ok(());
@@ -173,7 +177,7 @@ async fn print_all(
     request: pb::ReadRequest,
     printer: &mut Printer,
     out: &mut Out,
-) -> Result<Option<pb::ReadStop>, CliError> {
+) -> Result<Option<pb::ReadStop>, ClientError> {
     let mut stopped_at = None;
     let mut events = read::start(store, request).await?;
     while let Some(batch) = events.message().await? {
@@ -205,7 +209,7 @@ async fn print_neighbours(
     mut printer: Printer,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let (args, event) = (reading.args, reading.place.revision);
     let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
     let mut before = Vec::new();
@@ -252,7 +256,7 @@ async fn nothing(
     BranchReader { args, place, .. }: &BranchReader<'_>,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let state = read::state(store, &place.conversation, &place.branch, 0).await?;
     let of_branch = state.branch.unwrap_or_default();
     let why = if args.found_by.filter().is_some() {
@@ -283,7 +287,7 @@ struct Printer {
 const IMPORT_SECONDS: i64 = 60;
 
 impl Printer {
-    fn print(&mut self, event: &pb::Event, out: &mut Out) -> Result<(), CliError> {
+    fn print(&mut self, event: &pb::Event, out: &mut Out) -> Result<(), ClientError> {
         self.shown += 1;
         if self.is_untimed(event) {
             return print(event, self.how.untimed(), out);
@@ -317,7 +321,7 @@ impl Printer {
 }
 
 /// Prints one event in the format of the options.
-pub(crate) fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn print(event: &pb::Event, how: EventText, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json::event(event))?);
     }

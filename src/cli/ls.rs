@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use super::{
     args::pair,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json, names,
     output::{Out, Tone},
     pb,
@@ -74,7 +74,11 @@ impl From<SortTime> for pb::ListOrder {
 }
 
 /// Prints the list.
-pub(crate) async fn run(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &LsArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     if args.limit == Some(0) {
         return Ok(());
     }
@@ -149,7 +153,7 @@ impl Names {
 }
 
 /// Sources and labels of all conversations.
-pub(crate) async fn names(store: &Connection) -> Result<Names, CliError> {
+pub(crate) async fn names(store: &Connection) -> Result<Names, ClientError> {
     let mut names = Names::default();
     let mut page_token = String::new();
     loop {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 
-use super::{Cli, error::CliError, output::Out};
+use super::{Cli, error::ClientError, output::Out};
 use treering_base::disk;
 
 /// Write the manual pages into a folder
@@ -18,7 +18,7 @@ pub(crate) struct ManArgs {
 }
 
 /// Writes the pages.
-pub(crate) fn run(args: &ManArgs, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn run(args: &ManArgs, out: &mut Out) -> Result<(), ClientError> {
     disk::make_folder(&args.dir)?;
     let command = Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir)?;

@@ -3,7 +3,7 @@
 use clap::Args;
 use rmcp::transport::stdio_pipes;
 
-use super::{args::Common, error::CliError};
+use super::{args::Common, error::ClientError};
 use treering_mcp as mcp;
 use treering_mcp::{AgentPermissions, HttpOptions};
 use treering_server::web_origin;
@@ -42,8 +42,8 @@ pub(crate) struct McpArgs {
 /// Serves the agent until it disconnects.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if the input is not the protocol.
-pub(crate) async fn run(args: &McpArgs, common: &Common) -> Result<(), CliError> {
+/// [`ClientError::Outcome`] if the input is not the protocol.
+pub(crate) async fn run(args: &McpArgs, common: &Common) -> Result<(), ClientError> {
     // Report wrong options at once, not at the first call.
     let options = common.connect_options()?;
     let allowed = AgentPermissions {

@@ -40,7 +40,7 @@ impl Store {
         let data = path(&self.dir.path().join("data"));
         let (_, done) = treering(&self.line(line, &data)).await;
         match done.unwrap_err() {
-            super::CliError::Usage { what, hint } => format!("{what}: {hint}"),
+            super::ClientError::Usage { what, hint } => format!("{what}: {hint}"),
             other => other.to_string(),
         }
     }

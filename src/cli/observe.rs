@@ -15,7 +15,7 @@ use std::{
 use clap::Args;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-use super::{error::CliError, serve::size, time_arg::length};
+use super::{error::ClientError, serve::size, time_arg::length};
 use treering_backup::BackupStep;
 use treering_engine::Engine;
 use treering_heads::HeadMeasures;
@@ -76,13 +76,16 @@ impl ObserveArgs {
     /// Binds the address of the metrics.
     ///
     /// # Errors
-    /// [`CliError::Listen`].
-    pub(crate) async fn observer(&self, traces: Option<Arc<Traces>>) -> Result<Observer, CliError> {
+    /// [`ClientError::Listen`].
+    pub(crate) async fn observer(
+        &self,
+        traces: Option<Arc<Traces>>,
+    ) -> Result<Observer, ClientError> {
         let listener = match self.metrics {
             Some(addr) => Some(
                 TcpListener::bind(addr)
                     .await
-                    .map_err(|cause| CliError::Listen { addr, cause })?,
+                    .map_err(|cause| ClientError::Listen { addr, cause })?,
             ),
             None => None,
         };
@@ -99,13 +102,13 @@ impl ObserveArgs {
     /// logged, because logs and traces share one subscriber.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for an invalid address.
-    pub(crate) fn traces(&self) -> Result<Option<Arc<Traces>>, CliError> {
+    /// [`ClientError::Usage`] for an invalid address.
+    pub(crate) fn traces(&self) -> Result<Option<Arc<Traces>>, ClientError> {
         let env = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let Some(options) = self.trace_options(&env)? else {
             return Ok(None);
         };
-        let traces = Traces::start(&options).map_err(|error| CliError::Usage {
+        let traces = Traces::start(&options).map_err(|error| ClientError::Usage {
             what: error.to_string(),
             hint: "--otlp-endpoint needs the collector's address for OTLP over gRPC, for example \
                    http://127.0.0.1:4317"
@@ -117,7 +120,7 @@ impl ObserveArgs {
     fn trace_options(
         &self,
         env: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Option<TraceOptions>, CliError> {
+    ) -> Result<Option<TraceOptions>, ClientError> {
         let is = |name: &str, value: &str| env(name).is_some_and(|it| it == value);
         let is_off = is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none");
         let of_env = [
@@ -148,14 +151,14 @@ impl ObserveArgs {
 }
 
 /// The trace ratio in the environment, for calls whose callers do not decide.
-fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, CliError> {
+fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, ClientError> {
     const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
     let sampler = env("OTEL_TRACES_SAMPLER").unwrap_or_default();
     match sampler.as_str() {
         "always_off" | "parentbased_always_off" => Ok(0.0),
         "traceidratio" | "parentbased_traceidratio" => {
             let told = env(NAME).map_or(Ok(1.0), |text| part(&text));
-            told.map_err(|what| CliError::Usage {
+            told.map_err(|what| ClientError::Usage {
                 what: format!("{NAME}: {what}"),
                 hint: "or set --otlp-ratio".into(),
             })

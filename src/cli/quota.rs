@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::{error::CliError, serve::size};
+use super::{error::ClientError, serve::size};
 use treering_domain::{Namespace, Quota, Quotas};
 
 /// Stands for every namespace that is not named.
@@ -70,8 +70,8 @@ fn bound(
 /// Combines the quotas.
 ///
 /// # Errors
-/// [`CliError::Usage`] if a namespace has two.
-pub(crate) fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
+/// [`ClientError::Usage`] if a namespace has two.
+pub(crate) fn quotas(typed: &[QuotaArg]) -> Result<Quotas, ClientError> {
     let mut quotas = Quotas::default();
     let mut others = None;
     for QuotaArg { namespace, quota } in typed {
@@ -81,7 +81,7 @@ pub(crate) fn quotas(typed: &[QuotaArg]) -> Result<Quotas, CliError> {
         };
         if before.is_some() {
             let name = namespace.as_ref().map_or(OTHERS, Namespace::as_str);
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("--quota: {name} is given twice"),
                 hint: "give bytes and conversations of a namespace in one --quota".into(),
             });

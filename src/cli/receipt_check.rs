@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json::{Array, Object},
     output::{Out, Tone},
     pb, read,
@@ -64,24 +64,28 @@ struct RecordedErasure {
 /// each erased event must be a stub, and the hash over the stubs must equal the recorded one.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if a check fails.
-pub(crate) async fn check(path: &Path, store: &Connection, out: &mut Out) -> Result<(), CliError> {
-    let text = fs::read_to_string(path).map_err(|cause| CliError::ReadFile {
+/// [`ClientError::Outcome`] if a check fails.
+pub(crate) async fn check(
+    path: &Path,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
+    let text = fs::read_to_string(path).map_err(|cause| ClientError::ReadFile {
         path: path.to_owned(),
         cause,
     })?;
-    let no_receipt = |error: serde_json::Error| CliError::Usage {
+    let no_receipt = |error: serde_json::Error| ClientError::Usage {
         what: format!("{} is not a receipt: {error}", path.display()),
         hint: "use the file that `treering erase --receipt FILE` wrote".into(),
     };
     let receipt: Receipt = serde_json::from_str(&text).map_err(no_receipt)?;
     if receipt.receipt != VERSION {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: format!("the receipt has version {}", receipt.receipt),
             hint: "check it with the version of treering that wrote it".into(),
         });
     }
-    let signer = receipt_signer(&text).map_err(|error| CliError::Outcome {
+    let signer = receipt_signer(&text).map_err(|error| ClientError::Outcome {
         what: format!("{}: {error}", path.display()),
         hint: "use the receipt exactly as `treering erase` wrote it".into(),
         exit: Exit::Failed,
@@ -98,14 +102,19 @@ pub(crate) async fn check(path: &Path, store: &Connection, out: &mut Out) -> Res
     if faults.is_empty() {
         return Ok(());
     }
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: "the store does not match the receipt".into(),
         hint: "it is another store, or was restored from an older copy: erase again".into(),
         exit: Exit::Failed,
     })
 }
 
-fn tell(stubs: u64, signer: PublicKey, faults: &[String], out: &mut Out) -> Result<(), CliError> {
+fn tell(
+    stubs: u64,
+    signer: PublicKey,
+    faults: &[String],
+    out: &mut Out,
+) -> Result<(), ClientError> {
     if out.json {
         let mut object = Object::new();
         object
@@ -133,7 +142,7 @@ async fn events(
     store: &Connection,
     conversation: &str,
     [first, last]: [u64; 2],
-) -> Result<Vec<pb::Event>, CliError> {
+) -> Result<Vec<pb::Event>, ClientError> {
     let request = pb::ReadRequest {
         from_revision: first,
         to_revision: last,
@@ -147,7 +156,7 @@ async fn of_one(
     recorded: &RecordedErasure,
     signer: PublicKey,
     store: &Connection,
-) -> Result<Result<u64, String>, CliError> {
+) -> Result<Result<u64, String>, ClientError> {
     let id = &recorded.conversation;
     let at = [recorded.revision; 2];
     let place = format!("{id}#{}", recorded.revision);

@@ -6,7 +6,7 @@ use super::{
     args::Common,
     connect::FolderWait,
     embedded::refused,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     output::{Out, Tone},
     text::count,
 };
@@ -38,9 +38,13 @@ pub(crate) struct RepairArgs {
 /// Examines a folder, and repairs it if requested.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server; [`CliError::Outcome`] if something is lost and that was not
+/// [`ClientError::Usage`] for a server; [`ClientError::Outcome`] if something is lost and that was not
 /// accepted.
-pub(crate) async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &RepairArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let hint = "stop the server, then run: treering repair --data DIR";
     let dir = common.folder_here("repairs run", hint)?;
     let mut waiting = FolderWait::new(common.wait);
@@ -68,7 +72,7 @@ pub(crate) async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Re
         0 => "a part of the log is unusable".to_owned(),
         lost => format!("{} events are lost", count(lost)),
     };
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what,
         hint: "keep a copy of the folder; put the missing files back, or continue without them \
                with --accept-loss"
@@ -77,7 +81,7 @@ pub(crate) async fn run(args: &RepairArgs, common: &Common, out: &mut Out) -> Re
     })
 }
 
-fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
+fn print(repair: &Repair, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(repair))?);
     }
@@ -122,7 +126,7 @@ fn print(repair: &Repair, out: &mut Out) -> Result<(), CliError> {
     Ok(())
 }
 
-fn print_whole(log: &LogRepair, out: &mut Out) -> Result<(), CliError> {
+fn print_whole(log: &LogRepair, out: &mut Out) -> Result<(), ClientError> {
     let good = out.paint.text(Tone::Good, "whole");
     out.line(format!(
         "{good}: the log ends at event {}, and nothing is missing",

@@ -15,7 +15,7 @@ use prost_types::Timestamp;
 use super::{
     branch_args::AsOfArgs,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{approval_name, moment},
     log,
     output::{Out, Tone},
@@ -77,7 +77,7 @@ pub(crate) async fn run(
     args: &ReplayArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let mut place = args.place.find(store).await?;
     if args.again.serve_tools {
         return serve_tools::run(args, place, store, out).await;
@@ -144,7 +144,11 @@ impl Pace {
     }
 }
 
-fn print_state(state: &pb::ConversationState, as_of: u64, out: &mut Out) -> Result<(), CliError> {
+fn print_state(
+    state: &pb::ConversationState,
+    as_of: u64,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let branch = state.branch.clone().unwrap_or_default();
     let paint = out.paint;
     out.heading(format!(

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     backup::{KeyArg, refused},
-    error::CliError,
+    error::ClientError,
     json::{Array, Object},
     output::{Out, Steps},
     safe::tell,
@@ -62,8 +62,8 @@ pub(crate) struct RestoreArgs {
 /// Restores a store.
 ///
 /// # Errors
-/// [`CliError::Outcome`] names the object that is missing or changed.
-pub(crate) async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::Outcome`] names the object that is missing or changed.
+pub(crate) async fn run(args: &RestoreArgs, out: &mut Out) -> Result<(), ClientError> {
     let target = BackupTarget::to_read(&args.from).map_err(|error| refused(&error))?;
     let options = RestoreOptions {
         key: args.key.read()?,
@@ -133,7 +133,7 @@ fn json(restored: &RestoreOutcome) -> String {
     object.finish()
 }
 
-fn tell(restored: &RestoreOutcome, args: &RestoreArgs, out: &mut Out) -> Result<(), CliError> {
+fn tell(restored: &RestoreOutcome, args: &RestoreArgs, out: &mut Out) -> Result<(), ClientError> {
     let zone = out.zone();
     let last = |time: TimestampMicros| zone.day_clock(Some(&timestamp_to_pb(time)));
     out.line(format!(

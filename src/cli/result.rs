@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     names::SCHEME,
     output::{Out, Tone},
@@ -68,7 +68,7 @@ struct NamedResult {
 }
 
 impl ResultArgs {
-    async fn find(self, store: &Connection) -> Result<NamedResult, CliError> {
+    async fn find(self, store: &Connection) -> Result<NamedResult, ClientError> {
         let mut conversation = self.reference.clone();
         if self.call.is_none() && is_path_to_event(&conversation) {
             conversation.insert_str(0, SCHEME);
@@ -96,13 +96,13 @@ fn is_path_to_event(text: &str) -> bool {
 /// Prints the text; with `--json`, an object with it.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] for an invalid reference,
-/// [`CliError::NotFound`] for an event without a result.
+/// Errors of the store or the output; [`ClientError::Usage`] for an invalid reference,
+/// [`ClientError::NotFound`] for an event without a result.
 pub(crate) async fn run(
     args: ResultArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let named = args.find(store).await?;
     let request = request(&named, store).await?;
     let mut answers = match store.tools().get_result(request).await {
@@ -155,7 +155,7 @@ async fn voices_of(
     named: &NamedResult,
     store: &Connection,
     out: &Out,
-) -> Result<Vec<Voice>, CliError> {
+) -> Result<Vec<Voice>, ClientError> {
     let args = &named.args;
     let is_event = named.place.revision > 0 && args.call.is_none();
     if !out.is_terminal() || args.bytes.is_some() || !is_event {
@@ -168,7 +168,7 @@ async fn voices_of(
 async fn request(
     named: &NamedResult,
     store: &Connection,
-) -> Result<pb::GetResultRequest, CliError> {
+) -> Result<pb::GetResultRequest, ClientError> {
     use pb::get_result_request::Which;
     let args = &named.args;
     let which = match &args.call {
@@ -192,10 +192,10 @@ async fn request(
 }
 
 /// The revision of the result: the event itself, or the result of the call.
-async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliError> {
+async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, ClientError> {
     let (at, id) = (named.place.revision, &named.place.called);
     if at == 0 {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: format!("{id} is a conversation, not a result"),
             hint: format!(
                 "use CONVERSATION#REVISION, or --call CALL_ID; `treering tools {id}` lists its \
@@ -215,7 +215,7 @@ async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, CliEr
             );
             Ok(result)
         }
-        ResultTarget::NoResultYet => Err(CliError::NotFound {
+        ResultTarget::NoResultYet => Err(ClientError::NotFound {
             what: format!("call {id}#{at} has no result"),
             hint: format!("`treering tools {id}` shows the state of its calls"),
         }),
@@ -234,7 +234,7 @@ enum ResultTarget {
 }
 
 /// The event that a revision of a branch means.
-async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, CliError> {
+async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, ClientError> {
     // Events inherited from another conversation are not its own.
     let Some(event) = itself(place, store).await? else {
         return Ok(ResultTarget::Itself);
@@ -254,12 +254,12 @@ async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, 
 }
 
 /// The named event, if it belongs to the conversation itself.
-async fn itself(place: &FoundBranch, store: &Connection) -> Result<Option<pb::Event>, CliError> {
+async fn itself(place: &FoundBranch, store: &Connection) -> Result<Option<pb::Event>, ClientError> {
     read::event_at(store, &place.conversation, place.revision).await
 }
 
 /// Explains why there is no text: the event may exist without one.
-async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> CliError {
+async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> ClientError {
     let (at, id) = (named.place.revision, &named.place.called);
     let is_there = status.code() == Code::NotFound && named.args.call.is_none();
     let event = match is_there {
@@ -270,7 +270,7 @@ async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> C
         return status.into();
     };
     let kind = json::kind_name(event.kind).replace('_', " ");
-    CliError::NotFound {
+    ClientError::NotFound {
         what: format!("{id}#{at} has no text: {kind}"),
         hint: format!(
             "`treering log {id}#{at}` shows it, `treering tools {id}` lists the calls and their \

@@ -6,7 +6,7 @@ use super::{
     approve::person,
     branch_args::{BranchArgs, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     output::{Out, Tone},
     pb,
@@ -46,17 +46,17 @@ pub(crate) async fn run(
     args: RewindArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let to = RevisionArg::Event(args.to.unwrap_or_default());
     let place = args.place.find(store, to).await?;
     if place.revision == 0 && !args.clear {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "the revision to rewind to is missing".into(),
             hint: "use --to REVISION, or --clear".into(),
         });
     }
     if place.revision != 0 && args.clear {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "both a revision and --clear are given".into(),
             hint: "omit one of them".into(),
         });

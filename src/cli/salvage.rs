@@ -8,7 +8,7 @@ use super::{
     args::{Common, Target},
     connect::FolderWait,
     embedded::refused as held,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     json::Object,
     output::{Out, Steps},
     safe::tell,
@@ -36,14 +36,14 @@ pub(crate) struct SalvageArgs {
 /// Salvages the store.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if the folders cannot be used; errors of the output.
+/// [`ClientError::Outcome`] if the folders cannot be used; errors of the output.
 pub(crate) async fn run(
     args: &SalvageArgs,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let Target::Data(from) = common.target()? else {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "a store cannot be salvaged through a server".into(),
             hint: "stop the server, then run: treering salvage --data DIR --to DIR".into(),
         });
@@ -123,7 +123,7 @@ fn print_damage(done: &SalvageOutcome) {
     }
 }
 
-fn refused(error: SalvageError) -> CliError {
+fn refused(error: SalvageError) -> ClientError {
     let error = match error {
         SalvageError::Held(error) => return held(error),
         error => error,
@@ -146,7 +146,7 @@ fn refused(error: SalvageError) -> CliError {
             Exit::Failed,
         ),
     };
-    CliError::Outcome {
+    ClientError::Outcome {
         what,
         hint: hint.into(),
         exit,

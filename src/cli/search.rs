@@ -11,7 +11,7 @@ use clap::{Args, ValueHint};
 use super::{
     branch_args::{FoundBranch, find_if_named},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     kind_arg::KindArg,
     output::{BarUnit, Out, Paint, Tone, progress},
@@ -214,15 +214,15 @@ impl SearchArgs {
     }
 
     /// Refuses options with which nothing can be found.
-    fn check(&self) -> Result<(), CliError> {
+    fn check(&self) -> Result<(), ClientError> {
         if let (None, Some(branch)) = (&self.conversation, &self.branch) {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("--branch {} needs a conversation", printable(branch)),
                 hint: "name it with --conversation".into(),
             });
         }
         match (self.since, self.until) {
-            (Some(since), Some(until)) if since.is_after(until) => Err(CliError::Usage {
+            (Some(since), Some(until)) if since.is_after(until) => Err(ClientError::Usage {
                 what: "--since is later than --until".into(),
                 hint: "give the earlier time to --since".into(),
             }),
@@ -302,7 +302,7 @@ pub(crate) async fn run(
     args: SearchArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     args.check()?;
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
@@ -379,7 +379,7 @@ pub(crate) async fn run(
 pub(super) async fn wait_for_index(
     stats: &pb::StatsResponse,
     store: &Connection,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let offset = |position: Option<pb::Position>| position.map_or(0, |position| position.offset);
     let head = offset(stats.head);
     let bar = progress("indexing", Some(head), BarUnit::Things);
@@ -418,7 +418,7 @@ fn missing(answer: &pb::SearchResponse) -> Option<String> {
     })
 }
 
-fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), CliError> {
+fn print_conversation(hits: &pb::ConversationHits, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json::of(hits))?);
     }
@@ -437,7 +437,7 @@ fn print(
     voices: &[Voice],
     is_regex: bool,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let paint = out.paint;
     let tone = match hit.success {
         Some(false) => Tone::Bad,
@@ -486,7 +486,7 @@ fn print(
 
 /// Prints the lines around a match. A line that is too long for the terminal is shown around its
 /// match.
-fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result<(), CliError> {
+fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result<(), ClientError> {
     let paint = out.paint;
     let columns = out.columns().saturating_sub(CONTEXT_MARGIN);
     for (number, line) in (hit.context_line..).zip(hit.context.lines()) {

@@ -19,7 +19,7 @@ use super::{
     backup::BackupJob,
     connect::FolderWait,
     embedded::{self, EmbeddedEngine, ListenEndpoint},
-    error::CliError,
+    error::ClientError,
     heads::KeepHeadsArgs,
     holder, keys, log_to_stderr,
     observe::{ObserveArgs, of_backup, of_certificate, of_heads, of_summariser, of_traces},
@@ -180,8 +180,12 @@ fn memory(text: &str) -> Result<usize, String> {
 /// Serves until it is stopped.
 ///
 /// # Errors
-/// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
-pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::Listen`], [`ClientError::Locked`], [`ClientError::Open`].
+pub(crate) async fn run(
+    args: &ServeArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let traces = args.observe.traces()?;
     log_to_stderr(LogMode::Served {
         traces: traces.as_deref(),
@@ -199,7 +203,7 @@ pub(crate) async fn run(args: &ServeArgs, common: &Common, out: &mut Out) -> Res
     }
     let listener = TcpListener::bind(args.listen)
         .await
-        .map_err(|cause| CliError::Listen {
+        .map_err(|cause| ClientError::Listen {
             addr: args.listen,
             cause,
         })?;
@@ -319,8 +323,8 @@ impl ServeArgs {
     /// Checks the options that do not depend on the store.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for the first error.
-    pub(crate) fn check(&self) -> Result<(), CliError> {
+    /// [`ClientError::Usage`] for the first error.
+    pub(crate) fn check(&self) -> Result<(), ClientError> {
         quotas(&self.quota)?;
         self.certificates()?;
         if self.insecure {
@@ -334,7 +338,7 @@ impl ServeArgs {
         }
     }
 
-    fn certificates(&self) -> Result<Option<Arc<ServerTls>>, CliError> {
+    fn certificates(&self) -> Result<Option<Arc<ServerTls>>, ClientError> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else {
             return Ok(None);
         };
@@ -343,7 +347,7 @@ impl ServeArgs {
             key: key.clone(),
             client_ca: self.client_ca.clone(),
         };
-        let loaded = ServerTls::load(files).map_err(|error| CliError::Usage {
+        let loaded = ServerTls::load(files).map_err(|error| ClientError::Usage {
             what: error.to_string(),
             hint: "--tls-cert needs the certificate and --tls-key its private key, both in PEM"
                 .into(),
@@ -356,12 +360,12 @@ impl ServeArgs {
 ///
 /// # Errors
 /// If they cannot be read. Nothing is served then.
-fn keys_of(dir: &Path) -> Result<Arc<KeyStore>, CliError> {
+fn keys_of(dir: &Path) -> Result<Arc<KeyStore>, ClientError> {
     KeyStore::open(dir).map_err(keys::refused)
 }
 
 /// Refuses a non-loopback address without keys or TLS.
-fn check_reach(args: &ServeArgs, keys: &KeyStore) -> Result<(), CliError> {
+fn check_reach(args: &ServeArgs, keys: &KeyStore) -> Result<(), ClientError> {
     let addr = args.listen;
     let Some(missing) = missing(addr, !keys.is_open(), args.tls_cert.is_some()) else {
         return Ok(());
@@ -373,7 +377,7 @@ fn check_reach(args: &ServeArgs, keys: &KeyStore) -> Result<(), CliError> {
     Err(reached(addr, missing))
 }
 
-fn reached(addr: SocketAddr, missing: MissingProtection) -> CliError {
+fn reached(addr: SocketAddr, missing: MissingProtection) -> ClientError {
     let (what, hint) = match missing {
         MissingProtection::Keys { tls } => (
             "this store has no keys",
@@ -389,7 +393,7 @@ fn reached(addr: SocketAddr, missing: MissingProtection) -> CliError {
             "use --tls-cert and --tls-key, or listen on 127.0.0.1 behind a proxy that encrypts",
         ),
     };
-    CliError::Usage {
+    ClientError::Usage {
         what: format!("{addr} is not a loopback address, and {what}"),
         hint: format!("{hint}; --insecure listens anyway"),
     }
@@ -438,7 +442,7 @@ async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
 }
 
 /// Opens the folder, after waiting for other commands.
-async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliError> {
+async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, ClientError> {
     let mut waiting = FolderWait::new(common.wait);
     loop {
         match embedded::open(options.clone()).await {
@@ -450,10 +454,14 @@ async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, CliE
 
 /// Prints who has the folder open. Programs then connect to that server with their key, so its
 /// address is printed only if it has proved that it has the folder open.
-async fn report_holder(error: &CliError, common: &Common, out: &mut Out) -> Result<(), CliError> {
+async fn report_holder(
+    error: &ClientError,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     if let (
         true,
-        CliError::Locked {
+        ClientError::Locked {
             dir,
             holder,
             server,
@@ -515,12 +523,12 @@ impl RunningServer {
     /// Opens a folder and serves it, with its keys.
     ///
     /// # Errors
-    /// [`CliError::Listen`], [`CliError::Locked`], [`CliError::Open`].
+    /// [`ClientError::Listen`], [`ClientError::Locked`], [`ClientError::Open`].
     pub(crate) async fn start(
         options: OpenOptions,
         listener: TcpListener,
         web: WebOptions,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let parts = ServerParts {
             keys: keys_of(&options.data_dir)?,
             tls: None,
@@ -538,7 +546,7 @@ impl RunningServer {
         engine: Engine,
         listener: TcpListener,
         parts: ServerParts,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let address = listener.local_addr()?;
         let url = url_of(address, parts.tls.is_some());
         let web = {
@@ -578,8 +586,8 @@ impl RunningServer {
     /// Finishes accepted requests, and closes the store.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] if it ends with an error.
-    pub(crate) async fn stop(self) -> Result<(), CliError> {
+    /// [`ClientError::Outcome`] if it ends with an error.
+    pub(crate) async fn stop(self) -> Result<(), ClientError> {
         self.web.end_streams();
         let stopped = self.engine.stop().await;
         self.web.close().await;
@@ -616,30 +624,30 @@ fn url_of(addr: SocketAddr, tls: bool) -> String {
 /// Listens at the address, or on any free port of it if the port is taken.
 ///
 /// # Errors
-/// [`CliError::Listen`] if that fails as well.
-pub(crate) async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), CliError> {
+/// [`ClientError::Listen`] if that fails as well.
+pub(crate) async fn bind_or_any(addr: SocketAddr) -> Result<(TcpListener, bool), ClientError> {
     match TcpListener::bind(addr).await {
         Ok(listener) => Ok((listener, false)),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
             let any = SocketAddr::new(addr.ip(), 0);
             let listener = TcpListener::bind(any)
                 .await
-                .map_err(|cause| CliError::Listen { addr: any, cause })?;
+                .map_err(|cause| ClientError::Listen { addr: any, cause })?;
             Ok((listener, true))
         }
-        Err(cause) => Err(CliError::Listen { addr, cause }),
+        Err(cause) => Err(ClientError::Listen { addr, cause }),
     }
 }
 
 /// Listens on any free port of this machine.
 ///
 /// # Errors
-/// [`CliError::Listen`].
-pub async fn listen_any() -> Result<TcpListener, CliError> {
+/// [`ClientError::Listen`].
+pub async fn listen_any() -> Result<TcpListener, ClientError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     TcpListener::bind(addr)
         .await
-        .map_err(|cause| CliError::Listen { addr, cause })
+        .map_err(|cause| ClientError::Listen { addr, cause })
 }
 
 /// Completes when the process is asked to stop. Signals count from this call on, because a caller

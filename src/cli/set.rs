@@ -6,7 +6,7 @@ use super::{
     approve::person,
     branch_args::find_if_named,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json,
     output::{Out, Tone},
     pb,
@@ -75,8 +75,12 @@ pub(crate) struct WatchArgs {
 /// Sets and removes keys.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] if a key has no value.
-pub(crate) async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+/// Errors of the store or the output; [`ClientError::Usage`] if a key has no value.
+pub(crate) async fn set(
+    args: SetArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let mut words = args.words.into_iter();
     let conversation = match args.long_term {
         true => None,
@@ -112,7 +116,7 @@ pub(crate) async fn set(args: SetArgs, store: &Connection, out: &mut Out) -> Res
 fn pairs(
     mut words: impl Iterator<Item = String>,
     provider: &str,
-) -> Result<Vec<pb::ContextSet>, CliError> {
+) -> Result<Vec<pb::ContextSet>, ClientError> {
     let mut set = Vec::new();
     while let Some(key) = words.next() {
         let Some(value) = words.next() else {
@@ -131,8 +135,8 @@ fn pairs(
     Ok(set)
 }
 
-fn unusable(what: &str) -> CliError {
-    CliError::Usage {
+fn unusable(what: &str) -> ClientError {
+    ClientError::Usage {
         what: what.to_owned(),
         hint: "use: treering set CONVERSATION KEY JSON …, with strings as '\"text\"'; or \
                --long-term instead of a conversation"
@@ -145,7 +149,7 @@ pub(crate) async fn watch(
     args: WatchArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     use pb::watch_context_response::Item;
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{self, Object, approval_name},
     output::{Out, Paint, Tone},
     pb, read,
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     args: &ShowArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let place = args.place.find(store).await?;
     let as_of = place.revision;
     let mut state = read::state(store, &place.conversation, &place.branch, as_of).await?;
@@ -90,7 +90,7 @@ fn as_it_was(state: &mut pb::ConversationState, as_of: u64) {
 async fn count_events(
     place: &FoundBranch,
     store: &Connection,
-) -> Result<HashMap<u64, Counts>, CliError> {
+) -> Result<HashMap<u64, Counts>, ClientError> {
     let request = pb::ReadRequest {
         headers_only: true,
         to_revision: place.revision,

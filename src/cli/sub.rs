@@ -10,7 +10,7 @@ use super::{
     args::pair,
     branch_args::{BranchArgs, RevisionArg, find_conversation},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{self, Object},
     output::{Out, Tone},
     pb, read,
@@ -110,7 +110,11 @@ struct LsArgs {
 }
 
 /// Spawns, returns or lists.
-pub(crate) async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: SubArgs,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     match args.what {
         SubContextCommand::Spawn(args) => spawn(args, store, out).await,
         SubContextCommand::Return(args) => end(args, store, out).await,
@@ -118,7 +122,7 @@ pub(crate) async fn run(args: SubArgs, store: &Connection, out: &mut Out) -> Res
     }
 }
 
-async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let config = args.model.map(|model_id| pb::Config {
         model_id,
         mode: args.mode.unwrap_or_default(),
@@ -153,7 +157,7 @@ async fn spawn(args: SpawnArgs, store: &Connection, out: &mut Out) -> Result<(),
     Ok(out.line(format!("Spawned {child}, recorded at #{at} of its parent"))?)
 }
 
-async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let summary = args.summary.as_deref().map(text_of).transpose()?;
     let child = find_conversation(store, &args.conversation).await?;
     let request = pb::ReturnRequest {
@@ -178,7 +182,7 @@ async fn end(args: ReturnArgs, store: &Connection, out: &mut Out) -> Result<(), 
     Ok(out.warnings(&answer.warnings)?)
 }
 
-async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), CliError> {
+async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let parent = find_conversation(store, &args.conversation).await?;
     let request = pb::LineageRequest {
         conversation_id: parent.conversation.clone(),
@@ -212,7 +216,7 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
 
 /// The sub-contexts that have returned. An imported one may have returned without being sealed,
 /// because its session may still grow.
-async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, CliError> {
+async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, ClientError> {
     let request = pb::ReadRequest {
         kinds: vec![i32::from(EventKind::SubContextReturned.number())],
         ..read::of_conversation(parent)

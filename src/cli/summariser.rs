@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use clap::{Args, ValueEnum};
 
-use super::error::CliError;
+use super::error::ClientError;
 use treering_domain::Namespace;
 use treering_summariser::{EndpointConfig, Fallback, Secret, SummariserConfig, Tasks};
 
@@ -74,8 +74,8 @@ impl SummariserArgs {
     /// The configuration of the summariser; none if it is off.
     ///
     /// # Errors
-    /// [`CliError::Usage`] for an invalid URL.
-    pub(crate) fn config(&self, data_dir: &Path) -> Result<Option<SummariserConfig>, CliError> {
+    /// [`ClientError::Usage`] for an invalid URL.
+    pub(crate) fn config(&self, data_dir: &Path) -> Result<Option<SummariserConfig>, ClientError> {
         let (Some(url), Some(model)) = (&self.summariser_url, &self.summariser_model) else {
             return Ok(None);
         };
@@ -83,7 +83,7 @@ impl SummariserArgs {
             .iter()
             .any(|scheme| url.starts_with(scheme))
         {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("--summariser-url {url:?} is not an http or https address"),
                 hint: "use the endpoint's base URL, for example http://127.0.0.1:11434/v1".into(),
             });
@@ -138,7 +138,7 @@ mod tests {
         summariser: SummariserArgs,
     }
 
-    fn config(line: &[&str]) -> Result<Option<SummariserConfig>, CliError> {
+    fn config(line: &[&str]) -> Result<Option<SummariserConfig>, ClientError> {
         let line = std::iter::once(&"serve").chain(line);
         Line::try_parse_from(line)
             .unwrap()
@@ -181,6 +181,6 @@ mod tests {
         assert_eq!(names, ["a", "b"]);
         assert_eq!(config.marks_dir, Path::new("data").join("summariser"));
         let wrong = super::tests::config(&["--summariser-url", "h", "--summariser-model", "m"]);
-        assert!(matches!(wrong, Err(CliError::Usage { .. })));
+        assert!(matches!(wrong, Err(ClientError::Usage { .. })));
     }
 }

@@ -11,7 +11,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::error::CliError;
+use super::error::ClientError;
 
 /// Parses the value of an option for text that may begin with a dash (`allow_hyphen_values`).
 ///
@@ -72,8 +72,8 @@ fn is_option_like(text: &str) -> bool {
 /// The text of an argument. `@@` stands for a text that begins with `@`.
 ///
 /// # Errors
-/// [`CliError::ReadFile`] if it names a file that cannot be read as text.
-pub(crate) fn text_of(argument: &str) -> Result<String, CliError> {
+/// [`ClientError::ReadFile`] if it names a file that cannot be read as text.
+pub(crate) fn text_of(argument: &str) -> Result<String, ClientError> {
     if argument == "-" {
         let mut text = String::new();
         let read = std::io::stdin().read_to_string(&mut text);
@@ -92,8 +92,8 @@ pub(crate) fn text_of(argument: &str) -> Result<String, CliError> {
     }
 }
 
-fn unreadable(path: PathBuf, cause: std::io::Error) -> CliError {
-    CliError::ReadFile { path, cause }
+fn unreadable(path: PathBuf, cause: std::io::Error) -> ClientError {
+    ClientError::ReadFile { path, cause }
 }
 
 #[cfg(test)]
@@ -111,6 +111,6 @@ mod tests {
         assert_eq!(text_of("plain @ text").unwrap(), "plain @ text");
         assert_eq!(text_of("@@ada said").unwrap(), "@ada said");
         let missing = text_of("@/nowhere/at/all");
-        assert!(matches!(missing, Err(CliError::ReadFile { .. })));
+        assert!(matches!(missing, Err(ClientError::ReadFile { .. })));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{
     branch_args::FoundBranch,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::Object,
     output::{Out, Tone},
     pb, read,
@@ -20,7 +20,7 @@ pub(crate) async fn run(
     tool: Option<&str>,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let kinds = BranchCalls::KINDS.iter();
     let request = pb::ReadRequest {
         to_revision: place.revision,
@@ -31,7 +31,7 @@ pub(crate) async fn run(
     let mut events = read::start(store, request).await?;
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
-            calls.add(event).map_err(|_| CliError::Answer {
+            calls.add(event).map_err(|_| ClientError::Answer {
                 call: "Events.Read",
                 part: "calls of tools",
             })?;
@@ -73,7 +73,7 @@ fn milliseconds(took: Duration) -> u64 {
     u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn table(tools: &[ToolNumbers], out: &mut Out) -> Result<(), CliError> {
+fn table(tools: &[ToolNumbers], out: &mut Out) -> Result<(), ClientError> {
     let names = tools.iter().map(|of| printable(&of.tool).chars().count());
     let columns = names.max().unwrap_or(0).clamp(4, 24);
     let head = format!(

@@ -8,7 +8,7 @@ use prost::Message;
 use super::{
     branch_args::{AsOfArgs, FoundBranch},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json::{self, cancel_name},
     output::{Out, Tone},
     pb, read,
@@ -56,7 +56,7 @@ pub(crate) async fn run(
     args: &ToolsArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let place = args.place.find(store).await?;
     if args.stats {
         return tool_stats::run(&place, args.tool.as_deref(), store, out).await;
@@ -97,7 +97,7 @@ async fn nothing_of(
     place: &FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let state = read::state(store, &place.conversation, &place.branch, place.revision).await?;
     let uses = state.branch.unwrap_or_default().tool_uses;
     let mut used: Vec<_> = uses.keys().map(|tool| printable(tool)).collect();
@@ -110,7 +110,7 @@ async fn nothing_of(
 }
 
 /// Prints a call in two lines: the request with its outcome, and the result.
-pub(crate) fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), ClientError> {
     let paint = out.paint;
     let (tone, status) = status_text(call.status());
     let mut facts = Vec::new();
@@ -160,7 +160,7 @@ async fn snapshots(
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::SnapshotsRequest {
         conversation_id: place.conversation,
         branch: place.branch,
@@ -195,7 +195,7 @@ async fn snapshots(
     Ok(())
 }
 
-fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), CliError> {
+fn print_snapshot(snapshot: &pb::ToolSnapshot, out: &mut Out) -> Result<(), ClientError> {
     let paint = out.paint;
     let (tone, word) = match snapshot.success {
         true => (Tone::Good, "succeeded"),
@@ -233,7 +233,7 @@ async fn offered(
     place: &FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let state = read::state(store, &place.conversation, &place.branch, place.revision).await?;
     let state = state.branch.unwrap_or_default();
     let definitions = match &state.tools_defined {
@@ -272,7 +272,7 @@ fn print_offered(
     discovered: bool,
     uses: u64,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let paint = out.paint;
     let (tone, state) = match definition {
         Some(tool) if !tool.discoverable => (Tone::Good, "offered"),
@@ -306,7 +306,7 @@ fn print_offered(
 async fn definitions(
     store: &Connection,
     event: &pb::EventRef,
-) -> Result<Vec<pb::ToolDefinition>, CliError> {
+) -> Result<Vec<pb::ToolDefinition>, ClientError> {
     let request = pb::ReadRequest {
         from_revision: event.revision,
         to_revision: event.revision,
@@ -317,7 +317,7 @@ async fn definitions(
         pb::event::Body::ToolsDefined(body) => pb::ToolsDefined::decode(body).ok(),
         _ => None,
     });
-    let defined = defined.next().ok_or(CliError::Answer {
+    let defined = defined.next().ok_or(ClientError::Answer {
         call: "Events.Read",
         part: "definition of the tools",
     })?;

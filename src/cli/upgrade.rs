@@ -9,7 +9,7 @@ use super::{
     args::Common,
     connect::FolderWait,
     embedded::{self, refused},
-    error::CliError,
+    error::ClientError,
     import::print_time,
     output::{Out, Tone},
     text::count,
@@ -38,12 +38,12 @@ pub(crate) struct UpgradeArgs {
 /// Checks or upgrades.
 ///
 /// # Errors
-/// [`CliError::Usage`] for a server; errors of opening the store.
+/// [`ClientError::Usage`] for a server; errors of opening the store.
 pub(crate) async fn run(
     args: &UpgradeArgs,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let hint = "stop the server, then run: treering upgrade --data DIR";
     let dir = common.folder_here("upgrades run", hint)?;
     let mut waiting = FolderWait::new(common.wait);
@@ -61,7 +61,7 @@ pub(crate) async fn run(
     let engine = embedded::open(OpenOptions::new(&dir).existing()).await?;
     if let ErasureAtOpen::Hidden { .. } = engine.erasing_at_open() {
         engine.close().await;
-        return Err(CliError::Outcome {
+        return Err(ClientError::Outcome {
             what: "the interrupted erase is not finished".into(),
             hint: "see the warning above for the reason".into(),
             exit: super::error::Exit::Failed,
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     }
     let indexed = engine.wait_indexed(engine.head()).await;
     engine.close().await;
-    indexed.map_err(|error| CliError::Outcome {
+    indexed.map_err(|error| ClientError::Outcome {
         what: format!("the index was not built: {error}"),
         hint: "a server that serves the store retries".into(),
         exit: super::error::Exit::Failed,
@@ -79,7 +79,7 @@ pub(crate) async fn run(
     print(&now, out)
 }
 
-fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), CliError> {
+fn print(formats: &StoreFormats, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json!({
             "opens": true,

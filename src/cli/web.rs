@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use clap::Args;
 
-use super::{error::CliError, mcp::McpServeArgs};
+use super::{error::ClientError, mcp::McpServeArgs};
 use treering_access::KeyStore;
 use treering_engine::Engine;
 use treering_inspector::Inspector;
@@ -66,7 +66,7 @@ impl Web {
         address: SocketAddr,
         tls: bool,
         options: WebOptions,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let place = WebPlace::new(address, options.hosts, tls);
         let pages = match options.pages {
             true => {

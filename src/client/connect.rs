@@ -22,7 +22,7 @@ use tonic::{
 
 use super::{
     embedded::{self, EmbeddedEngine},
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     holder,
     options::{ConnectOptions, Credentials, Target},
     pb,
@@ -110,9 +110,9 @@ impl FolderWait {
     /// Sleeps briefly and returns when it is time to try again.
     ///
     /// # Errors
-    /// Returns `error` itself if it is not [`CliError::Locked`], or if the wait is over.
-    pub(crate) async fn for_holder(&mut self, error: CliError) -> Result<(), CliError> {
-        let is_locked = matches!(error, CliError::Locked { .. });
+    /// Returns `error` itself if it is not [`ClientError::Locked`], or if the wait is over.
+    pub(crate) async fn for_holder(&mut self, error: ClientError) -> Result<(), ClientError> {
+        let is_locked = matches!(error, ClientError::Locked { .. });
         if !is_locked || self.began.elapsed() >= self.wait {
             return Err(error);
         }
@@ -129,9 +129,9 @@ impl FolderWait {
     ///
     /// # Errors
     /// As `FolderWait::for_holder`, and when a server has the folder.
-    pub async fn for_command(&mut self, error: CliError) -> Result<(), CliError> {
+    pub async fn for_command(&mut self, error: ClientError) -> Result<(), ClientError> {
         match error {
-            CliError::Locked {
+            ClientError::Locked {
                 server: Some(_), ..
             } => Err(error),
             error => self.for_holder(error).await,
@@ -143,13 +143,13 @@ impl FolderWait {
     ///
     /// # Errors
     /// As [`FolderWait::for_command`].
-    pub async fn for_folder_alone(&mut self, error: CliError) -> Result<(), CliError> {
+    pub async fn for_folder_alone(&mut self, error: ClientError) -> Result<(), ClientError> {
         self.for_command(error).await.map_err(|error| match error {
-            CliError::Locked {
+            ClientError::Locked {
                 dir,
                 holder,
                 server: Some(url),
-            } => CliError::Outcome {
+            } => ClientError::Outcome {
                 what: format!(
                     "data folder {} is in use by {holder}, which serves it at {url}",
                     dir.display()
@@ -179,9 +179,12 @@ impl Connection {
     /// that holds it.
     ///
     /// # Errors
-    /// [`CliError::Connect`] when no server answers, [`CliError::Locked`] when another process
-    /// holds the folder, [`CliError::Open`] when it cannot be opened.
-    pub async fn open(options: &ConnectOptions, opening: FolderOptions) -> Result<Self, CliError> {
+    /// [`ClientError::Connect`] when no server answers, [`ClientError::Locked`] when another process
+    /// holds the folder, [`ClientError::Open`] when it cannot be opened.
+    pub async fn open(
+        options: &ConnectOptions,
+        opening: FolderOptions,
+    ) -> Result<Self, ClientError> {
         match &options.target {
             Target::Server(url) => {
                 Self::to_server_as(url, &options.namespace, &options.credentials).await
@@ -203,14 +206,14 @@ impl Connection {
         dir: &Path,
         options: &ConnectOptions,
         opening: FolderOptions,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let mut waiting = FolderWait::new(options.wait);
         loop {
             let error = match Self::embedded(dir, &options.namespace, opening).await {
                 Err(error) => error,
                 opened => return opened,
             };
-            if let CliError::Locked {
+            if let ClientError::Locked {
                 server: Some(url), ..
             } = &error
                 && !options.wait.is_zero()
@@ -227,7 +230,7 @@ impl Connection {
         dir: &Path,
         namespace: &str,
         opening: FolderOptions,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let (namespace, tag) = tag(namespace, None)?;
         let (client, server) = pipes();
         let options = OpenOptions {
@@ -250,8 +253,8 @@ impl Connection {
     /// Calls need the same authentication as calls to that server: see [`Self::as_caller`].
     ///
     /// # Errors
-    /// [`CliError::Connect`] when the pipe does not open.
-    pub async fn to_engine(engine: Engine, keys: Arc<KeyStore>) -> Result<Self, CliError> {
+    /// [`ClientError::Connect`] when the pipe does not open.
+    pub async fn to_engine(engine: Engine, keys: Arc<KeyStore>) -> Result<Self, ClientError> {
         let (namespace, tag) = tag(Namespace::default().as_str(), None)?;
         let (client, server) = pipes();
         let embedded = EmbeddedEngine::beside(engine, keys, server);
@@ -267,8 +270,8 @@ impl Connection {
     /// Closing it does not stop the engine.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when `namespace` is not valid.
-    pub fn as_caller(&self, namespace: &str, proof: &CallerProof) -> Result<Self, CliError> {
+    /// [`ClientError::Usage`] when `namespace` is not valid.
+    pub fn as_caller(&self, namespace: &str, proof: &CallerProof) -> Result<Self, ClientError> {
         let key = match proof {
             CallerProof::Key(key) => Some(key.as_str()),
             CallerProof::Nothing | CallerProof::Certificate(_) => None,
@@ -300,8 +303,8 @@ impl Connection {
     /// proved that it holds the folder.
     ///
     /// # Errors
-    /// [`CliError::ReadFile`] when the key cannot be read.
-    pub(super) fn with_key(self, credentials: &Credentials) -> Result<Self, CliError> {
+    /// [`ClientError::ReadFile`] when the key cannot be read.
+    pub(super) fn with_key(self, credentials: &Credentials) -> Result<Self, ClientError> {
         let (namespace, tag) = tag(self.namespace.as_str(), credentials.key()?.as_deref())?;
         Ok(Self {
             namespace,
@@ -314,30 +317,30 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Self::to_server_as`].
-    pub async fn to_server(url: &str, namespace: &str) -> Result<Self, CliError> {
+    pub async fn to_server(url: &str, namespace: &str) -> Result<Self, ClientError> {
         Self::to_server_as(url, namespace, &Credentials::default()).await
     }
 
     /// Connects to a server by its URL.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when the URL is malformed; [`CliError::ReadFile`] for a file of the
-    /// credentials; [`CliError::Connect`] when nothing answers.
+    /// [`ClientError::Usage`] when the URL is malformed; [`ClientError::ReadFile`] for a file of the
+    /// credentials; [`ClientError::Connect`] when nothing answers.
     pub async fn to_server_as(
         url: &str,
         namespace: &str,
         credentials: &Credentials,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let key = credentials.key()?;
         if key.is_some() && is_open_to_others(url) {
             tell!("WARNING: the key goes over the network unencrypted: use an https:// address");
         }
         let (namespace, tag) = tag(namespace, key.as_deref())?;
-        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| CliError::Usage {
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| ClientError::Usage {
             what: format!("`{url}` is not a server address"),
             hint: "use the form http://HOST:PORT, for example http://127.0.0.1:7171".into(),
         })?;
-        let failed = |error: tonic::transport::Error| CliError::Connect {
+        let failed = |error: tonic::transport::Error| ClientError::Connect {
             url: url.to_owned(),
             cause: innermost(&error),
         };
@@ -363,8 +366,8 @@ impl Connection {
     /// work that it accepted.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when the engine in this process failed.
-    pub async fn close(self) -> Result<(), CliError> {
+    /// [`ClientError::Outcome`] when the engine in this process failed.
+    pub async fn close(self) -> Result<(), ClientError> {
         drop(self.channel);
         match self.embedded {
             Some(embedded) => embedded.stop().await,
@@ -472,10 +475,10 @@ pub(crate) fn is_of_this_machine(url: &str) -> bool {
 }
 
 /// Returns the TLS settings for an https:// address: the trusted CA and the client certificate.
-fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, CliError> {
+fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, ClientError> {
     if !url.starts_with("https://") {
         if credentials.ca.is_some() || credentials.client_cert.is_some() {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("{url} is not encrypted, but --ca or --client-cert is given"),
                 hint: "use an address of the form https://HOST:PORT".into(),
             });
@@ -484,7 +487,7 @@ fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, 
     }
     let unread = |path: &Path| {
         let path = path.to_owned();
-        move |cause| CliError::ReadFile { path, cause }
+        move |cause| ClientError::ReadFile { path, cause }
     };
     let read = |path: &PathBuf| fs::read(path).map_err(unread(path));
     let secret = |path: &PathBuf| disk::read_secret(path).map_err(unread(path));
@@ -498,8 +501,8 @@ fn tls(url: &str, credentials: &Credentials) -> Result<Option<ClientTlsConfig>, 
     Ok(Some(tls))
 }
 
-fn tag(namespace: &str, key: Option<&str>) -> Result<(Namespace, Tag), CliError> {
-    let unusable = |cause: String| CliError::Usage {
+fn tag(namespace: &str, key: Option<&str>) -> Result<(Namespace, Tag), ClientError> {
+    let unusable = |cause: String| ClientError::Usage {
         what: cause,
         hint: "a namespace has 1 to 64 characters of a-z A-Z 0-9 . _ -".into(),
     };
@@ -535,7 +538,7 @@ fn pipes() -> (Dial, ConnectionStream) {
     )
 }
 
-async fn through_pipe(dial: Dial) -> Result<Channel, CliError> {
+async fn through_pipe(dial: Dial) -> Result<Channel, ClientError> {
     let connector = tower::service_fn(move |_| {
         let dial = dial.clone();
         async move {
@@ -548,7 +551,7 @@ async fn through_pipe(dial: Dial) -> Result<Channel, CliError> {
     tuned(Endpoint::from_static("http://in-process"))
         .connect_with_connector(connector)
         .await
-        .map_err(|error| CliError::Connect {
+        .map_err(|error| ClientError::Connect {
             url: "in-process".into(),
             cause: innermost(&error),
         })

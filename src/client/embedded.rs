@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
     connect,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     safe::tell,
 };
 use treering_access::KeyStore;
@@ -26,9 +26,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Opens a folder in this process.
 ///
 /// # Errors
-/// [`CliError::Locked`], [`CliError::Open`]; [`CliError::Usage`] when the folder cannot be used for
+/// [`ClientError::Locked`], [`ClientError::Open`]; [`ClientError::Usage`] when the folder cannot be used for
 /// a store.
-pub async fn open(options: OpenOptions) -> Result<Engine, CliError> {
+pub async fn open(options: OpenOptions) -> Result<Engine, ClientError> {
     check_folder(&options.data_dir, options.mode)?;
     let dir = options.data_dir.clone();
     let engine = Engine::open(options).await.map_err(refused)?;
@@ -77,9 +77,9 @@ const SYSTEMS_NAME: &str = "lost+found";
 
 /// Refuses a path that is a file, and a new store in a folder with other files: the path is
 /// probably mistyped.
-fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
+fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), ClientError> {
     if dir.is_file() {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: format!("{} is a file; a store is a folder", dir.display()),
             hint: "name a folder with --data".into(),
         });
@@ -91,7 +91,7 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     };
     if dir.join(RESTORE_STAGING).exists() {
         let dir = dir.display();
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: format!("{dir} has no store yet: a restore into it was interrupted"),
             hint: format!("run `treering restore FROM --to {dir}` again, or name another folder"),
         });
@@ -107,7 +107,7 @@ fn check_folder(dir: &Path, mode: OpenMode) -> Result<(), CliError> {
     let Some(other) = names.filter(is_other).min() else {
         return Ok(());
     };
-    Err(CliError::Usage {
+    Err(ClientError::Usage {
         what: format!(
             "{} has no store, but has other files ({other}); a store needs a folder of its own",
             dir.display()
@@ -149,21 +149,21 @@ impl EmbeddedEngine {
     /// runs in the background if given; calls are counted in `measures`.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when the summariser's marks cannot be written.
+    /// [`ClientError::Outcome`] when the summariser's marks cannot be written.
     pub async fn start(
         engine: Engine,
         door: Option<ListenEndpoint>,
         summariser: Option<SummariserConfig>,
         measures: Option<Arc<ServerMeasures>>,
         incoming: ConnectionStream,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         if let Some(door) = &door {
             engine.announce(&door.address);
         }
         let summariser = match summariser {
             Some(config) => Some(Summariser::start(&engine, &config).map_err(|error| {
                 let dir = config.marks_dir.display();
-                CliError::Outcome {
+                ClientError::Outcome {
                     what: format!("the summariser cannot store its progress in {dir}: {error}"),
                     hint: "check the folder's owner and mode".into(),
                     exit: Exit::Unavailable,
@@ -239,8 +239,8 @@ impl EmbeddedEngine {
     /// Finishes the accepted work and closes the store.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] when the server failed.
-    pub async fn stop(self) -> Result<(), CliError> {
+    /// [`ClientError::Outcome`] when the server failed.
+    pub async fn stop(self) -> Result<(), ClientError> {
         if let Some(summariser) = self.summariser {
             summariser.stop().await;
         }
@@ -251,7 +251,7 @@ impl EmbeddedEngine {
             Ok(Err(error)) => with_causes(&error).to_string(),
             Err(error) => with_causes(&error).to_string(),
         };
-        Err(CliError::Outcome {
+        Err(ClientError::Outcome {
             what: format!("the engine stopped with an error: {why}"),
             hint: "acknowledged events are safe; `treering verify` checks the store".into(),
             exit: Exit::Failed,
@@ -261,7 +261,7 @@ impl EmbeddedEngine {
 
 /// Converts an error of opening a folder into the error of a command.
 #[must_use]
-pub fn refused(error: OpenError) -> CliError {
+pub fn refused(error: OpenError) -> ClientError {
     let cause = with_causes(&error).to_string();
     let (path, exit) = match error {
         OpenError::Locked {
@@ -269,14 +269,14 @@ pub fn refused(error: OpenError) -> CliError {
             holder,
             address,
         } => {
-            return CliError::Locked {
+            return ClientError::Locked {
                 dir: path,
                 holder,
                 server: address.map(|address| with_scheme(&address)),
             };
         }
         OpenError::NoStore { path } => {
-            return CliError::NotFound {
+            return ClientError::NotFound {
                 what: format!("no store in {}", path.display()),
                 hint: "name another folder with --data; `treering import`, `serve`, `demo` and \
                        `append` create a store"
@@ -284,7 +284,7 @@ pub fn refused(error: OpenError) -> CliError {
             };
         }
         OpenError::Regressed { path, .. } => {
-            return CliError::Outcome {
+            return ClientError::Outcome {
                 hint: format!(
                     "`treering repair --data {}` lists what is lost",
                     path.display()
@@ -294,7 +294,7 @@ pub fn refused(error: OpenError) -> CliError {
             };
         }
         OpenError::NoPseudonyms { path } => {
-            return CliError::Outcome {
+            return ClientError::Outcome {
                 hint: format!(
                     "put pseudonyms.key back into {} (after a restore, copy it from the old \
                      store); if it is lost for good, `treering serve --pseudonyms` creates a new \
@@ -306,7 +306,7 @@ pub fn refused(error: OpenError) -> CliError {
             };
         }
         OpenError::OlderFormat { path, .. } => {
-            return CliError::Outcome {
+            return ClientError::Outcome {
                 hint: format!(
                     "export it with the program that wrote it and import that into a new folder; \
                      name another folder than {} with --data",
@@ -321,7 +321,7 @@ pub fn refused(error: OpenError) -> CliError {
         OpenError::NewerFormat { path, .. } => (path, Exit::Newer),
         OpenError::Failed { path, .. } => (path, Exit::Failed),
     };
-    CliError::Open {
+    ClientError::Open {
         dir: path,
         cause,
         exit,
@@ -376,7 +376,7 @@ mod tests {
         });
         assert!(matches!(
             error,
-            CliError::Open {
+            ClientError::Open {
                 exit: Exit::Newer,
                 ..
             }

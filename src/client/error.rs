@@ -50,7 +50,7 @@ impl From<Exit> for ExitCode {
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CliError {
+pub enum ClientError {
     /// The reader of our output closed it (`| head`). Not an error to the user.
     #[error("the reader closed the output")]
     OutputClosed,
@@ -140,13 +140,13 @@ pub enum CliError {
     },
 }
 
-impl From<Status> for CliError {
+impl From<Status> for ClientError {
     fn from(status: Status) -> Self {
         Self::Status(Box::new(status))
     }
 }
 
-impl From<io::Error> for CliError {
+impl From<io::Error> for ClientError {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -156,7 +156,7 @@ impl From<io::Error> for CliError {
     }
 }
 
-impl CliError {
+impl ClientError {
     /// Returns the exit code that scripts see.
     #[must_use]
     pub fn exit(&self) -> ExitCode {
@@ -442,8 +442,8 @@ mod tests {
     /// `treering log | head` must not print an error when head closes the pipe.
     #[test]
     fn closed_output_pipe_is_not_an_error() {
-        let error = CliError::from(io::Error::from(io::ErrorKind::BrokenPipe));
-        assert!(matches!(error, CliError::OutputClosed));
+        let error = ClientError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(matches!(error, ClientError::OutputClosed));
         assert_eq!(error.hint(), None);
     }
 
@@ -464,7 +464,7 @@ mod tests {
             let details =
                 ErrorDetails::with_error_info(reason, "treering", HashMap::<String, String>::new());
             let status = Status::with_error_details(code, "it broke", details);
-            let hint = CliError::from(status).hint().unwrap();
+            let hint = ClientError::from(status).hint().unwrap();
             assert!(hint.contains(word), "{hint}");
         }
         for (exit, word) in [
@@ -472,7 +472,7 @@ mod tests {
             (Exit::Newer, env!("CARGO_PKG_VERSION")),
             (Exit::Failed, "permissions"),
         ] {
-            let error = CliError::Open {
+            let error = ClientError::Open {
                 dir: "store".into(),
                 cause: "it broke".into(),
                 exit,
@@ -490,12 +490,12 @@ mod tests {
         details.add_bad_request_violation("query", "close the quotation mark");
         let status = Status::with_error_details(Code::InvalidArgument, "bad query", details);
         assert_eq!(
-            CliError::from(status).hint().as_deref(),
+            ClientError::from(status).hint().as_deref(),
             Some("query: close the quotation mark")
         );
         let bare = Status::not_found("no conversation abc");
         assert!(
-            CliError::from(bare)
+            ClientError::from(bare)
                 .hint()
                 .is_some_and(|h| h.contains("ls"))
         );

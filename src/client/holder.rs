@@ -12,7 +12,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use super::{
     connect::{Connection, is_of_this_machine},
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     options::Credentials,
 };
 use treering_domain::{hex, unhex};
@@ -27,14 +27,14 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// file may be left from a process that has ended.
 ///
 /// # Errors
-/// [`CliError::Outcome`] for a server that must not be contacted because of its address or its lock
+/// [`ClientError::Outcome`] for a server that must not be contacted because of its address or its lock
 /// file.
 pub async fn connect(
     url: &str,
     dir: &Path,
     namespace: &str,
     credentials: &Credentials,
-) -> Result<Option<Connection>, CliError> {
+) -> Result<Option<Connection>, ClientError> {
     let named = holder_of(dir);
     check(url, dir, &named)?;
     let without_key = Credentials {
@@ -52,7 +52,7 @@ pub async fn connect(
 }
 
 /// Refuses servers that must not be contacted although the lock file names them.
-fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), CliError> {
+fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), ClientError> {
     let why = if !is_of_this_machine(url) {
         "the address is not a loopback address"
     } else if !named.is_private {
@@ -60,7 +60,7 @@ fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), CliError> {
     } else {
         return Ok(());
     };
-    Err(CliError::Outcome {
+    Err(ClientError::Outcome {
         what: format!(
             "data folder {} is served at {url}, but nothing was sent there: {why}",
             dir.display()
@@ -71,11 +71,11 @@ fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), CliError> {
 }
 
 /// Returns whether the server there knows the secret of the lock file.
-async fn has_proved(store: &Connection, named: &LockHolder) -> Result<bool, CliError> {
+async fn has_proved(store: &Connection, named: &LockHolder) -> Result<bool, ClientError> {
     let (Some(secret), Some(address)) = (&named.secret, &named.address) else {
         return Ok(false);
     };
-    let question = holder::question().map_err(|cause| CliError::Outcome {
+    let question = holder::question().map_err(|cause| ClientError::Outcome {
         what: format!("the system's random number generator failed: {cause}"),
         hint: "name the server with --server".into(),
         exit: Exit::Failed,

@@ -3,7 +3,7 @@
 //! answers.
 //!
 //! [`Connection`] connects to a store, [`names`] resolves the name of a conversation, [`read`] has
-//! requests that several programs make, and [`CliError`] says what went wrong and what to do.
+//! requests that several programs make, and [`ClientError`] says what went wrong and what to do.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -16,7 +16,7 @@ pub mod options;
 pub mod read;
 
 pub use connect::{Connection, FolderOptions};
-pub use error::CliError;
+pub use error::ClientError;
 pub use options::{ConnectOptions, Credentials, KeyArgument, Target};
 use treering_present::{safe, text};
 use treering_proto::pb;

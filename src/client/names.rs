@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::{
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     pb, read,
     text::{first_line, printable, short_id},
 };
@@ -67,9 +67,9 @@ impl FoundConversation {
 /// Finds the conversation that a text names.
 ///
 /// # Errors
-/// [`CliError::NotFound`] with similar names; [`CliError::Usage`] when several match; the errors of
+/// [`ClientError::NotFound`] with similar names; [`ClientError::Usage`] when several match; the errors of
 /// the store.
-pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, CliError> {
+pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, ClientError> {
     if let Some(found) = exactly(store, text, None).await? {
         return Ok(found);
     }
@@ -78,7 +78,7 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
         None => (text, None),
     };
     let found = match by_name(store, name).await {
-        Err(error @ CliError::NotFound { .. }) => {
+        Err(error @ ClientError::NotFound { .. }) => {
             // The conversation may exist, and only the part after it be wrong.
             let Some((name, rest)) = mistyped::halves(text) else {
                 return Err(error);
@@ -97,14 +97,14 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
 }
 
 /// Finds the conversation for a name without a revision.
-async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, CliError> {
+async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, ClientError> {
     if let Some(found) = exactly(store, name, None).await? {
         return Ok(found);
     }
     let id = match counted(name) {
         Some(number) => newest(store, number).await?,
         None if is_no_number(name) => {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("`{}` is not a conversation", printable(name)),
                 hint: "@last or @1 is the newest, @2 the one before it".into(),
             });
@@ -148,7 +148,7 @@ async fn exactly(
     store: &Connection,
     name: &str,
     revision: Option<u64>,
-) -> Result<Option<FoundConversation>, CliError> {
+) -> Result<Option<FoundConversation>, ClientError> {
     match read::state(store, name, "", 0).await {
         Ok(state) => {
             let summary = state.summary.as_ref();
@@ -158,9 +158,9 @@ async fn exactly(
                 state: Some(state),
             }))
         }
-        Err(CliError::Status(status)) if status.code() == Code::NotFound => Ok(None),
+        Err(ClientError::Status(status)) if status.code() == Code::NotFound => Ok(None),
         // It exists: the command that follows reports the damage.
-        Err(CliError::Status(status)) if status.code() == Code::DataLoss => {
+        Err(ClientError::Status(status)) if status.code() == Code::DataLoss => {
             Ok(Some(FoundConversation {
                 id: name.to_owned(),
                 revision,
@@ -179,7 +179,7 @@ pub fn is_long_term(summary: &pb::ConversationSummary) -> bool {
 }
 
 /// Returns the id at position `number` of the list, from 1.
-async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
+async fn newest(store: &Connection, number: usize) -> Result<String, ClientError> {
     let mut seen = 0;
     let mut page_token = String::new();
     loop {
@@ -195,7 +195,7 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
             .count();
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            return Err(CliError::NotFound {
+            return Err(ClientError::NotFound {
                 what: format!("no conversation @{number}: the store has {seen}"),
                 hint: "`treering ls` lists them, @last first".into(),
             });
@@ -206,7 +206,7 @@ async fn newest(store: &Connection, number: usize) -> Result<String, CliError> {
 async fn page(
     store: &Connection,
     page_token: String,
-) -> Result<pb::ListConversationsResponse, CliError> {
+) -> Result<pb::ListConversationsResponse, ClientError> {
     let request = pb::ListConversationsRequest {
         page_size: PAGE,
         page_token,
@@ -217,9 +217,9 @@ async fn page(
 }
 
 /// Finds the only conversation that matches a part of an id, or words of a title.
-async fn by_part(store: &Connection, name: &str) -> Result<String, CliError> {
+async fn by_part(store: &Connection, name: &str) -> Result<String, ClientError> {
     if name.len() < PART_BYTES_MIN {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: format!(
                 "`{}` is too short to identify a conversation",
                 printable(name)
@@ -295,7 +295,7 @@ impl<'a> NameMatches<'a> {
         !self.words.is_empty() && self.words.iter().all(has)
     }
 
-    fn only(self) -> Result<String, CliError> {
+    fn only(self) -> Result<String, ClientError> {
         if self.found.is_empty() {
             let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
             return Err(not_found(self.name, &near));
@@ -306,12 +306,12 @@ impl<'a> NameMatches<'a> {
 
 /// Returns the only match, or an error that lists the matches; with `more`, the list is not
 /// complete.
-fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<String, CliError> {
+fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<String, ClientError> {
     if let (Some(only), false) = (one_of(found), more) {
         return Ok(only.conversation_id.clone());
     }
     let more = if more { "more than " } else { "" };
-    Err(CliError::Usage {
+    Err(ClientError::Usage {
         what: format!(
             "`{}` matches {more}{} conversations",
             printable(name),
@@ -356,8 +356,8 @@ fn nearness(name: &str, summary: &pb::ConversationSummary) -> f64 {
     .fold(0.0, f64::max)
 }
 
-fn not_found(name: &str, near: &[pb::ConversationSummary]) -> CliError {
-    CliError::NotFound {
+fn not_found(name: &str, near: &[pb::ConversationSummary]) -> ClientError {
+    ClientError::NotFound {
         what: format!("no conversation {}", printable(name)),
         hint: match near {
             [] => "`treering ls` lists the conversations; @last is the newest, and the beginning \
@@ -439,13 +439,13 @@ fn id_with<'a>(part: &str, summary: &'a pb::ConversationSummary) -> Option<&'a s
 /// history has the revision; else, if none was given, the branch that the revision was appended to.
 ///
 /// # Errors
-/// [`CliError::NotFound`] says where the revision is.
+/// [`ClientError::NotFound`] says where the revision is.
 pub async fn branch_of(
     store: &Connection,
     found: &FoundConversation,
     branch: Option<&str>,
     revision: u64,
-) -> Result<Option<String>, CliError> {
+) -> Result<Option<String>, ClientError> {
     let one = |request: pb::ReadRequest| pb::ReadRequest {
         from_revision: revision,
         to_revision: revision,
@@ -463,7 +463,7 @@ pub async fn branch_of(
         .and_then(|state| state.summary.as_ref());
     match (anywhere, branch) {
         (Some(event), None) => Ok(Some(event.branch)),
-        (Some(event), Some(branch)) => Err(CliError::NotFound {
+        (Some(event), Some(branch)) => Err(ClientError::NotFound {
             what: format!(
                 "#{revision} is not in the history of {}, but on {}",
                 printable(branch),
@@ -480,7 +480,7 @@ pub async fn branch_of(
         }
         (None, _) => {
             let head = summary.map_or(0, |summary| summary.head);
-            Err(CliError::NotFound {
+            Err(ClientError::NotFound {
                 what: format!(
                     "no event #{revision} in {}: its last event is #{head}",
                     found.called()
@@ -498,7 +498,7 @@ pub async fn branch_of(
 pub async fn first(
     store: &Connection,
     request: pb::ReadRequest,
-) -> Result<Option<pb::Event>, CliError> {
+) -> Result<Option<pb::Event>, ClientError> {
     let mut events = read::start(store, request).await?;
     while let Some(batch) = events.message().await? {
         if let Some(event) = batch.events.into_iter().next() {
@@ -511,14 +511,14 @@ pub async fn first(
 /// Checks that a branch exists. The error names similar branches.
 ///
 /// # Errors
-/// [`CliError::NotFound`]; [`CliError::Usage`] for an empty name.
-pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliError> {
+/// [`ClientError::NotFound`]; [`ClientError::Usage`] for an empty name.
+pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), ClientError> {
     let Some(state) = &found.state else {
         return Ok(());
     };
     let names = state.branches.iter().map(|branch| branch.name.as_str());
     if branch.is_empty() {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "the branch name is empty".into(),
             hint: "omit --branch to use the active branch".into(),
         });
@@ -550,7 +550,7 @@ pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), CliEr
     } else {
         ""
     };
-    Err(CliError::NotFound {
+    Err(ClientError::NotFound {
         what: format!("no branch {} in {}", printable(branch), found.called()),
         hint: if is_near {
             format!("did you mean {}", shown.join(" or "))
@@ -573,7 +573,7 @@ mod tests {
         }
     }
 
-    fn meant(name: &str) -> Result<String, CliError> {
+    fn meant(name: &str) -> Result<String, ClientError> {
         let mut meant = NameMatches::new(name);
         for known in [
             summary("aa11-77", "tau/3-0", "Fix the parser"),
@@ -594,7 +594,7 @@ mod tests {
         for several in ["fix", "fix parser"] {
             let error = meant(several).unwrap_err();
             assert!(
-                matches!(error, CliError::Usage { .. }),
+                matches!(error, ClientError::Usage { .. }),
                 "{several}: {error}"
             );
             assert!(error.hint().unwrap().contains("tau/3-"), "{several}");
@@ -602,7 +602,7 @@ mod tests {
         for none in ["pars", "nothing like it", ""] {
             let error = meant(none).unwrap_err();
             assert!(
-                matches!(error, CliError::NotFound { .. }),
+                matches!(error, ClientError::NotFound { .. }),
                 "{none}: {error}"
             );
         }

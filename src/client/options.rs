@@ -5,7 +5,7 @@ use std::{io, path::PathBuf, time::Duration};
 use treering_access::KeyToken;
 use treering_base::disk;
 
-use crate::CliError;
+use crate::ClientError;
 
 /// Where the store is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Credentials {
     /// Returns the key, if one was given.
     ///
     /// # Errors
-    /// [`CliError::ReadFile`] when it is in a file that cannot be read.
-    pub fn key(&self) -> Result<Option<String>, CliError> {
+    /// [`ClientError::ReadFile`] when it is in a file that cannot be read.
+    pub fn key(&self) -> Result<Option<String>, ClientError> {
         let key = self.token.as_ref().map(KeyArgument::read);
         Ok(key.transpose()?.flatten())
     }
@@ -73,9 +73,9 @@ impl KeyArgument {
     /// Returns the key; `None` when it is empty, as an environment variable may be.
     ///
     /// # Errors
-    /// [`CliError::ReadFile`]; [`CliError::Usage`] when it is not a valid key, so that a typo is
+    /// [`ClientError::ReadFile`]; [`ClientError::Usage`] when it is not a valid key, so that a typo is
     /// reported here and not by the server.
-    pub fn read(&self) -> Result<Option<String>, CliError> {
+    pub fn read(&self) -> Result<Option<String>, ClientError> {
         let text = match self.0.strip_prefix('@') {
             Some(path) => {
                 let path = PathBuf::from(path);
@@ -83,7 +83,7 @@ impl KeyArgument {
                     String::from_utf8(text)
                         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
                 });
-                read.map_err(|cause| CliError::ReadFile { path, cause })?
+                read.map_err(|cause| ClientError::ReadFile { path, cause })?
             }
             None => self.0.clone(),
         };
@@ -91,7 +91,7 @@ impl KeyArgument {
         if text.is_empty() {
             return Ok(None);
         }
-        KeyToken::parse(text).map_err(|error| CliError::Usage {
+        KeyToken::parse(text).map_err(|error| ClientError::Usage {
             what: format!("--token or TREERING_TOKEN: {error}"),
             hint: "use the key exactly as `treering keys create` showed it, or unset it".into(),
         })?;

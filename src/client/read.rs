@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::{Code, Status, Streaming};
 
-use super::{connect::Connection, error::CliError, pb};
+use super::{connect::Connection, error::ClientError, pb};
 use treering_domain::EventKind;
 
 /// Returns a request for all events of a branch, inherited history first.
@@ -38,7 +38,7 @@ pub fn of_conversation(conversation: &str) -> pb::ReadRequest {
 pub async fn start(
     store: &Connection,
     request: pb::ReadRequest,
-) -> Result<Streaming<pb::ReadResponse>, CliError> {
+) -> Result<Streaming<pb::ReadResponse>, ClientError> {
     Ok(store.events().read(request).await?.into_inner())
 }
 
@@ -46,7 +46,10 @@ pub async fn start(
 ///
 /// # Errors
 /// What the store says.
-pub async fn all(store: &Connection, request: pb::ReadRequest) -> Result<Vec<pb::Event>, CliError> {
+pub async fn all(
+    store: &Connection,
+    request: pb::ReadRequest,
+) -> Result<Vec<pb::Event>, ClientError> {
     let mut events = Vec::new();
     let mut answers = start(store, request).await?;
     while let Some(batch) = answers.message().await? {
@@ -65,7 +68,7 @@ pub async fn state(
     conversation: &str,
     branch: &str,
     as_of_revision: u64,
-) -> Result<pb::ConversationState, CliError> {
+) -> Result<pb::ConversationState, ClientError> {
     let request = pb::GetConversationRequest {
         conversation_id: conversation.to_owned(),
         branch: branch.to_owned(),
@@ -87,7 +90,7 @@ pub async fn state(
 pub async fn append(
     store: &Connection,
     request: pb::AppendRequest,
-) -> Result<pb::AppendResponse, CliError> {
+) -> Result<pb::AppendResponse, ClientError> {
     Ok(store.events().append(request).await?.into_inner())
 }
 
@@ -98,7 +101,7 @@ pub async fn append(
 pub async fn branches(
     store: &Connection,
     conversation_id: &str,
-) -> Result<Vec<pb::Branch>, CliError> {
+) -> Result<Vec<pb::Branch>, ClientError> {
     let mut all = Vec::new();
     let mut request = pb::ListBranchesRequest {
         conversation_id: conversation_id.to_owned(),
@@ -127,7 +130,7 @@ pub async fn result_of_call(
     branch: &str,
     at: u64,
     call_id: &str,
-) -> Result<Option<u64>, CliError> {
+) -> Result<Option<u64>, ClientError> {
     let later = pb::ReadRequest {
         from_revision: at,
         kinds: vec![i32::from(EventKind::ToolResultRecorded.number())],
@@ -154,7 +157,7 @@ pub async fn event_at(
     store: &Connection,
     conversation: &str,
     revision: u64,
-) -> Result<Option<pb::Event>, CliError> {
+) -> Result<Option<pb::Event>, ClientError> {
     let request = pb::ReadRequest {
         from_revision: revision,
         to_revision: revision,
@@ -173,11 +176,11 @@ fn is_result_of(event: &pb::Event, call_id: &str) -> bool {
 /// Searches. A query without words, only of signs, is searched for literally.
 ///
 /// # Errors
-/// Those of the store; [`CliError::Usage`] when the query is empty.
+/// Those of the store; [`ClientError::Usage`] when the query is empty.
 pub async fn search(
     request: &mut pb::SearchRequest,
     store: &Connection,
-) -> Result<pb::SearchResponse, CliError> {
+) -> Result<pb::SearchResponse, ClientError> {
     let status = match store.search().search(request.clone()).await {
         Ok(answer) => return Ok(answer.into_inner()),
         Err(status) => status,
@@ -233,8 +236,8 @@ pub fn whole_chars(bytes: &[u8]) -> (usize, &str) {
 }
 
 /// Returns the error for a query with nothing to search for.
-fn without_words() -> CliError {
-    CliError::Usage {
+fn without_words() -> ClientError {
+    ClientError::Usage {
         what: "the query has no words to search for".into(),
         hint: "give at least one letter, digit or sign; or a filter such as --path or --tool, to \
                list everything that matches it"

@@ -10,7 +10,7 @@ use super::{
     parts::escape::escape_inline,
     request_context::RequestAddress,
 };
-use treering_client::CliError;
+use treering_client::ClientError;
 
 /// An error. As a response it is an error page, made by [`told`].
 #[derive(Clone, Debug)]
@@ -121,17 +121,17 @@ impl PageFailure {
 
 impl From<Status> for PageFailure {
     fn from(status: Status) -> Self {
-        CliError::from(status).into()
+        ClientError::from(status).into()
     }
 }
 
-impl From<CliError> for PageFailure {
-    fn from(error: CliError) -> Self {
+impl From<ClientError> for PageFailure {
+    fn from(error: ClientError) -> Self {
         let code = match &error {
-            CliError::Status(status) => status.code(),
-            CliError::NotFound { .. } => Code::NotFound,
-            CliError::Usage { .. } => Code::InvalidArgument,
-            CliError::Connect { .. } => Code::Unavailable,
+            ClientError::Status(status) => status.code(),
+            ClientError::NotFound { .. } => Code::NotFound,
+            ClientError::Usage { .. } => Code::InvalidArgument,
+            ClientError::Connect { .. } => Code::Unavailable,
             _ => Code::Internal,
         };
         Self {
@@ -189,7 +189,7 @@ fn http_status(code: Code) -> StatusCode {
 }
 
 /// Adapts a hint of the command line; most hints help here too.
-fn hint(code: Code, error: &CliError) -> String {
+fn hint(code: Code, error: &ClientError) -> String {
     match code {
         Code::NotFound => match error.hint() {
             Some(said) if said.starts_with("did you mean") || said.starts_with("type more") => said,

@@ -23,7 +23,7 @@ use super::{
 use treering_access::{
     CallerProof, CertificateSubject, ClientCertificate, KeyHolder, KeyRefusal, KeyStore,
 };
-use treering_client::{CliError, Connection};
+use treering_client::{ClientError, Connection};
 use treering_engine::Engine;
 use treering_server::{WebPlace, WebService, bearer};
 
@@ -152,8 +152,8 @@ impl Inspector {
         engine: Engine,
         keys: Arc<KeyStore>,
         place: WebPlace,
-    ) -> Result<Self, CliError> {
-        let secret = secret().map_err(|error: io::Error| CliError::Outcome {
+    ) -> Result<Self, ClientError> {
+        let secret = secret().map_err(|error: io::Error| ClientError::Outcome {
             what: format!("the system's random number generator failed: {error}"),
             hint: "serve without the inspector: --no-inspector".into(),
             exit: treering_client::error::Exit::Unavailable,

@@ -3,7 +3,7 @@
 use tonic::{Code, Status};
 
 use super::{bounds::FAILURE_CHARS_MAX, quote::one_line};
-use treering_client::CliError;
+use treering_client::ClientError;
 
 /// An error for a model.
 #[derive(Debug)]
@@ -38,12 +38,12 @@ impl Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        CliError::from(status).into()
+        ClientError::from(status).into()
     }
 }
 
-impl From<CliError> for Failure {
-    fn from(error: CliError) -> Self {
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
         Self {
             what: error.to_string(),
             hint: hint(&error),
@@ -62,10 +62,10 @@ fn cut(text: &str) -> String {
     }
 }
 
-fn is_gone(error: &CliError) -> bool {
+fn is_gone(error: &ClientError) -> bool {
     match error {
-        CliError::Connect { .. } => true,
-        CliError::Status(status) => status.code() == Code::Unavailable,
+        ClientError::Connect { .. } => true,
+        ClientError::Status(status) => status.code() == Code::Unavailable,
         _ => false,
     }
 }
@@ -82,20 +82,20 @@ fn for_model(hint: &str) -> Option<&str> {
 
 /// Returns a hint for a model. Hints of the command line name commands, which a model does not
 /// have; those are for the person behind it.
-fn hint(error: &CliError) -> String {
+fn hint(error: &ClientError) -> String {
     let person = |said: Option<String>| match said {
         Some(said) => format!("tell the user: {said}"),
         None => "tell the user".to_owned(),
     };
     match error {
-        CliError::NotFound { what, hint } | CliError::Usage { what, hint } => {
+        ClientError::NotFound { what, hint } | ClientError::Usage { what, hint } => {
             match for_model(hint) {
                 Some(hint) => hint.to_owned(),
                 None if what.contains("conversation") => LISTS.to_owned(),
                 None => person(Some(hint.clone())),
             }
         }
-        CliError::Status(status) => match status.code() {
+        ClientError::Status(status) => match status.code() {
             Code::NotFound => LISTS.to_owned(),
             Code::AlreadyExists => "use another name".to_owned(),
             Code::InvalidArgument | Code::OutOfRange => match error.hint() {
@@ -115,7 +115,7 @@ fn hint(error: &CliError) -> String {
             }
             _ => person(error.hint()),
         },
-        CliError::Connect { .. } | CliError::Locked { .. } => {
+        ClientError::Connect { .. } | ClientError::Locked { .. } => {
             format!(
                 "retry in a moment; if it still fails, {}",
                 person(error.hint())
@@ -132,25 +132,25 @@ mod tests {
     // "`treering ls` lists them" is no help to a model: it can only call tools.
     #[test]
     fn error_hints_name_mcp_tools() {
-        let told = |error: CliError| Failure::from(error).text();
-        let none = told(CliError::NotFound {
+        let told = |error: ClientError| Failure::from(error).text();
+        let none = told(ClientError::NotFound {
             what: "there is no conversation x".into(),
             hint: "`treering ls` lists them".into(),
         });
         assert!(none.contains("the tool `conversations`") && !none.contains("treering ls"));
-        let near = told(CliError::NotFound {
+        let near = told(ClientError::NotFound {
             what: "there is no conversation x".into(),
             hint: "did you mean xy (A title)".into(),
         });
         assert!(near.contains("did you mean xy"), "{near}");
-        let zeroth = told(CliError::Usage {
+        let zeroth = told(ClientError::Usage {
             what: "a#-1 names no event of a".into(),
             hint: "revisions are numbers from 1, as in a#1; `treering log a` shows them".into(),
         });
         assert!(zeroth.ends_with("from 1, as in a#1"), "{zeroth}");
         // If only the person can fix the problem, the model must be told so, not to list
         // conversations.
-        let store = told(CliError::NotFound {
+        let store = told(ClientError::NotFound {
             what: "there is no store in ./x".into(),
             hint: "name another folder with --data".into(),
         });

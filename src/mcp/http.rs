@@ -44,7 +44,7 @@ use super::{
     tools::AgentPermissions,
 };
 use treering_access::{CallerProof, KeyRefusal, KeyStore};
-use treering_client::{CliError, Connection};
+use treering_client::{ClientError, Connection};
 use treering_engine::Engine;
 use treering_server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by};
 
@@ -81,7 +81,7 @@ impl fmt::Debug for Callers {
 }
 
 impl Callers {
-    async fn of(engine: Engine, keys: Arc<KeyStore>) -> Result<Arc<Self>, CliError> {
+    async fn of(engine: Engine, keys: Arc<KeyStore>) -> Result<Arc<Self>, ClientError> {
         let store = Connection::to_engine(engine, Arc::clone(&keys)).await?;
         Ok(Arc::new(Self { store, keys }))
     }
@@ -89,8 +89,11 @@ impl Callers {
     /// Returns a connection for the caller of a request.
     ///
     /// # Errors
-    /// [`CliError::Usage`] when the namespace is not valid.
-    pub(crate) fn connection(&self, request: Option<&Parts>) -> Result<Arc<Connection>, CliError> {
+    /// [`ClientError::Usage`] when the namespace is not valid.
+    pub(crate) fn connection(
+        &self,
+        request: Option<&Parts>,
+    ) -> Result<Arc<Connection>, ClientError> {
         let namespace = request.and_then(|parts| parts.headers.get(NAMESPACE_KEY));
         let namespace = match namespace.map(HeaderValue::to_str) {
             None => NAMESPACE,
@@ -133,7 +136,7 @@ impl HttpEndpoint {
         keys: Arc<KeyStore>,
         place: WebPlace,
         options: HttpOptions,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let callers = Callers::of(engine, keys).await?;
         let door = AgentHandler::of_server(Arc::clone(&callers), options.allowed);
         Ok(Self::to(door, callers, place, options.origins))
@@ -149,7 +152,7 @@ impl HttpEndpoint {
         engine: Engine,
         keys: Arc<KeyStore>,
         place: WebPlace,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let callers = Callers::of(engine, keys).await?;
         Ok(Self::to(handler, callers, place, Vec::new()))
     }

@@ -34,20 +34,20 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use lines::Lines;
 use server::AgentHandler;
 use source::OwnStore;
-use treering_client::CliError;
+use treering_client::ClientError;
 use treering_client::ConnectOptions;
 
 /// Serves one agent on these streams until it disconnects. The store is opened when the agent first
 /// needs it.
 ///
 /// # Errors
-/// [`CliError::Outcome`] when the input is not the protocol.
+/// [`ClientError::Outcome`] when the input is not the protocol.
 pub async fn serve_agent<R, W>(
     options: ConnectOptions,
     allowed: AgentPermissions,
     read: R,
     write: W,
-) -> Result<(), CliError>
+) -> Result<(), ClientError>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
@@ -68,14 +68,14 @@ where
     Ok(())
 }
 
-fn not_spoken(error: &ServerInitializeError) -> CliError {
+fn not_spoken(error: &ServerInitializeError) -> ClientError {
     let told = match error {
         ServerInitializeError::ExpectedInitializeRequest(_) => {
             "it did not begin with `initialize`".to_owned()
         }
         error => treering_domain::with_causes(error).to_string(),
     };
-    CliError::Outcome {
+    ClientError::Outcome {
         what: format!("the input is not the Model Context Protocol: {told}"),
         hint: "`treering mcp` is started by an agent; `treering init --help` explains how to add \
                it to one"

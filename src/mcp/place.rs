@@ -3,7 +3,7 @@
 
 use super::failure::Failure;
 use treering_client::{
-    CliError, Connection,
+    ClientError, Connection,
     names::{self, FoundConversation},
 };
 
@@ -70,7 +70,7 @@ pub(crate) async fn branch_of(
     branch
         .map(Option::unwrap_or_default)
         .map_err(|error| match error {
-            CliError::NotFound { what, .. } => {
+            ClientError::NotFound { what, .. } => {
                 let hint = match given {
                     true => "omit `branch`, or see the tool `branches`",
                     false => "the tool `branches` shows the head of each branch",

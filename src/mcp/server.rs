@@ -23,7 +23,7 @@ use super::{
     source::{OwnStore, StoreUse},
     tools::{self, AgentPermissions},
 };
-use treering_client::{CliError, Connection};
+use treering_client::{ClientError, Connection};
 
 /// Longest client name that is recorded, in characters.
 const CLIENT_CHARS: usize = 64;
@@ -74,7 +74,7 @@ impl AgentHandler {
         &self,
         what: StoreUse,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Arc<Connection>, CliError> {
+    ) -> Result<Arc<Connection>, ClientError> {
         match &self.store {
             StoreBackend::Own(source) => source.get(what).await,
             StoreBackend::Callers(callers) => {

@@ -14,7 +14,7 @@ use super::{
     bounds::{FOLDER_HELD_MAX, FOLDER_IDLE, FOLDER_LEFT},
     failure::Failure,
 };
-use treering_client::{CliError, ConnectOptions, Connection, FolderOptions, Target};
+use treering_client::{ClientError, ConnectOptions, Connection, FolderOptions, Target};
 use treering_engine::{OpenMode, PackingMode};
 
 /// Interval of checks whether others have finished.
@@ -76,7 +76,10 @@ impl OwnStore {
     ///
     /// # Errors
     /// As [`Connection::open`].
-    pub(crate) async fn get(self: &Arc<Self>, what: StoreUse) -> Result<Arc<Connection>, CliError> {
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        what: StoreUse,
+    ) -> Result<Arc<Connection>, ClientError> {
         let mut state = loop {
             let mut state = self.state.lock().await;
             match &state.open {
@@ -131,7 +134,7 @@ impl OwnStore {
         let _ = close(&mut state).await;
     }
 
-    async fn open(&self, state: &State, what: StoreUse) -> Result<OpenStore, CliError> {
+    async fn open(&self, state: &State, what: StoreUse) -> Result<OpenStore, ClientError> {
         let is_folder = matches!(self.options.target, Target::Data(_));
         let opening = FolderOptions {
             mode: match what {
@@ -163,7 +166,7 @@ impl OpenStore {
     }
 }
 
-async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), CliError> {
+async fn close(state: &mut MutexGuard<'_, State>) -> Result<(), ClientError> {
     match state
         .open
         .take()

@@ -8,7 +8,7 @@ use crate::{
     args::pair,
     text_arg::{is_json, text_of},
 };
-use treering_client::error::CliError;
+use treering_client::error::ClientError;
 use treering_proto::pb::{self, new_event::Body};
 
 /// Who speaks.
@@ -243,7 +243,7 @@ pub(crate) fn covering_all(body: Body, head: u64) -> Body {
 }
 
 impl Message {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         let role = match self.role {
             Role::System => pb::Role::System,
             Role::Developer => pb::Role::Developer,
@@ -259,12 +259,12 @@ const ID_BEGINNINGS: [&str; 5] = ["call_", "call-", "toolu_", "tooluse_", "fc_"]
 
 impl Call {
     /// Refuses a call whose words look swapped: the order is CALL_ID TOOL ARGUMENTS.
-    pub(crate) fn checked(&self) -> Result<&Self, CliError> {
+    pub(crate) fn checked(&self) -> Result<&Self, ClientError> {
         let is_json = |text: &str| text.trim_start().starts_with(['{', '[', '"']);
         let is_id = |text: &str| ID_BEGINNINGS.iter().any(|start| text.starts_with(start));
         let is_swapped = is_id(&self.tool) && !is_id(&self.call_id);
         if is_json(&self.call_id) || is_json(&self.tool) || is_swapped {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!(
                     "call id {:?} and tool {:?} look swapped",
                     self.call_id, self.tool
@@ -276,7 +276,7 @@ impl Call {
         Ok(self)
     }
 
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         let arguments = text_of(&self.arguments)?.trim().to_owned();
         let needs_approval = self.needs_approval;
         Ok(call(&self.call_id, &self.tool, arguments, needs_approval))
@@ -284,30 +284,30 @@ impl Call {
 }
 
 impl CallResult {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         let text = Some(text_of(&self.text)?);
         Ok(result(&self.call_id, text, self.failed.clone(), self.ms))
     }
 }
 
 impl Prompt {
-    fn prompt(&self) -> Result<pb::SystemPromptSet, CliError> {
+    fn prompt(&self) -> Result<pb::SystemPromptSet, ClientError> {
         Ok(pb::SystemPromptSet {
             id: String::new(),
             content: text_of(&self.text)?,
         })
     }
 
-    pub(crate) fn system(&self) -> Result<Body, CliError> {
+    pub(crate) fn system(&self) -> Result<Body, ClientError> {
         Ok(Body::SystemPromptSet(encode(&self.prompt()?)))
     }
 
-    pub(crate) fn user(&self) -> Result<Body, CliError> {
+    pub(crate) fn user(&self) -> Result<Body, ClientError> {
         // Both prompts have the same fields.
         Ok(Body::UserPromptSet(encode(&self.prompt()?)))
     }
 
-    pub(crate) fn summary(&self) -> Result<Body, CliError> {
+    pub(crate) fn summary(&self) -> Result<Body, ClientError> {
         Ok(Body::SummaryRecorded(encode(&pb::SummaryRecorded {
             content: text_of(&self.text)?,
             ..Default::default()
@@ -344,10 +344,10 @@ struct Tool {
 }
 
 impl Tools {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         let tools: Vec<Tool> =
             serde_json::from_str(&text_of(&self.definitions)?).map_err(|error| {
-                CliError::Usage {
+                ClientError::Usage {
                     what: format!("the tools are invalid: {error}"),
                     hint: r#"use a list, for example '[{"name": "grep", "input_schema": {}}]'"#
                         .into(),
@@ -380,7 +380,7 @@ impl Words {
 }
 
 impl Guidance {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         Ok(Body::GuidanceGiven(encode(&pb::GuidanceGiven {
             guidance: vec![pb::Guidance {
                 tool: self.tool.clone(),
@@ -403,7 +403,7 @@ impl Entity {
 }
 
 impl Snapshot {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         Ok(Body::ToolSnapshotRecorded(encode(
             &pb::ToolSnapshotRecorded {
                 call_id: self.call_id.clone(),
@@ -415,7 +415,7 @@ impl Snapshot {
 }
 
 impl Custom {
-    pub(crate) fn body(&self) -> Result<Body, CliError> {
+    pub(crate) fn body(&self) -> Result<Body, ClientError> {
         Ok(Body::Custom(encode(&pb::Custom {
             type_name: self.type_name.clone(),
             content_type: self.content_type.clone().unwrap_or_default(),

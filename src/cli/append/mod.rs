@@ -9,7 +9,7 @@ use super::{
     approve::person,
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     output::{Out, Tone},
     pb, read,
     tag_args::TagsArgs,
@@ -99,7 +99,7 @@ enum BodyArgs {
 }
 
 impl BodyArgs {
-    fn body(&self) -> Result<pb::new_event::Body, CliError> {
+    fn body(&self) -> Result<pb::new_event::Body, ClientError> {
         match self {
             Self::Message(message) => message.body(),
             Self::Call(call) => call.checked()?.body(),
@@ -124,12 +124,12 @@ const NEW: &str = "new";
 /// Appends, and prints the revisions.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] for invalid arguments.
+/// Errors of the store or the output; [`ClientError::Usage`] for invalid arguments.
 pub(crate) async fn run(
     args: AppendArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let mut body = args.what.body()?;
     let begins = args.begins();
     let place = match begins {
@@ -188,7 +188,7 @@ pub(crate) async fn one(
     by: Option<String>,
     body: pb::new_event::Body,
     key: Option<String>,
-) -> Result<pb::AppendResponse, CliError> {
+) -> Result<pb::AppendResponse, ClientError> {
     let event = pb::NewEvent {
         actor: person(by),
         body: Some(body),
@@ -205,8 +205,8 @@ pub(crate) async fn one(
 }
 
 /// The first event in a response.
-pub(crate) fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, CliError> {
-    answer.events.first().ok_or(CliError::Answer {
+pub(crate) fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, ClientError> {
+    answer.events.first().ok_or(ClientError::Answer {
         call: "Append",
         part: "event",
     })

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    super::{connect::Connection, error::CliError, pb},
+    super::{connect::Connection, error::ClientError, pb},
     author::{
         AGENT, Author, PERSON, asks, decides, gives_up, judges, offers, returns, says, starts,
         system_prompt,
@@ -50,7 +50,7 @@ const TOOLS: [(&str, &str, bool); 5] = [
 ];
 
 /// Works in a folder and records what happens.
-pub(crate) async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, CliError> {
+pub(crate) async fn work(store: &Connection, place: Workplace) -> Result<DemoRun, ClientError> {
     let folder = &place.root;
     let name = folder.file_name().map_or_else(
         || folder.display().to_string(),
@@ -150,7 +150,7 @@ impl<'a> Session<'a> {
         store: &'a Connection,
         place: Workplace,
         name: &str,
-    ) -> Result<Session<'a>, CliError> {
+    ) -> Result<Session<'a>, ClientError> {
         let question = format!("What is in the folder {name}, and what should I read first?");
         let created = pb::ConversationCreated {
             title: question.clone(),
@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes three parallel calls in one message.
-    async fn look_around(&mut self) -> Result<InitialFindings, CliError> {
+    async fn look_around(&mut self) -> Result<InitialFindings, ClientError> {
         let (files, _) = walk(&self.place);
         let readme = files
             .iter()
@@ -224,7 +224,7 @@ impl<'a> Session<'a> {
         &mut self,
         plan: &str,
         tasks: Vec<Task>,
-    ) -> Result<Vec<CallRun>, CliError> {
+    ) -> Result<Vec<CallRun>, ClientError> {
         let ids: Vec<_> = tasks.iter().map(|_| self.next_call()).collect();
         let mut bodies = vec![says(pb::Role::Assistant, plan)];
         for (id, task) in ids.iter().zip(&tasks) {
@@ -247,7 +247,7 @@ impl<'a> Session<'a> {
     }
 
     /// Makes one successful call, and one for a missing file.
-    async fn read_what_is_large(&mut self, seen: &InitialFindings) -> Result<(), CliError> {
+    async fn read_what_is_large(&mut self, seen: &InitialFindings) -> Result<(), ClientError> {
         if let Some(file) = largest_text(&seen.files) {
             let plan = format!("The largest text is {}; I read it.", file.path);
             let ran = self
@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
     }
 
     /// Requests two approvals: one call is denied and does not run, the other is approved and runs.
-    async fn ask_for_approvals(&mut self, seen: &InitialFindings) -> Result<(), CliError> {
+    async fn ask_for_approvals(&mut self, seen: &InitialFindings) -> Result<(), ClientError> {
         let victim = seen
             .files
             .last()
@@ -313,7 +313,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn request(&mut self, plan: &str, task: &Task) -> Result<(String, String), CliError> {
+    async fn request(&mut self, plan: &str, task: &Task) -> Result<(String, String), ClientError> {
         let id = self.next_call();
         let arguments = task.arguments();
         let bodies = vec![
@@ -324,7 +324,7 @@ impl<'a> Session<'a> {
         Ok((id, arguments))
     }
 
-    async fn conclude(&mut self, answer: &str, score: f64, why: &str) -> Result<(), CliError> {
+    async fn conclude(&mut self, answer: &str, score: f64, why: &str) -> Result<(), ClientError> {
         let bodies = vec![says(pb::Role::Assistant, answer)];
         let revision = self.author.append(AGENT, bodies).await?;
         self.step(revision, format!("it answers: {answer}"));
@@ -332,7 +332,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn fork(&mut self, at_revision: u64) -> Result<(), CliError> {
+    async fn fork(&mut self, at_revision: u64) -> Result<(), ClientError> {
         let store = self.author.store();
         let request = pb::ForkRequest {
             conversation_id: self.author.conversation.clone(),
@@ -352,7 +352,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn search_instead(&mut self, word: &str, fork: u64) -> Result<(), CliError> {
+    async fn search_instead(&mut self, word: &str, fork: u64) -> Result<(), ClientError> {
         let plan = format!("Rather than read one large file, I search for \"{word}\" in all.");
         let ran = self
             .run_together(&plan, vec![Task::SearchText(word.to_owned())])
@@ -374,7 +374,7 @@ impl<'a> Session<'a> {
 /// A call that ran: the task, its outcome, and its duration in milliseconds.
 type CallRun = (Task, Result<String, String>, u64);
 
-async fn run(task: Task, place: Workplace) -> Result<CallRun, CliError> {
+async fn run(task: Task, place: Workplace) -> Result<CallRun, ClientError> {
     let ran = tokio::task::spawn_blocking(move || {
         let started = Instant::now();
         let outcome = task.run(&place);
@@ -382,7 +382,7 @@ async fn run(task: Task, place: Workplace) -> Result<CallRun, CliError> {
         (task, outcome, took)
     });
     ran.await
-        .map_err(|error| CliError::Output(std::io::Error::other(error)))
+        .map_err(|error| ClientError::Output(std::io::Error::other(error)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::super::{
     append::bodies::{self, encode},
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     pb::{self, new_event::Body},
     read,
 };
@@ -28,7 +28,7 @@ impl<'a> Author<'a> {
     pub(crate) async fn begin(
         store: &'a Connection,
         created: &pb::ConversationCreated,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, ClientError> {
         let request = pb::AppendRequest {
             events: vec![event(AGENT, Body::ConversationCreated(encode(created)))],
             ..Default::default()
@@ -57,7 +57,7 @@ impl<'a> Author<'a> {
     }
 
     /// Appends a batch. Returns the revision of its last event.
-    pub(crate) async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, CliError> {
+    pub(crate) async fn append(&self, actor: &str, bodies: Vec<Body>) -> Result<u64, ClientError> {
         let request = pb::AppendRequest {
             conversation_id: self.conversation.clone(),
             branch: self.branch.clone(),
@@ -69,7 +69,7 @@ impl<'a> Author<'a> {
     }
 }
 
-const NO_EVENT: CliError = CliError::Answer {
+const NO_EVENT: ClientError = ClientError::Answer {
     call: "Append",
     part: "event",
 };

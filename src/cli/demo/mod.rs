@@ -19,7 +19,7 @@ use clap::Args;
 use super::{
     args::Common,
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     import,
     output::{Out, Tone},
     serve::{RunningServer, bind_or_any, listen_default, stop_signal},
@@ -65,7 +65,11 @@ pub(crate) struct DemoArgs {
 ///
 /// # Errors
 /// Errors of the store, the network or the output.
-pub(crate) async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+pub(crate) async fn run(
+    args: &DemoArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     let dir = common
         .data
         .clone()
@@ -90,7 +94,7 @@ pub(crate) async fn run(args: &DemoArgs, common: &Common, out: &mut Out) -> Resu
 }
 
 /// The demo's folder may be inside a repository, so it gets a `.gitignore`.
-fn keep_from_git(dir: &Path) -> Result<(), CliError> {
+fn keep_from_git(dir: &Path) -> Result<(), ClientError> {
     let path = dir.join(".gitignore");
     if path.exists() {
         return Ok(());
@@ -104,7 +108,7 @@ async fn tour(
     served: &RunningServer,
     dir: &Path,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let url = served.url();
     let store = Connection::to_server_as(&url, &common.namespace, &common.credentials()).await?;
     let paint = out.paint;
@@ -149,8 +153,8 @@ async fn scripted(
     dir: &Path,
     reach: &StoreLocation,
     out: &mut Out,
-) -> Result<(), CliError> {
-    let folder = env::current_dir().map_err(|cause| CliError::ReadFile {
+) -> Result<(), ClientError> {
+    let folder = env::current_dir().map_err(|cause| ClientError::ReadFile {
         path: PathBuf::from("."),
         cause,
     })?;
@@ -167,10 +171,10 @@ async fn own_sessions(
     store: &Connection,
     reach: &StoreLocation,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let sessions = claude_code::find_sessions();
     if sessions.is_empty() {
-        return Err(CliError::NotFound {
+        return Err(ClientError::NotFound {
             what: "this account has no Claude Code sessions".into(),
             hint: "expected below projects/ in $CLAUDE_CONFIG_DIR or ~/.claude; `treering demo` \
                    without --claude-code needs none"
@@ -183,7 +187,7 @@ async fn own_sessions(
     let report = import::files(Some(Format::ClaudeCode), sessions, false, store).await?;
     out.lines(report.summary())?;
     let Some((largest, _)) = report.counts().largest else {
-        return Err(CliError::NotFound {
+        return Err(ClientError::NotFound {
             what: "no session could be imported".into(),
             hint: "see the reasons above".into(),
         });

@@ -3,7 +3,7 @@
 use super::{
     super::{
         connect::Connection,
-        error::CliError,
+        error::ClientError,
         output::{Out, Tone},
         pb,
         text::{count, first_line, printable, short_id},
@@ -36,7 +36,7 @@ impl StoreLocation {
 }
 
 /// Prints what the agent did.
-pub(crate) fn story(story: &DemoRun, out: &mut Out) -> Result<(), CliError> {
+pub(crate) fn story(story: &DemoRun, out: &mut Out) -> Result<(), ClientError> {
     out.heading("What the agent did (its tools really ran here)")?;
     let paint = out.paint;
     let width = out.width.saturating_sub(10);
@@ -53,7 +53,7 @@ pub(crate) async fn search(
     conversation: &str,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let paint = out.paint;
     let head = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     let request = pb::SearchRequest {
@@ -93,7 +93,7 @@ pub(crate) async fn diff(
     story: &DemoRun,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let request = pb::DiffRequest {
         conversation_id: story.conversation.clone(),
         left_branch: "main".into(),
@@ -117,7 +117,7 @@ pub(crate) async fn requests(
     story: &DemoRun,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     out.heading(format!(
         "The next request of {OTHER_WAY}, for two providers"
     ))?;
@@ -151,7 +151,7 @@ pub(crate) fn next_commands(
     story: &DemoRun,
     reach: &StoreLocation,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let id = short_id("", &story.conversation);
     out.heading("Try next")?;
     for rest in [
@@ -175,7 +175,7 @@ pub(crate) fn next_for_imported(
     conversation: &str,
     reach: &StoreLocation,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let conversation = short_id("", conversation);
     out.heading("Try next")?;
     for rest in [

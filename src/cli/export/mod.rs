@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     output::{Out, Steps},
     pb, read,
     safe::tell,
@@ -84,7 +84,7 @@ fn history(place: &FoundBranch) -> pb::ReadRequest {
 }
 
 impl ExportArgs {
-    async fn find(&self, store: &Connection) -> Result<Vec<FoundBranch>, CliError> {
+    async fn find(&self, store: &Connection) -> Result<Vec<FoundBranch>, ClientError> {
         let mut found = Vec::new();
         for conversation in &self.conversations {
             let named = BranchArgs {
@@ -100,13 +100,13 @@ impl ExportArgs {
 /// Writes the conversations.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Outcome`] at the end if a conversation was not
+/// Errors of the store or the output; [`ClientError::Outcome`] at the end if a conversation was not
 /// completely written.
 pub(crate) async fn run(
     args: ExportArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let places = args.find(store).await?;
     if args.format != ExportFormat::OpenaiChat {
         return branches(&args, places, store, out).await;
@@ -141,15 +141,15 @@ async fn branches(
     places: Vec<FoundBranch>,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     if places.is_empty() {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "this format needs a conversation, and none is named".into(),
             hint: "name one, for example @last; --format openai-chat exports all of them".into(),
         });
     }
     if args.resume && args.format != ExportFormat::ClaudeCode {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "--resume works only with sessions of Claude Code".into(),
             hint: "use --format claude-code, or omit --resume".into(),
         });
@@ -184,7 +184,7 @@ async fn page(
     chosen: ExportSelection,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     out.lines(page.head(&chosen.summary, &chosen.branch))?;
     let mut events = read::start(store, chosen.events).await?;
     while let Some(batch) = events.message().await? {
@@ -201,7 +201,7 @@ async fn session(
     resume: bool,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let ExportSelection {
         summary,
         branch,
@@ -210,7 +210,7 @@ async fn session(
     let mut events = Vec::new();
     read_into(store, history, &mut events).await?;
     let cwd = env::current_dir()
-        .map_err(|cause| CliError::ReadFile {
+        .map_err(|cause| ClientError::ReadFile {
             path: PathBuf::from("."),
             cause,
         })?
@@ -228,13 +228,13 @@ async fn session(
         title: &title,
     };
     let lines = claude_code::resumed_lines(&events, &resumed);
-    let lines = lines.map_err(|fault| CliError::Outcome {
+    let lines = lines.map_err(|fault| ClientError::Outcome {
         what: format!("the branch cannot be exported as a session: {fault}"),
         hint: "`treering verify` shows what is damaged".into(),
         exit: Exit::Failed,
     })?;
     if lines.is_empty() {
-        return Err(CliError::NotFound {
+        return Err(ClientError::NotFound {
             what: format!("no messages on the branch {branch}"),
             hint: "`treering log` shows its events".into(),
         });
@@ -245,7 +245,7 @@ async fn session(
         }
         return Ok(());
     }
-    let folder = claude_code::config_folder().ok_or_else(|| CliError::NotFound {
+    let folder = claude_code::config_folder().ok_or_else(|| ClientError::NotFound {
         what: "this account has no home folder for Claude Code".into(),
         hint: "set CLAUDE_CONFIG_DIR, or omit --resume and write to a file".into(),
     })?;
@@ -253,7 +253,7 @@ async fn session(
     let path = folder.join(format!("{session}.jsonl"));
     let written =
         fs::create_dir_all(&folder).and_then(|()| fs::write(&path, lines.join("\n") + "\n"));
-    written.map_err(|cause| CliError::Outcome {
+    written.map_err(|cause| ClientError::Outcome {
         what: format!("cannot write {}: {cause}", path.display()),
         hint: "set CLAUDE_CONFIG_DIR to a writable folder".into(),
         exit: Exit::Failed,
@@ -286,12 +286,12 @@ async fn read_into(
     store: &Connection,
     request: pb::ReadRequest,
     events: &mut Vec<StoredEvent>,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let mut answers = read::start(store, request).await?;
     while let Some(batch) = answers.message().await? {
         for event in batch.events {
             let event = envelope::event_from_pb(event, Namespace::default());
-            events.push(event.map_err(|_| CliError::Answer {
+            events.push(event.map_err(|_| ClientError::Answer {
                 call: "Read",
                 part: "event",
             })?);
@@ -326,7 +326,7 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    async fn everything(&mut self) -> Result<(), CliError> {
+    async fn everything(&mut self) -> Result<(), ClientError> {
         let mut page_token = String::new();
         loop {
             let request = pb::ListConversationsRequest {
@@ -347,11 +347,11 @@ impl Export<'_> {
         }
     }
 
-    async fn one(&mut self, id: &str, request: pb::ReadRequest) -> Result<(), CliError> {
+    async fn one(&mut self, id: &str, request: pb::ReadRequest) -> Result<(), ClientError> {
         let mut events = Vec::new();
         let damage = match read_into(self.store, request, &mut events).await {
             Ok(()) => None,
-            Err(CliError::Status(status)) if status.code() == Code::DataLoss => {
+            Err(ClientError::Status(status)) if status.code() == Code::DataLoss => {
                 Some(status.message().to_owned())
             }
             Err(error) => return Err(error),
@@ -381,7 +381,7 @@ impl Export<'_> {
         self.bar.suspend(|| tell!("{what}"));
     }
 
-    fn end(self) -> Result<(), CliError> {
+    fn end(self) -> Result<(), ClientError> {
         drop(self.bar);
         let (damaged, failed) = (self.damaged, self.failed);
         if damaged + failed == 0 {
@@ -392,7 +392,7 @@ impl Export<'_> {
         } else {
             Exit::Failed
         };
-        Err(CliError::Outcome {
+        Err(ClientError::Outcome {
             what: format!(
                 "{} conversations could not be exported completely",
                 damaged + failed

@@ -9,7 +9,7 @@ use std::{
 use directories::BaseDirs;
 use serde::Deserialize;
 
-use super::super::error::{CliError, Exit};
+use super::super::error::{ClientError, Exit};
 
 /// Most bytes that a hook gets.
 const GIVEN_BYTES_MAX: u64 = 16 << 20;
@@ -23,7 +23,7 @@ struct HookInput {
 ///
 /// # Errors
 /// If the input names no transcript.
-pub(crate) fn files(given: impl Read) -> Result<Vec<PathBuf>, CliError> {
+pub(crate) fn files(given: impl Read) -> Result<Vec<PathBuf>, ClientError> {
     let mut text = Vec::new();
     given
         .take(GIVEN_BYTES_MAX)
@@ -56,16 +56,16 @@ fn from_home(path: PathBuf) -> PathBuf {
     }
 }
 
-fn wrong(transcript: &Path, why: &str) -> CliError {
-    CliError::Outcome {
+fn wrong(transcript: &Path, why: &str) -> ClientError {
+    ClientError::Outcome {
         what: format!("the transcript {} {why}", transcript.display()),
         hint: "nothing was imported: check the `transcript_path` that the hook gets".into(),
         exit: Exit::Failed,
     }
 }
 
-fn none(error: &impl std::fmt::Display) -> CliError {
-    CliError::Outcome {
+fn none(error: &impl std::fmt::Display) -> ClientError {
+    ClientError::Outcome {
         what: format!("the hook's standard input names no transcript: {error}"),
         hint: "--hook is for hooks of Claude Code, which pass JSON with `transcript_path`; \
                otherwise name files"
@@ -76,11 +76,11 @@ fn none(error: &impl std::fmt::Display) -> CliError {
 
 /// Changes the exit code for a hook: with 2, Claude Code would not stop and would get the error as
 /// an instruction.
-pub(crate) fn mild(error: CliError) -> CliError {
+pub(crate) fn mild(error: ClientError) -> ClientError {
     if error.exit() != Exit::Usage.into() {
         return error;
     }
-    CliError::Outcome {
+    ClientError::Outcome {
         what: error.to_string(),
         hint: error.hint().unwrap_or_default(),
         exit: Exit::Failed,
@@ -88,7 +88,7 @@ pub(crate) fn mild(error: CliError) -> CliError {
 }
 
 /// The files that standard input names.
-pub(crate) fn files_of_stdin() -> Result<Vec<PathBuf>, CliError> {
+pub(crate) fn files_of_stdin() -> Result<Vec<PathBuf>, ClientError> {
     files(io::stdin().lock())
 }
 
@@ -128,7 +128,7 @@ mod tests {
             let error = mild(files(wrong.as_bytes()).unwrap_err());
             assert!(error.exit() == Exit::Failed.into(), "{wrong}");
         }
-        let usage = CliError::Usage {
+        let usage = ClientError::Usage {
             what: "x".into(),
             hint: "y".into(),
         };

@@ -27,7 +27,7 @@ use tokio::signal;
 
 use super::{
     connect::Connection,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     output::{BarUnit, Out, progress},
     safe::tell,
     search::wait_for_index,
@@ -100,11 +100,11 @@ impl ImportArgs {
     /// The given paths, or those of the tools.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] if there are none.
-    fn paths(&self) -> Result<Vec<PathBuf>, CliError> {
+    /// [`ClientError::Outcome`] if there are none.
+    fn paths(&self) -> Result<Vec<PathBuf>, ClientError> {
         let is_piped = self.files.iter().any(|file| file.as_os_str() == "-");
         if self.watch && is_piped {
-            return Err(CliError::Outcome {
+            return Err(ClientError::Outcome {
                 what: "standard input cannot be watched".into(),
                 hint: "name files or folders; without --watch, standard input is read to its end"
                     .into(),
@@ -135,7 +135,7 @@ impl ImportArgs {
             true => "name files or folders: treering import PATH".to_owned(),
             false => format!("name a PATH; searched: {}", looked.join(", ")),
         };
-        Err(CliError::Outcome {
+        Err(ClientError::Outcome {
             what: "no PATH is given, and this computer has no such sessions".into(),
             hint,
             exit: Exit::Usage,
@@ -151,7 +151,7 @@ impl ImportArgs {
     ///
     /// # Errors
     /// If the hook's input names no transcript.
-    pub(crate) fn take_hook(&mut self) -> Result<bool, CliError> {
+    pub(crate) fn take_hook(&mut self) -> Result<bool, ClientError> {
         self.files = hook::files_of_stdin()?;
         Ok(!self.files.is_empty())
     }
@@ -160,13 +160,13 @@ impl ImportArgs {
 /// Imports the files and prints a summary.
 ///
 /// # Errors
-/// [`CliError::Outcome`] if something could not be imported (with `--strict`, also if it was
+/// [`ClientError::Outcome`] if something could not be imported (with `--strict`, also if it was
 /// inconsistent); errors of the store or the output.
 pub(crate) async fn run(
     args: ImportArgs,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let (strict, is_hook) = (args.strict, args.hook);
     let paths = args.paths()?;
     if args.watch {
@@ -202,7 +202,7 @@ pub(crate) async fn run(
         }
     });
     if is_interrupted {
-        return Err(CliError::Outcome {
+        return Err(ClientError::Outcome {
             what: "interrupted; what was appended stays in the store".into(),
             hint: "run the same import again: it continues where this one stopped".into(),
             exit: Exit::Interrupted,
@@ -228,7 +228,7 @@ pub(crate) async fn is_empty_import(
     args: &ImportArgs,
     namespace: &str,
     out: &mut Out,
-) -> Result<bool, CliError> {
+) -> Result<bool, ClientError> {
     // A pipe can be read only once.
     let is_pipe = |file: &PathBuf| {
         let meta = file.metadata();
@@ -280,7 +280,7 @@ pub(crate) async fn files(
     files: Vec<PathBuf>,
     strict: bool,
     store: &Connection,
-) -> Result<Report, CliError> {
+) -> Result<Report, ClientError> {
     files_until(format, files, strict, store, future::pending::<()>()).await
 }
 
@@ -291,7 +291,7 @@ async fn files_until<T>(
     strict: bool,
     store: &Connection,
     stop: impl Future<Output = T>,
-) -> Result<Report, CliError> {
+) -> Result<Report, ClientError> {
     let files = find::candidates(&paths);
     let bar = progress("import", bytes_of(&files), BarUnit::Bytes);
     let report = Report::new(bar, strict);
@@ -308,7 +308,7 @@ async fn found_until<T>(
     mut report: Report,
     store: &Connection,
     stop: impl Future<Output = T>,
-) -> Result<Report, CliError> {
+) -> Result<Report, ClientError> {
     let started = Instant::now();
     let (bar, strict) = (report.bar().clone(), report.is_strict());
     // With `--strict`, all content is read, because only then is it checked.
@@ -341,8 +341,8 @@ impl Report {
     /// Checks the outcome of the import.
     ///
     /// # Errors
-    /// [`CliError::Outcome`] if something was not imported or, with `--strict`, was inconsistent.
-    fn judge(&self, strict: bool) -> Result<(), CliError> {
+    /// [`ClientError::Outcome`] if something was not imported or, with `--strict`, was inconsistent.
+    fn judge(&self, strict: bool) -> Result<(), ClientError> {
         let counts = self.counts();
         let what = if counts.failed > 0 {
             format!(
@@ -362,7 +362,7 @@ impl Report {
         } else {
             return Ok(());
         };
-        Err(CliError::Outcome {
+        Err(ClientError::Outcome {
             what,
             hint: "they are listed above by file and line; the others are imported, and importing \
                    again adds only what is missing"

@@ -23,7 +23,7 @@ use tonic::{Code, Status, Streaming};
 use super::{
     super::{
         connect::Connection,
-        error::{CliError, is_over_quota},
+        error::{ClientError, is_over_quota},
         read,
     },
     feed::{Feed, KeyLookup, ParsedConversation, SourceLine, batches},
@@ -84,7 +84,7 @@ enum Refusal {
     /// The stored conversation has changed since it was read.
     Moved,
     /// The store is unavailable or full: the import ends.
-    All(CliError),
+    All(ClientError),
 }
 
 impl From<Status> for Refusal {
@@ -114,7 +114,7 @@ impl<'a> Upload<'a> {
     ///
     /// # Errors
     /// If the store becomes unavailable.
-    pub(crate) async fn run(&self, feed: Feed) -> Result<(), CliError> {
+    pub(crate) async fn run(&self, feed: Feed) -> Result<(), ClientError> {
         let (requests, outgoing) = mpsc::channel(IN_FLIGHT);
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
@@ -138,7 +138,7 @@ impl<'a> Upload<'a> {
         requests: mpsc::Sender<pb::AppendRequest>,
         sent: mpsc::Sender<SentConversation>,
         unsure: mpsc::Sender<Box<ParsedConversation>>,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), ClientError> {
         let room = Arc::new(Semaphore::new(IN_FLIGHT_KIB));
         while let Some(found) = feed.next().await {
             let Some(mut ready) = self.report.found(found) else {
@@ -177,9 +177,9 @@ impl<'a> Upload<'a> {
         mut answers: Streaming<pb::AppendStreamResponse>,
         mut awaited: mpsc::Receiver<SentConversation>,
         unsure: mpsc::Sender<Box<ParsedConversation>>,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), ClientError> {
         while let Some(sent) = awaited.recv().await {
-            let answer = answers.message().await?.ok_or(CliError::Answer {
+            let answer = answers.message().await?.ok_or(ClientError::Answer {
                 call: "AppendStream",
                 part: "last answers",
             })?;
@@ -205,7 +205,7 @@ impl<'a> Upload<'a> {
     async fn compare_all(
         &self,
         to_compare: mpsc::Receiver<Box<ParsedConversation>>,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), ClientError> {
         let mut done = ReceiverStream::new(to_compare)
             .map(|ready| self.compare_family(*ready))
             .buffer_unordered(COMPARED);
@@ -216,7 +216,7 @@ impl<'a> Upload<'a> {
     }
 
     /// Compares a conversation, and then its sub-contexts, which need it in the store.
-    async fn compare_family(&self, ready: ParsedConversation) -> Result<(), CliError> {
+    async fn compare_family(&self, ready: ParsedConversation) -> Result<(), ClientError> {
         let _turn = self.turn_of(ready.imported.conversation).await;
         let has_children = !ready.children.is_empty();
         let key = (!has_children).then_some(ready.key.as_str());
@@ -261,7 +261,7 @@ impl<'a> Upload<'a> {
         origin: &SourceLine,
         imported: &ImportedConversation,
         outcome: Result<UploadResult, Refusal>,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), ClientError> {
         match outcome {
             Ok(done) => {
                 let events = done.plan.events.len() as u64;

@@ -22,7 +22,7 @@ use super::{
     found_until,
 };
 use crate::output::Out;
-use treering_client::{connect::Connection, error::CliError};
+use treering_client::{connect::Connection, error::ClientError};
 use treering_present::{
     safe::tell,
     text::{count, things},
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     paths: &[PathBuf],
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let mut seen = WatchState::default();
     let mut total = WatchTotals::default();
     let mut stop = pin!(ended());
@@ -116,7 +116,7 @@ pub(crate) async fn run(
 }
 
 /// Prints what a pass brought, if anything.
-fn tell(report: &Report, out: &mut Out) -> Result<(), CliError> {
+fn tell(report: &Report, out: &mut Out) -> Result<(), ClientError> {
     if let Some(news) = report.news() {
         let line = if out.json { report.json() } else { news };
         out.line(line)?;

@@ -17,7 +17,7 @@ use directories::BaseDirs;
 
 use super::{
     args::Common,
-    error::{CliError, Exit},
+    error::{ClientError, Exit},
     output::{Out, Tone},
     text::printable,
 };
@@ -93,8 +93,8 @@ const KEPT_SUFFIX: &str = ".before-treering";
 /// Shows or writes the configuration.
 ///
 /// # Errors
-/// [`CliError::ReadFile`]; [`CliError::Usage`] for a file that cannot be parsed.
-pub(crate) fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), CliError> {
+/// [`ClientError::ReadFile`]; [`ClientError::Usage`] for a file that cannot be parsed.
+pub(crate) fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
     let arguments = arguments(args, common)?;
     let mut place = AgentSetup {
         folder: folder(args)?,
@@ -173,7 +173,7 @@ impl AgentSetup {
     }
 }
 
-fn folder(args: &InitArgs) -> Result<PathBuf, CliError> {
+fn folder(args: &InitArgs) -> Result<PathBuf, ClientError> {
     let folder = match (&args.folder, args.agent) {
         (Some(folder), _) => folder.clone(),
         (None, Agent::Codex) => home()?,
@@ -182,16 +182,16 @@ fn folder(args: &InitArgs) -> Result<PathBuf, CliError> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    Err(CliError::Usage {
+    Err(ClientError::Usage {
         what: format!("{} is not a folder", folder.display()),
         hint: "give the project's folder with --folder".into(),
     })
 }
 
-fn home() -> Result<PathBuf, CliError> {
+fn home() -> Result<PathBuf, ClientError> {
     let dirs = BaseDirs::new();
     dirs.map(|dirs| dirs.home_dir().to_owned())
-        .ok_or_else(|| CliError::Usage {
+        .ok_or_else(|| ClientError::Usage {
             what: "this account has no home folder".into(),
             hint: "give the folder with --folder".into(),
         })
@@ -209,12 +209,12 @@ fn program() -> String {
 }
 
 /// Arguments of the program: the store that was given, and nothing else.
-fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, CliError> {
+fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, ClientError> {
     let mut arguments = vec!["mcp".to_owned()];
     let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     if let Some(data) = &common.data {
         // The agent may start it in another folder.
-        let data = std::path::absolute(data).map_err(|cause| CliError::ReadFile {
+        let data = std::path::absolute(data).map_err(|cause| ClientError::ReadFile {
             path: data.clone(),
             cause,
         })?;
@@ -242,14 +242,14 @@ struct Edit {
 }
 
 impl Edit {
-    fn prepare(path: PathBuf, change: &Change) -> Result<Self, CliError> {
+    fn prepare(path: PathBuf, change: &Change) -> Result<Self, ClientError> {
         let before = match fs::read_to_string(&path) {
             Ok(text) => Some(text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(cause) => return Err(CliError::ReadFile { path, cause }),
+            Err(cause) => return Err(ClientError::ReadFile { path, cause }),
         };
         if before.is_none() && path.is_symlink() {
-            return Err(CliError::Usage {
+            return Err(ClientError::Usage {
                 what: format!("{} is a link to a missing file", path.display()),
                 hint: "create that file, or remove the link".into(),
             });
@@ -261,7 +261,7 @@ impl Edit {
             None => ("", text),
         };
         let after = change.applied(text).map(|after| format!("{mark}{after}"));
-        let after = after.map_err(|why| CliError::Usage {
+        let after = after.map_err(|why| ClientError::Usage {
             what: format!("{} is unchanged: {why}", path.display()),
             hint:
                 "fix it and retry; with --folder NEW and without --write you see what belongs in a \
@@ -294,10 +294,10 @@ impl Edit {
     }
 
     /// Replaces the file atomically.
-    fn write(&self) -> Result<(), CliError> {
+    fn write(&self) -> Result<(), ClientError> {
         // The file may be a link, for example into a dotfiles folder: change its target.
         let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let failed = |cause: io::Error| CliError::Outcome {
+        let failed = |cause: io::Error| ClientError::Outcome {
             what: format!("{} was not written: {cause}", path.display()),
             hint: "check owner and mode of the file and its folder".into(),
             exit: Exit::Failed,
@@ -334,7 +334,7 @@ impl Edit {
 mod tests {
     use super::*;
 
-    fn edit(path: &Path) -> Result<Edit, CliError> {
+    fn edit(path: &Path) -> Result<Edit, ClientError> {
         let place = AgentSetup {
             folder: path.parent().unwrap().to_owned(),
             program: "treering".into(),

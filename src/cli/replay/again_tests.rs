@@ -7,7 +7,7 @@ use prost::Message;
 use serde_json::Value;
 
 use super::super::{
-    Cli, CliError, Connection,
+    Cli, ClientError, Connection,
     output::Out,
     pb::{self, new_event::Body},
     read, run,
@@ -140,7 +140,7 @@ async fn call(store: &Connection, id: &str, branch: &str, ask: Body) -> pb::Tool
     panic!("the call was not answered");
 }
 
-async fn treering(line: Vec<String>) -> (String, Result<(), CliError>) {
+async fn treering(line: Vec<String>) -> (String, Result<(), ClientError>) {
     let cli = Cli::try_parse_from(line).unwrap();
     let (mut out, captured) = Out::captured(cli.common.json);
     let done = run(cli, &mut out).await;
@@ -288,7 +288,7 @@ async fn replay_answers_calls_open_at_the_fork() {
     let state = read::state(&store, &fork, "", 0).await.unwrap();
     assert_eq!(state.branch.unwrap().open_calls.len(), 2);
     let none = treering(line(&url, &id, "--until-idle 1")).await.1;
-    assert!(matches!(none, Err(CliError::Usage { .. })), "{none:?}");
+    assert!(matches!(none, Err(ClientError::Usage { .. })), "{none:?}");
     store.close().await.unwrap();
     served.stop().await.unwrap();
 }

@@ -15,7 +15,7 @@ use super::{
         branch_args::FoundBranch,
         connect::Connection,
         diff,
-        error::CliError,
+        error::ClientError,
         json::{Array, Object},
         output::{Out, Tone},
         pb, read,
@@ -110,22 +110,22 @@ struct Tally {
 /// As [`run`], with the store of a folder served for the agent.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] if the store is on a server.
+/// Errors of the store or the output; [`ClientError::Usage`] if the store is on a server.
 pub(crate) async fn listen(
     args: &ReplayArgs,
     addr: SocketAddr,
     common: &Common,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let Target::Data(dir) = common.target()? else {
-        return Err(CliError::Usage {
+        return Err(ClientError::Usage {
             what: "--listen serves a data folder, but a server was named".into(),
             hint: "omit --listen: the agent can use the same server".into(),
         });
     };
     let listener = TcpListener::bind(addr)
         .await
-        .map_err(|cause| CliError::Listen { addr, cause })?;
+        .map_err(|cause| ClientError::Listen { addr, cause })?;
     // A store that does not exist has nothing to replay.
     let options = OpenOptions {
         mode: OpenMode::Append,
@@ -158,13 +158,13 @@ pub(crate) async fn listen(
 /// Answers calls until the end, then compares.
 ///
 /// # Errors
-/// Errors of the store or the output; [`CliError::Usage`] if the branch has no parent.
+/// Errors of the store or the output; [`ClientError::Usage`] if the branch has no parent.
 pub(crate) async fn run(
     args: &ReplayArgs,
     place: FoundBranch,
     store: &Connection,
     out: &mut Out,
-) -> Result<(), CliError> {
+) -> Result<(), ClientError> {
     let (played, source) = places(&args.again, place, store).await?;
     if out.json {
         let mut object = Object::new();
@@ -204,7 +204,7 @@ async fn places(
     again: &ServeToolsArgs,
     place: FoundBranch,
     store: &Connection,
-) -> Result<(FoundBranch, FoundBranch), CliError> {
+) -> Result<(FoundBranch, FoundBranch), ClientError> {
     let id = |state: &pb::ConversationState| {
         let summary = state.summary.as_ref();
         summary.map_or_else(String::new, |summary| summary.conversation_id.clone())
@@ -265,7 +265,7 @@ async fn places(
     let source = source.map(|branch| of(conversation, branch.name.clone()));
     match source {
         Some(source) if source != played => Ok((played, source)),
-        _ => Err(CliError::Usage {
+        _ => Err(ClientError::Usage {
             what: format!(
                 "{} has no other branch with recorded results",
                 played.branch
@@ -288,7 +288,7 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     /// Follows the branch and answers its calls, until it is idle or the process is asked to stop.
-    async fn follow(&mut self, player: &mut Player, out: &mut Out) -> Result<(), CliError> {
+    async fn follow(&mut self, player: &mut Player, out: &mut Out) -> Result<(), ClientError> {
         use pb::subscribe_response::Item;
         let request = pb::SubscribeRequest {
             source: Some(pb::subscribe_request::Source::Branch(pb::BranchSource {
@@ -317,7 +317,7 @@ impl Replay<'_> {
             match item {
                 Some(Item::Event(event)) => {
                     quiet_since = tokio::time::Instant::now();
-                    let question = player.take(&event).map_err(|_| CliError::Answer {
+                    let question = player.take(&event).map_err(|_| ClientError::Answer {
                         call: "Events.Subscribe",
                         part: "event's body",
                     })?;
@@ -339,7 +339,7 @@ impl Replay<'_> {
         }
     }
 
-    async fn answer(&mut self, question: &Question, out: &mut Out) -> Result<(), CliError> {
+    async fn answer(&mut self, question: &Question, out: &mut Out) -> Result<(), ClientError> {
         if question.pending && self.args.approve.is_none() {
             return self.say(question, Tone::Wait, "waits for approval", out);
         }
@@ -385,7 +385,7 @@ impl Replay<'_> {
     }
 
     /// Handles a call without a recorded result, which may have been denied.
-    async fn miss(&mut self, question: &Question, out: &mut Out) -> Result<(), CliError> {
+    async fn miss(&mut self, question: &Question, out: &mut Out) -> Result<(), ClientError> {
         if question.pending
             && let Some(call) = self.denied(question).await?
         {
@@ -411,7 +411,7 @@ impl Replay<'_> {
     }
 
     /// The same call on the recorded branch, if it was denied.
-    async fn denied(&self, question: &Question) -> Result<Option<pb::ToolCall>, CliError> {
+    async fn denied(&self, question: &Question) -> Result<Option<pb::ToolCall>, ClientError> {
         let request = pb::ToolHistoryRequest {
             conversation_id: self.source.conversation.clone(),
             branch: self.source.branch.clone(),
@@ -437,7 +437,7 @@ impl Replay<'_> {
         question: &Question,
         decision: pb::Decision,
         recorded: &pb::ToolCall,
-    ) -> Result<bool, CliError> {
+    ) -> Result<bool, ClientError> {
         let hash = blake3::hash(&question.arguments);
         let body = pb::ApprovalDecided {
             call_id: question.call_id.clone(),
@@ -450,18 +450,20 @@ impl Replay<'_> {
         self.append(body).await
     }
 
-    async fn append_result(&self, result: &pb::ToolResultRecorded) -> Result<bool, CliError> {
+    async fn append_result(&self, result: &pb::ToolResultRecorded) -> Result<bool, ClientError> {
         let body = pb::new_event::Body::ToolResultRecorded(encode(result));
         self.append(body).await
     }
 
     /// Appends to the branch. Returns false if the call is not open any more.
-    async fn append(&self, body: pb::new_event::Body) -> Result<bool, CliError> {
+    async fn append(&self, body: pb::new_event::Body) -> Result<bool, ClientError> {
         let by = Some(ACTOR.to_owned());
         match append::one(self.store, &self.played, by, body, None).await {
             Ok(_) => Ok(true),
             // Another answer came first.
-            Err(CliError::Status(status)) if status.code() == Code::FailedPrecondition => Ok(false),
+            Err(ClientError::Status(status)) if status.code() == Code::FailedPrecondition => {
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }
@@ -472,7 +474,7 @@ impl Replay<'_> {
         tone: Tone,
         what: &str,
         out: &mut Out,
-    ) -> Result<(), CliError> {
+    ) -> Result<(), ClientError> {
         if out.json {
             let mut object = Object::new();
             object
@@ -497,7 +499,7 @@ impl Replay<'_> {
     }
 
     /// Prints what both branches did after the fork, and the counts.
-    async fn conclude(&self, full: bool, out: &mut Out) -> Result<(), CliError> {
+    async fn conclude(&self, full: bool, out: &mut Out) -> Result<(), ClientError> {
         let diff = self.difference().await?;
         if !out.json {
             out.line("")?;
@@ -531,7 +533,7 @@ impl Replay<'_> {
         Ok(out.line(format!("Tool calls: {said}"))?)
     }
 
-    async fn difference(&self) -> Result<pb::DiffResponse, CliError> {
+    async fn difference(&self) -> Result<pb::DiffResponse, ClientError> {
         if self.source.conversation == self.played.conversation {
             let request = pb::DiffRequest {
                 conversation_id: self.played.conversation.clone(),

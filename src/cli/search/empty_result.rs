@@ -3,7 +3,7 @@
 
 use super::super::{
     connect::Connection,
-    error::CliError,
+    error::ClientError,
     json, ls, pb,
     text::{printable, things},
     time_arg,
@@ -13,7 +13,7 @@ use super::super::{
 pub(super) async fn nothing_found(
     request: &pb::SearchRequest,
     store: &Connection,
-) -> Result<Vec<String>, CliError> {
+) -> Result<Vec<String>, ClientError> {
     let mut why = unknown_names(request, store).await?;
     why.extend(of_paths(request, store).await?);
     if request
@@ -31,7 +31,7 @@ pub(super) async fn nothing_found(
 async fn unknown_names(
     request: &pb::SearchRequest,
     store: &Connection,
-) -> Result<Vec<String>, CliError> {
+) -> Result<Vec<String>, ClientError> {
     if request.sources.is_empty() && request.labels.is_empty() {
         return Ok(Vec::new());
     }
@@ -71,7 +71,7 @@ async fn unknown_names(
 async fn of_paths(
     request: &pb::SearchRequest,
     store: &Connection,
-) -> Result<Option<String>, CliError> {
+) -> Result<Option<String>, ClientError> {
     let plain = request.paths.iter().find(|path| !path.contains(['*', '?']));
     let Some(plain) = plain else { return Ok(None) };
     let with_path = pb::SearchRequest {
@@ -97,7 +97,7 @@ type Filter = (String, pb::SearchRequest);
 async fn blocking_filters(
     request: &pb::SearchRequest,
     store: &Connection,
-) -> Result<Vec<String>, CliError> {
+) -> Result<Vec<String>, ClientError> {
     let filters = filters(request);
     // A regular expression is matched against all texts each time.
     if filters.is_empty() || request.regex {
@@ -136,7 +136,10 @@ async fn blocking_filters(
     ])
 }
 
-async fn hits(request: &pb::SearchRequest, store: &Connection) -> Result<Option<String>, CliError> {
+async fn hits(
+    request: &pb::SearchRequest,
+    store: &Connection,
+) -> Result<Option<String>, ClientError> {
     let request = pb::SearchRequest {
         limit: 1,
         offset: 0,

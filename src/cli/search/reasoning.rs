@@ -1,6 +1,6 @@
 //! Separates reasoning from the answer if both are in one text.
 
-use super::super::{connect::Connection, error::CliError, names, pb, read};
+use super::super::{connect::Connection, error::ClientError, names, pb, read};
 use treering_domain::{EventBody, Namespace};
 use treering_engine::{is_reasoning_at, searchable_text};
 use treering_proto::{body, envelope};
@@ -47,7 +47,7 @@ fn of_body(body: &EventBody) -> Vec<Voice> {
 pub(super) async fn of_hit(
     hit: &pb::SearchHit,
     store: &Connection,
-) -> Result<Vec<Voice>, CliError> {
+) -> Result<Vec<Voice>, ClientError> {
     if hit.role != i32::from(pb::Role::Assistant) {
         return Ok(Vec::new());
     }

@@ -1,7 +1,7 @@
 //! Errors for mistyped places: `NAME#x`, `NAME:19`, `NAME@19`.
 
 use super::{
-    super::{error::CliError, text::printable},
+    super::{error::ClientError, text::printable},
     FoundConversation,
 };
 
@@ -19,7 +19,7 @@ pub(super) fn halves(text: &str) -> Option<(&str, &str)> {
 
 /// Returns the error for a place whose conversation exists and whose revision is not valid.
 #[must_use]
-pub(super) fn no_such_revision(text: &str, rest: &str, found: &FoundConversation) -> CliError {
+pub(super) fn no_such_revision(text: &str, rest: &str, found: &FoundConversation) -> ClientError {
     let called = found.called();
     let hint = match rest.parse::<u64>() {
         Ok(revision) if revision > 0 => format!("did you mean {called}#{revision}"),
@@ -27,7 +27,7 @@ pub(super) fn no_such_revision(text: &str, rest: &str, found: &FoundConversation
             "revisions are numbers from 1, as in {called}#1; `treering log {called}` shows them"
         ),
     };
-    CliError::Usage {
+    ClientError::Usage {
         what: format!(
             "{} is not an event of {called}: `{}` is not a revision",
             printable(text),
@@ -39,9 +39,9 @@ pub(super) fn no_such_revision(text: &str, rest: &str, found: &FoundConversation
 
 /// Returns the error for `NAME#0`.
 #[must_use]
-pub(super) fn no_zeroth(found: &FoundConversation) -> CliError {
+pub(super) fn no_zeroth(found: &FoundConversation) -> ClientError {
     let called = found.called();
-    CliError::Usage {
+    ClientError::Usage {
         what: format!("no event #0 in {called}"),
         hint: format!("its first event is {called}#1"),
     }
