@@ -3,11 +3,16 @@
 mod calls;
 mod fold;
 mod maker;
+#[cfg(test)]
+mod sample_steps;
 #[cfg(any(test, feature = "testkit"))]
 #[allow(missing_docs, clippy::missing_panics_doc, clippy::must_use_candidate)]
 pub mod samples;
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+use samples::SampleStep;
 
 use std::{
     collections::{BTreeMap, HashMap},

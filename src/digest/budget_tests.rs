@@ -1,6 +1,7 @@
 //! Tests of what a budget keeps, cuts and drops with these heuristics.
 
 use proptest::prelude::*;
+use sample_steps::sample_steps;
 
 use super::{Digested, note_tests::note_in as note_of, user_text};
 use treering_context::{
@@ -13,13 +14,16 @@ use treering_context::{
     tokens::{Counter, Tally},
     window::{
         WindowInput,
-        samples::{Story, compacted, json, nexts, told},
+        samples::{SampleStep, Story, compacted, json, told},
     },
 };
 use treering_domain::{
     ContentPart, ContextSet, EventBody, Media, MediaSource, MessageAppended, PromptSet,
     RawEncoding, RawMessage, Reasoning, Role, ToolResultRecorded,
 };
+
+#[path = "../context/window/sample_steps.rs"]
+mod sample_steps;
 
 pub(super) fn tally() -> Tally {
     Tally::new(Counter::for_model(""), None)
@@ -968,7 +972,7 @@ proptest! {
     // is split, the numbers add up, and each provider accepts it.
     #[test]
     fn any_history_fits_the_budget_or_is_reported(
-        nexts in nexts(true),
+        steps in sample_steps(true),
         budget in prop_oneof![Just(0_u64), 1..3_000_u64],
         drop_order in orders(),
         results in prop_oneof![
@@ -978,7 +982,7 @@ proptest! {
         ],
         factor in prop_oneof![Just(1.0), 0.5..2.5_f64],
     ) {
-        let window = told(&nexts).input().digested();
+        let window = told(&steps).input().digested();
         let policy = ContextPolicy {
             drop_order,
             tool_results: results,

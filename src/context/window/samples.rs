@@ -1,9 +1,8 @@
-//! Histories for tests: valid ones, by hand or random.
+//! Valid histories for tests.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use proptest::{collection::vec, prelude::*};
 
 use super::{WindowEvent, WindowInput};
 use crate::{
@@ -228,38 +227,8 @@ pub enum SampleStep {
     Compact(u8),
 }
 
-pub fn nexts(compactions: bool) -> impl Strategy<Value = Vec<SampleStep>> {
-    let byte = any::<u8>;
-    let compact = move |back| match compactions {
-        true => SampleStep::Compact(back),
-        false => SampleStep::Summary,
-    };
-    vec(
-        prop_oneof![
-            6 => (0..400_u16).prop_map(SampleStep::User),
-            8 => (0..400_u16, byte()).prop_map(|(size, id)| SampleStep::Assistant(size, id)),
-            1 => Just(SampleStep::System),
-            10 => (byte(), any::<bool>()).prop_map(|(id, approval)| SampleStep::Call(id, approval)),
-            12 => (byte(), 0..4_000_u16).prop_map(|(id, size)| SampleStep::Result(id, size)),
-            2 => byte().prop_map(SampleStep::Failure),
-            2 => byte().prop_map(SampleStep::Cancel),
-            3 => (byte(), any::<bool>()).prop_map(|(id, yes)| SampleStep::Decide(id, yes)),
-            2 => byte().prop_map(SampleStep::Start),
-            2 => (byte(), any::<bool>()).prop_map(|(id, known)| SampleStep::ToolMessage(id, known)),
-            1 => byte().prop_map(SampleStep::Discover),
-            1 => byte().prop_map(SampleStep::Guidance),
-            1 => byte().prop_map(SampleStep::Returned),
-            1 => byte().prop_map(SampleStep::Set),
-            1 => Just(SampleStep::Summary),
-            1 => byte().prop_map(SampleStep::Snapshot),
-            2 => byte().prop_map(compact),
-        ],
-        0..60,
-    )
-}
-
 /// A valid history with these events, as far as they are possible.
-pub fn told(nexts: &[SampleStep]) -> Story {
+pub fn told(steps: &[SampleStep]) -> Story {
     let tools = ["t0", "t1", "t2"].map(|name| tool(name, name != "t0", "with care"));
     let mut story =
         Story::new()
@@ -267,7 +236,7 @@ pub fn told(nexts: &[SampleStep]) -> Story {
             .then(EventBody::ToolsDefined {
                 tools: tools.into(),
             });
-    for next in nexts {
+    for next in steps {
         let branch = story.branch(story.len());
         if let Some(body) = body(&story, &branch, *next) {
             story.push(body);

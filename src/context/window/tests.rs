@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use proptest::prelude::*;
 
-use super::{samples::*, *};
+use super::{sample_steps::sample_steps, samples::*, *};
 use crate::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step};
 use treering_domain::*;
 
@@ -568,8 +568,8 @@ proptest! {
     // An extended fold must equal a fold from the start, for late results, closed calls,
     // compactions and everything else.
     #[test]
-    fn extended_window_equals_a_full_fold(nexts in nexts(true), from in 0_usize..20, step in 1_usize..6) {
-        grown(&told(&nexts), from, step)?;
+    fn extended_window_equals_a_full_fold(steps in sample_steps(true), from in 0_usize..20, step in 1_usize..6) {
+        grown(&told(&steps), from, step)?;
     }
 }
 
@@ -595,8 +595,8 @@ proptest! {
     // Prompt caches hold the prefix of a request. Only a compaction may change it, in any order of
     // events.
     #[test]
-    fn new_events_keep_the_sent_prefix(nexts in nexts(false)) {
-        let story = told(&nexts);
+    fn new_events_keep_the_sent_prefix(steps in sample_steps(false)) {
+        let story = told(&steps);
         let windows: Vec<_> = (1..=story.len()).map(|count| fold(&story.input_at(count))).collect();
         for (number, before) in windows.iter().enumerate() {
             for after in [number + 1, number + 3, windows.len() - 1] {
@@ -610,8 +610,8 @@ proptest! {
     // A duplicate or missing call makes every provider refuse the request, and a lost message
     // changes the conversation.
     #[test]
-    fn every_event_is_in_the_window_once(nexts in nexts(true)) {
-        let story = told(&nexts);
+    fn every_event_is_in_the_window_once(steps in sample_steps(true)) {
+        let story = told(&steps);
         let input = story.input();
         let items = fold(&input);
         let mut seen: BTreeMap<EventRef, usize> = BTreeMap::new();
@@ -632,8 +632,8 @@ proptest! {
 
     // Turns have the numbers that the branch counts.
     #[test]
-    fn turn_numbers_equal_those_of_the_branch(nexts in nexts(false)) {
-        let story = told(&nexts);
+    fn turn_numbers_equal_those_of_the_branch(steps in sample_steps(false)) {
+        let story = told(&steps);
         let input = story.input();
         let turns = fold(&input).iter().map(|item| item.turn).max().unwrap_or_default();
         let turn = input.branch.turn;
@@ -642,8 +642,8 @@ proptest! {
 
     // A call is open if the branch says so, or if it was answered by hand.
     #[test]
-    fn open_calls_equal_those_of_the_branch(nexts in nexts(true)) {
-        let story = told(&nexts);
+    fn open_calls_equal_those_of_the_branch(steps in sample_steps(true)) {
+        let story = told(&steps);
         let input = story.input();
         let items = fold(&input);
         for call in calls(&items) {
