@@ -15,6 +15,7 @@ mod empty;
 mod folder;
 mod fork;
 mod group;
+mod growth;
 mod grpc;
 mod kill;
 mod machine;
@@ -71,6 +72,7 @@ Rows:
   disk      bytes on disk for each byte of real conversations
   search    searches over real tool results; how soon an append is found
   quality   nDCG@10 on scifact
+  growth    each call in a store with ten times as many conversations (minutes; 5 GB of disk)
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC
   budget    how much of a budget requests use, and what of them a prompt cache serves
@@ -128,6 +130,7 @@ enum Group {
     Disk,
     Search,
     Quality,
+    Growth,
     Kill,
     Build,
     Budget,
@@ -147,6 +150,7 @@ impl Group {
             Self::Disk => "disk",
             Self::Search => "search",
             Self::Quality => "quality",
+            Self::Growth => "growth",
             Self::Kill => "kill",
             Self::Build => "build",
             Self::Budget => "budget",
@@ -309,6 +313,7 @@ impl Setup {
             Group::Disk => disk::measure(self).await,
             Group::Search => search::measure(self).await,
             Group::Quality => search::quality(self).await,
+            Group::Growth => growth::measure(self).await,
             Group::Kill => kill::measure(self).await,
             Group::Build => build::measure(self).await,
             Group::Budget => budget::measure(self).await,

@@ -19,7 +19,7 @@ use treering_domain::{
     Expectation, ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection,
     Revision, Rule,
 };
-use treering_projections::ListPage;
+use treering_projections::{ListNarrowing, ListPage};
 
 /// Maximum number of branches returned with a conversation's state; a conversation may have
 /// 100,000.
@@ -126,7 +126,8 @@ impl Engine {
         self.list_where(query, ListFilter::default()).await
     }
 
-    /// Lists the conversations that match a filter. One page scans at most 2,000 conversations: it
+    /// Lists the conversations that match a filter. Labels, metadata, parent and the time of the
+    /// last update are looked up; for the others, one page reads at most 2,000 conversations: it
     /// may have fewer than `limit`, even none, although more pages follow.
     ///
     /// # Errors
@@ -421,7 +422,13 @@ impl Inner {
         filter: &ListFilter,
     ) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
+        let facets = filter.facets();
         let page = ListPage {
+            narrowing: ListNarrowing {
+                facets: &facets,
+                parent: filter.parent,
+                updated_from: filter.updated_from,
+            },
             namespace: &query.namespace,
             after: query.after,
             limit,

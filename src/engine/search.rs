@@ -26,7 +26,7 @@ use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
     DuplicateHandling, ExceededBound, Hit, HitDuplicates, IndexError, IndexSearchError,
     NameCompleteness, QuerySyntax, SearchIndex, SearchMemory, SearchQuery, SearchResults,
-    Snippeter, VerbatimQuery, check_globs, passage_at, searchable_text,
+    ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at, searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -313,7 +313,7 @@ impl Inner {
             copies,
             count_all,
             scope,
-            shown: shown.into(),
+            shown: ShownBranches::new(shown),
             filters,
             memory,
         };

@@ -1,7 +1,7 @@
 //! The scope of a search: the conversations that it names or that its filters select, and what
 //! their active branches show.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, iter};
 
 use super::{
     Inner,
@@ -11,12 +11,15 @@ use super::{
     work,
 };
 use treering_domain::{ConversationId, ConversationRow, Namespace};
+use treering_projections::Facet;
 use treering_search::{
     ChosenConversations, ExceededBound, HeldMemory, LineageSegment, Scope, SearchMemory,
 };
 
 /// Maximum number of conversations that a search with sub-contexts covers.
 const SUB_CONTEXTS_MAX: usize = 1_000;
+/// If fewer conversations are selected, each is looked at, and not all that have several branches.
+const CHOSEN_FEW_MAX: usize = 100;
 /// Memory per selected conversation, in bytes.
 const CHOSEN_BYTES: usize = size_of::<ConversationId>();
 /// Memory per conversation with several branches during their look-up, in bytes.
@@ -91,7 +94,6 @@ impl Inner {
         scope: Option<&Scope>,
         held: &mut HeldMemory,
     ) -> Result<Vec<LineageSegment>, SearchError> {
-        // A row includes labels and title: keep only what is needed.
         let mut of_several = Vec::new();
         let mut look_at = |row: ConversationRow| -> Result<(), SearchError> {
             if row.branch_count > 1 {
@@ -100,16 +102,25 @@ impl Inner {
             }
             Ok(())
         };
-        match scope {
-            Some(Scope::Conversations(chosen)) => {
-                for id in chosen.ids() {
+        let chosen = match scope {
+            Some(Scope::Conversations(chosen)) => chosen.ids(),
+            // A named branch already determines what is shown.
+            Some(Scope::Lineage(_)) => return Ok(Vec::new()),
+            None => None,
+        };
+        match chosen.filter(|ids| ids.len() < CHOSEN_FEW_MAX) {
+            Some(few) => {
+                for id in few {
                     work::check()?;
                     look_at(self.row(namespace, *id)?)?;
                 }
             }
-            // A named branch already determines what is shown.
-            Some(Scope::Lineage(_)) => return Ok(Vec::new()),
-            None => self.each_row(namespace, look_at)?,
+            None => self.each_with(namespace, Facet::Forked, |id| {
+                match chosen.is_none_or(|ids| ids.binary_search(&id).is_ok()) {
+                    true => look_at(self.row(namespace, id)?),
+                    false => Ok(()),
+                }
+            })?,
         }
         let (history, mut shown) = (self.history(), Vec::new());
         for (id, active) in of_several {
@@ -140,29 +151,66 @@ impl Inner {
         if !chooses(within) {
             return Ok(None);
         }
-        let (mut chosen, mut held) = (Vec::new(), memory.holding(ExceededBound::Chosen));
-        self.each_row(namespace, |row| {
-            if is_chosen(within, &row) {
-                held.more(CHOSEN_BYTES).map_err(refused)?;
-                chosen.push(row.id);
+        let mut held = memory.holding(ExceededBound::Chosen);
+        let mut chosen: Option<Vec<ConversationId>> = None;
+        let mut narrow = |found: Vec<ConversationId>| match &mut chosen {
+            None => chosen = Some(found),
+            Some(chosen) => chosen.retain(|id| found.binary_search(id).is_ok()),
+        };
+        let sources = within.sources.iter().map(|source| Facet::Source(source));
+        if !within.sources.is_empty() {
+            narrow(self.with_one_of(namespace, sources, &mut held)?);
+        }
+        for label in &within.labels {
+            let label = label_facet(label);
+            narrow(self.with_one_of(namespace, iter::once(label), &mut held)?);
+        }
+        if !within.not_sealed {
+            let chosen = chosen.unwrap_or_default();
+            return Ok(Some(ChosenConversations::holding(chosen, Some(held))));
+        }
+        let sealed = self.with_one_of(namespace, iter::once(Facet::Sealed), &mut held)?;
+        Ok(Some(match chosen {
+            None => ChosenConversations::all_but(sealed, Some(held)),
+            Some(mut chosen) => {
+                chosen.retain(|id| sealed.binary_search(id).is_err());
+                ChosenConversations::holding(chosen, Some(held))
             }
-            Ok(())
-        })?;
-        chosen.shrink_to_fit();
-        Ok(Some(ChosenConversations::holding(chosen, Some(held))))
+        }))
     }
 
-    /// Visits all conversations of a namespace, until the work is cancelled.
-    fn each_row(
+    /// Returns the conversations with one of these facets, in order.
+    fn with_one_of<'f>(
         &self,
         namespace: &Namespace,
-        mut each: impl FnMut(ConversationRow) -> Result<(), SearchError>,
+        facets: impl Iterator<Item = Facet<'f>>,
+        held: &mut HeldMemory,
+    ) -> Result<Vec<ConversationId>, SearchError> {
+        let mut found = Vec::new();
+        for facet in facets {
+            self.each_with(namespace, facet, |id| {
+                held.more(CHOSEN_BYTES).map_err(refused)?;
+                found.push(id);
+                Ok(())
+            })?;
+        }
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// Visits the conversations with a facet, until the work is cancelled.
+    fn each_with(
+        &self,
+        namespace: &Namespace,
+        facet: Facet<'_>,
+        mut each: impl FnMut(ConversationId) -> Result<(), SearchError>,
     ) -> Result<(), SearchError> {
         let (projections, mut looked) = (self.projections.load(), Ok(()));
-        let walked = projections.each_conversation(Some(namespace), |row| {
+        let walked = projections.each_with(namespace, facet, |id| {
             looked = work::check().map_err(SearchError::from);
             if looked.is_ok() {
-                looked = each(row);
+                looked = each(id);
             }
             looked.is_ok()
         });
@@ -192,6 +240,14 @@ impl Inner {
 /// Returns whether the search selects conversations by filters.
 fn chooses(within: &ConversationFilters) -> bool {
     !within.sources.is_empty() || !within.labels.is_empty() || within.not_sealed
+}
+
+/// Returns the facet of a label as a filter names it: `name` or `name=value`.
+fn label_facet(label: &str) -> Facet<'_> {
+    match label.split_once('=') {
+        Some((name, value)) => Facet::Label(name, value),
+        None => Facet::LabelName(label),
+    }
 }
 
 /// Returns whether the filters select this conversation.

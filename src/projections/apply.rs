@@ -1,11 +1,12 @@
 //! Applies a delta: converts it to rows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 
 use treering_domain::{
-    BranchId, BranchState, ConversationKey, ConversationRow, Namespace, Revision, TimestampMicros,
+    BranchId, BranchState, ConversationInfo, ConversationKey, ConversationRow, Namespace, Revision,
+    TimestampMicros,
 };
 
 use super::{
@@ -15,6 +16,7 @@ use super::{
     damage,
     delta::{EventEntry, PendingEntry, ProjectionDelta},
     error::ProjectionsError,
+    facets::FacetChange,
     find_events, key_expiry, keys,
     meta::{reached_in, set_reached},
     row_store::Writer,
@@ -48,12 +50,15 @@ impl Projections {
         self.write(|txn| {
             let reached = advance(txn, delta)?;
             let mut table = txn.table(CONVERSATIONS);
-            let (rows, moved) = conversation_rows(&table, delta, reached)?;
+            let (rows, listed) = conversation_rows(&table, delta, reached)?;
             rows.write(&mut table);
             apply_names(&mut table, delta)?;
             let mut table = txn.table(NAMESPACES);
-            for moved in moved {
+            for moved in listed.moved {
                 moved.apply(&mut table)?;
+            }
+            for facets in listed.facets {
+                facets.apply(&mut table)?;
             }
             let waiting = apply_pending(&mut table, &delta.pending)?;
             let ended = key_expiry::forget(self, &mut table, delta)?;
@@ -93,13 +98,14 @@ fn conversation_rows<'a>(
     table: &RawTable<'_>,
     delta: &'a ProjectionDelta,
     reached: u64,
-) -> Result<(Rows, Vec<MovedConversation<'a>>), ProjectionsError> {
+) -> Result<(Rows, ListChanges<'a>), ProjectionsError> {
     let mut rows = Rows::default();
-    let mut moved = Vec::new();
-    for change in changes(delta)? {
-        moved.extend(change.rows(table, &mut rows)?);
-    }
+    let mut listed = ListChanges::default();
     let is_described = |row: &&ConversationRow| delta.described.contains(&row.key());
+    for change in changes(delta)? {
+        let is_described = is_described(&change.row);
+        change.rows(table, &mut rows, is_described, &mut listed)?;
+    }
     let rows_of = delta.conversations.iter();
     for row in rows_of.filter(|row| is_new(row, reached) || is_described(row)) {
         let created = CreatedRow::of(row);
@@ -127,7 +133,7 @@ fn conversation_rows<'a>(
     for (parent, child) in &delta.children {
         rows.put_bytes(&keys::child(*parent, *child), &[])?;
     }
-    Ok((rows, moved))
+    Ok((rows, listed))
 }
 
 fn apply_names(table: &mut RawTable<'_>, delta: &ProjectionDelta) -> Result<(), ProjectionsError> {
@@ -143,33 +149,65 @@ fn apply_names(table: &mut RawTable<'_>, delta: &ProjectionDelta) -> Result<(), 
     Ok(())
 }
 
-/// A conversation whose position in the list by time has changed.
+/// What changes in the lists of conversations.
+#[derive(Default)]
+struct ListChanges<'a> {
+    moved: Vec<MovedConversation<'a>>,
+    facets: Vec<FacetChange<'a>>,
+}
+
+/// A conversation whose position in a list by time has changed.
 struct MovedConversation<'a> {
     row: &'a ConversationRow,
-    /// When its last event had happened before; `None`: the conversation is new.
+    list: TimeList,
+    /// Its time before; `None`: the conversation is new.
     from: Option<TimestampMicros>,
+    to: TimestampMicros,
+}
+
+/// A list of conversations by time.
+#[derive(Clone, Copy)]
+enum TimeList {
+    /// By when the last event happened; also for each source.
+    Happened,
+    /// By when the last event was recorded.
+    Updated,
 }
 
 impl MovedConversation<'_> {
+    fn is_moved(&self) -> bool {
+        self.from.map(keys::second) != Some(keys::second(self.to))
+    }
+
     fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ProjectionsError> {
-        let source = self.row.info.source.as_str();
-        let of_source = (!source.is_empty()).then_some(Some(source));
-        for source in [Some(None), of_source].into_iter().flatten() {
-            if let Some(from) = self.from {
-                let key = self.key(source, from);
+        let mut rows = Rows::default();
+        if let Some(from) = self.from {
+            for key in self.keys(from) {
                 table.remove(Bytes::copy_from_slice(key.as_bytes()));
             }
-            let mut rows = Rows::default();
-            let key = self.key(source, self.row.happened_to);
-            rows.put_bytes(&key, self.row.id.0.as_bytes())?;
-            rows.write(table);
         }
+        for key in self.keys(self.to) {
+            rows.put_bytes(&key, self.row.id.0.as_bytes())?;
+        }
+        rows.write(table);
         Ok(())
     }
 
-    fn key(&self, source: Option<&str>, time: TimestampMicros) -> keys::Key {
-        let offset = self.row.first_position.offset;
-        keys::happened(&self.row.namespace, source, time, offset)
+    fn keys(&self, time: TimestampMicros) -> Vec<keys::Key> {
+        let (namespace, offset) = (&self.row.namespace, self.row.first_position.offset);
+        let source = self.row.info.source.as_str();
+        match self.list {
+            TimeList::Updated => vec![keys::updated_in(namespace, time).number(offset)],
+            TimeList::Happened => {
+                let of_source = (!source.is_empty()).then_some(Some(source));
+                let key = |source| keys::happened(namespace, source, time, offset);
+                [Some(None), of_source]
+                    .into_iter()
+                    .flatten()
+                    .map(key)
+                    .collect()
+            }
+        }
     }
 }
 
@@ -222,12 +260,14 @@ fn changes<'a>(
 }
 
 impl<'a> ConversationChange<'a> {
-    /// Adds the rows, and returns whether the conversation's position in the list has changed.
+    /// Adds the rows, and what changes in the lists.
     fn rows(
         &self,
         table: &RawTable<'_>,
         rows: &mut Rows,
-    ) -> Result<Option<MovedConversation<'a>>, ProjectionsError> {
+        is_described: bool,
+        listed: &mut ListChanges<'a>,
+    ) -> Result<(), ProjectionsError> {
         let id = self.id;
         let key = keys::tip(id);
         let stored = table.get(key.as_bytes())?;
@@ -236,7 +276,36 @@ impl<'a> ConversationChange<'a> {
             None => None,
         };
         let before = stored.map(|tip| tip.head()).transpose()?;
-        let happened_to = before.as_ref().map(HeadRow::happened_to);
+        let described = || match is_described {
+            true => described_before(table, id).map(Some),
+            false => Ok(None),
+        };
+        let facets = FacetChange::of(self.row, before.as_ref(), described)?;
+        listed.facets.extend(facets);
+        let row = self.row;
+        let times = before
+            .as_ref()
+            .map(|head| (head.happened_to(), head.updated_at()));
+        let moves = [
+            (
+                TimeList::Happened,
+                times.map(|times| times.0),
+                row.happened_to,
+            ),
+            (
+                TimeList::Updated,
+                times.map(|times| times.1),
+                row.updated_at,
+            ),
+        ];
+        let moves = moves.map(|(list, from, to)| MovedConversation {
+            row,
+            list,
+            from,
+            to,
+        });
+        let moves = moves.into_iter().filter(MovedConversation::is_moved);
+        listed.moved.extend(moves);
         let mut expected = before.map_or(Revision(1), |head| head.head().next());
         let mut chunk = match stored {
             Some(tip) => tip.chunk()?,
@@ -266,14 +335,20 @@ impl<'a> ConversationChange<'a> {
                 }
                 (None, None) => Err(ProjectionsError::Incomplete),
             })
-        })?;
-        let second = keys::second(self.row.happened_to);
-        let is_moved = happened_to.map(keys::second) != Some(second);
-        Ok(is_moved.then_some(MovedConversation {
-            row: self.row,
-            from: happened_to,
-        }))
+        })
     }
+}
+
+/// Returns the description of a conversation before this write.
+fn described_before(
+    table: &RawTable<'_>,
+    id: ConversationKey,
+) -> Result<ConversationInfo, ProjectionsError> {
+    let key = keys::created(id);
+    let row = table.get(key.as_bytes())?;
+    let row = row.ok_or(ProjectionsError::Incomplete)?;
+    let created: CreatedRow = codec::decode(key.as_bytes(), &row)?;
+    Ok(Arc::unwrap_or_clone(created.info()))
 }
 
 fn gap(conversation: ConversationKey, expected: Revision, found: Revision) -> ProjectionsError {

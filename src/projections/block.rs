@@ -15,7 +15,7 @@ use super::{block_builder::ROWS_BYTES_MAX, error::ProjectionsError};
 /// Above this length, in bytes, the header is not trusted and memory grows with the actual output.
 const BELIEVED_BYTES_MAX: usize = 1 << 20;
 /// Length before compression (`u32`) and CRC32C (`u32`).
-const HEADER_BYTES: usize = 8;
+pub(super) const HEADER_BYTES: usize = 8;
 const ZSTD_LEVEL: i32 = 3;
 
 thread_local! {

@@ -22,7 +22,7 @@ use super::error::ProjectionsError;
 
 /// Version of everything in the projections' file: tables, keys, rows, and the folds that fill
 /// them. A file with a different version is rebuilt, never converted.
-pub(crate) const VIEWS_VERSION: u32 = 13;
+pub(crate) const VIEWS_VERSION: u32 = 14;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()
@@ -88,6 +88,18 @@ impl HeadRow {
         self.happened_to
     }
 
+    pub(super) fn updated_at(&self) -> TimestampMicros {
+        self.updated_at
+    }
+
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sealed
+    }
+
+    pub(super) fn branch_count(&self) -> u64 {
+        self.branch_count
+    }
+
     pub(super) fn joined(self, id: ConversationId, created: CreatedRow) -> ConversationRow {
         ConversationRow {
             namespace: created.namespace,
@@ -110,6 +122,10 @@ impl HeadRow {
 }
 
 impl CreatedRow {
+    pub(super) fn info(self) -> Arc<ConversationInfo> {
+        self.info
+    }
+
     pub(super) fn of(row: &ConversationRow) -> Self {
         Self {
             namespace: row.namespace.clone(),

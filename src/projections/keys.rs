@@ -26,6 +26,8 @@
 //! | | ns, 8, source, second, offset | the same, of one source |
 //! | | ns, 9, id | the offset of an event whose id does not contain it |
 //! | | ns, 10, end, offset | an idempotency key with an expiry, by its expiry |
+//! | | ns, 11, facet, offset | a conversation with a facet, see `facets` |
+//! | | ns, 12, second, offset | a conversation, by when its last event was recorded |
 //!
 //! A conversation in `namespaces` is its id; in `conversations`, which has those of all namespaces,
 //! it is the namespace's 16 bytes and the id ([`ConversationKey`]). Numbers are big-endian, so that
@@ -65,6 +67,11 @@ const HAPPENED: u8 = 7;
 const HAPPENED_OF_SOURCE: u8 = 8;
 const EVENT_ID: u8 = 9;
 const KEY_END: u8 = 10;
+const FACET: u8 = 11;
+const UPDATED: u8 = 12;
+
+/// The beginning of a facet's BLAKE3 hash.
+pub(super) type FacetHash = [u8; 8];
 
 /// Length of a conversation's key, in bytes; the row's tag follows it.
 const KEY_BYTES: usize = ConversationKey::BYTES;
@@ -90,7 +97,7 @@ impl Key {
         Self(bytes)
     }
 
-    fn number(mut self, number: u64) -> Self {
+    pub(super) fn number(mut self, number: u64) -> Self {
         self.0.extend_from_slice(&number.to_be_bytes());
         self
     }
@@ -273,6 +280,21 @@ pub(super) fn happened(
         .number(first_offset)
 }
 
+/// Returns the prefix of the conversations with a facet; the first event's offset follows.
+pub(super) fn faceted(namespace: &Namespace, facet: FacetHash) -> Key {
+    Key::under(namespace, FACET).bytes(&facet)
+}
+
+/// Returns the prefix of all conversations by when their last events were recorded.
+pub(super) fn updates(namespace: &Namespace) -> Key {
+    Key::under(namespace, UPDATED)
+}
+
+/// Returns the beginning of the keys of conversations that were updated in this second.
+pub(super) fn updated_in(namespace: &Namespace, time: TimestampMicros) -> Key {
+    updates(namespace).time(second(time))
+}
+
 /// Returns the prefix of all source ids, the shorter ones first.
 pub(super) fn all_source_ids(namespace: &Namespace) -> Key {
     Key::under(namespace, SOURCE_ID)
@@ -364,6 +386,15 @@ pub(super) fn last_number(key: &[u8]) -> Option<u64> {
     key.last_chunk::<8>().map(|tail| u64::from_be_bytes(*tail))
 }
 
+/// Returns the second and the offset at the end of a key in a list by time. In other lists, the
+/// second means nothing.
+pub(super) fn last_place(key: &[u8]) -> Option<(TimestampMicros, u64)> {
+    let (before, offset) = key.split_last_chunk::<8>()?;
+    let second = last_number(before).unwrap_or_default() ^ (1 << 63);
+    let second = TimestampMicros(second.cast_signed().saturating_mul(1_000_000));
+    Some((second, u64::from_be_bytes(*offset)))
+}
+
 /// Returns the conversation id at the end of a key.
 pub(super) fn last_conversation(key: &[u8]) -> Option<ConversationId> {
     key.last_chunk::<16>()
@@ -401,7 +432,7 @@ mod tests {
     #[test]
     fn namespace_key_is_no_prefix_of_another() -> Result<(), treering_domain::NameError> {
         let (short, long) = (Namespace::new("team")?, Namespace::new("team-b")?);
-        for tag in 0..=10 {
+        for tag in 0..=UPDATED {
             let inside = Key::under(&long, tag);
             assert!(!inside.as_bytes().starts_with(&Key::under(&short, tag).0));
         }

@@ -20,6 +20,7 @@ mod conversation_head;
 mod damage;
 mod digest;
 mod error;
+mod facets;
 mod find_events;
 mod heads;
 mod key_expiry;
@@ -48,9 +49,10 @@ pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, Projecti
 pub use table::steps;
 pub use {
     error::ProjectionsError,
+    facets::Facet,
     find_events::{EventRange, EventTerm, FoundEvents, KeyAfter},
     heads::{Head, Heads},
-    namespace::{ListOrder, ListPage, ListPlace, NamespaceCounts},
+    namespace::{ListNarrowing, ListOrder, ListPage, ListPlace, NamespaceCounts},
     origin::Origin,
     read::Ancestor,
     store::Projections,

@@ -9,6 +9,7 @@ use treering_domain::{ConversationId, Namespace};
 use super::{
     codec,
     error::ProjectionsError,
+    facets::{Facet, listed_conversation, tail, with_facet},
     keys,
     read::{conversation, prefix},
     row_store::Reader,
@@ -43,9 +44,9 @@ impl Projections {
         })
     }
 
-    /// Returns at most `limit` conversations whose UUID or source id ends with `part`. Scans the
-    /// keys of all conversations, because keys are not sorted by their ends, and reads nothing
-    /// else. Returns early, with an incomplete result, once `is_wanted` returns false.
+    /// Returns at most `limit` conversations whose UUID or source id ends with `part`. For a part
+    /// of less than four bytes, scans the keys of all conversations. Returns early, with an
+    /// incomplete result, once `is_wanted` returns false.
     ///
     /// # Errors
     /// As for every read.
@@ -57,29 +58,69 @@ impl Projections {
         is_wanted: impl Fn() -> bool,
     ) -> Result<Vec<ConversationId>, ProjectionsError> {
         self.read(|reader| {
-            let table = reader.table(NAMESPACES);
             let mut found = FoundIds::new(limit);
-            for row in prefix(&table, &keys::listing(namespace, None)) {
-                let (key, value) = row?;
-                let id = keys::last_conversation(codec::checked(&key, &value)?);
-                let id = id.filter(|id| id.to_string().ends_with(part));
-                if !is_wanted() || id.is_some_and(|id| found.is_full_with(id)) {
-                    return Ok(found.ids);
-                }
-            }
-            for row in prefix(&table, &keys::all_source_ids(namespace)) {
-                let (key, value) = row?;
-                codec::checked(&key, &value)?;
-                let source_id = keys::source_id_of(namespace, &key).map(|(_, id)| id);
-                let ends = source_id.is_some_and(|id| id.ends_with(part.as_bytes()));
-                let id = keys::last_conversation(&key).filter(|_| ends);
-                if !is_wanted() || id.is_some_and(|id| found.is_full_with(id)) {
-                    return Ok(found.ids);
-                }
+            match tail(part) {
+                Some(tail) => with_tail(reader, namespace, (part, tail), &is_wanted, &mut found)?,
+                None => scan_for_end(reader, namespace, part, &is_wanted, &mut found)?,
             }
             Ok(found.ids)
         })
     }
+}
+
+/// Adds the conversations that end with `part`, among those with the same tail.
+fn with_tail(
+    reader: &Reader,
+    namespace: &Namespace,
+    (part, tail): (&str, Facet<'_>),
+    is_wanted: &dyn Fn() -> bool,
+    found: &mut FoundIds,
+) -> Result<(), ProjectionsError> {
+    let table = reader.table(CONVERSATIONS);
+    for id in with_facet(reader, namespace, tail) {
+        let id = id?;
+        if !is_wanted() {
+            break;
+        }
+        let ends = id.to_string().ends_with(part) || {
+            let row = conversation(&table, namespace.key(id))?;
+            row.is_some_and(|row| row.info.source_id.ends_with(part))
+        };
+        if ends && found.is_full_with(id) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Adds the conversations that end with `part`, among all.
+fn scan_for_end(
+    reader: &Reader,
+    namespace: &Namespace,
+    part: &str,
+    is_wanted: &dyn Fn() -> bool,
+    found: &mut FoundIds,
+) -> Result<(), ProjectionsError> {
+    let table = reader.table(NAMESPACES);
+    for row in prefix(&table, &keys::listing(namespace, None)) {
+        let (key, value) = row?;
+        let id = listed_conversation(&key, &value)?;
+        let ends = id.to_string().ends_with(part);
+        if !is_wanted() || ends && found.is_full_with(id) {
+            return Ok(());
+        }
+    }
+    for row in prefix(&table, &keys::all_source_ids(namespace)) {
+        let (key, value) = row?;
+        codec::checked(&key, &value)?;
+        let source_id = keys::source_id_of(namespace, &key).map(|(_, id)| id);
+        let ends = source_id.is_some_and(|id| id.ends_with(part.as_bytes()));
+        let id = keys::last_conversation(&key).filter(|_| ends);
+        if !is_wanted() || id.is_some_and(|id| found.is_full_with(id)) {
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// Distinct ids, up to a limit.

@@ -10,9 +10,12 @@ use tantivy::{
 };
 
 use super::{
+    conversation_set::{ChosenConversations, SegmentSet},
     error::IndexError,
     hits::{RankedPassage, damaged, unreadable},
-    query::{DuplicateHandling, Hit, SearchFilters, SearchQuery},
+    lineage::SegmentLineage,
+    plan::TAGGED_CONVERSATIONS_MAX,
+    query::{DuplicateHandling, Hit, Scope, SearchFilters, SearchQuery},
     schema::{column, outcome_number, outcome_of},
 };
 use treering_domain::{
@@ -234,6 +237,8 @@ pub(super) struct ColumnFilter<'a> {
     tools: Option<Vec<u64>>,
     recorded: Option<(i64, i64)>,
     happened: Option<(i64, i64)>,
+    chosen: Option<SegmentSet>,
+    shown: Option<SegmentLineage>,
 }
 
 impl<'a> ColumnFilter<'a> {
@@ -251,15 +256,36 @@ impl<'a> ColumnFilter<'a> {
             roles,
             paths,
         } = &query.filters;
-        query.scope.is_none() && query.shown.is_empty() && roles.is_empty() && paths.is_empty()
+        let is_answered = match &query.scope {
+            None => true,
+            Some(Scope::Lineage(_)) => false,
+            // Few are looked up by their tags.
+            Some(Scope::Conversations(chosen)) => {
+                let few = |ids: &[ConversationId]| ids.len() <= TAGGED_CONVERSATIONS_MAX;
+                !chosen.ids().is_some_and(few)
+            }
+        };
+        is_answered && roles.is_empty() && paths.is_empty()
     }
 
     /// Returns the filters for a segment with these columns.
     ///
     /// # Errors
     /// [`IndexError::NeedsRebuild`] when tool names are damaged.
-    pub(crate) fn new(columns: &'a Columns, filters: &SearchFilters) -> Result<Self, IndexError> {
+    pub(crate) fn new(
+        columns: &'a Columns,
+        reader: &SegmentReader,
+        query: &SearchQuery,
+    ) -> Result<Self, IndexError> {
+        let filters = &query.filters;
+        let chosen = match &query.scope {
+            Some(Scope::Conversations(chosen)) => Some(columns.chosen(reader, chosen)?),
+            _ => None,
+        };
+        let shown = (!query.shown.is_empty()).then(|| query.shown.in_segment(reader));
         Ok(Self {
+            chosen,
+            shown: shown.transpose().map_err(unreadable)?,
             kinds: filters
                 .kinds
                 .iter()
@@ -291,10 +317,26 @@ impl<'a> ColumnFilter<'a> {
             })
             && is_within(&columns.recorded_at, doc, self.recorded)
             && is_within(&columns.happened_at, doc, self.happened)
+            && self.chosen.as_ref().is_none_or(|chosen| {
+                let column = columns.conversation.as_ref();
+                chosen.has(column.and_then(|column| column.ords().first(doc)))
+            })
+            && self.shown.as_ref().is_none_or(|shown| shown.has(doc))
     }
 }
 
 impl Columns {
+    /// Returns the chosen conversations in this segment.
+    pub(crate) fn chosen(
+        &self,
+        reader: &SegmentReader,
+        chosen: &ChosenConversations,
+    ) -> Result<SegmentSet, IndexError> {
+        let column = self.conversation.as_ref().ok_or_else(damaged)?;
+        let chosen = chosen.in_segment(reader.segment_id(), column);
+        chosen.map_err(unreadable)
+    }
+
     fn ordinals(&self, tools: &[String]) -> Result<Vec<u64>, IndexError> {
         let Some(column) = &self.tool else {
             return Ok(Vec::new());

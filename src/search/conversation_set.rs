@@ -35,6 +35,8 @@ pub struct ChosenConversations(Arc<ConversationSet>);
 #[derive(Default)]
 struct ConversationSet {
     ids: Vec<ConversationId>,
+    /// The set is all conversations except these.
+    is_inverted: bool,
     in_segments: Mutex<HashMap<SegmentId, Arc<BitSet>>>,
     /// The memory of `ids`.
     _held: Option<HeldMemory>,
@@ -42,20 +44,30 @@ struct ConversationSet {
 
 impl ChosenConversations {
     /// Returns these conversations, with the memory that they take.
-    pub fn holding(mut ids: Vec<ConversationId>, held: Option<HeldMemory>) -> Self {
+    pub fn holding(ids: Vec<ConversationId>, held: Option<HeldMemory>) -> Self {
+        Self::new(ids, false, held)
+    }
+
+    /// Returns all conversations except these.
+    pub fn all_but(ids: Vec<ConversationId>, held: Option<HeldMemory>) -> Self {
+        Self::new(ids, true, held)
+    }
+
+    fn new(mut ids: Vec<ConversationId>, is_inverted: bool, held: Option<HeldMemory>) -> Self {
         ids.sort_unstable();
         ids.dedup();
         Self(Arc::new(ConversationSet {
             ids,
+            is_inverted,
             in_segments: Mutex::default(),
             _held: held,
         }))
     }
 
-    /// Returns the ids, in order.
+    /// Returns the ids, in order; `None` when the set is all conversations but some.
     #[must_use]
-    pub fn ids(&self) -> &[ConversationId] {
-        &self.0.ids
+    pub fn ids(&self) -> Option<&[ConversationId]> {
+        (!self.0.is_inverted).then_some(&self.0.ids)
     }
 
     /// Matches passages of these conversations.
@@ -63,20 +75,33 @@ impl ChosenConversations {
         let chosen = self.clone();
         let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
             let column = reader.fast_fields().bytes(column::CONVERSATION)?;
-            let ordinals = match &column {
-                Some(column) => chosen.in_segment(reader.segment_id(), column)?,
-                None => Arc::new(BitSet::with_max_value(0)),
-            };
+            let column = column.map(|column| {
+                let within = chosen.in_segment(reader.segment_id(), &column)?;
+                Ok::<_, TantivyError>((column, within))
+            });
+            let column = column.transpose()?;
             Ok(move |doc: DocId| {
-                let ordinal = column.as_ref().and_then(|column| column.ords().first(doc));
-                ordinal.is_some_and(|ordinal| has(&ordinals, ordinal))
+                let column = column.as_ref();
+                column.is_some_and(|(column, within)| within.has(column.ords().first(doc)))
             })
         });
         Box::new(DocPredicateQuery::from(predicate))
     }
 
-    /// Returns their ordinals in a segment.
-    fn in_segment(&self, id: SegmentId, column: &BytesColumn) -> tantivy::Result<Arc<BitSet>> {
+    /// Returns the set in a segment.
+    pub(super) fn in_segment(
+        &self,
+        id: SegmentId,
+        column: &BytesColumn,
+    ) -> tantivy::Result<SegmentSet> {
+        Ok(SegmentSet {
+            ordinals: self.ordinals(id, column)?,
+            is_inverted: self.0.is_inverted,
+        })
+    }
+
+    /// Returns the ordinals of the ids in a segment.
+    fn ordinals(&self, id: SegmentId, column: &BytesColumn) -> tantivy::Result<Arc<BitSet>> {
         let known = &self.0.in_segments;
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(&id) {
@@ -134,9 +159,31 @@ pub(super) fn each_number(
     Ok(())
 }
 
-fn has(ordinals: &BitSet, ordinal: u64) -> bool {
-    let known = u32::try_from(ordinal).ok();
-    known.is_some_and(|ordinal| ordinal < ordinals.max_value() && ordinals.contains(ordinal))
+/// Chosen conversations in one segment.
+#[derive(Clone)]
+pub(super) struct SegmentSet {
+    ordinals: Arc<BitSet>,
+    is_inverted: bool,
+}
+
+impl SegmentSet {
+    /// Returns whether the set has the conversation with this ordinal.
+    pub(super) fn has(&self, ordinal: Option<u64>) -> bool {
+        let ordinal = ordinal.and_then(|ordinal| u32::try_from(ordinal).ok());
+        ordinal.is_some_and(|ordinal| {
+            let ids = &self.ordinals;
+            (ordinal < ids.max_value() && ids.contains(ordinal)) != self.is_inverted
+        })
+    }
+
+    /// Returns the share of the segment's conversations that are in the set, 0 to 1.
+    pub(super) fn share(&self) -> f64 {
+        let share = self.ordinals.len() as f64 / f64::from(self.ordinals.max_value().max(1));
+        match self.is_inverted {
+            true => 1.0 - share,
+            false => share,
+        }
+    }
 }
 
 /// Fails when the search was cancelled; the caller knows why.
@@ -165,12 +212,16 @@ impl From<Vec<ConversationId>> for ChosenConversations {
 
 impl PartialEq for ChosenConversations {
     fn eq(&self, other: &Self) -> bool {
-        self.ids() == other.ids()
+        self.0.is_inverted == other.0.is_inverted && self.0.ids == other.0.ids
     }
 }
 
 impl fmt::Debug for ChosenConversations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.ids()).finish()
+        let set = &self.0;
+        f.debug_struct("ChosenConversations")
+            .field("ids", &set.ids)
+            .field("is_inverted", &set.is_inverted)
+            .finish_non_exhaustive()
     }
 }

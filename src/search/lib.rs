@@ -24,6 +24,7 @@ mod guarded_folder;
 mod hits;
 mod idle_merge;
 mod index;
+mod lineage;
 mod memory;
 mod names;
 mod overlay_folder;
@@ -50,6 +51,7 @@ pub use document::{
 pub use duplicates::{DuplicatePlace, HitDuplicates};
 pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
+pub use lineage::ShownBranches;
 pub use memory::{ExceededBound, HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory};
 pub use pattern::Pattern;
 pub use query::{

@@ -3,11 +3,6 @@
 //! A word alone is lenient: an identifier or path matches as a whole (all parts in a row, ranked
 //! first) and by its parts. A word that must or must not match is strict: all parts in a row.
 
-use std::{
-    cell::OnceCell,
-    collections::{HashMap, HashSet},
-};
-
 use tantivy::{
     DocId, Searcher, SegmentReader, Term,
     columnar::Column,
@@ -22,9 +17,10 @@ use tantivy::{
 use super::{
     analyser::{Analyser, Analysis, TermForm, is_dense},
     columns::span,
-    conversation_set::{ChosenConversations, each_number},
+    conversation_set::ChosenConversations,
     exclusion::Exclusion,
-    query::{LineageSegment, Scope, SearchFilters, SearchQuery},
+    lineage::ShownBranches,
+    query::{Scope, SearchFilters, SearchQuery},
     schema::{
         Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, role_tag, success_tag,
         text_term, tool_tag,
@@ -35,7 +31,7 @@ use super::{
 use treering_domain::{Namespace, Revision};
 
 /// Up to this many conversations are terms of the query; more are looked up in each segment.
-const TAGGED_CONVERSATIONS_MAX: usize = 256;
+pub(super) const TAGGED_CONVERSATIONS_MAX: usize = 256;
 
 // The weights below are measured: docs/decisions/0023-search-ranking.md.
 
@@ -66,8 +62,6 @@ pub(super) struct Planner<'a> {
     pub(crate) is_one_word: bool,
     /// Passages with whole names are found by a query of their own, and rank first.
     pub(crate) puts_names_first: bool,
-    /// The filter for active branches, shared by all queries of the search.
-    pub(crate) only_shown: OnceCell<Box<dyn Query>>,
 }
 
 /// The purpose of a query.
@@ -330,13 +324,11 @@ impl Planner<'_> {
             clauses.push((Occur::Must, constant(self.conversations(scope), 0.0)));
         }
         if let Some(Scope::Lineage(segments)) = &asked.scope {
-            let only = only_lineage(segments, OtherConversations::Hidden);
-            clauses.push((Occur::Must, constant(only, 0.0)));
+            let only = ShownBranches::only(segments.clone());
+            clauses.push((Occur::Must, constant(only.query(), 0.0)));
         }
         if !asked.shown.is_empty() {
-            let only = || only_lineage(&asked.shown, OtherConversations::Shown);
-            let only = self.only_shown.get_or_init(only).box_clone();
-            clauses.push((Occur::Must, constant(only, 0.0)));
+            clauses.push((Occur::Must, constant(asked.shown.query(), 0.0)));
         }
         let recorded = span(*recorded_from, *recorded_to);
         let happened = span(*happened_from, *happened_to);
@@ -368,13 +360,16 @@ impl Planner<'_> {
                 &of_lineage
             }
         };
-        if chosen.ids().is_empty() {
+        let Some(ids) = chosen
+            .ids()
+            .filter(|ids| ids.len() <= TAGGED_CONVERSATIONS_MAX)
+        else {
+            return chosen.query();
+        };
+        if ids.is_empty() {
             return Box::new(EmptyQuery);
         }
-        if chosen.ids().len() > TAGGED_CONVERSATIONS_MAX {
-            return chosen.query();
-        }
-        let tags = chosen.ids().iter();
+        let tags = ids.iter();
         let tags = tags
             .map(|conversation| self.tag(&conversation_tag(self.namespace, *conversation)))
             .map(|query| (Occur::Should, query));
@@ -457,55 +452,6 @@ pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
         let wanted = wanted.clone();
         let revisions = segment.fast_fields().u64(column::REVISION)?;
         Ok(move |doc: DocId| revisions.first(doc).is_some_and(|r| wanted.contains(&r)))
-    });
-    Box::new(DocPredicateQuery::from(predicate))
-}
-
-/// Whether conversations without a segment match.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OtherConversations {
-    Hidden,
-    Shown,
-}
-
-/// Matches passages of each segment's own branch, up to its revision.
-fn only_lineage(segments: &[LineageSegment], others: OtherConversations) -> Box<dyn Query> {
-    let mut segments = segments.to_vec();
-    segments.sort_unstable_by_key(|segment| segment.conversation);
-    let conversations = segments.iter().map(|segment| segment.conversation);
-    let conversations: ChosenConversations = conversations.collect();
-    let segments = std::sync::Arc::new(segments);
-    let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
-        let columns = reader.fast_fields();
-        let branches = columns.u64(column::BRANCH)?;
-        let revisions = columns.u64(column::REVISION)?;
-        let column = columns.bytes(column::CONVERSATION)?;
-        let mut by_ordinal: HashMap<(u64, u64), u64> = HashMap::new();
-        let mut known: HashSet<u64> = HashSet::new();
-        if let Some(column) = &column {
-            each_number(column, conversations.ids(), |id, ordinal| {
-                known.insert(ordinal);
-                let first = segments.partition_point(|segment| segment.conversation < id);
-                let rest = segments[first..].iter();
-                for own in rest.take_while(|segment| segment.conversation == id) {
-                    let up_to = by_ordinal.entry((ordinal, own.branch.0)).or_default();
-                    *up_to = (*up_to).max(own.up_to.0);
-                }
-                Ok(())
-            })?;
-        }
-        Ok(move |doc: DocId| {
-            let ordinal = column.as_ref().and_then(|column| column.ords().first(doc));
-            let branch = branches.first(doc);
-            let (Some(ordinal), Some(branch)) = (ordinal, branch) else {
-                return false;
-            };
-            if others == OtherConversations::Shown && !known.contains(&ordinal) {
-                return true;
-            }
-            let up_to = by_ordinal.get(&(ordinal, branch));
-            up_to.is_some_and(|&up_to| revisions.first(doc).is_some_and(|r| r <= up_to))
-        })
     });
     Box::new(DocPredicateQuery::from(predicate))
 }

@@ -316,6 +316,37 @@ fn filters(number: usize, last: u64) -> SearchFilters {
     }
 }
 
+/// Conversations that the texts are spread over, besides the default one.
+const CONVERSATIONS: u128 = 900;
+
+fn conversation(number: u128) -> ConversationId {
+    ConversationId(uuid::Uuid::from_u128(number + 1))
+}
+
+/// Restricts a query to conversations in one of several ways.
+fn restrict(query: &mut SearchQuery, number: usize) {
+    let chosen = |step| (0..CONVERSATIONS).step_by(step).map(conversation);
+    match number % 7 {
+        1 => query.scope = Some(Scope::Conversations(chosen(2).collect())),
+        2 => query.scope = Some(Scope::Conversations(chosen(90).collect())),
+        3 => {
+            let all_but = ChosenConversations::all_but(chosen(3).collect(), None);
+            query.scope = Some(Scope::Conversations(all_but));
+        }
+        4 => {
+            let segments = chosen(2)
+                .enumerate()
+                .map(|(number, conversation)| LineageSegment {
+                    conversation,
+                    branch: BranchId::MAIN,
+                    up_to: Revision((number as u64 % 5) * 500),
+                });
+            query.shown = ShownBranches::new(segments.collect());
+        }
+        _ => {}
+    }
+}
+
 fn near(a: f32, b: f32) -> bool {
     (a - b).abs() <= a.abs() * 1e-5
 }
@@ -353,8 +384,13 @@ fn alike(short: &[Hit], long: &[Hit]) -> bool {
 fn block_skipping_equals_exhaustive_scoring() {
     let Some(data) = data() else { return };
     let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
-    let events = labelled(&texts);
+    let mut events = labelled(&texts);
     let last = events.len() as u64;
+    for (number, event) in events.iter_mut().enumerate() {
+        if number % 17 != 0 {
+            event.conversation = conversation(number as u128 % CONVERSATIONS);
+        }
+    }
     // In several segments, with some passages erased.
     let index = SearchIndex::in_memory().unwrap();
     for part in events.chunks(events.len() / 3) {
@@ -374,12 +410,13 @@ fn block_skipping_equals_exhaustive_scoring() {
         let words: Vec<&str> = text.split_whitespace().collect();
         let from = (number * 7) % words.len();
         let words = &words[from..(from + 1 + number % 4).min(words.len())];
-        let query = SearchQuery {
+        let mut query = SearchQuery {
             filters: filters(queries, last),
             offset: if queries % 10 == 9 { 20 } else { 0 },
             count_all: queries % 2 == 0,
             ..SearchQuery::new(Namespace::default(), as_words(&words.join(" ")))
         };
+        restrict(&mut query, queries);
         queries += 1;
         let short = index.search(&query);
         let long = index.search_by(&query, query::SearchStrategy::Exhaustive);

@@ -1,7 +1,5 @@
 //! Search queries, filters and results.
 
-use std::sync::Arc;
-
 use tantivy::{Term, query::Query};
 
 use super::{
@@ -10,6 +8,7 @@ use super::{
     error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
     index::{PublishedState, SearchIndex},
+    lineage::ShownBranches,
     memory::SearchMemory,
     plan::{NamespaceStatistics, Planner, Purpose},
     query_terms::{QueryNames, WholeNames},
@@ -60,7 +59,7 @@ pub struct SearchQuery {
     pub scope: Option<Scope>,
     /// Restricts each conversation named here to these segments. Other conversations are
     /// unrestricted.
-    pub shown: Arc<[LineageSegment]>,
+    pub shown: ShownBranches,
     /// Conditions on the hits.
     pub filters: SearchFilters,
     /// The memory that the search may use.
@@ -81,7 +80,7 @@ impl SearchQuery {
             copies: DuplicateHandling::Folded,
             count_all: false,
             scope: None,
-            shown: Arc::default(),
+            shown: ShownBranches::default(),
             filters: SearchFilters::default(),
             memory: SearchMemory::default(),
         }
@@ -291,7 +290,6 @@ impl SearchIndex {
             passes_small: false,
             is_one_word: false,
             puts_names_first: false,
-            only_shown: std::cell::OnceCell::new(),
         }
     }
 

@@ -23,7 +23,7 @@ use super::{
     index::PublishedState,
     memory::Groups,
     plan::NamespaceStatistics,
-    query::{COUNTED_MAX, NameCompleteness, PlannedQuery, SearchQuery, Total},
+    query::{COUNTED_MAX, NameCompleteness, PlannedQuery, Scope, SearchQuery, Total},
     sweep::StopCheck,
 };
 
@@ -76,8 +76,25 @@ impl<'a> TopSearch<'a> {
             for tags in &planned.filter_tags {
                 this.is_pruned &= this.share(tags)? >= PRUNED_SHARE_MIN;
             }
+            this.is_pruned &= this.chosen_share()? >= PRUNED_SHARE_MIN;
         }
         Ok(this)
+    }
+
+    /// Returns the share of all passages that the chosen conversations may have: as if those of a
+    /// segment had equally many.
+    fn chosen_share(&self) -> Result<f64, IndexError> {
+        let Some(Scope::Conversations(chosen)) = &self.query.scope else {
+            return Ok(1.0);
+        };
+        let (mut all, mut within) = (0.0, 0.0);
+        for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
+            let columns = self.columns.of_segment(segment)?;
+            let passages = f64::from(reader.max_doc());
+            all += passages;
+            within += passages * columns.chosen(reader, chosen)?.share();
+        }
+        Ok(within / f64::max(all, 1.0))
     }
 
     /// Returns the share of the namespace's passages that have one of these tags.
@@ -164,7 +181,7 @@ impl<'a> TopSearch<'a> {
         let mut top = TopHeap::new(limit);
         for (segment, reader) in (0..).zip(self.searcher.segment_readers()) {
             let columns = self.columns.of_segment(segment)?;
-            let filter = ColumnFilter::new(columns, &self.query.filters)?;
+            let filter = ColumnFilter::new(columns, reader, self.query)?;
             let alive = reader.alive_bitset();
             let threshold = top.threshold;
             let mut stop = StopCheck::default();

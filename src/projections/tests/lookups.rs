@@ -3,10 +3,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::model::{Model, apply_in_groups, id, namespace, steps};
-use crate::{EventEntry, ListOrder, ListPage, ProjectionDelta, Projections, ProjectionsError};
+use crate::{
+    EventEntry, Facet, ListNarrowing, ListOrder, ListPage, ProjectionDelta, Projections,
+    ProjectionsError,
+};
 use treering_domain::{
     BranchId, ConversationId, ConversationKey, ConversationRow, ConversationState, Namespace,
-    Revision,
+    Revision, TimestampMicros,
 };
 
 const CACHE_BYTES: usize = 4 << 20;
@@ -125,6 +128,7 @@ fn check_namespace(projections: &Projections, model: &Model, namespace: &Namespa
         rows.reverse();
         assert_eq!(pages(projections, happened, usize::MAX, false), rows);
     }
+    check_facets(projections, model, namespace);
     for part in [
         "session",
         "ses",
@@ -132,6 +136,9 @@ fn check_namespace(projections: &Projections, model: &Model, namespace: &Namespa
         "session-11",
         "0",
         &id(1).id.to_string()[..9],
+        &id(1).id.to_string()[30..],
+        &id(1).id.to_string()[32..],
+        &id(1).id.to_string()[33..],
     ] {
         check_named(projections, model, namespace, part);
     }
@@ -163,6 +170,114 @@ fn check_namespace(projections: &Projections, model: &Model, namespace: &Namespa
     for (_, hash) in model.blobs.keys() {
         let expected = model.blobs.get(&(namespace.clone(), *hash)).copied();
         assert_eq!(projections.blob_home(namespace, hash).unwrap(), expected);
+    }
+}
+
+/// Checks the conversations of each facet, and lists that are narrowed by it.
+fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace) {
+    let (run, other) = (serde_json::json!(1), serde_json::json!("1"));
+    let facets = [
+        Facet::Source("files"),
+        Facet::LabelName("name 0"),
+        Facet::Label("name 0", "value 1"),
+        Facet::Label("name 1", "value 0"),
+        Facet::Label("name", "0value 0"),
+        Facet::Metadata("run", &run),
+        Facet::Metadata("run", &other),
+        Facet::Sealed,
+        Facet::Forked,
+    ];
+    for facet in facets {
+        let has = |row: &ConversationRow| has_facet(row, facet);
+        let rows = model.rows.values();
+        let mut expected: Vec<_> = rows
+            .filter(|row| row.namespace == *namespace && has(row))
+            .collect();
+        expected.sort_by_key(|row| row.first_position.offset);
+        let expected: Vec<_> = expected.into_iter().map(|row| row.id).collect();
+        let mut found = Vec::new();
+        let all = projections.each_with(namespace, facet, |id| {
+            found.push(id);
+            true
+        });
+        all.unwrap();
+        assert_eq!(found, expected, "{facet:?}");
+        for order in [ListOrder::Recorded, ListOrder::Happened] {
+            check_narrowed(projections, (namespace, order), facet, &expected);
+        }
+    }
+    let times = model.rows.values().map(|row| row.updated_at);
+    for from in times.chain([TimestampMicros::default()]) {
+        let narrowing = ListNarrowing {
+            updated_from: Some(from),
+            ..ListNarrowing::default()
+        };
+        let listed = |narrowing| {
+            let page = ListPage {
+                namespace,
+                after: None,
+                limit: usize::MAX,
+                order: ListOrder::Happened,
+                ascending: true,
+                source: None,
+                narrowing,
+            };
+            let keep = |row: &ConversationRow| row.updated_at >= from;
+            projections.list_where(&page, usize::MAX, &keep).unwrap()
+        };
+        assert_eq!(listed(narrowing), listed(ListNarrowing::default()));
+    }
+}
+
+/// Checks a list in pages of one against the list of all that is filtered.
+fn check_narrowed(
+    projections: &Projections,
+    (namespace, order): (&Namespace, ListOrder),
+    facet: Facet<'_>,
+    expected: &[ConversationId],
+) {
+    let mut all = pages(projections, (order, namespace, None), 1, false);
+    all.retain(|row| expected.contains(&row.id));
+    let (mut listed, mut after) = (Vec::new(), None);
+    loop {
+        let page = ListPage {
+            namespace,
+            after,
+            limit: 1,
+            order,
+            ascending: false,
+            source: None,
+            narrowing: ListNarrowing {
+                facets: &[facet],
+                ..ListNarrowing::default()
+            },
+        };
+        let keep = |row: &ConversationRow| has_facet(row, facet);
+        let (rows, next) = projections.list_where(&page, usize::MAX, &keep).unwrap();
+        listed.extend(rows);
+        after = next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed, all, "{facet:?}");
+}
+
+fn has_facet(row: &ConversationRow, facet: Facet<'_>) -> bool {
+    let info = &row.info;
+    match facet {
+        Facet::Source(source) => info.source == source,
+        Facet::LabelName(name) => info.labels.contains_key(name),
+        Facet::Label(name, value) => info.labels.get(name).is_some_and(|own| own == value),
+        Facet::Metadata(name, value) => {
+            let own = info.metadata.get(name);
+            own.is_some_and(|text| {
+                serde_json::from_str::<serde_json::Value>(text).unwrap() == *value
+            })
+        }
+        Facet::Sealed => row.sealed,
+        Facet::Forked => row.branch_count > 1,
+        Facet::IdTail(_) => false,
     }
 }
 
@@ -215,6 +330,7 @@ fn pages(
             order,
             ascending,
             source,
+            narrowing: ListNarrowing::default(),
         };
         let (mut page, next) = projections.list(&page).unwrap();
         all.append(&mut page);

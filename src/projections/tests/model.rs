@@ -13,9 +13,9 @@ use crate::{
     ProjectionsError,
 };
 use treering_domain::{
-    BranchId, BranchName, BranchState, ContentHash, ConversationCreated, ConversationId,
-    ConversationInfo, ConversationKey, ConversationRow, EventBody, EventKind, EventRef, ForkPoint,
-    MessageAppended, Namespace, Position, Revision, Role, TimestampMicros,
+    BranchId, BranchName, BranchState, ContentHash, ConversationChanged, ConversationCreated,
+    ConversationId, ConversationInfo, ConversationKey, ConversationRow, EventBody, EventKind,
+    EventRef, ForkPoint, MessageAppended, Namespace, Position, Revision, Role, TimestampMicros,
 };
 
 /// A step in one of the world's conversations.
@@ -43,6 +43,12 @@ pub(crate) fn namespace(conversation: u8) -> Namespace {
 pub(crate) fn id(conversation: u8) -> ConversationKey {
     let id = uuid::Uuid::from_u128(7 << 64 | u128::from(conversation / 2));
     namespace(conversation).key(ConversationId(id))
+}
+
+/// Returns one of four labels: two names with two values each.
+fn label(number: u8) -> (String, String) {
+    let (name, value) = (number % 2, number / 2 % 2);
+    (format!("name {name}"), format!("value {value}"))
 }
 
 #[derive(Clone, Default)]
@@ -104,6 +110,8 @@ impl Model {
             title: format!("conversation {n}"),
             source: ["", "files", "file"][usize::from(n % 3)].to_owned(),
             source_id: ["", "session", "session-1"][usize::from(n % 3)].to_owned(),
+            labels: BTreeMap::from([label(step.branch)]),
+            metadata: BTreeMap::from([("run".to_owned(), (step.branch % 2).to_string())]),
             ..ConversationCreated::default()
         };
         let row = ConversationRow {
@@ -292,8 +300,30 @@ impl Model {
                 self.blobs.insert((namespace.clone(), hash), self.reached);
                 delta.blobs.push((namespace, hash, self.reached));
             }
+            24..=26 => self.describe(id, step, delta),
+            27 if step.branch % 4 == 0 => self.rows.get_mut(&id).unwrap().sealed = true,
             _ => {}
         }
+    }
+
+    fn describe(&mut self, id: ConversationKey, step: Step, delta: &mut ProjectionDelta) {
+        let info = Arc::make_mut(&mut self.rows.get_mut(&id).unwrap().info);
+        let change = match step.what {
+            24 => ConversationChanged {
+                set_labels: BTreeMap::from([label(step.branch)]),
+                ..ConversationChanged::default()
+            },
+            25 => ConversationChanged {
+                remove_labels: vec![label(step.branch).0],
+                ..ConversationChanged::default()
+            },
+            _ => ConversationChanged {
+                set_metadata: BTreeMap::from([("run".to_owned(), "1.5".to_owned())]),
+                ..ConversationChanged::default()
+            },
+        };
+        info.change(&change);
+        delta.described.insert(id);
     }
 
     pub(crate) fn counts(&self, namespace: &Namespace) -> NamespaceCounts {
