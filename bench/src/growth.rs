@@ -120,16 +120,18 @@ fn conversation(life: &[NewEvent], id: ConversationId, number: u64) -> Vec<NewEv
             _ => {}
         }
     }
-    if number.is_multiple_of(FORKED_EVERY) {
-        let forked = BranchForked {
-            name: BranchName::new("try").unwrap_or_default(),
-            parent: BranchId::MAIN,
-            fork_revision: Revision(1),
-            system_prompt: String::new(),
-        };
-        events.push(NewEvent::new(id, EventBody::BranchForked(forked)));
-    }
     events
+}
+
+/// A second branch.
+fn fork(id: ConversationId) -> NewEvent {
+    let forked = BranchForked {
+        name: BranchName::new("try").unwrap_or_default(),
+        parent: BranchId::MAIN,
+        fork_revision: Revision(2),
+        system_prompt: String::new(),
+    };
+    NewEvent::new(id, EventBody::BranchForked(forked))
 }
 
 fn describe(created: &mut ConversationCreated, number: u64) {
@@ -167,7 +169,7 @@ impl GrownStore {
         let folder = setup.folder()?;
         let engine = stores::open_dense(folder.path()).await?;
         let mut filler = Filler::new(&engine);
-        let mut middle = ConversationId::default();
+        let (mut middle, mut forked) = (ConversationId::default(), Vec::new());
         for number in 0..conversations {
             if number.is_multiple_of(1_000) {
                 setup.doing(&format!(
@@ -180,6 +182,14 @@ impl GrownStore {
             }
             let life = &lives[number as usize % lives.len()];
             filler.append(conversation(life, id, number)).await?;
+            if number.is_multiple_of(FORKED_EVERY) {
+                forked.push(id);
+            }
+        }
+        // A fork point must be there before.
+        filler.settle().await?;
+        for id in forked {
+            filler.append(vec![fork(id)]).await?;
         }
         filler.settle().await?;
         setup.doing("growth: indexing");

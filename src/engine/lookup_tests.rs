@@ -789,19 +789,16 @@ async fn rows_of_filters(conversations: usize) -> BTreeMap<&'static str, usize> 
                 fork_revision: Revision(1),
                 system_prompt: String::new(),
             };
+            append(&engine, std::mem::take(&mut events)).await;
             events.push(NewEvent::new(id, EventBody::BranchForked(forked)));
         }
         append(&engine, events).await;
         if is_chosen && number > 0 {
-            let sealed = ConversationSealed {
+            let sealed = EventBody::ConversationSealed {
                 reason: String::new(),
                 summary: String::new(),
             };
-            append(
-                &engine,
-                vec![NewEvent::new(id, EventBody::ConversationSealed(sealed))],
-            )
-            .await;
+            append(&engine, vec![NewEvent::new(id, sealed)]).await;
         }
         last = engine.head();
     }

@@ -545,12 +545,17 @@ async fn filter_that_selects_too_many_is_refused() {
     let mut last = Position::default();
     for _ in 0..20 {
         let id = ConversationId::generate();
-        let appended = append(&engine, vec![created(id), said(id, "needle")]).await;
+        let created = EventBody::ConversationCreated(ConversationCreated {
+            labels: [("team".to_owned(), "a".to_owned())].into(),
+            ..ConversationCreated::default()
+        });
+        let events = vec![NewEvent::new(id, created), said(id, "needle")];
+        let appended = append(&engine, events).await;
         last = appended.events.last().unwrap().position;
     }
     let request = |text: &str| SearchRequest {
         within: ConversationFilters {
-            not_sealed: true,
+            labels: vec!["team=a".to_owned()],
             ..ConversationFilters::default()
         },
         filters: SearchFilters {
