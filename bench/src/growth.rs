@@ -98,11 +98,23 @@ fn lives(setup: &Setup) -> Result<Vec<Vec<NewEvent>>, ClientError> {
             .filter_map(|line| openai_chat::import_line(&line).ok());
         lives.extend(
             found
-                .map(|found| found.events.into_iter().take(EVENTS_MAX).collect())
+                .map(|found| {
+                    found
+                        .events
+                        .into_iter()
+                        .take(EVENTS_MAX)
+                        .collect::<Vec<_>>()
+                })
+                // A fork needs the events before it to be there.
+                .filter(|events| !events.iter().any(is_fork))
                 .take(LIVES_MAX / files.len()),
         );
     }
     Ok(lives)
+}
+
+fn is_fork(event: &NewEvent) -> bool {
+    matches!(event.body, EventBody::BranchForked(_))
 }
 
 /// A conversation that lives like a real one.

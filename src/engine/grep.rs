@@ -21,8 +21,9 @@ use treering_search::{
 const COUNT_BYTES: usize = 48;
 /// Size of a conversation's entry without its names, in bytes.
 const NAMED_BYTES: usize = 256;
-/// Number of candidates per look-up.
-const CANDIDATES_BATCH: usize = 1_024;
+/// Candidates of the first look-up and of the largest one.
+const FIRST_BATCH: usize = 32;
+const LARGEST_BATCH: usize = 1_024;
 
 /// What is requested besides the index query.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +47,7 @@ impl Inner {
         })?;
         let index = self.indexer.index();
         let candidates = index.candidates(&pattern, query);
-        let candidates = candidates.map_err(|error| self.search_failed(&index, error))?;
+        let mut candidates = candidates.map_err(|error| self.search_failed(&index, error))?;
         let mut names = Names::default();
         let mut reader = HitReader {
             namespace: &query.namespace,
@@ -58,18 +59,20 @@ impl Inner {
         let (mut texts, mut matching) = (HashSet::new(), HashSet::new());
         let mut held = query.memory.holding(ExceededBound::Candidates);
         let hold = |held: &mut HeldMemory, bytes| held.more(bytes).map_err(refused);
-        let (mut total, mut more) = (0_usize, candidates.more);
+        let mut total = 0_usize;
         let mut counts: HashMap<ConversationId, u64> = HashMap::new();
         let counts_all = query.count_all || wanted.conversations_max.is_some();
         let mut read_to = 0;
         let mut batch = Vec::new().into_iter();
-        loop {
+        let more = loop {
             work::check()?;
             let Some(candidate) = batch.next() else {
-                let next = candidates.hits(read_to, CANDIDATES_BATCH);
+                // Most pages are full after few.
+                let next =
+                    candidates.hits(read_to, (2 * read_to).clamp(FIRST_BATCH, LARGEST_BATCH));
                 let next = next.map_err(|error| self.search_failed(&index, error))?;
                 if next.is_empty() {
-                    break;
+                    break candidates.more();
                 }
                 read_to += next.len();
                 batch = next.into_iter();
@@ -100,8 +103,7 @@ impl Inner {
             let Some(found) = found else { continue };
             // Only a further match proves that there are more.
             if is_full && !counts_all {
-                more = true;
-                break;
+                break true;
             }
             total += 1;
             if wanted.conversations_max.is_some() {
@@ -113,7 +115,7 @@ impl Inner {
                 hits.push(self.named(candidate.clone(), found, &mut names, query)?);
                 of_page.push(candidate);
             }
-        }
+        };
         let copies = index.copies(query, &of_page);
         let copies = copies.map_err(|error| self.search_failed(&index, error))?;
         for (hit, copies) in hits.iter_mut().zip(copies) {

@@ -177,13 +177,44 @@ impl Columns {
     /// Returns the conversation of a passage.
     pub(crate) fn conversation(&self, doc: DocId) -> Result<ConversationId, IndexError> {
         let column = self.conversation.as_ref().ok_or_else(damaged)?;
-        let ordinal = column.ords().first(doc).ok_or_else(damaged)?;
+        let ordinal = self.conversation_ordinal(doc)?;
         let mut bytes = Vec::with_capacity(16);
         column
             .ord_to_bytes(ordinal, &mut bytes)
             .map_err(|_| damaged())?;
         let id = uuid::Uuid::from_slice(&bytes).map_err(|_| damaged())?;
         Ok(ConversationId(id))
+    }
+
+    /// Returns the ordinal of a passage's conversation in this segment.
+    pub(crate) fn conversation_ordinal(&self, doc: DocId) -> Result<u64, IndexError> {
+        let column = self.conversation.as_ref().ok_or_else(damaged)?;
+        column.ords().first(doc).ok_or_else(damaged)
+    }
+
+    /// Calls `each` with the conversations of these ordinals and their counts.
+    pub(crate) fn each_conversation(
+        &self,
+        counts: impl IntoIterator<Item = (u64, u64)>,
+        mut each: impl FnMut(ConversationId, u64),
+    ) -> Result<(), IndexError> {
+        let column = self.conversation.as_ref().ok_or_else(damaged)?;
+        let mut counts: Vec<(u64, u64)> = counts.into_iter().collect();
+        counts.sort_unstable();
+        let ordinals: Vec<u64> = counts.iter().map(|(ordinal, _)| *ordinal).collect();
+        let (mut counts, mut are_valid) = (counts.iter(), true);
+        let found = column
+            .dictionary()
+            .sorted_ords_to_term_cb(&ordinals, |bytes| {
+                match (uuid::Uuid::from_slice(bytes), counts.next()) {
+                    (Ok(id), Some((_, count))) => each(ConversationId(id), *count),
+                    _ => are_valid = false,
+                }
+            });
+        match found {
+            Ok(true) if are_valid => Ok(()),
+            _ => Err(damaged()),
+        }
     }
 
     fn tool(&self, doc: DocId) -> Result<String, IndexError> {

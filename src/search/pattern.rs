@@ -40,6 +40,25 @@ pub(super) enum Needs {
     Any(Vec<Needs>),
 }
 
+impl Needs {
+    /// Returns pieces of which every matching text has at least one in a word; `None` when words
+    /// show nothing.
+    pub(super) fn pieces(&self) -> Option<Vec<&str>> {
+        match self {
+            Self::Nothing => None,
+            Self::Piece(piece) => Some(vec![piece]),
+            Self::All(parts) => {
+                let shortest = |pieces: &Vec<&str>| pieces.iter().map(|piece| piece.len()).min();
+                parts.iter().filter_map(Self::pieces).max_by_key(shortest)
+            }
+            Self::Any(parts) => {
+                let parts: Option<Vec<_>> = parts.iter().map(Self::pieces).collect();
+                parts.map(|parts| parts.concat())
+            }
+        }
+    }
+}
+
 impl Pattern {
     /// Parses an expression in the syntax of the `regex` crate; `^` and `$` match at line ends.
     ///

@@ -3,12 +3,12 @@
 
 use std::{
     cmp::Reverse,
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
 };
 
 use tantivy::{
     DocAddress, DocId, DocSet, TERMINATED,
-    query::{EnableScoring, Query},
+    query::{EnableScoring, Occur, Query},
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
     index::{PublishedState, SearchIndex},
     memory::{EventSet, ExceededBound, HeldMemory, SearchMemory},
     pattern::{Needs, Pattern},
-    plan::Purpose,
+    plan::{Purpose, union_of},
     query::{DuplicateHandling, Hit, SearchQuery, catch_search_panics, check_bounds},
     rank::Scores,
     syntax::{self, QueryError},
@@ -29,6 +29,10 @@ use treering_domain::{ConversationId, Position, TimestampMicros};
 /// Most events on which a pattern is tried. Each takes 32 bytes, twice; reading the texts of
 /// 332,000 took 8 s on two busy cores.
 pub(crate) const CANDIDATES_MAX: usize = 500_000;
+
+/// Events that are looked for at first. A page has ten hits, and a regular expression matches most
+/// of the candidates that its words select.
+const FIRST_CANDIDATES: usize = 1_024;
 
 /// Memory of a conversation and its count, in a map and then a list, in bytes.
 const COUNT_BYTES: usize = 96;
@@ -45,22 +49,32 @@ struct EventCandidate {
 /// Events that a pattern may match, newest first. Each must be verified on its text.
 pub struct Candidates {
     published: PublishedState,
+    /// Matches passages of all of them, and of others.
+    query: Box<dyn Query>,
+    /// The events whose words satisfy the pattern; `None`: all may.
+    wanted: Option<EventSet>,
+    memory: SearchMemory,
     places: Vec<EventCandidate>,
-    /// Their memory.
-    _held: HeldMemory,
+    /// How many places were collected at most. Few to begin with, because most pages need few.
+    max: usize,
     /// There are older ones.
-    pub more: bool,
+    more: bool,
+    /// The memory of the places.
+    held: HeldMemory,
     /// The log position up to which the index was searched.
     pub reached: Position,
 }
 
 impl Candidates {
     /// Returns one hit for each of the next `count` events from index `from`, without a place of
-    /// the match. Empty past the last one.
+    /// the match. Empty past the last one, or past [`CANDIDATES_MAX`].
     ///
     /// # Errors
-    /// [`IndexSearchError`] for a damaged index.
-    pub fn hits(&self, from: usize, count: usize) -> Result<Vec<Hit>, IndexSearchError> {
+    /// [`IndexSearchError`] for a damaged index, or too much memory.
+    pub fn hits(&mut self, from: usize, count: usize) -> Result<Vec<Hit>, IndexSearchError> {
+        if from >= self.places.len() && self.more && self.max < CANDIDATES_MAX {
+            self.collect(CANDIDATES_MAX)?;
+        }
         let rest = self.places.get(from..).unwrap_or_default();
         let ranked = |place: &EventCandidate| RankedPassage {
             address: place.address,
@@ -72,6 +86,38 @@ impl Candidates {
         };
         let page: Vec<RankedPassage> = rest.iter().take(count).map(ranked).collect();
         catch_search_panics(|| Ok(hits::read(&self.published.columns, &page)?))
+    }
+
+    /// Returns whether there are older events than those that [`Self::hits`] has returned.
+    #[must_use]
+    pub fn more(&self) -> bool {
+        self.more
+    }
+
+    fn collect(&mut self, max: usize) -> Result<(), IndexSearchError> {
+        let held = self.memory.holding(ExceededBound::Candidates);
+        let mut newest = NewestCollector::new(max, held);
+        let wanted = self.wanted.as_ref();
+        catch_search_panics(|| {
+            each_match(&self.published, self.query.as_ref(), |columns, address| {
+                let happened_at = columns.happened_at(address.doc_id)?;
+                if newest.are_newer_than(happened_at) {
+                    return Ok(());
+                }
+                let (position, _) = columns.place(address.doc_id)?;
+                if wanted.is_none_or(|wanted| wanted.contains(position.offset)) {
+                    newest.push(EventCandidate {
+                        happened_at: Reverse(happened_at),
+                        position: Reverse(position),
+                        address,
+                    })?;
+                }
+                Ok(())
+            })
+        })?;
+        (self.places, self.more, self.held) = newest.into_sorted();
+        self.max = max;
+        Ok(())
     }
 }
 
@@ -89,37 +135,29 @@ impl SearchIndex {
         check_bounds(query)?;
         let planner = self.planner(query);
         let published = self.published();
-        let find = || {
-            let having =
-                |piece: &str| events_of(&published, planner.piece(piece).as_ref(), &query.memory);
-            let wanted = having_needs(pattern.needs(), &having)?;
-            let all = planner.filtered(planner.all(), query);
-            let held = query.memory.holding(ExceededBound::Candidates);
-            let mut newest = NewestCollector::new(CANDIDATES_MAX, held);
-            each_match(&published, all.as_ref(), |columns, address| {
-                let (position, _) = columns.place(address.doc_id)?;
-                if wanted
-                    .as_ref()
-                    .is_none_or(|wanted| wanted.contains(position.offset))
-                {
-                    newest.push(EventCandidate {
-                        happened_at: Reverse(columns.happened_at(address.doc_id)?),
-                        position: Reverse(position),
-                        address,
-                    })?;
-                }
-                Ok(())
-            })?;
-            Ok(newest.into_sorted())
+        let having =
+            |piece: &str| events_of(&published, planner.piece(piece).as_ref(), &query.memory);
+        let wanted = catch_search_panics(|| having_needs(pattern.needs(), &having))?;
+        let passages = match pattern.needs().pieces() {
+            None => planner.all(),
+            Some(pieces) => {
+                let having = pieces.into_iter().map(|piece| planner.piece(piece));
+                union_of(having.map(|query| (Occur::Should, query)).collect())
+            }
         };
-        let (places, more, held) = catch_search_panics(find)?;
-        Ok(Candidates {
-            places,
-            more,
-            _held: held,
+        let mut candidates = Candidates {
+            query: planner.filtered(passages, query),
+            wanted,
+            memory: query.memory.clone(),
+            places: Vec::new(),
+            max: 0,
+            more: false,
+            held: query.memory.holding(ExceededBound::Candidates),
             reached: published.reached,
             published,
-        })
+        };
+        candidates.collect(FIRST_CANDIDATES)?;
+        Ok(candidates)
     }
 
     /// Returns the conversations with matches and how many of their events match, the most first.
@@ -143,9 +181,13 @@ impl SearchIndex {
             let mut counts: HashMap<ConversationId, u64> = HashMap::new();
             let mut seen = EventSet::new(query.memory.holding(ExceededBound::Matching));
             let mut held = query.memory.holding(ExceededBound::Matching);
+            // Counted by ordinal, because looking up a conversation's id takes a microsecond.
+            let mut of_segments: BTreeMap<u32, HashMap<u64, u64>> = BTreeMap::new();
             each_match(&published, matching.as_ref(), |columns, address| {
                 if seen.insert(columns.group(address.doc_id, DuplicateHandling::Each)?)? {
-                    match counts.entry(columns.conversation(address.doc_id)?) {
+                    let counts = of_segments.entry(address.segment_ord).or_default();
+                    let ordinal = columns.conversation_ordinal(address.doc_id)?;
+                    match counts.entry(ordinal) {
                         Entry::Occupied(mut count) => *count.get_mut() += 1,
                         Entry::Vacant(first) => {
                             held.more(COUNT_BYTES)?;
@@ -155,6 +197,12 @@ impl SearchIndex {
                 }
                 Ok(())
             })?;
+            for (segment, of_segment) in of_segments {
+                let columns = published.columns.of_segment(segment)?;
+                columns.each_conversation(of_segment, |id, count| {
+                    *counts.entry(id).or_default() += count;
+                })?;
+            }
             let mut counts: Vec<_> = counts.into_iter().collect();
             counts.sort_unstable_by_key(|(id, count)| (Reverse(*count), *id));
             Ok(counts)
@@ -211,6 +259,8 @@ struct NewestCollector {
     places: Vec<EventCandidate>,
     held: HeldMemory,
     more: bool,
+    /// When the last of them happened, once there are `max`.
+    oldest: Option<TimestampMicros>,
 }
 
 impl NewestCollector {
@@ -220,7 +270,13 @@ impl NewestCollector {
             places: Vec::new(),
             held,
             more: false,
+            oldest: None,
         }
+    }
+
+    /// Returns whether all places that are kept are newer than this.
+    fn are_newer_than(&self, happened_at: TimestampMicros) -> bool {
+        self.oldest.is_some_and(|oldest| happened_at < oldest)
     }
 
     fn push(&mut self, place: EventCandidate) -> Result<(), IndexSearchError> {
@@ -242,6 +298,9 @@ impl NewestCollector {
         self.places.dedup_by_key(|place| place.position);
         self.more |= self.places.len() > self.max;
         self.places.truncate(self.max);
+        if self.places.len() == self.max {
+            self.oldest = self.places.last().map(|place| place.happened_at.0);
+        }
     }
 
     /// Returns the places, whether there are more, and their memory.

@@ -431,7 +431,7 @@ fn regex_candidates_include_every_match() {
         "nothing like this",
     ] {
         let pattern = Pattern::new(text).unwrap();
-        let candidates = index.candidates(&pattern, &query("")).unwrap();
+        let mut candidates = index.candidates(&pattern, &query("")).unwrap();
         let of = |hit: &Hit| hit.position.offset;
         let mut offsets: Vec<u64> = Vec::new();
         loop {
@@ -455,8 +455,32 @@ fn regex_candidates_include_every_match() {
     // Words in capitals must narrow the candidates too, since only the newest are read.
     for few in ["parseConfig", r"README\.md", "JG7FMM"] {
         let few = Pattern::new(few).unwrap();
-        let candidates = index.candidates(&few, &query("")).unwrap();
+        let mut candidates = index.candidates(&few, &query("")).unwrap();
         assert_eq!(candidates.hits(0, 10).unwrap().len(), 1);
+    }
+}
+
+// A page needs few candidates, and a store may have a million: the first are collected first. Who
+// reads on must get all, each once, newest first.
+#[test]
+fn candidates_go_on_after_the_first() {
+    let last = 2_500;
+    let events: Vec<_> = (1..=last).map(|at| result(at, "needle")).collect();
+    let index = index_of(&events);
+    for text in ["needle", "(?s)."] {
+        let pattern = Pattern::new(text).unwrap();
+        let mut candidates = index.candidates(&pattern, &query("")).unwrap();
+        assert!(candidates.more());
+        let mut offsets: Vec<u64> = Vec::new();
+        loop {
+            let hits = candidates.hits(offsets.len(), 300).unwrap();
+            if hits.is_empty() {
+                break;
+            }
+            offsets.extend(hits.iter().map(|hit| hit.position.offset));
+        }
+        assert!(offsets.into_iter().eq((1..=last).rev()), "{text}");
+        assert!(!candidates.more());
     }
 }
 
