@@ -33,6 +33,8 @@ const EVENTS_MAX: usize = 11;
 /// One conversation in so many has a second branch, a rare label.
 const FORKED_EVERY: u64 = 20;
 const RARE_EVERY: u64 = 1_000;
+/// Conversations that a person sees at once.
+const PAGE: usize = 20;
 /// Calls of each kind.
 const CALLS: usize = 15;
 
@@ -192,7 +194,8 @@ impl GrownStore {
             if number == conversations / 2 {
                 middle = id;
             }
-            let life = &lives[number as usize % lives.len()];
+            // From all files, also in a small store.
+            let life = &lives[number as usize * 7_919 % lives.len()];
             filler.append(conversation(life, id, number)).await?;
             if number.is_multiple_of(FORKED_EVERY) {
                 forked.push(id);
@@ -219,7 +222,7 @@ impl GrownStore {
             let mut times = Vec::new();
             // The first one warms up.
             for round in 0..=CALLS {
-                let (answer, micros) = timed(call.request.run(&server)).await;
+                let (answer, micros) = timed(call.request.run(call.what, &server)).await;
                 answer?;
                 if round > 0 {
                     times.push(micros / 1e3);
@@ -246,22 +249,30 @@ struct GrowthCall {
 
 enum GrowthRequest {
     Search(pb::SearchRequest),
-    /// Must fill its page.
+    /// Goes on to the next page until [`PAGE`] conversations are found.
     List(pb::ListConversationsRequest),
     Find(String),
     Get(String),
 }
 
 impl GrowthRequest {
-    async fn run(&self, server: &Connection) -> Result<(), ClientError> {
+    async fn run(&self, what: &'static str, server: &Connection) -> Result<(), ClientError> {
         let is_found = match self {
             Self::Search(request) => {
                 let found = server.search().search(request.clone()).await?;
                 !found.into_inner().hits.is_empty()
             }
             Self::List(request) => {
-                let page = server.conversations().list(request.clone()).await?;
-                !page.into_inner().conversations.is_empty()
+                let (mut request, mut found) = (request.clone(), 0);
+                loop {
+                    let page = server.conversations().list(request.clone()).await?;
+                    let page = page.into_inner();
+                    found += page.conversations.len();
+                    if found >= PAGE || page.next_page_token.is_empty() {
+                        break found > 0;
+                    }
+                    request.page_token = page.next_page_token;
+                }
             }
             Self::Find(part) => {
                 let request = pb::FindConversationsRequest {
@@ -283,7 +294,7 @@ impl GrowthRequest {
         match is_found {
             true => Ok(()),
             // A page without rows would be quick, and no answer.
-            false => Err(failed("a call in a grown store", "it found nothing")),
+            false => Err(failed(what, "it found nothing")),
         }
     }
 }
@@ -308,7 +319,7 @@ fn calls(middle: ConversationId) -> Vec<GrowthCall> {
     };
     let list = |id, what, change: fn(&mut pb::ListConversationsRequest)| {
         let mut request = pb::ListConversationsRequest {
-            page_size: 20,
+            page_size: PAGE as u32,
             order: pb::ListOrder::Happened.into(),
             ..Default::default()
         };
@@ -385,16 +396,22 @@ fn calls(middle: ConversationId) -> Vec<GrowthCall> {
         ),
         search(
             "growth.path",
-            "search a word in a path",
+            "search a word with a path",
             3.0,
             COMMON,
             |asked| {
-                asked.paths = vec!["**/*.py".to_owned()];
+                asked.paths = vec!["**/*".to_owned()];
             },
         ),
-        search("growth.path_only", "search a path", 3.0, "", |asked| {
-            asked.paths = vec!["**/setup.py".to_owned()];
-        }),
+        search(
+            "growth.path_only",
+            "all texts with a path",
+            3.0,
+            "",
+            |asked| {
+                asked.paths = vec!["**/*".to_owned()];
+            },
+        ),
         list("growth.list", "list conversations", |_| {}),
         list("growth.list_label", "– with a label", |asked| {
             asked.labels.insert("team".to_owned(), "team-3".to_owned());
