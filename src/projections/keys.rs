@@ -141,17 +141,6 @@ pub(super) fn after_conversation(id: ConversationKey) -> Key {
     Key::of(id, u8::MAX)
 }
 
-/// Returns the first key of all conversations, of all namespaces or of one, and a key after the
-/// last.
-pub(super) fn conversations(namespace: Option<&Namespace>) -> (Key, Key) {
-    let Some(namespace) = namespace else {
-        return (Key(Vec::new()), Key(vec![u8::MAX; KEY_BYTES]));
-    };
-    let first = namespace.key(ConversationId(uuid::Uuid::nil()));
-    let last = namespace.key(ConversationId(uuid::Uuid::max()));
-    (from_conversation(first), after_conversation(last))
-}
-
 pub(super) fn tip(id: ConversationKey) -> Key {
     Key::of(id, TIP)
 }

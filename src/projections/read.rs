@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use treering_domain::{
     BranchId, BranchName, BranchState, ConversationId, ConversationKey, ConversationRow,
-    ConversationState, ForkPoint, Namespace, Revision,
+    ConversationState, ForkPoint, Revision,
 };
 
 use super::{
@@ -39,38 +39,18 @@ impl Projections {
     /// # Errors
     /// As for every read.
     pub fn every_conversation(&self) -> Result<Vec<ConversationRow>, ProjectionsError> {
-        let mut rows = Vec::new();
-        self.each_conversation(None, |row| {
-            rows.push(row);
-            true
-        })?;
-        Ok(rows)
-    }
-
-    /// Calls `each` for the conversations of all namespaces or of one, in key order, until it
-    /// returns false.
-    ///
-    /// # Errors
-    /// As for every read.
-    pub fn each_conversation(
-        &self,
-        namespace: Option<&Namespace>,
-        mut each: impl FnMut(ConversationRow) -> bool,
-    ) -> Result<(), ProjectionsError> {
         self.read(|reader| {
             let table = reader.table(CONVERSATIONS);
-            let (mut from, end) = keys::conversations(namespace);
-            while let Some(row) = table.range(from.as_bytes()..end.as_bytes()).next() {
+            let (mut rows, mut from) = (Vec::new(), Vec::new());
+            while let Some(row) = table.range(&from[..]..).next() {
                 let key = row?.0;
                 let Some(id) = keys::conversation_of(&key) else {
                     break;
                 };
-                if conversation(&table, id)?.is_some_and(|row| !each(row)) {
-                    break;
-                }
-                from = keys::after_conversation(id);
+                rows.extend(conversation(&table, id)?);
+                from = keys::after_conversation(id).as_bytes().to_vec();
             }
-            Ok(())
+            Ok(rows)
         })
     }
 

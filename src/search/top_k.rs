@@ -76,7 +76,7 @@ impl<'a> TopSearch<'a> {
             for tags in &planned.filter_tags {
                 this.is_pruned &= this.share(tags)? >= PRUNED_SHARE_MIN;
             }
-            this.is_pruned &= this.chosen_share()? >= PRUNED_SHARE_MIN;
+            this.is_pruned = this.is_pruned && this.chosen_share()? >= PRUNED_SHARE_MIN;
         }
         Ok(this)
     }
