@@ -19,7 +19,7 @@ use treering_domain::{
     Expectation, ExpectedRevision, JsonText, Namespace, NewEvent, ParentRef, PromptSet, Rejection,
     Revision, Rule,
 };
-use treering_projections::{ListNarrowing, ListPage};
+use treering_projections::{Facet, ListNarrowing, ListPage};
 
 /// Maximum number of branches returned with a conversation's state; a conversation may have
 /// 100,000.
@@ -422,7 +422,7 @@ impl Inner {
         filter: &ListFilter,
     ) -> Result<ConversationPage, ReadError> {
         let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let facets = filter.facets();
+        let facets = facets_of(filter);
         let page = ListPage {
             narrowing: ListNarrowing {
                 facets: &facets,
@@ -526,6 +526,16 @@ impl Inner {
     fn active_name(&self, row: &ConversationRow) -> Result<BranchName, ReadError> {
         self.history().branch_name(row.key(), row.active)
     }
+}
+
+/// Returns the facets of all conversations that a filter matches.
+fn facets_of(filter: &ListFilter) -> Vec<Facet<'_>> {
+    let labels = filter.labels.iter();
+    let labels = labels.map(|(name, value)| Facet::Label(name, value));
+    let metadata = filter.metadata.iter();
+    let metadata = metadata.map(|(name, value)| Facet::Metadata(name, value));
+    let sealed = (filter.sealed == Some(true)).then_some(Facet::Sealed);
+    labels.chain(metadata).chain(sealed).collect()
 }
 
 fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary {

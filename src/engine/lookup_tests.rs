@@ -781,7 +781,7 @@ async fn rows_of_filters(conversations: usize) -> BTreeMap<&'static str, usize> 
             tail = id.to_string()[28..].to_owned();
         }
         let created = NewEvent::new(id, EventBody::ConversationCreated(created));
-        let mut events = vec![created, said(id, &format!("needle {number}"))];
+        let mut events = vec![created, said(id, format!("needle {number}"))];
         if is_chosen {
             let forked = BranchForked {
                 name: BranchName::new("try").unwrap(),

@@ -8,7 +8,6 @@ use treering_domain::{
     EventRef, JsonText, Namespace, NamespaceUse, Position, Quota, Revision, Role, StoredEvent,
     Tags, TimestampMicros, ToolResultRecorded, limits::READ_SCAN_EVENTS_MAX,
 };
-use treering_projections::Facet;
 pub use treering_projections::{ListOrder, ListPlace};
 use treering_search::{DuplicateHandling, Hit, QuerySyntax, SearchFilters};
 
@@ -375,16 +374,6 @@ pub struct ListFilter {
 }
 
 impl ListFilter {
-    /// Returns the facets of all conversations that match.
-    pub(super) fn facets(&self) -> Vec<Facet<'_>> {
-        let labels = self.labels.iter();
-        let labels = labels.map(|(name, value)| Facet::Label(name, value));
-        let metadata = self.metadata.iter();
-        let metadata = metadata.map(|(name, value)| Facet::Metadata(name, value));
-        let sealed = (self.sealed == Some(true)).then_some(Facet::Sealed);
-        labels.chain(metadata).chain(sealed).collect()
-    }
-
     /// Returns true if the conversation matches.
     #[must_use]
     pub fn lets(&self, row: &ConversationRow) -> bool {
