@@ -301,7 +301,7 @@ impl Model {
                 delta.blobs.push((namespace, hash, self.reached));
             }
             24..=26 => self.describe(id, step, delta),
-            27 if step.branch % 4 == 0 => self.rows.get_mut(&id).unwrap().sealed = true,
+            27 if step.branch.is_multiple_of(4) => self.rows.get_mut(&id).unwrap().sealed = true,
             _ => {}
         }
     }
