@@ -67,7 +67,7 @@ pub struct Candidates {
 
 impl Candidates {
     /// Returns one hit for each of the next `count` events from index `from`, without a place of
-    /// the match. Empty past the last one, or past [`CANDIDATES_MAX`].
+    /// the match. Empty past the last one, or past `CANDIDATES_MAX`.
     ///
     /// # Errors
     /// [`IndexSearchError`] for a damaged index, or too much memory.
