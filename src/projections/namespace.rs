@@ -253,7 +253,7 @@ pub struct ListNarrowing<'a> {
 }
 
 /// If a property has at most this many conversations, all of them are read and sorted.
-const GATHERED_MAX: usize = if cfg!(test) { 1 } else { 200 };
+const GATHERED_MAX: usize = if cfg!(test) { 1 } else { 1_000 };
 /// Most conversations without a facet that a page passes over, at about a microsecond each.
 const PASSED_OVER_MAX: usize = 50_000;
 

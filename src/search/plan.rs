@@ -31,7 +31,7 @@ use super::{
 use treering_domain::{Namespace, Revision};
 
 /// Up to this many conversations are terms of the query; more are looked up in each segment.
-pub(super) const TAGGED_CONVERSATIONS_MAX: usize = 256;
+pub(super) const TAGGED_CONVERSATIONS_MAX: usize = 1_024;
 
 // The weights below are measured: docs/decisions/0023-search-ranking.md.
 

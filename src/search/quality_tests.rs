@@ -317,7 +317,7 @@ fn filters(number: usize, last: u64) -> SearchFilters {
 }
 
 /// Conversations that the texts are spread over, besides the default one.
-const CONVERSATIONS: u128 = 900;
+const CONVERSATIONS: u128 = 2_600;
 
 fn conversation(number: u128) -> ConversationId {
     ConversationId(uuid::Uuid::from_u128(number + 1))

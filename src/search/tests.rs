@@ -497,7 +497,7 @@ fn source_filter_accepts_many_conversations() {
         })
         .collect();
     let index = index_of(&events);
-    for wanted in [256_u64, 257, 20_000] {
+    for wanted in [1_024_u64, 1_025, 20_000] {
         let mut asked = query("needle");
         asked.limit = 1_000;
         let chosen = (1..=wanted).map(|at| conversation(u128::from(2 * at)));
