@@ -203,18 +203,34 @@ pub(super) fn look<F: Folder>(
 ) -> Result<SegmentSummary, LogError> {
     const CACHE_BYTES: usize = 1 << 20;
     let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
-    let seen = segment::read_identity(&open, first).and_then(|(identity, named)| {
-        let dense = packed::of(&open, first)?;
-        let reader = Reader::new(&open, dense.as_ref());
-        Ok(SegmentSummary {
-            identity,
-            first: named,
-            end: segment::end(reader, first)?,
-            used: segment::next_frame(reader, 0)?.is_some(),
-            is_packed: dense.is_some(),
-        })
-    });
+    let seen = packed::of(&open, first)
+        .and_then(|dense| summary(Reader::new(&open, dense.as_ref()), first));
     segment::close(open, first).and(seen)
+}
+
+/// Like [`look`], for a sealed segment: opens it as reads do, which can serve what they reach of a
+/// file that redb cannot repair as a whole.
+pub(super) fn look_at_sealed<F: Folder>(
+    folder: &F,
+    file: &str,
+    first: u64,
+) -> Result<SegmentSummary, LogError> {
+    const CACHE_BYTES: usize = 1 << 20;
+    let open = segment::open_sealed(folder, file, first, CACHE_BYTES)?;
+    summary(open.reader(), first)
+}
+
+fn summary(reader: Reader<'_>, first: u64) -> Result<SegmentSummary, LogError> {
+    let (identity, named) = segment::read_identity(&reader, first)?;
+    let end = segment::end(reader, first)?;
+    Ok(SegmentSummary {
+        identity,
+        first: named,
+        // The way to the first frame may be corrupt although others can be read.
+        used: end.offset >= first || segment::next_frame(reader, 0)?.is_some(),
+        end,
+        is_packed: reader.packed.is_some(),
+    })
 }
 
 impl<F: Folder> RedbLog<F> {

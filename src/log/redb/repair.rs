@@ -9,7 +9,7 @@ use super::{
     folder::{DiskFolder, Folder},
     lock::{self, FolderLock},
     manifest::{self, FORM_BLOCKS, LogMark, Manifest, ManifestLookup, SegmentEntry, Timeline},
-    open::{self, is_unknown, leftover, look, names},
+    open::{self, is_unknown, leftover, look, look_at_sealed, names},
 };
 use crate::port::{LogError, LogIdentity};
 use treering_domain::{ContentHash, TimestampMicros};
@@ -287,7 +287,12 @@ fn assess<F: Folder>(
             continue;
         };
         let should_end = entry.sealed.as_ref().map_or(reached, |mark| mark.offset);
-        let seen = look(folder, &file, entry.first).and_then(|seen| {
+        let seen = match entry.sealed {
+            Some(_) => look_at_sealed(folder, &file, entry.first),
+            // It must be possible to append to this one.
+            None => look(folder, &file, entry.first),
+        };
+        let seen = seen.and_then(|seen| {
             if seen.identity.store != manifest.store || seen.first != entry.first {
                 return Err(LogError::damaged(
                     entry.first,
