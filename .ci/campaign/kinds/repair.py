@@ -532,7 +532,13 @@ def full_disk(world, stores):
     before = photograph(data)
     small = data.parent / "small"
     small.mkdir(exist_ok=True)
-    mount = f'mount -t tmpfs -o size={world.rng.choice([64, 700, 1500])}k tmpfs "{small}"'
+    # Less room than the salvaged store takes, which may be little.
+    room = data.parent / "room"
+    clear(room)
+    world.run("salvage", "--to", str(room), data=data)
+    taken = sum(path.stat().st_blocks // 2 for path in room.rglob("*"))
+    size = max(16, taken // world.rng.choice([2, 4, 16]))
+    mount = f'mount -t tmpfs -o size={size}k tmpfs "{small}"'
     done = in_a_mount(world, mount, ["salvage", "--to", str(small / "out")], data)
     world.expect(done.returncode == FAILED, f"salvage to a full disk exits with {done.returncode}: {done.stderr[-300:]}")
     world.expect("room" in done.stderr or "space" in done.stderr, f"salvage to a full disk says: {done.stderr[-300:]}")
