@@ -135,16 +135,10 @@ impl<F: Folder> RedbLog<F> {
 
     /// Returns true when a sealed segment stores frames and was not found to be damaged.
     pub fn has_to_rewrite(&self) -> bool {
-        self.segments_to_rewrite() > 0
-    }
-
-    /// Returns the number of such segments.
-    pub(super) fn segments_to_rewrite(&self) -> usize {
         let unfit = lock_of(&self.unfit);
         let manifest = self.manifest();
-        let segments = manifest.segments.iter();
-        let waiting = segments.filter(|entry| is_of_frames(entry) && !unfit.contains(&entry.first));
-        waiting.count()
+        let mut segments = manifest.segments.iter();
+        segments.any(|entry| is_of_frames(entry) && !unfit.contains(&entry.first))
     }
 
     /// Returns the first sealed segment of frames, and the rewritten ones before it to join it

@@ -18,11 +18,6 @@ use crate::port::LogError;
 /// After this long without an append, the last segment is sealed so that it can be rewritten as
 /// blocks.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
-/// While more events than this are appended in a second, rewriting waits: beside 256 writers it took
-/// a quarter of their rate.
-const BUSY_EVENTS_PER_SECOND: f64 = 5_000.0;
-/// With more segments waiting, it no longer waits: frames take three times the space of blocks.
-const WAITING_SEGMENTS_MAX: usize = 8;
 /// Minimum size of frames, in bytes, that is worth a segment of its own.
 const SEALED_BYTES_MIN: u64 = 256 << 10;
 /// How often the thread checks for work.
@@ -142,10 +137,7 @@ impl Drop for Rewriter {
 /// The thread's state between checks.
 struct LastCheck {
     head: u64,
-    /// When the head last moved.
     since: Instant,
-    /// When it was looked at.
-    at: Instant,
     /// Number of segments at the last failure, and when that was.
     failed: Option<(usize, Instant)>,
 }
@@ -157,7 +149,6 @@ fn run<F: Folder>(log: &Weak<RedbLog<F>>, signal: &Signal) {
     let mut looked = LastCheck {
         head: 0,
         since: Instant::now(),
-        at: Instant::now(),
         failed: None,
     };
     while !signal.stop.load(Ordering::Acquire) {
@@ -184,7 +175,11 @@ impl Signal {
 impl LastCheck {
     /// Does the next piece of work; returns true when there may be more.
     fn look<F: Folder>(&mut self, log: &RedbLog<F>, stop: &AtomicBool) -> bool {
-        let is_busy = self.is_busy(log.head.borrow().offset, Instant::now());
+        let head = log.head.borrow().offset;
+        if head != self.head {
+            self.head = head;
+            self.since = Instant::now();
+        }
         let segments = log.manifest().segments.len();
         if let Some((there, at)) = self.failed {
             if there == segments && at.elapsed() < TRY_AGAIN_AFTER {
@@ -192,10 +187,7 @@ impl LastCheck {
             }
             self.failed = None;
         }
-        let waiting = log.segments_to_rewrite();
-        let done = if is_busy && (1..=WAITING_SEGMENTS_MAX).contains(&waiting) {
-            Ok(false)
-        } else if waiting > 0 {
+        let done = if log.has_to_rewrite() {
             log.rewrite_next(stop).map(|done| done.is_some())
         } else if self.since.elapsed() >= IDLE_AFTER {
             // Check again only after another append, or much later.
@@ -214,19 +206,6 @@ impl LastCheck {
     }
 }
 
-impl LastCheck {
-    /// Notes the log's head and returns whether many events were appended since the last check.
-    fn is_busy(&mut self, head: u64, now: Instant) -> bool {
-        let appended = head.saturating_sub(self.head);
-        let seconds = now.duration_since(self.at).as_secs_f64();
-        if head != self.head {
-            self.since = now;
-        }
-        (self.head, self.at) = (head, now);
-        appended as f64 > BUSY_EVENTS_PER_SECOND * seconds
-    }
-}
-
 /// Lowers the thread's priority.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
@@ -234,29 +213,5 @@ fn lower_priority() {
         // On Linux, niceness applies to a thread.
         let thread = rustix::thread::gettid();
         let _ = rustix::process::setpriority_process(Some(thread), NICENESS);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Rewriting beside many writers took a quarter of their rate. It waits for a quieter second,
-    // and a store that is seldom written to is rewritten at once.
-    #[test]
-    fn many_appends_in_a_second_are_busy() {
-        let began = Instant::now();
-        let mut looked = LastCheck {
-            head: 0,
-            since: began,
-            at: began,
-            failed: None,
-        };
-        let at = |millis| began + Duration::from_millis(millis);
-        assert!(looked.is_busy(50_000, at(1_000)));
-        assert!(!looked.is_busy(50_400, at(2_000)));
-        assert!(looked.is_busy(51_400, at(2_100)));
-        assert!(!looked.is_busy(51_400, at(3_100)));
-        assert_eq!(looked.since, at(2_100));
     }
 }
