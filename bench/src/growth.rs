@@ -17,7 +17,6 @@ use treering::{
         BranchForked, BranchId, BranchName, ContentPart, ConversationCreated, ConversationId,
         EventBody, NewEvent, Revision,
     },
-    import::{openai_chat, source::LineSource},
     proto::pb,
 };
 use treering_client::{connect::Connection, error::ClientError};
@@ -30,8 +29,9 @@ const GROWTH: u64 = 10;
 const LIVES_MAX: usize = 4_000;
 /// Events that are taken of each.
 const EVENTS_MAX: usize = 11;
-/// One conversation in so many has a second branch, a rare label.
+/// One conversation in so many has a second branch.
 const FORKED_EVERY: u64 = 20;
+/// One conversation in so many has a rare label and a rare word in its title.
 const RARE_EVERY: u64 = 1_000;
 /// Conversations that a person sees at once.
 const PAGE: usize = 20;
@@ -91,26 +91,13 @@ fn lives(setup: &Setup) -> Result<Vec<Vec<NewEvent>>, ClientError> {
     let files = setup.trajectory_files();
     let mut lives = Vec::new();
     for file in &files {
-        let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
-            path: file.clone(),
-            cause,
-        })?;
-        let found = source
-            .filter_map(|(_, line)| line.ok())
-            .filter_map(|line| openai_chat::import_line(&line).ok());
-        lives.extend(
-            found
-                .map(|found| {
-                    found
-                        .events
-                        .into_iter()
-                        .take(EVENTS_MAX)
-                        .collect::<Vec<_>>()
-                })
-                // A fork needs the events before it to be there.
-                .filter(|events| !events.iter().any(is_fork))
-                .take(LIVES_MAX / files.len()),
-        );
+        let found = stores::conversations_of(file)?.map(|events| {
+            let first = events.into_iter().take(EVENTS_MAX);
+            first.collect::<Vec<_>>()
+        });
+        // A fork needs the events before it to be there.
+        let found = found.filter(|events| !events.iter().any(is_fork));
+        lives.extend(found.take(LIVES_MAX / files.len()));
     }
     Ok(lives)
 }
@@ -119,7 +106,7 @@ fn is_fork(event: &NewEvent) -> bool {
     matches!(event.body, EventBody::BranchForked(_))
 }
 
-/// A conversation that lives like a real one.
+/// Returns the events of a real conversation as those of another one.
 fn conversation(life: &[NewEvent], id: ConversationId, number: u64) -> Vec<NewEvent> {
     let mut events: Vec<NewEvent> = life.to_vec();
     for event in &mut events {
@@ -299,7 +286,7 @@ impl GrowthRequest {
     }
 }
 
-/// A word that one result in twenty has.
+/// A word that many results have.
 const COMMON: &str = "error";
 
 fn calls(middle: ConversationId) -> Vec<GrowthCall> {

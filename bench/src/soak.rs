@@ -31,7 +31,6 @@ use super::{
 };
 use treering::{
     domain::{ConversationId, EventBody, NewEvent},
-    import::{openai_chat, source::LineSource},
     proto::pb,
 };
 use treering_client::{connect::Connection, error::ClientError};
@@ -189,18 +188,9 @@ fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, ClientError> {
     let files = setup.trajectory_files();
     let mut lives = Vec::new();
     for file in &files {
-        let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
-            path: file.clone(),
-            cause,
-        })?;
-        let lines = source.filter_map(|(_, line)| line.ok());
-        let found = lines.filter_map(|line| openai_chat::import_line(&line).ok());
-        lives.extend(
-            found
-                .map(|found| found.events)
-                .filter(|events| events.len() <= EVENTS_MAX)
-                .take(CONVERSATIONS_MAX / files.len()),
-        );
+        let found = stores::conversations_of(file)?;
+        let found = found.filter(|events| events.len() <= EVENTS_MAX);
+        lives.extend(found.take(CONVERSATIONS_MAX / files.len()));
     }
     if lives.is_empty() {
         setup.left_out("soak: real conversations", "trajectories");

@@ -162,6 +162,22 @@ pub struct ImportSummary {
     pub events: u64,
 }
 
+/// Returns the events of each conversation in a file. Lines that are no conversation are passed
+/// over.
+///
+/// # Errors
+/// When the file cannot be opened.
+pub fn conversations_of(
+    file: &Path,
+) -> Result<impl Iterator<Item = Vec<NewEvent>> + use<>, ClientError> {
+    let source = LineSource::open(file, |_| {}).map_err(|cause| ClientError::ReadFile {
+        path: file.to_owned(),
+        cause,
+    })?;
+    let lines = source.filter_map(|(_, line)| line.ok());
+    Ok(lines.filter_map(|line| Some(openai_chat::import_line(&line).ok()?.events)))
+}
+
 /// Imports files of conversations, as `import` does.
 ///
 /// # Errors

@@ -105,9 +105,9 @@ pub(super) fn tail(id: &str) -> Option<Facet<'static>> {
     id.as_bytes().last_chunk().copied().map(Facet::IdTail)
 }
 
-/// Adds the facets of what a conversation was created with, except its source: the list by source
-/// has that.
-fn add_described(info: &ConversationInfo, facets: &mut BTreeSet<FacetHash>) {
+/// Returns the facets that can change. The source cannot, and has a list of its own.
+fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<FacetHash> {
+    let mut facets = BTreeSet::new();
     for (name, value) in &info.labels {
         facets.insert(Facet::LabelName(name).hash());
         facets.insert(Facet::Label(name, value).hash());
@@ -117,11 +117,6 @@ fn add_described(info: &ConversationInfo, facets: &mut BTreeSet<FacetHash>) {
             facets.insert(Facet::Metadata(name, &value).hash());
         }
     }
-}
-
-fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<FacetHash> {
-    let mut facets = BTreeSet::new();
-    add_described(info, &mut facets);
     if sealed {
         facets.insert(Facet::Sealed.hash());
     }

@@ -79,7 +79,21 @@ impl Projections {
         scan_max: usize,
         keep: &dyn Fn(&ConversationRow) -> bool,
     ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
-        self.read(|reader| page.read(reader, scan_max, keep))
+        self.list_by(page, (scan_max, GATHERED_MAX), keep)
+    }
+
+    /// Like [`list_where`](Self::list_where); gathers properties of at most `gathered_max`
+    /// conversations.
+    pub(super) fn list_by(
+        &self,
+        page: &ListPage<'_>,
+        (scan_max, gathered_max): (usize, usize),
+        keep: &dyn Fn(&ConversationRow) -> bool,
+    ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
+        self.read(|reader| match page.gathered(reader, gathered_max)? {
+            Some(ids) => page.page_of(reader, &ids, keep),
+            None => page.read(reader, scan_max, keep),
+        })
     }
 
     /// Returns the log offset that the projections had reached, and the entry of an idempotency
@@ -253,7 +267,7 @@ pub struct ListNarrowing<'a> {
 }
 
 /// If a property has at most this many conversations, all of them are read and sorted.
-const GATHERED_MAX: usize = if cfg!(test) { 1 } else { 1_000 };
+const GATHERED_MAX: usize = 1_000;
 /// Most conversations without a facet that a page passes over, at about a microsecond each.
 const PASSED_OVER_MAX: usize = 50_000;
 
@@ -264,9 +278,6 @@ impl ListPage<'_> {
         scan_max: usize,
         keep: &dyn Fn(&ConversationRow) -> bool,
     ) -> Result<(Vec<ConversationRow>, Option<ListPlace>), ProjectionsError> {
-        if let Some(ids) = self.gathered(reader)? {
-            return self.page_of(reader, &ids, keep);
-        }
         let listing = reader.table(NAMESPACES);
         let table = reader.table(CONVERSATIONS);
         let (first, end) = self.bounds();
@@ -309,15 +320,19 @@ impl ListPage<'_> {
     }
 
     /// Returns the conversations of a property that has few.
-    fn gathered(&self, reader: &Reader) -> Result<Option<Vec<ConversationId>>, ProjectionsError> {
+    fn gathered(
+        &self,
+        reader: &Reader,
+        max: usize,
+    ) -> Result<Option<Vec<ConversationId>>, ProjectionsError> {
         let ListNarrowing {
             facets,
             parent,
             updated_from,
         } = self.narrowing;
         let few = |found: &mut dyn Iterator<Item = Result<ConversationId, ProjectionsError>>| {
-            let found: Result<Vec<_>, _> = found.take(GATHERED_MAX + 1).collect();
-            found.map(|ids| (ids.len() <= GATHERED_MAX).then_some(ids))
+            let found: Result<Vec<_>, _> = found.take(max + 1).collect();
+            found.map(|ids| (ids.len() <= max).then_some(ids))
         };
         for facet in facets {
             if let Some(ids) = few(&mut with_facet(reader, self.namespace, *facet))? {
@@ -327,7 +342,7 @@ impl ListPage<'_> {
         if let Some(parent) = parent {
             let children = keys::children(self.namespace.key(parent));
             let ids = ending_conversations(&reader.table(CONVERSATIONS), &children)?;
-            if ids.len() <= GATHERED_MAX {
+            if ids.len() <= max {
                 return Ok(Some(ids));
             }
         }

@@ -160,7 +160,6 @@ pub(super) fn each_number(
 }
 
 /// Chosen conversations in one segment.
-#[derive(Clone)]
 pub(super) struct SegmentSet {
     ordinals: Arc<BitSet>,
     is_inverted: bool,

@@ -259,7 +259,7 @@ struct NewestCollector {
     places: Vec<EventCandidate>,
     held: HeldMemory,
     more: bool,
-    /// When the last of them happened, once there are `max`.
+    /// When the last of them happened, once there are more.
     oldest: Option<TimestampMicros>,
 }
 
@@ -298,7 +298,7 @@ impl NewestCollector {
         self.places.dedup_by_key(|place| place.position);
         self.more |= self.places.len() > self.max;
         self.places.truncate(self.max);
-        if self.places.len() == self.max {
+        if self.more {
             self.oldest = self.places.last().map(|place| place.happened_at.0);
         }
     }
@@ -356,4 +356,32 @@ pub(super) fn each_match(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Two passages of one event made a full collection look complete: older events were passed over
+    // and nothing said that there are more.
+    #[test]
+    fn collector_reports_older_places() {
+        let memory = SearchMemory::default();
+        let mut newest = NewestCollector::new(2, memory.holding(ExceededBound::Candidates));
+        for (doc, at) in (0..).zip([9, 9, 8, 8, 7, 6]) {
+            let happened_at = TimestampMicros(at);
+            if newest.are_newer_than(happened_at) {
+                continue;
+            }
+            let place = EventCandidate {
+                happened_at: Reverse(happened_at),
+                position: Reverse(Position::local(at.unsigned_abs())),
+                address: DocAddress::new(0, doc),
+            };
+            newest.push(place).unwrap();
+        }
+        let (places, is_more, _) = newest.into_sorted();
+        let kept: Vec<_> = places.iter().map(|place| place.happened_at.0.0).collect();
+        assert_eq!((kept, is_more), (vec![9, 8], true));
+    }
 }

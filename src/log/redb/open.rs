@@ -195,14 +195,16 @@ pub(super) struct SegmentSummary {
     pub(crate) is_packed: bool,
 }
 
+/// Page cache of a segment that is looked at, in bytes.
+const LOOK_CACHE_BYTES: usize = 1 << 20;
+
 /// Inspects a segment's file without changing it.
 pub(super) fn look<F: Folder>(
     folder: &F,
     file: &str,
     first: u64,
 ) -> Result<SegmentSummary, LogError> {
-    const CACHE_BYTES: usize = 1 << 20;
-    let open = segment::open_unchanged(folder, file, first, CACHE_BYTES)?;
+    let open = segment::open_unchanged(folder, file, first, LOOK_CACHE_BYTES)?;
     let seen = packed::of(&open, first)
         .and_then(|dense| summary(Reader::new(&open, dense.as_ref()), first));
     segment::close(open, first).and(seen)
@@ -215,8 +217,7 @@ pub(super) fn look_at_sealed<F: Folder>(
     file: &str,
     first: u64,
 ) -> Result<SegmentSummary, LogError> {
-    const CACHE_BYTES: usize = 1 << 20;
-    let open = segment::open_sealed(folder, file, first, CACHE_BYTES)?;
+    let open = segment::open_sealed(folder, file, first, LOOK_CACHE_BYTES)?;
     summary(open.reader(), first)
 }
 

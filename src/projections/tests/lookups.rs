@@ -203,7 +203,11 @@ fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace)
         all.unwrap();
         assert_eq!(found, expected, "{facet:?}");
         for order in [ListOrder::Recorded, ListOrder::Happened] {
-            check_narrowed(projections, (namespace, order), facet, &expected);
+            // Read and sorted, and passed over in the order of the list.
+            for gathered_max in [usize::MAX - 1, 0] {
+                let list = (namespace, order, gathered_max);
+                check_narrowed(projections, list, facet, &expected);
+            }
         }
     }
     let times = model.rows.values().map(|row| row.updated_at);
@@ -232,35 +236,38 @@ fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace)
 /// Checks a list in pages of one against the list of all that is filtered.
 fn check_narrowed(
     projections: &Projections,
-    (namespace, order): (&Namespace, ListOrder),
+    (namespace, order, gathered_max): (&Namespace, ListOrder, usize),
     facet: Facet<'_>,
     expected: &[ConversationId],
 ) {
-    let mut all = pages(projections, (order, namespace, None), 1, false);
-    all.retain(|row| expected.contains(&row.id));
-    let (mut listed, mut after) = (Vec::new(), None);
-    loop {
-        let page = ListPage {
-            namespace,
-            after,
-            limit: 1,
-            order,
-            ascending: false,
-            source: None,
-            narrowing: ListNarrowing {
-                facets: &[facet],
-                ..ListNarrowing::default()
-            },
-        };
-        let keep = |row: &ConversationRow| has_facet(row, facet);
-        let (rows, next) = projections.list_where(&page, usize::MAX, &keep).unwrap();
-        listed.extend(rows);
-        after = next;
-        if next.is_none() {
-            break;
+    for ascending in [true, false] {
+        let mut all = pages(projections, (order, namespace, None), 1, ascending);
+        all.retain(|row| expected.contains(&row.id));
+        let (mut listed, mut after) = (Vec::new(), None);
+        loop {
+            let page = ListPage {
+                namespace,
+                after,
+                limit: 1,
+                order,
+                ascending,
+                source: None,
+                narrowing: ListNarrowing {
+                    facets: &[facet],
+                    ..ListNarrowing::default()
+                },
+            };
+            let keep = |row: &ConversationRow| has_facet(row, facet);
+            let page = projections.list_by(&page, (usize::MAX, gathered_max), &keep);
+            let (rows, next) = page.unwrap();
+            listed.extend(rows);
+            after = next;
+            if next.is_none() {
+                break;
+            }
         }
+        assert_eq!(listed, all, "{facet:?}, {order:?}");
     }
-    assert_eq!(listed, all, "{facet:?}");
 }
 
 fn has_facet(row: &ConversationRow, facet: Facet<'_>) -> bool {
