@@ -8,7 +8,7 @@ use super::{
     branch_args::{BranchArgs, FoundBranch, RevisionArg},
     connect::Connection,
     context::{merged_policy, policy_bytes},
-    error::ClientError,
+    error::{ClientError, reason},
     json, log,
     output::{Out, Tone},
     pb, read,
@@ -381,7 +381,7 @@ async fn apply(
     }
     let answer = match store.contexts().compact(request).await {
         Ok(answer) => answer.into_inner(),
-        Err(status) if status.message().contains("nothing to compact") => {
+        Err(status) if reason(&status) == "NOTHING_TO_COMPACT" => {
             return Err(nothing_to_cut(&planned(plan, store).await?));
         }
         Err(status) => return Err(status.into()),

@@ -310,7 +310,8 @@ fn is_broken_connection(status: &Status) -> bool {
 }
 
 /// Returns `ErrorInfo.reason`; empty when there is none.
-fn reason(status: &Status) -> String {
+#[must_use]
+pub fn reason(status: &Status) -> String {
     let details = status.get_error_details();
     details
         .error_info()

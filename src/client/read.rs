@@ -1,9 +1,13 @@
 //! Reading events from a store: requests that several commands make.
 
 use prost::Message;
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
-use super::{connect::Connection, error::ClientError, pb};
+use super::{
+    connect::Connection,
+    error::{ClientError, reason},
+    pb,
+};
 use treering_domain::EventKind;
 
 /// Returns a request for all events of a branch, inherited history first.
@@ -185,8 +189,7 @@ pub async fn search(
         Ok(answer) => return Ok(answer.into_inner()),
         Err(status) => status,
     };
-    let is_wordless =
-        status.code() == Code::InvalidArgument && status.message().contains("no word");
+    let is_wordless = reason(&status) == "EMPTY_QUERY";
     let signs = request.query.trim();
     if !is_wordless || signs.is_empty() || request.mode == i32::from(pb::QueryMode::Query) {
         return Err(if is_wordless {

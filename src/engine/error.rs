@@ -231,6 +231,9 @@ pub enum SearchError {
         /// The fault and its place.
         message: String,
     },
+    /// The query has no words, phrases or filters to search for.
+    #[error("the query has no words to search for")]
+    EmptyQuery,
     /// Data needed for the search could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -25,8 +25,9 @@ use super::{Inner, error::ReadError, query::SearchHit};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
     DuplicateHandling, ExceededBound, Hit, HitDuplicates, IndexError, IndexSearchError,
-    NameCompleteness, QuerySyntax, SearchIndex, SearchMemory, SearchQuery, SearchResults,
-    ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at, searchable_text,
+    NameCompleteness, QueryError, QuerySyntax, SearchIndex, SearchMemory, SearchQuery,
+    SearchResults, ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at,
+    searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -252,6 +253,7 @@ pub(super) fn refused(error: IndexSearchError) -> SearchError {
             source: Cause::of(error),
         },
         IndexSearchError::Stopped => ReadError::Stopped.into(),
+        IndexSearchError::Query(QueryError::Empty) => SearchError::EmptyQuery,
         other @ (IndexSearchError::Query(_)
         | IndexSearchError::TooFar { .. }
         | IndexSearchError::FilterTooLarge { .. }

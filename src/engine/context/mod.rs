@@ -104,6 +104,12 @@ pub enum ContextError {
     /// An append failed.
     #[error(transparent)]
     Append(#[from] AppendError),
+    /// No finished turn can be replaced by a summary.
+    #[error("nothing to compact: {reason}")]
+    NothingToCompact {
+        /// Why not.
+        reason: String,
+    },
     /// The request is invalid, or not possible now.
     #[error("{message}")]
     Invalid {

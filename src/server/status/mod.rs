@@ -387,6 +387,7 @@ impl From<SearchError> for Refusal {
         let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
+            SearchError::EmptyQuery => of(Code::InvalidArgument, "EMPTY_QUERY").field("query"),
             SearchError::Read(error) => error.clone().into(),
             SearchError::IndexDamaged { .. } => {
                 let mut refusal = of(Code::Unavailable, "INDEX_DAMAGED");
@@ -448,6 +449,9 @@ impl From<ContextError> for Refusal {
             ContextError::Policy(error) => error.into(),
             ContextError::Render(error) => error.into(),
             ContextError::Append(error) => error.into(),
+            ContextError::NothingToCompact { .. } => {
+                Self::new(Code::FailedPrecondition, "NOTHING_TO_COMPACT", error)
+            }
             ContextError::Invalid { message } => {
                 Self::new(Code::InvalidArgument, "INVALID_REQUEST", message).field("request")
             }

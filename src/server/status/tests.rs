@@ -454,6 +454,7 @@ fn read_and_search_failures_map_to_status_codes() {
             SearchError::Query { message: message() },
             Code::InvalidArgument,
         ),
+        (SearchError::EmptyQuery, Code::InvalidArgument),
         (
             SearchError::IndexDamaged { message: message() },
             Code::Unavailable,

@@ -237,6 +237,13 @@ async fn conversation_is_compacted_and_expanded() {
     assert_eq!((plan.kept_turns, plan.summarised_turns), (2, 4));
     assert!(plan.cut_revision > 6 && plan.tokens_kept < plan.tokens_before);
     assert!(!plan.instruction.is_empty() && plan.material.contains("boat"));
+    let all_kept = pb::CompactRequest {
+        conversation_id: id.clone(),
+        keep_turns: Some(100),
+        ..Default::default()
+    };
+    let status = contexts.compact(all_kept).await.unwrap_err();
+    assert_eq!(reason(&status), "NOTHING_TO_COMPACT");
     let request = pb::CompactRequest {
         conversation_id: id.clone(),
         summary: "Twelve boats were counted with read_file.".into(),
@@ -292,8 +299,8 @@ async fn conversation_is_compacted_and_expanded() {
     };
     let refused = contexts.compact(stale).await.unwrap_err();
     assert!(matches!(
-        refused.code(),
-        Code::Aborted | Code::InvalidArgument
+        &*reason(&refused),
+        "REVISION_MISMATCH" | "NOTHING_TO_COMPACT"
     ));
     server.stop().done().await;
 }

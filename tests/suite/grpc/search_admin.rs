@@ -80,6 +80,13 @@ async fn appended_text_is_found_by_search() {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(bad_field(&status), "query");
     }
+    // Clients search for signs literally then: they must not have to read the message for that.
+    let signs = pb::SearchRequest {
+        query: "--- !!".into(),
+        ..Default::default()
+    };
+    let status = server.search().search(signs).await.unwrap_err();
+    assert_eq!(reason(&status), "EMPTY_QUERY");
     server.stop().done().await;
 }
 

@@ -65,6 +65,7 @@ __all__ = [
     "DeliveryUnknown",
     "DifferentTrees",
     "EmptyBatch",
+    "EmptyQuery",
     "EngineOnly",
     "EventIdConflict",
     "EventIdTaken",
@@ -96,6 +97,7 @@ __all__ = [
     "NotJson",
     "NotReady",
     "NotRecorded",
+    "NothingToCompact",
     "OtherEventLoop",
     "OwnParent",
     "ParentIncomplete",
@@ -529,6 +531,13 @@ class NotATurnBoundary(Refused):
     advice = "Cut where `conv.plan_compaction()` says."
 
 
+class NothingToCompact(Refused):
+    """There is no finished turn to summarise, or only turns that are kept."""
+
+    reason = "NOTHING_TO_COMPACT"
+    advice = "Nothing, or keep fewer turns."
+
+
 class CutBeforeLastCut(Refused):
     """A compaction already replaces these events."""
 
@@ -673,6 +682,13 @@ class BadQuery(Invalid):
 
     reason = "QUERY"
     advice = "Search with mode='plain' to search for plain words."
+
+
+class EmptyQuery(Invalid):
+    """The search query has no words."""
+
+    reason = "EMPTY_QUERY"
+    advice = "Add a word or a filter, or search for signs with regex=True."
 
 
 class BadPolicy(Invalid):

@@ -197,6 +197,12 @@ export class NotATurnBoundary extends Refused {
   static override readonly advice: string = "Cut where `conv.planCompaction()` says.";
 }
 
+/** There is no finished turn to summarise, or only turns that are kept. */
+export class NothingToCompact extends Refused {
+  static override readonly reason = "NOTHING_TO_COMPACT";
+  static override readonly advice: string = "Nothing, or keep fewer turns.";
+}
+
 /** A compaction already replaces these events. */
 export class CutBeforeLastCut extends Refused {
   static override readonly reason = "CUT_BEFORE_LAST_CUT";
@@ -321,6 +327,12 @@ export class TooLarge extends Invalid {
 export class BadQuery extends Invalid {
   static override readonly reason = "QUERY";
   static override readonly advice: string = 'Search with mode: "plain" to take it as words.';
+}
+
+/** The search query has no words. */
+export class EmptyQuery extends Invalid {
+  static override readonly reason = "EMPTY_QUERY";
+  static override readonly advice: string = "Add a word or a filter, or search by regex for signs.";
 }
 
 /** The policy has an unknown field or value. */

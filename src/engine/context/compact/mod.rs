@@ -173,8 +173,8 @@ impl Engine {
     /// Appends a compaction, with the token counts before and after.
     ///
     /// # Errors
-    /// [`ContextError::Invalid`] when there is nothing to cut, [`ContextError::Append`] when the
-    /// cut is not the end of a turn or the head is not the expected one.
+    /// [`ContextError::NothingToCompact`]; [`ContextError::Append`] when the cut is not the end of a
+    /// turn or the head is not the expected one.
     pub async fn compact(&self, command: CompactCommand) -> Result<CompactOutcome, ContextError> {
         let inner = &self.inner;
         if let Some(outcome) = inner.find_repeated(&command).await? {
@@ -335,7 +335,8 @@ impl PlanContext {
 
     fn compacted(&self, command: &CompactCommand) -> Result<Compacted, ContextError> {
         let Some(cut) = &self.plan.cut else {
-            return Err(invalid(format!("nothing to compact: {}", self.plan.reason)));
+            let reason = self.plan.reason.clone();
+            return Err(ContextError::NothingToCompact { reason });
         };
         let summary = match command.summary.trim() {
             "" => self.plan.extract.clone(),
