@@ -47,11 +47,12 @@ one_by_one() { # COMMAND...
 # locks in vain.
 debian_packages() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 0
-  if command -v chromium && command -v chromedriver && python3 -c 'import ensurepip'; then
+  if command -v chromium && command -v chromedriver && command -v valgrind &&
+    python3 -c 'import ensurepip'; then
     return
   fi >/dev/null 2>&1
   step "Debian packages for what follows"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    python3-venv chromium chromium-driver fonts-dejavu-core >/dev/null 2>&1
+    python3-venv chromium chromium-driver fonts-dejavu-core valgrind >/dev/null 2>&1
 }

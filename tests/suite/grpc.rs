@@ -8,6 +8,7 @@ mod creations;
 mod fields;
 pub mod harness;
 mod hostile;
+mod instructions;
 mod items;
 mod keys;
 mod limits;
