@@ -164,7 +164,10 @@ async fn plan_reports_its_cut_and_changes_nothing() {
             ..compact(id)
         })
         .await;
-    assert!(matches!(refused, Err(ContextError::Invalid { .. })));
+    assert!(matches!(
+        refused,
+        Err(ContextError::NothingToCompact { .. })
+    ));
     assert_eq!(engine.head(), before);
 }
 
