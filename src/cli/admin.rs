@@ -198,6 +198,29 @@ pub(crate) async fn rebuild(
     Ok(())
 }
 
+/// Rows about the vectors for search by meaning.
+fn about_vectors(vectors: &pb::VectorStats) -> Vec<(&'static str, String)> {
+    let embedded = format!(
+        "{} of {} passages",
+        count(vectors.embedded),
+        count(vectors.passages)
+    );
+    let stored = format!(
+        "{} in {}",
+        count(vectors.vectors),
+        bytes_human(vectors.bytes)
+    );
+    let mut rows = vec![
+        ("embedder", printable(&vectors.model)),
+        ("embedded", embedded),
+        ("vectors", stored),
+    ];
+    if !vectors.failure.is_empty() {
+        rows.push(("embedder fails", printable(&vectors.failure)));
+    }
+    rows
+}
+
 /// Prints statistics of the store.
 pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), ClientError> {
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
@@ -250,6 +273,11 @@ pub(crate) async fn stats(store: &Connection, out: &mut Out) -> Result<(), Clien
     let has_quota = stats.quota_bytes.is_some() || stats.quota_conversations.is_some();
     for (name, value) in used.into_iter().filter(|_| has_quota) {
         out.line(row(name, value))?;
+    }
+    if let Some(vectors) = &stats.vectors {
+        for (name, value) in about_vectors(vectors) {
+            out.line(row(name, value))?;
+        }
     }
     if stats.damaged_reads > 0 {
         let met = format!("{}: {}", count(stats.damaged_reads), stats.first_damage);

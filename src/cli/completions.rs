@@ -167,6 +167,7 @@ fn ask(
     };
     let answer = runtime.block_on(async {
         let opening = FolderOptions {
+            with_meaning: false,
             mode: OpenMode::Read,
             packing: PackingMode::Never,
             fresh_projections: false,

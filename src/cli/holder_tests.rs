@@ -77,6 +77,7 @@ fn common(dir: &Path, key: &str) -> Common {
 
 async fn opened(common: &Common) -> Result<Connection, ClientError> {
     let opening = FolderOptions {
+        with_meaning: false,
         mode: OpenMode::Read,
         packing: PackingMode::Never,
         fresh_projections: false,

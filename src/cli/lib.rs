@@ -435,6 +435,7 @@ impl StoreCommand {
                 false => PackingMode::Usually,
             },
             fresh_projections: false,
+            with_meaning: matches!(self, Self::Search(args) if args.compares_meanings()),
         })
     }
 

@@ -55,6 +55,7 @@ Examples:
   treering search --regex -C 3 'error\\[E\\d+\\]'
   treering search --regex -i 'token|secret'
   treering search '--- FAIL: TestExplain (0.03s)'
+  treering search --by meaning 'the car would not start'
   treering search --conversation ID --branch retry 'parse* AND config'
   treering search --json -n 20 timeout | jq -r '[.conversation, .revision, .line] | @tsv'")]
 pub(crate) struct SearchArgs {
@@ -81,6 +82,13 @@ pub(crate) struct SearchArgs {
     /// With --regex: ignore case, as for words
     #[arg(long, short)]
     ignore_case: bool,
+    /// What to compare: words, or meanings, or both
+    ///
+    /// By meaning finds what is said in other words. It needs an embedder: the server's
+    /// (treering serve --embedder), or for a folder the one that $TREERING_EMBEDDER names.
+    #[arg(long, value_enum, default_value_t = By::Words, hide_default_value = true)]
+    #[arg(conflicts_with_all = ["regex", "count", "by_conversation", "count_all"])]
+    by: By,
     /// Maximum number of hits, or conversations [default: 10 hits, all conversations]
     #[arg(short = 'n', short_alias = 'k', long = "limit", value_name = "N")]
     limit: Option<u32>,
@@ -164,6 +172,18 @@ pub(crate) struct SearchArgs {
     complete: bool,
 }
 
+/// What a search compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum By {
+    /// The words of the query
+    #[default]
+    Words,
+    /// Its meaning
+    Meaning,
+    /// Both: what either finds, in one order
+    Both,
+}
+
 /// A role on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Role {
@@ -191,6 +211,11 @@ impl SearchArgs {
     /// Whether it waits for the whole index, and keeps it.
     pub(crate) fn waits(&self) -> bool {
         self.complete
+    }
+
+    /// Whether it needs an embedder.
+    pub(crate) fn compares_meanings(&self) -> bool {
+        self.by != By::Words
     }
 
     fn is_narrowed(&self) -> bool {
@@ -253,6 +278,12 @@ impl SearchArgs {
     fn request(self, place: FoundBranch) -> pb::SearchRequest {
         pb::SearchRequest {
             mode: self.mode().into(),
+            by: match self.by {
+                By::Words => pb::SearchBy::Words,
+                By::Meaning => pb::SearchBy::Meaning,
+                By::Both => pb::SearchBy::Both,
+            }
+            .into(),
             query: self.text(),
             regex: self.regex,
             by_conversation: self.by_conversation,
@@ -307,11 +338,15 @@ pub(crate) async fn run(
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
+    let compares_meanings = args.compares_meanings();
     let mut asked = QueryNotes::of(&args);
     // Search everything that is in the store now, even if the index lags behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
         wait_for_index(&stats, store).await?;
+        if compares_meanings {
+            wait_for_vectors(store).await?;
+        }
     }
     let mut request = pb::SearchRequest {
         at_least: stats.head,
@@ -398,6 +433,23 @@ pub(super) async fn wait_for_index(
             return Ok(());
         }
     }
+}
+
+/// Shows the progress of the embedder, until all passages are embedded or it fails.
+async fn wait_for_vectors(store: &Connection) -> Result<(), ClientError> {
+    let bar = progress("embedding", None, BarUnit::Things);
+    loop {
+        let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
+        let Some(vectors) = stats.vectors else { break };
+        bar.set_length(vectors.passages);
+        bar.set_position(vectors.embedded);
+        if vectors.embedded >= vectors.passages || !vectors.failure.is_empty() {
+            break;
+        }
+        tokio::time::sleep(WAIT_STEP).await;
+    }
+    bar.finish_and_clear();
+    Ok(())
 }
 
 /// What the answer lacks, with advice.

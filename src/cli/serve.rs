@@ -32,7 +32,8 @@ use super::{
 };
 use treering_access::KeyStore;
 use treering_domain::limits::MEMORY_OF_FILES_BYTES;
-use treering_engine::{Engine, OpenOptions};
+use treering_embedders::EmbedderPlace;
+use treering_engine::{Embedder, Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
 use treering_server::{
     ConnectionStream, ServerMeasures,
@@ -79,6 +80,7 @@ Examples:
   treering serve --data ./store --otlp-endpoint http://127.0.0.1:4317 --otlp-ratio 0.05
   treering serve --data ./store --mcp-writable
   treering serve --data ./store --web-host agents.example
+  treering serve --data ./store --embedder ./minilm
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -138,6 +140,23 @@ pub(crate) struct ServeArgs {
     /// sends here (OTEL_EXPORTER_OTLP_ENDPOINT) are recorded
     #[arg(long)]
     no_otlp_receiver: bool,
+    /// Search by meaning too, with this model: a folder with model.onnx and tokenizer.json, or the
+    /// URL of an OpenAI-compatible endpoint up to /embeddings, which then gets all texts of the
+    /// store. See docs/MEANING.md
+    #[arg(long, value_name = "DIR|URL", help_heading = "Search by meaning")]
+    embedder: Option<String>,
+    /// Name of the model at the endpoint
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "embedder",
+        help_heading = "Search by meaning"
+    )]
+    embedder_model: Option<String>,
+    /// Environment variable with the endpoint's key
+    #[arg(long, value_name = "NAME", default_value = "TREERING_EMBEDDER_KEY")]
+    #[arg(help_heading = "Search by meaning")]
+    embedder_key_env: String,
     #[command(flatten)]
     heads: KeepHeadsArgs,
     #[command(flatten)]
@@ -220,6 +239,7 @@ pub(crate) async fn run(
     options.pseudonyms = args.pseudonyms;
     options.quotas = quotas;
     options.limits.disk_floor_bytes = args.observe.disk_floor();
+    options.embedder = args.embedder()?;
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -290,6 +310,9 @@ pub(crate) async fn run(
         if let Some(agents) = served.agents() {
             out.line(format!("Agents connect to {agents} (MCP)"))?;
         }
+        if let Some(at) = &args.embedder {
+            out.line(format!("Texts are embedded by {at}."))?;
+        }
         if summarises {
             out.line("A model summarises new events.")?;
         }
@@ -320,6 +343,15 @@ pub(crate) async fn run(
 }
 
 impl ServeArgs {
+    fn embedder(&self) -> Result<Option<Arc<dyn Embedder>>, ClientError> {
+        let place = self.embedder.as_ref().map(|at| EmbedderPlace {
+            at: at.clone(),
+            model: self.embedder_model.clone(),
+            key: std::env::var(&self.embedder_key_env).unwrap_or_default(),
+        });
+        place.as_ref().map(embedded::open_embedder).transpose()
+    }
+
     /// Checks the options that do not depend on the store.
     ///
     /// # Errors

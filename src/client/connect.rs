@@ -86,6 +86,8 @@ pub struct FolderOptions {
     pub packing: PackingMode,
     /// Rebuild the projections from the log, even if the folder has some.
     pub fresh_projections: bool,
+    /// Whether meanings are searched: with the embedder that the environment names, as for `serve`.
+    pub with_meaning: bool,
 }
 
 /// A wait for a folder that another process holds.
@@ -233,7 +235,12 @@ impl Connection {
     ) -> Result<Self, ClientError> {
         let (namespace, tag) = tag(namespace, None)?;
         let (client, server) = pipes();
+        let embedder = match opening.with_meaning {
+            true => embedded::embedder_of_environment()?,
+            false => None,
+        };
         let options = OpenOptions {
+            embedder,
             mode: opening.mode,
             packing: opening.packing,
             fresh_projections: opening.fresh_projections,

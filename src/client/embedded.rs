@@ -13,7 +13,8 @@ use super::{
 use treering_access::KeyStore;
 use treering_backup::RESTORE_STAGING;
 use treering_domain::with_causes;
-use treering_engine::{Engine, ErasureAtOpen, OpenError, OpenMode, OpenOptions};
+use treering_embedders::{EmbedderError, EmbedderPlace};
+use treering_engine::{Embedder, Engine, ErasureAtOpen, OpenError, OpenMode, OpenOptions};
 use treering_server as server;
 use treering_server::{
     ConnectionStream, ServeError, ServeOptions, ServerMeasures, WebService, tls::ServerTls,
@@ -36,6 +37,35 @@ pub async fn open(options: OpenOptions) -> Result<Engine, ClientError> {
         tell!("{told}");
     }
     Ok(engine)
+}
+
+/// Opens an embedder.
+///
+/// # Errors
+/// [`ClientError::Usage`] says what it needs.
+pub fn open_embedder(place: &EmbedderPlace) -> Result<Arc<dyn Embedder>, ClientError> {
+    place.open().map_err(|error| ClientError::Usage {
+        what: error.to_string(),
+        hint: match error {
+            EmbedderError::Local(_) => "docs/MEANING.md says where to get a model",
+            EmbedderError::NoModel(_) => "name it with --embedder-model",
+        }
+        .into(),
+    })
+}
+
+/// Opens the embedder that the environment names, as for `serve`.
+pub(super) fn embedder_of_environment() -> Result<Option<Arc<dyn Embedder>>, ClientError> {
+    let read = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(at) = read("TREERING_EMBEDDER") else {
+        return Ok(None);
+    };
+    let place = EmbedderPlace {
+        at,
+        model: read("TREERING_EMBEDDER_MODEL"),
+        key: read("TREERING_EMBEDDER_KEY").unwrap_or_default(),
+    };
+    open_embedder(&place).map(Some)
 }
 
 /// Returns what to report about an interrupted erase.
@@ -61,7 +91,7 @@ fn report_interrupted_erase(engine: &Engine, dir: &Path) -> Option<String> {
 }
 
 /// Names of files and folders in a store's folder, including those that an interrupted run leaves.
-const OWN_NAMES: [&str; 9] = [
+const OWN_NAMES: [&str; 10] = [
     "LOCK",
     "log",
     "index",
@@ -71,6 +101,7 @@ const OWN_NAMES: [&str; 9] = [
     "backups",
     "receipts",
     "pseudonyms",
+    "vectors",
 ];
 /// A folder that file systems create at their root.
 const SYSTEMS_NAME: &str = "lost+found";

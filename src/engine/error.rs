@@ -234,6 +234,18 @@ pub enum SearchError {
     /// The query has no words, phrases or filters to search for.
     #[error("the query has no words to search for")]
     EmptyQuery,
+    /// A search by meaning needs a model, and the store was opened without one.
+    #[error(
+        "search by meaning is off: start the server with --embedder DIR or --embedder URL \
+         (docs/MEANING.md)"
+    )]
+    NoEmbedder,
+    /// The query has no vector.
+    #[error("the query's meaning is unknown: {message}")]
+    Embedder {
+        /// Why the embedder failed.
+        message: String,
+    },
     /// Data needed for the search could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -7,8 +7,8 @@ use super::{
     Inner,
     error::{ReadError, SearchError},
     hit::{HitReader, MatchFinder},
-    query::{ConversationHits, SearchAnswer, SearchHit},
     search::{Names, refused},
+    search_query::{ConversationHits, SearchAnswer, SearchHit},
     work,
 };
 use treering_domain::ConversationId;

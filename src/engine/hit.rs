@@ -5,7 +5,7 @@ use super::{
     Inner,
     error::ReadError,
     history::same_event,
-    query::{HitDetails, HitPassage},
+    search_query::{HitDetails, HitPassage},
 };
 use treering_domain::{EventBody, EventHeader, Namespace, Position, Role};
 use treering_projections::EventEntry;
@@ -55,7 +55,7 @@ impl Inner {
                         "the index refers to byte {start}, beyond the end of the text"
                     ),
                 })?;
-                Some((passage, snippeter.snippet(passage.text, SNIPPET_BYTES_MAX)))
+                Some((passage, snippet_of(hit, passage.text, snippeter)))
             }
         };
         let Some((passage, snippet)) = place else {
@@ -114,6 +114,21 @@ impl Inner {
             call_target(call.arguments.as_str())
         }))
     }
+}
+
+/// Returns a snippet of the passage, or of the part that a search by meaning found.
+fn snippet_of(hit: &Hit, passage: &str, snippeter: &mut Snippeter) -> Snippet {
+    let Some(window) = hit.window else {
+        return snippeter.snippet(passage, SNIPPET_BYTES_MAX);
+    };
+    let mut snippet = snippeter.snippet(window.text(passage), SNIPPET_BYTES_MAX);
+    let start = usize::from(window.start);
+    snippet.byte_start += start;
+    snippet.first = match snippet.first.is_empty() {
+        true => start..start + usize::from(window.len),
+        false => snippet.first.start + start..snippet.first.end + start,
+    };
+    snippet
 }
 
 /// Locates the match of a passage in the text, with its context.

@@ -264,6 +264,11 @@ impl Indexer {
         }
     }
 
+    /// Returns whether searches use the store's own index, and it is not being replaced.
+    pub(super) fn is_following(&self) -> bool {
+        self.doing() == IndexerState::Following && !self.stands_in.load(Ordering::Acquire)
+    }
+
     fn doing(&self) -> IndexerState {
         lock(&self.doing).clone()
     }

@@ -37,6 +37,7 @@ mod key_life_tests;
 mod lookup;
 #[cfg(test)]
 mod lookup_tests;
+mod meaning;
 mod measures;
 mod memory;
 #[cfg(all(test, unix))]
@@ -65,6 +66,7 @@ mod repair_tests;
 mod rewind;
 mod salvage;
 mod search;
+mod search_query;
 mod search_scope;
 #[cfg(test)]
 mod search_tests;
@@ -112,11 +114,13 @@ pub use self::{
     error::*,
     formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
+    meaning::{SearchBy, VectorStats},
     measures::{CacheUse, Measures},
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SalvageError, SalvageOutcome, salvage},
     search::{SearchStage, SearchTimeout},
+    search_query::*,
     sequencer::Companion,
     ship::{BackupNote, ShipMark, ShipQuery, ShipmentItem, ShippedBlock, ShippedErasure},
     signature::{SignatureError, Signer, receipt_signer, signed_object},
@@ -143,6 +147,7 @@ use treering_log::{EventLog, GroupWriter, LogReader, RedbLog};
 pub use treering_log::{
     HolderSecret, LockHolder, LogIdentity, LogRepair, OpenMode, holder, holder_of,
 };
+pub use treering_meaning::Embedder;
 /// The text in which search counts bytes and lines, and which parts of it are reasoning.
 pub use treering_search::{
     DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, Scores, SearchFilters, is_reasoning_at,
@@ -173,6 +178,8 @@ pub struct OpenOptions {
     pub quotas: Quotas,
     /// Heuristics about recorded text, for requests and summaries.
     pub heuristics: Arc<dyn Heuristics>,
+    /// The model for search by meaning. `None`: there is no such search.
+    pub embedder: Option<Arc<dyn Embedder>>,
 }
 
 /// When the events of a log are packed into compressed blocks (`docs/FORMAT.md`).
@@ -201,6 +208,7 @@ impl OpenOptions {
             only_checked: false,
             quotas: Quotas::default(),
             heuristics: Arc::new(OwnHeuristics),
+            embedder: None,
         }
     }
 
@@ -292,6 +300,7 @@ struct Inner {
     rebuilding: Arc<tokio::sync::Mutex<()>>,
     erasings: erase::ErasureCounter,
     indexer: Arc<indexer::Indexer>,
+    meaning: Option<Arc<meaning::Meaning>>,
     contexts: context::ContextCaches,
     knowledge: context::KnowledgeCache,
     work: work::Work,

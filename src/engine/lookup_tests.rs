@@ -849,7 +849,7 @@ async fn rows_of_filters(conversations: usize) -> BTreeMap<&'static str, usize> 
         let _ = steps::taken();
         let found = engine
             .inner
-            .search(request, last.offset, SearchMemory::default());
+            .search(request, None, last.offset, SearchMemory::default());
         assert_eq!(found.await.unwrap().hits.len(), 3, "{name}");
         taken.insert(name, steps::taken());
     }

@@ -56,6 +56,8 @@ pub struct Measures {
     pub index_reached: u64,
     /// Number of events that cannot be read and therefore are not indexed.
     pub not_indexed: u64,
+    /// Number of indexed passages without vectors; `None`: there is no embedder.
+    pub not_embedded: Option<u64>,
     /// Size of the log.
     pub log_bytes: u64,
     /// Number of segments of the log.
@@ -126,6 +128,9 @@ impl Engine {
             views_durable: projections.durable().min(head),
             index_reached: inner.indexer.reached().min(head),
             not_indexed: inner.indexer.not_indexed(),
+            not_embedded: self
+                .vector_stats()
+                .map(|stats| stats.passages - stats.embedded),
             log_bytes: log.bytes,
             log_segments: log.segments,
             views_bytes: projections.file_bytes(),

@@ -20,6 +20,7 @@ use super::{
     erase::{ErasureAtOpen, InterruptedErasure, finish_erasing},
     error::{OpenError, ReadError},
     group_queue::GroupQueue,
+    meaning::Meaning,
     memory::{Cache as _, Shares},
     packing::LogPacker,
     pseudonyms::Pseudonyms,
@@ -315,6 +316,7 @@ impl Engine {
         let writer =
             GroupWriter::start(Arc::clone(&parts.log), owner, sequencer, publisher, limits)
                 .map_err(|error| log_refused(&dir, error))?;
+        let meaning = Meaning::open(options.embedder.clone(), &parts.index)?;
         let indexer = super::indexer::Indexer::open(parts.index, identity, acquired.head)
             .map_err(|error| index_refused(&dir, error))?;
         let knowledge = super::context::KnowledgeCache::new(shares.knowledge);
@@ -350,6 +352,7 @@ impl Engine {
             rebuilding: Arc::default(),
             erasings: super::erase::ErasureCounter::default(),
             indexer: Arc::new(indexer),
+            meaning: meaning.map(Arc::new),
             knowledge,
             started_at: TimestampMicros::now(),
         });
@@ -361,6 +364,7 @@ impl Engine {
             tokio::spawn(super::measures::watch_disk(Arc::downgrade(&inner)));
         }
         tokio::spawn(super::indexer::run(Arc::downgrade(&inner)));
+        tokio::spawn(super::meaning::run(Arc::downgrade(&inner)));
         Ok(Self { inner })
     }
 
@@ -375,6 +379,9 @@ impl Engine {
     pub async fn close(&self) {
         if self.inner.closing.swap(true, Ordering::AcqRel) {
             return;
+        }
+        if let Some(meaning) = &self.inner.meaning {
+            meaning.stop();
         }
         let inner = Arc::clone(&self.inner);
         let stopped = tokio::task::spawn_blocking(move || {

@@ -15,18 +15,20 @@ use super::{
     error::SearchError,
     grep::{GrepOptions, best_conversations},
     hit::{HitReader, MatchFinder},
-    query::{
-        ConversationFilters, ConversationHits, HitDetails, HitDuplicate, SearchAnswer,
+    meaning::SearchBy,
+    search_query::{
+        ConversationFilters, ConversationHits, HitDetails, HitDuplicate, SearchAnswer, SearchHit,
         SearchRequest,
     },
     work::{self, PriorityClass},
 };
-use super::{Inner, error::ReadError, query::SearchHit};
+use super::{Inner, error::ReadError};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
+use treering_meaning::QueryVector;
 use treering_search::{
     DuplicateHandling, ExceededBound, Hit, HitDuplicates, IndexError, IndexSearchError,
-    NameCompleteness, QueryError, QuerySyntax, SearchIndex, SearchMemory, SearchQuery,
-    SearchResults, ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at,
+    MeaningQuery, NameCompleteness, QueryError, QuerySyntax, SearchIndex, SearchMemory,
+    SearchQuery, SearchResults, ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at,
     searchable_text,
 };
 
@@ -81,6 +83,7 @@ impl Engine {
     ) -> Result<SearchAnswer, SearchError> {
         check_globs(&request.filters.paths).map_err(refused)?;
         let request = request.or_listing();
+        check_kind(&request)?;
         let inner = &self.inner;
         // After closing, the index is empty and would find nothing.
         inner
@@ -103,7 +106,9 @@ impl Engine {
                 Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
             }
         }
-        let searched = self.search_index(request.clone(), head, at).await;
+        let vector = inner.query_vector(request.by, &request.text).await?;
+        let vector = vector.as_ref();
+        let searched = self.search_index(request.clone(), vector, head, at).await;
         let Err(SearchError::IndexDamaged { .. }) = searched else {
             return searched;
         };
@@ -114,12 +119,13 @@ impl Engine {
             Ok(waited) => waited?,
             Err(_) => return searched,
         }
-        self.search_index(request, head, at).await
+        self.search_index(request, vector, head, at).await
     }
 
     async fn search_index(
         &self,
         request: SearchRequest,
+        vector: Option<&QueryVector>,
         head: u64,
         at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
@@ -129,12 +135,35 @@ impl Engine {
             PriorityClass::Short | PriorityClass::Bulk | PriorityClass::Long => SearchStage::Turn,
         });
         let at = Arc::clone(at);
+        let vector = vector.cloned();
         self.on(lane, |engine: Self| async move {
             at.reach(SearchStage::Run);
             let memory = SearchMemory::default();
-            engine.inner.search(request, head, memory).await
+            let vector = vector.as_ref();
+            engine.inner.search(request, vector, head, memory).await
         })
         .await
+    }
+}
+
+/// Refuses what only a search by words can do.
+fn check_kind(request: &SearchRequest) -> Result<(), SearchError> {
+    if request.by == SearchBy::Words {
+        return Ok(());
+    }
+    let wanted = [
+        (request.regex, "a regular expression"),
+        (
+            request.conversations_max.is_some(),
+            "counts by conversation",
+        ),
+        (request.count_all, "a count of all hits"),
+    ];
+    match wanted.into_iter().find(|(is_wanted, _)| *is_wanted) {
+        None => Ok(()),
+        Some((_, what)) => Err(SearchError::Query {
+            message: format!("{what} needs a search by words"),
+        }),
     }
 }
 
@@ -154,8 +183,10 @@ fn priority_of(request: &SearchRequest) -> PriorityClass {
     let looks_at_all = conversation.is_none()
         && (!sources.is_empty() || !labels.is_empty() || *not_sealed || *active_branches_only);
     let looks_at_conversations = looks_at_all || *include_sub_contexts;
-    let looks_at_matches =
-        request.regex || request.conversations_max.is_some() || request.count_all;
+    let looks_at_matches = request.by != SearchBy::Words
+        || request.regex
+        || request.conversations_max.is_some()
+        || request.count_all;
     let looks_at_terms = !request.filters.paths.is_empty();
     match looks_at_conversations || looks_at_matches || looks_at_terms {
         true => PriorityClass::Search,
@@ -278,6 +309,7 @@ impl Inner {
     pub(super) async fn search(
         &self,
         request: SearchRequest,
+        vector: Option<&QueryVector>,
         head: u64,
         memory: SearchMemory,
     ) -> Result<SearchAnswer, SearchError> {
@@ -286,6 +318,7 @@ impl Inner {
             text,
             reading,
             regex,
+            by,
             limit,
             offset,
             within,
@@ -311,7 +344,7 @@ impl Inner {
             reading,
             limit,
             offset,
-            told_by_text: true,
+            told_by_text: by != SearchBy::Meaning,
             copies,
             count_all,
             scope,
@@ -329,11 +362,29 @@ impl Inner {
         let index = self.indexer.index();
         work::check()?;
         let refused = |error| self.search_failed(&index, error);
-        let mut results = index.search(&query).map_err(refused)?;
+        let mut results = match (vector, &self.meaning) {
+            (Some(vector), Some(meaning)) => {
+                let vectors = meaning.vectors();
+                let with_words = by == SearchBy::Both;
+                let meaning = MeaningQuery {
+                    vectors,
+                    vector,
+                    with_words,
+                };
+                index.search_by_meaning(&query, meaning).map_err(refused)?
+            }
+            _ => index.search(&query).map_err(refused)?,
+        };
         let parts_only = self.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
-        let hidden = self.hidden(&index, &query, &results)?;
-        let mut snippeter = Snippeter::for_query(&index, &query).map_err(refused)?;
+        let hidden = match by {
+            SearchBy::Words => self.hidden(&index, &query, &results)?,
+            SearchBy::Meaning | SearchBy::Both => None,
+        };
+        let mut snippeter = match by {
+            SearchBy::Words => Snippeter::for_query(&index, &query).map_err(refused)?,
+            SearchBy::Meaning | SearchBy::Both => Snippeter::for_text(&index, &query),
+        };
         let mut names = Names::default();
         let mut hits = Vec::with_capacity(results.hits.len());
         let mut reader = HitReader {
@@ -353,7 +404,11 @@ impl Inner {
             hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
-        answer.parts_only = parts_only;
+        answer.parts_only = parts_only && by == SearchBy::Words;
+        if vector.is_some() && answer.lagging.is_none() {
+            answer.lagging = self.meaning.as_ref().and_then(|meaning| meaning.lagging());
+            answer.complete &= answer.lagging.is_none();
+        }
         if let Some(hit) = hidden {
             let found = self.read_or_note(&hit, &mut reader).await?;
             answer.hidden = Some(Box::new(self.named(hit, found, &mut names, &query)?));

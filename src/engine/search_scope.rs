@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, iter};
 use super::{
     Inner,
     error::{ReadError, SearchError},
-    query::ConversationFilters,
     search::refused,
+    search_query::ConversationFilters,
     work,
 };
 use treering_domain::{ConversationId, ConversationRow, Namespace};

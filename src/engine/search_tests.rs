@@ -568,7 +568,7 @@ async fn filter_that_selects_too_many_is_refused() {
     for text in ["needle", ""] {
         let search = |bytes| {
             let (request, memory) = (request(text).or_listing(), SearchMemory::of(bytes));
-            engine.inner.search(request, last.offset, memory)
+            engine.inner.search(request, None, last.offset, memory)
         };
         let refused = search(16 * 19).await.unwrap_err();
         assert!(matches!(refused, SearchError::Query { .. }), "{refused}");

@@ -89,6 +89,7 @@ impl Engine {
             damaged_conversations: damaged.count() as u64,
             unreadable_positions: projections.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             indexed_documents: index.passage_count(),
+            vectors: self.vector_stats(),
             data_dir: std::path::absolute(&inner.options.data_dir)
                 .unwrap_or_else(|_| inner.options.data_dir.clone())
                 .display()

@@ -137,6 +137,7 @@ impl OwnStore {
     async fn open(&self, state: &State, what: StoreUse) -> Result<OpenStore, ClientError> {
         let is_folder = matches!(self.options.target, Target::Data(_));
         let opening = FolderOptions {
+            with_meaning: true,
             mode: match what {
                 StoreUse::Looks => OpenMode::Read,
                 StoreUse::Appends => OpenMode::Append,

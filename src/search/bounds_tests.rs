@@ -185,6 +185,7 @@ fn duplicates_are_counted_and_only_the_nearest_kept() {
         panic!("{} hits", found.hits.len());
     };
     let at = |offset| Hit {
+        window: None,
         position: Position::local(offset),
         ..hit.clone()
     };

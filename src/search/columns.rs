@@ -154,8 +154,14 @@ impl Columns {
             scores: ranked.scores,
             phrase_score: ranked.phrase_score,
             byte_start: ranked.byte_start,
-            text_hash: number(&self.text_hash, doc)?,
+            text_hash: self.text_hash(doc)?,
+            window: ranked.window,
         })
+    }
+
+    /// Returns the hash of the text that a passage belongs to.
+    pub(crate) fn text_hash(&self, doc: DocId) -> Result<u64, IndexError> {
+        number(&self.text_hash, doc)
     }
 
     /// Returns the key shared by passages that form one hit.

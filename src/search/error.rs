@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use treering_meaning::ColumnError;
+
 use super::{memory::ExceededBound, syntax::QueryError};
 
 /// Why the index could not be opened, written or read.
@@ -40,6 +42,9 @@ pub enum IndexError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// Vectors do not fit each other.
+    #[error("the vectors of the search index cannot be written: {0}")]
+    Vectors(ColumnError),
     /// tantivy failed in another way. The committed index is intact: open it again.
     #[error("the search index cannot be {action}: {source}")]
     Engine {

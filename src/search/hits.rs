@@ -11,6 +11,7 @@ use super::{
     rank::{POOL, ScoredPassage, Scores},
 };
 use treering_domain::Position;
+use treering_meaning::TextWindow;
 
 /// A document and its sort keys.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,7 @@ pub(super) struct RankedPassage {
     pub(crate) phrase_score: f32,
     pub(crate) position: Position,
     pub(crate) byte_start: u64,
+    pub(crate) window: Option<TextWindow>,
 }
 
 /// Orders documents, best first, and keeps the best passage of each event or text. Passages of the
@@ -43,6 +45,7 @@ pub(super) fn ranked(
             phrase_score: scored.phrase_score,
             position,
             byte_start,
+            window: scored.window,
         };
         ranked.push((place >= POOL, Reverse(scored.tier), hit));
     }

@@ -12,6 +12,7 @@
 
 pub(crate) mod analyser;
 mod arguments;
+mod by_meaning;
 mod columns;
 mod conversation_set;
 pub mod document;
@@ -41,9 +42,11 @@ mod sweep;
 pub mod syntax;
 mod term_pattern;
 mod top_k;
+mod vectors;
 mod verbatim;
 
 pub use arguments::{CallTarget, call_target, call_text};
+pub use by_meaning::MeaningQuery;
 pub use conversation_set::ChosenConversations;
 pub use document::{
     Passage, SearchableEvent, is_reasoning_at, passage_at, passages, searchable_text,
@@ -64,6 +67,7 @@ pub use snippet::{Snippet, Snippeter};
 pub use sweep::Candidates;
 pub use syntax::{QUERY_BYTES_MAX, QueryError, QuerySyntax};
 pub use term_pattern::check_globs;
+pub use vectors::{MissingPassage, VectorCoverage, VectorIndex};
 pub use verbatim::{VerbatimMatch, VerbatimQuery};
 
 #[cfg(test)]
@@ -71,6 +75,10 @@ mod bounds_tests;
 #[cfg(test)]
 mod known_items_tests;
 #[cfg(test)]
+mod meaning_quality_tests;
+#[cfg(test)]
 mod quality_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vectors_tests;

@@ -23,6 +23,7 @@ use treering_base::catch_panics::catch_panics;
 use treering_domain::{
     BranchId, ConversationId, EventKind, Namespace, Position, Revision, Role, TimestampMicros,
 };
+use treering_meaning::TextWindow;
 
 /// The largest sum of a search's offset and limit.
 pub(crate) const HITS_MAX: usize = 10_000;
@@ -219,6 +220,8 @@ pub struct Hit {
     /// The offset of the passage's first byte in the event's text;
     /// [`passage_at`](super::passage_at) returns the passage.
     pub byte_start: u64,
+    /// The part of the passage that is most similar to the query, in a search by meaning.
+    pub window: Option<TextWindow>,
 }
 
 impl SearchIndex {
@@ -254,7 +257,7 @@ impl SearchIndex {
         found.into_iter().map(|(score, _)| score).collect()
     }
 
-    fn planned(
+    pub(super) fn planned(
         &self,
         query: &SearchQuery,
         way: SearchStrategy,
@@ -413,7 +416,7 @@ pub(super) struct PlannedQuery {
     /// Finds passages that contain the query's names whole; these rank before all others.
     pub(crate) whole: Option<WholeNames>,
     /// The words for reranking.
-    looked_for: Words,
+    pub(crate) looked_for: Words,
     /// Matches the same passages as `query`, but faster.
     pub(crate) counted: Box<dyn Query>,
 }

@@ -18,6 +18,7 @@ use super::{
     top_k::TopPassages,
 };
 use treering_domain::EventKind;
+use treering_meaning::TextWindow;
 
 /// The number of passages that are reranked. Independent of the page, so that all pages of a search
 /// agree on the order.
@@ -106,14 +107,17 @@ pub struct Scores {
     pub names: f32,
     /// Added for a short passage and for early matches.
     pub shortness: f32,
-    /// The factor of the event's kind, by which the sum is multiplied.
+    /// The factor of the event's kind, by which the sum of these is multiplied.
     pub kind: f32,
+    /// Added for the similarity of meaning.
+    pub meaning: f32,
 }
 
 impl Scores {
     /// Returns the score that orders hits.
     pub(super) fn total(&self) -> f32 {
-        (self.words + self.order + self.nearness + self.names + self.shortness) * self.kind
+        let words = self.words + self.order + self.nearness + self.names + self.shortness;
+        words * self.kind + self.meaning
     }
 }
 
@@ -148,6 +152,8 @@ pub(super) struct ScoredPassage {
     pub(crate) tier: Tier,
     /// The share of the query that stands close together.
     pub(crate) phrase_score: f32,
+    /// The part that is most similar, in a search by meaning.
+    pub(crate) window: Option<TextWindow>,
 }
 
 /// The matches of a passage that is reranked.
@@ -192,6 +198,7 @@ pub(super) fn rescore(
                 false => Tier::Parts,
             },
             phrase_score: 0.0,
+            window: None,
         });
     }
     let pool = &mut scored[..passages.len().min(POOL)];

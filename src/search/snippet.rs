@@ -73,12 +73,32 @@ impl Snippeter {
     /// [`IndexSearchError::Query`] for a query that cannot be searched.
     pub fn for_query(index: &SearchIndex, query: &SearchQuery) -> Result<Self, IndexSearchError> {
         let (parsed, _) = syntax::read(&query.text, query.reading)?;
-        let mut this = Self {
+        let mut this = Self::without_words(query);
+        this.collect(&parsed, &query.text);
+        Ok(this.weighed(index, query))
+    }
+
+    /// Returns a snippeter for the words of a text that may have none.
+    #[must_use]
+    pub fn for_text(index: &SearchIndex, query: &SearchQuery) -> Self {
+        let parsed = syntax::read(&query.text, query.reading);
+        let mut this = Self::without_words(query);
+        if let Ok((parsed, _)) = parsed {
+            this.collect(&parsed, &query.text);
+        }
+        this.weighed(index, query)
+    }
+
+    fn without_words(query: &SearchQuery) -> Self {
+        Self {
             patterns: Vec::new(),
             analyser: Analyser::default(),
             wants_failures: query.filters.success == Some(false),
-        };
-        this.collect(&parsed, &query.text);
+        }
+    }
+
+    fn weighed(self, index: &SearchIndex, query: &SearchQuery) -> Self {
+        let mut this = self;
         let terms = this.patterns.iter().flat_map(|pattern| &pattern.terms);
         this.analyser = Analyser::looking_for(terms.map(String::as_str));
         let searcher = index.published().searcher;
@@ -95,7 +115,7 @@ impl Snippeter {
                 pattern.weight *= SMALL_SHARE;
             }
         }
-        Ok(this)
+        this
     }
 
     fn collect(&mut self, node: &Node, text: &str) {

@@ -83,6 +83,7 @@ impl Candidates {
             phrase_score: 0.0,
             position: place.position.0,
             byte_start: 0,
+            window: None,
         };
         let page: Vec<RankedPassage> = rest.iter().take(count).map(ranked).collect();
         catch_search_panics(|| Ok(hits::read(&self.published.columns, &page)?))

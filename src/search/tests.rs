@@ -21,7 +21,7 @@ fn conversation(number: u128) -> ConversationId {
 }
 
 /// Returns a tool result at this log position, in conversation 1.
-fn result(position: u64, text: &str) -> SearchableEvent {
+pub(super) fn result(position: u64, text: &str) -> SearchableEvent {
     SearchableEvent {
         namespace: namespace("default"),
         conversation: conversation(1),

@@ -244,16 +244,16 @@ impl<'a> TopSearch<'a> {
 }
 
 /// The best so far. Of equal ones, the first.
-struct TopHeap {
+pub(super) struct TopHeap {
     limit: usize,
     /// Passages must score above this to enter.
-    threshold: Score,
+    pub(crate) threshold: Score,
     /// The worst of them is on top.
     heap: BinaryHeap<Reverse<Candidate>>,
 }
 
 impl TopHeap {
-    fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             limit,
             threshold: Score::MIN,
@@ -261,7 +261,7 @@ impl TopHeap {
         }
     }
 
-    fn push(&mut self, score: Score, address: DocAddress) {
+    pub(crate) fn push(&mut self, score: Score, address: DocAddress) {
         self.heap.push(Reverse(Candidate(score, Reverse(address))));
         if self.heap.len() > self.limit {
             self.heap.pop();
@@ -273,7 +273,7 @@ impl TopHeap {
         }
     }
 
-    fn into_sorted(self) -> Vec<(Score, DocAddress)> {
+    pub(crate) fn into_sorted(self) -> Vec<(Score, DocAddress)> {
         let sorted = self.heap.into_sorted_vec().into_iter();
         sorted
             .map(|Reverse(Candidate(score, Reverse(address)))| (score, address))

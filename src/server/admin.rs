@@ -25,6 +25,7 @@ fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
         damaged_reads: 0,
         first_damage: String::new(),
         unreadable_positions: 0,
+        vectors: None,
         ..stats
     }
 }

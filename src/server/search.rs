@@ -15,7 +15,7 @@ use super::{
 };
 use treering_domain::{Role, limits::SHORT_TEXT_BYTES_MAX};
 use treering_engine::{
-    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, SearchFilters,
+    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, SearchBy, SearchFilters,
     SearchRequest,
 };
 use treering_proto::{
@@ -70,6 +70,7 @@ impl SearchService {
             every_copy,
             active_branches_only,
             not_sealed,
+            by,
         } = request;
         let branch = from_proto::branch("branch", &branch)?;
         let conversation = match conversation_id.as_str() {
@@ -82,6 +83,7 @@ impl SearchService {
             text: query,
             reading: reading(mode)?,
             regex,
+            by: compared(by)?,
             limit: from_proto::page(limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
             offset: usize::try_from(offset).unwrap_or(usize::MAX),
             within: ConversationFilters {
@@ -126,6 +128,15 @@ fn reading(mode: i32) -> Result<QuerySyntax, InvalidField> {
         Ok(pb::QueryMode::Plain) => Ok(QuerySyntax::Plain),
         Ok(pb::QueryMode::Query) => Ok(QuerySyntax::Query),
         Err(_) => Err(InvalidField::new("mode", "is not a known mode")),
+    }
+}
+
+fn compared(by: i32) -> Result<SearchBy, InvalidField> {
+    match pb::SearchBy::try_from(by) {
+        Ok(pb::SearchBy::Unspecified | pb::SearchBy::Words) => Ok(SearchBy::Words),
+        Ok(pb::SearchBy::Meaning) => Ok(SearchBy::Meaning),
+        Ok(pb::SearchBy::Both) => Ok(SearchBy::Both),
+        Err(_) => Err(InvalidField::new("by", "is not known")),
     }
 }
 

@@ -12,7 +12,7 @@ use treering_engine as engine;
 use treering_engine::{
     BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary, ConversationView,
     ForkOutcome, Hit, HitDetails, HitDuplicate, Lineage, ListPlace, NamedEvent, QuerySyntax,
-    RewindOutcome, SearchAnswer, SearchHit, Stats, ToolCall,
+    RewindOutcome, SearchAnswer, SearchHit, Stats, ToolCall, VectorStats,
 };
 use treering_proto::{
     body,
@@ -462,6 +462,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         // For the engine.
         text_hash: _,
         byte_start: _,
+        window: _,
     } = found;
     let HitDetails {
         snippet,
@@ -511,6 +512,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
             names: scores.names,
             shortness: scores.shortness,
             kind: scores.kind,
+            meaning: scores.meaning,
         }),
         context,
         context_line,
@@ -544,6 +546,7 @@ pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsRe
         index_bytes: stats.index_bytes,
         log_segments: stats.log_segments,
         indexed_documents: stats.indexed_documents,
+        vectors: stats.vectors.map(vector_stats),
         events_by_kind: stats.events_by_kind.into_iter().collect(),
         event_bytes: stats.used.bytes,
         quota_bytes: stats.quota.bytes,
@@ -554,6 +557,17 @@ pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsRe
         first_damage: met.map_or_else(String::new, |met| met.first.to_string()),
         damaged_conversations: stats.damaged_conversations,
         unreadable_positions: stats.unreadable_positions,
+    }
+}
+
+fn vector_stats(stats: VectorStats) -> pb::VectorStats {
+    pb::VectorStats {
+        model: stats.model,
+        passages: stats.passages,
+        embedded: stats.embedded,
+        vectors: stats.vectors,
+        bytes: stats.bytes,
+        failure: stats.failure,
     }
 }
 

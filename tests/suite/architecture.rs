@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Dependencies, and the clock, that only some modules of their crates may name, and which.
-const KEPT_TO: [(&str, &[&str]); 19] = [
+const KEPT_TO: [(&str, &[&str]); 20] = [
     ("redb::", &["base/disk", "log/redb", "projections"]),
     ("bincode::", &["projections/codec.rs"]),
     ("rusqlite::", &["import/opencode/database.rs"]),
@@ -19,7 +19,11 @@ const KEPT_TO: [(&str, &[&str]); 19] = [
         "x509_cert::",
         &["access/subject.rs", "server/certificate.rs"],
     ),
-    ("ureq::", &["summariser", "heads/webhook.rs"]),
+    (
+        "ureq::",
+        &["embedders/endpoint.rs", "heads/webhook.rs", "summariser"],
+    ),
+    ("rten::", &["embedders/local.rs"]),
     ("jiff::", &["present/text/zone.rs"]),
     ("opentelemetry::", &["otel/export.rs"]),
     ("opentelemetry_proto::", &["server/spans"]),

@@ -23,6 +23,7 @@ mod items;
 mod knowledge;
 mod locking;
 mod mcp;
+mod meaning;
 mod metrics;
 mod model;
 mod namespaces;

@@ -38,6 +38,7 @@ NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("CompactionTrigger", "CompactionTriggerName", ()),
     ("Provider", "ProviderName", ()),
     ("QueryMode", "QueryModeName", ("",)),
+    ("SearchBy", "SearchByName", ()),
     ("CallStatus", "CallStatusName", ("unspecified",)),
     ("EventKind", "KindName", ()),
 )

@@ -94,4 +94,5 @@ export type {
   ProviderName,
   QueryModeName,
   RoleName,
+  SearchByName,
 } from "./words.js";

@@ -24,6 +24,7 @@ import {
 import {
   QueryMode,
   SearchRequest as Search,
+  SearchBy,
   type SearchRequest,
 } from "./gen/treering/v1/search.js";
 import type { RecordResultRequest } from "./gen/treering/v1/tool.js";
@@ -38,6 +39,7 @@ import {
   type ProviderName,
   type QueryModeName,
   type RoleName,
+  type SearchByName,
   unicode,
   utf8,
 } from "./words.js";
@@ -254,6 +256,8 @@ export interface SearchFilters extends CallOptions {
   happenedUntil?: Date | undefined;
   /** "plain" reads the text as words, "query" as a query; empty detects which. */
   mode?: QueryModeName | undefined;
+  /** "words" (default), "meaning", or "both". Meanings need an embedder of the server. */
+  by?: SearchByName | undefined;
   /** The text is a regular expression, matched line by line. */
   regex?: boolean | undefined;
   /** Number of lines before and after the match in each hit. */
@@ -441,6 +445,7 @@ export function search(
     happenedFrom: filters.happenedSince,
     happenedTo: filters.happenedUntil,
     mode: number<QueryMode>(QueryMode, filters.mode || "unspecified"),
+    by: number<SearchBy>(SearchBy, filters.by ?? "words"),
     regex: filters.regex,
     contextLines: filters.contextLines,
     countAll: filters.countAll,

@@ -9,7 +9,7 @@ import type {
   EventKind,
   Role,
 } from "./gen/treering/v1/event.js";
-import type { QueryMode } from "./gen/treering/v1/search.js";
+import type { QueryMode, SearchBy } from "./gen/treering/v1/search.js";
 import type { CallStatus } from "./gen/treering/v1/tool.js";
 
 /** The words of an enumeration of the API: `ROLE_USER` is "user". */
@@ -31,6 +31,8 @@ export type KindName = Words<typeof EventKind>;
 export type ProviderName = Dashed<Words<typeof Provider>>;
 /** How the text of a search is read; empty detects it. */
 export type QueryModeName = "" | Words<typeof QueryMode>;
+/** What a search compares. */
+export type SearchByName = Words<typeof SearchBy>;
 
 /** A value that was parsed from JSON, of unknown type. */
 // biome-ignore lint/suspicious/noExplicitAny: JSON.parse says no more.

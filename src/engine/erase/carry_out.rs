@@ -22,6 +22,7 @@ use crate::{
     error::{AppendError, ReadError},
     history::decode_body,
     indexer,
+    meaning::Meaning,
     prepare::ValidatedBatch,
     rebuild::{Appends, rebuild_projections},
     reindex,
@@ -293,6 +294,9 @@ async fn finish(
     let head = inner.published.load(Ordering::Acquire);
     let index = indexer::rebuild_index(inner, |done| report_progress(reports, "index", done, head));
     index.await.map_err(EraseError::unfinished)?;
+    Meaning::forget_erased(inner)
+        .await
+        .map_err(EraseError::unfinished)?;
     reindex::remove_left_over(&inner.indexer.place).map_err(EraseError::unfinished)?;
     inner.reader.forget_hidden();
     inner.forget_contexts();

@@ -10,6 +10,7 @@ use super::carry_out::recorded_since;
 use crate::{
     catch_up,
     error::OpenError,
+    meaning::VECTORS_FOLDER,
     open::{INDEX_FOLDER, VIEWS_FILE, failed, log_refused},
     rebuild, reindex,
 };
@@ -17,7 +18,7 @@ use treering_base::disk;
 use treering_domain::{ShardId, with_causes};
 use treering_log::{Erasure, LogError, LogReader, RedbLog};
 use treering_projections::Projections;
-use treering_search::SearchIndex;
+use treering_search::{SearchIndex, VectorIndex};
 
 /// Cache size for frames read here, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
@@ -130,5 +131,7 @@ fn wipe(dir: &Path) -> Result<(), OpenError> {
     ] {
         SearchIndex::wipe(&path).map_err(|error| failed(dir, error))?;
     }
+    let vectors = dir.join(VECTORS_FOLDER);
+    VectorIndex::wipe(&vectors).map_err(|error| failed(dir, error))?;
     disk::sync_folder(dir).map_err(|error| failed(dir, error))
 }

@@ -13,7 +13,7 @@ use crate::{
     error::ReadError,
     history::History,
     lookup::record_of,
-    query::{ConversationFilters, SearchRequest},
+    search_query::{ConversationFilters, SearchRequest},
     work::{self, PriorityClass},
 };
 use treering_domain::{

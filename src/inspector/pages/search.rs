@@ -54,7 +54,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
                 spellcheck="false" placeholder="words, a pasted line, \"an exact phrase\", pre*";
             button { "Search" }
             span.searching data-searching role="status" aria-live="polite" {}
-            @for name in ["tool", "failed", "since", "c", "in", "active", "regex"] {
+            @for name in ["tool", "failed", "since", "c", "in", "active", "regex", "by"] {
                 @for value in request_context.asked.texts(name) { input type="hidden" name=(name) value=(value); }
             }
         }
@@ -99,6 +99,7 @@ async fn answer(
         .filter(|(own, _, _)| Some(*own) == place)
         .flat_map(|(_, _, kinds)| kinds.iter().map(|kind| i32::from(*kind)));
     let offset = asked.number("from")?.unwrap_or(0).min(HITS_OFFSET_MAX);
+    let by_both = asked.one_of("by", &["both"])?.is_some() && !asked.is_set("regex");
     let request = pb::SearchRequest {
         query: text.to_owned(),
         limit: HITS,
@@ -111,7 +112,12 @@ async fn answer(
         happened_from: since.map(TimeRange::beginning),
         regex: asked.is_set("regex"),
         active_branches_only: asked.is_set("active"),
-        by_conversation: !asked.is_set("regex"),
+        by: match by_both {
+            true => pb::SearchBy::Both,
+            false => pb::SearchBy::Words,
+        }
+        .into(),
+        by_conversation: !by_both && !asked.is_set("regex"),
         conversations_max: CHIPS as u32,
         mode: pb::QueryMode::Unspecified.into(),
         // The page has no fields for these.
@@ -210,6 +216,7 @@ fn chips(request_context: &RequestContext, hits: &[pb::SearchHit]) -> Markup {
             span.gap {}
             (switch("failed", "1", html! { "failed" }))
             (switch("active", "1", html! { "active branches only" }))
+            (switch("by", "both", html! { "by meaning too" }))
             span.gap {}
             @for (value, word) in SINCE { (switch("since", value, html! { (word) })) }
             @if let Some(since) = asked.text("since").filter(|since| SINCE.iter().all(|(own, _)| own != since)) {

@@ -43,6 +43,8 @@ pub(crate) struct SearchInput {
     until: Option<String>,
     /// Only this conversation: id, its beginning, "@last", or words of its title
     conversation: Option<String>,
+    /// Also find what is said in other words, if the store has an embedder
+    by_meaning: Option<bool>,
     /// The query is a regular expression
     regex: Option<bool>,
     /// List events with equal text as separate hits
@@ -170,6 +172,11 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         context_lines: 0,
         by_conversation: false,
         conversations_max: 0,
+        by: match input.by_meaning {
+            Some(true) => pb::SearchBy::Both,
+            _ => pb::SearchBy::Words,
+        }
+        .into(),
     })
 }
 

@@ -275,6 +275,13 @@ impl Scrape {
             "Unreadable events, which are not indexed.",
             store.not_indexed,
         )?;
+        if let Some(passages) = store.not_embedded {
+            lines.gauge(
+                "treering_unembedded_passages",
+                "Indexed passages without vectors: search by meaning does not find them yet.",
+                passages,
+            )?;
+        }
         lines.counter(
             "treering_damaged_reads",
             "Reads that met damaged data.",

@@ -388,6 +388,12 @@ impl From<SearchError> for Refusal {
         match &error {
             SearchError::Query { .. } => of(Code::InvalidArgument, "QUERY").field("query"),
             SearchError::EmptyQuery => of(Code::InvalidArgument, "EMPTY_QUERY").field("query"),
+            SearchError::NoEmbedder => of(Code::FailedPrecondition, "NO_EMBEDDER").field("by"),
+            SearchError::Embedder { .. } => {
+                let mut refusal = of(Code::Unavailable, "EMBEDDER");
+                refusal.retry = Some(INDEX_RETRY);
+                refusal
+            }
             SearchError::Read(error) => error.clone().into(),
             SearchError::IndexDamaged { .. } => {
                 let mut refusal = of(Code::Unavailable, "INDEX_DAMAGED");

@@ -455,6 +455,11 @@ fn read_and_search_failures_map_to_status_codes() {
             Code::InvalidArgument,
         ),
         (SearchError::EmptyQuery, Code::InvalidArgument),
+        (SearchError::NoEmbedder, Code::FailedPrecondition),
+        (
+            SearchError::Embedder { message: message() },
+            Code::Unavailable,
+        ),
         (
             SearchError::IndexDamaged { message: message() },
             Code::Unavailable,

@@ -16,6 +16,7 @@ from treering._words import (
     ProviderName,
     QueryModeName,
     RoleName,
+    SearchByName,
     json_bytes,
     number,
     numbers,
@@ -368,6 +369,8 @@ class SearchFilters(TypedDict, total=False):
     happened_until: datetime | None
     mode: QueryModeName
     """"plain" reads the text as words, "query" as a query; empty detects which."""
+    by: SearchByName
+    """"words" (default), "meaning", or "both". Meanings need an embedder of the server."""
     regex: bool
     """The text is a regular expression, matched line by line."""
     context_lines: int
@@ -403,6 +406,7 @@ FILTER_DEFAULTS = SearchFilters(
     happened_since=None,
     happened_until=None,
     mode="",
+    by="words",
     regex=False,
     context_lines=0,
     count_all=False,
@@ -445,6 +449,7 @@ def search(
         happened_from=timestamp(given["happened_since"]),
         happened_to=timestamp(given["happened_until"]),
         mode=number(search_pb2.QueryMode, "QUERY_MODE", given["mode"] or "unspecified"),
+        by=number(search_pb2.SearchBy, "SEARCH_BY", given["by"]),
         regex=given["regex"],
         context_lines=given["context_lines"],
         count_all=given["count_all"],

@@ -20,6 +20,7 @@ KindName = names.KindName
 ProviderName = names.ProviderName
 QueryModeName = names.QueryModeName
 RoleName = names.RoleName
+SearchByName = names.SearchByName
 
 _Number = TypeVar("_Number", bound=int)
 

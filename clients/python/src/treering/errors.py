@@ -64,6 +64,7 @@ __all__ = [
     "DeadlineExceeded",
     "DeliveryUnknown",
     "DifferentTrees",
+    "EmbedderUnavailable",
     "EmptyBatch",
     "EmptyQuery",
     "EngineOnly",
@@ -90,6 +91,7 @@ __all__ = [
     "MessageTooLarge",
     "NewerFormat",
     "NoBinary",
+    "NoEmbedder",
     "NoSpace",
     "NotATurnBoundary",
     "NotDecided",
@@ -538,6 +540,13 @@ class NothingToCompact(Refused):
     advice = "Nothing, or keep fewer turns."
 
 
+class NoEmbedder(Refused):
+    """A search by meaning needs an embedder, and the server has none."""
+
+    reason = "NO_EMBEDDER"
+    advice = "Start the server with --embedder, or search by words."
+
+
 class CutBeforeLastCut(Refused):
     """A compaction already replaces these events."""
 
@@ -778,6 +787,13 @@ class ViewsDamaged(Unavailable):
     """The projections were damaged and are being rebuilt."""
 
     reason = "VIEWS_DAMAGED"
+
+
+class EmbedderUnavailable(Unavailable):
+    """The embedder failed, so the query has no vector."""
+
+    reason = "EMBEDDER"
+    advice = "Try again later, or search by words."
 
 
 class IndexDamaged(Unavailable):

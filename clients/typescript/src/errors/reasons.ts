@@ -203,6 +203,12 @@ export class NothingToCompact extends Refused {
   static override readonly advice: string = "Nothing, or keep fewer turns.";
 }
 
+/** A search by meaning needs an embedder, and the server has none. */
+export class NoEmbedder extends Refused {
+  static override readonly reason = "NO_EMBEDDER";
+  static override readonly advice: string = "Start the server with --embedder, or search by words.";
+}
+
 /** A compaction already replaces these events. */
 export class CutBeforeLastCut extends Refused {
   static override readonly reason = "CUT_BEFORE_LAST_CUT";
@@ -411,6 +417,12 @@ export class Closing extends Unavailable {
 /** The projections were damaged and are being rebuilt. */
 export class ViewsDamaged extends Unavailable {
   static override readonly reason = "VIEWS_DAMAGED";
+}
+
+/** The embedder failed, so the query has no vector. */
+export class EmbedderUnavailable extends Unavailable {
+  static override readonly reason = "EMBEDDER";
+  static override readonly advice: string = "Try again later, or search by words.";
 }
 
 /** The search index was damaged and is being rebuilt. */

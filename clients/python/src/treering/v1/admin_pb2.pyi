@@ -76,6 +76,7 @@ class StatsResponse(google.protobuf.message.Message):
     EVENT_BYTES_FIELD_NUMBER: builtins.int
     QUOTA_BYTES_FIELD_NUMBER: builtins.int
     QUOTA_CONVERSATIONS_FIELD_NUMBER: builtins.int
+    VECTORS_FIELD_NUMBER: builtins.int
     version: builtins.str
     """Version of the server."""
     conversations: builtins.int
@@ -131,6 +132,9 @@ class StatsResponse(google.protobuf.message.Message):
     """Quota for `event_bytes`. Not set: no limit."""
     quota_conversations: builtins.int
     """Quota for `conversations`. Not set: no limit."""
+    @property
+    def vectors(self) -> global___VectorStats:
+        """Whole store: the vectors for search by meaning. Not set: it is off."""
     def __init__(
         self,
         *,
@@ -157,15 +161,54 @@ class StatsResponse(google.protobuf.message.Message):
         event_bytes: builtins.int = ...,
         quota_bytes: builtins.int | None = ...,
         quota_conversations: builtins.int | None = ...,
+        vectors: global___VectorStats | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "head", b"head", "index_reached", b"index_reached", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "views_reached", b"views_reached"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "event_bytes", b"event_bytes", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "pending_approvals", b"pending_approvals", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "head", b"head", "index_reached", b"index_reached", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "vectors", b"vectors", "views_reached", b"views_reached"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_quota_bytes", b"_quota_bytes", "_quota_conversations", b"_quota_conversations", "branches", b"branches", "conversations", b"conversations", "damaged_conversations", b"damaged_conversations", "damaged_reads", b"damaged_reads", "data_dir", b"data_dir", "event_bytes", b"event_bytes", "events", b"events", "events_by_kind", b"events_by_kind", "first_damage", b"first_damage", "head", b"head", "index_bytes", b"index_bytes", "index_reached", b"index_reached", "indexed_documents", b"indexed_documents", "log_bytes", b"log_bytes", "log_segments", b"log_segments", "pending_approvals", b"pending_approvals", "quota_bytes", b"quota_bytes", "quota_conversations", b"quota_conversations", "started_at", b"started_at", "unreadable_positions", b"unreadable_positions", "vectors", b"vectors", "version", b"version", "views_bytes", b"views_bytes", "views_reached", b"views_reached"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_bytes", b"_quota_bytes"]) -> typing_extensions.Literal["quota_bytes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_quota_conversations", b"_quota_conversations"]) -> typing_extensions.Literal["quota_conversations"] | None: ...
 
 global___StatsResponse = StatsResponse
+
+@typing_extensions.final
+class VectorStats(google.protobuf.message.Message):
+    """The vectors of a store."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: builtins.int
+    PASSAGES_FIELD_NUMBER: builtins.int
+    EMBEDDED_FIELD_NUMBER: builtins.int
+    VECTORS_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    FAILURE_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """Name of the model."""
+    passages: builtins.int
+    """Passages of the search index."""
+    embedded: builtins.int
+    """Passages that were embedded."""
+    vectors: builtins.int
+    """Number of vectors: a long passage has several."""
+    bytes: builtins.int
+    """Their size, in bytes."""
+    failure: builtins.str
+    """Why no more are made at the moment. Empty: nothing is wrong."""
+    def __init__(
+        self,
+        *,
+        model: builtins.str = ...,
+        passages: builtins.int = ...,
+        embedded: builtins.int = ...,
+        vectors: builtins.int = ...,
+        bytes: builtins.int = ...,
+        failure: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["bytes", b"bytes", "embedded", b"embedded", "failure", b"failure", "model", b"model", "passages", b"passages", "vectors", b"vectors"]) -> None: ...
+
+global___VectorStats = VectorStats
 
 @typing_extensions.final
 class VerifyRequest(google.protobuf.message.Message):

@@ -37,6 +37,11 @@ QueryModeName = Literal[
     "query",
     "",
 ]
+SearchByName = Literal[
+    "words",
+    "meaning",
+    "both",
+]
 CallStatusName = Literal[
     "requested",
     "pending_approval",

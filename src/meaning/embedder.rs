@@ -1,0 +1,48 @@
+//! What turns texts into vectors.
+
+use std::{fmt, time::Duration};
+
+/// A model that turns texts into vectors: texts of similar meaning get similar ones.
+///
+/// Calls block, and may take seconds. An implementation holds no text after a call.
+pub trait Embedder: fmt::Debug + Send + Sync {
+    /// Names the model. Vectors can be compared if their models have equal names; a change of the
+    /// name makes all vectors anew.
+    fn model(&self) -> &str;
+
+    /// Returns one vector for each text, in order, all of one length. A text longer than the model
+    /// reads is cut.
+    ///
+    /// # Errors
+    /// [`EmbedError`]; then no vector is returned.
+    fn embed(&self, texts: &[&str], role: TextRole) -> Result<Vec<Vec<f32>>, EmbedError>;
+}
+
+/// What a text is. Some models want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextRole {
+    /// A text that is searched for.
+    Query,
+    /// A text that can be found.
+    Passage,
+}
+
+/// The error of an embedder.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbedError {
+    /// It may work later: the endpoint does not answer, is busy or limits the rate.
+    #[error("the embedder does not answer: {message}")]
+    Unavailable {
+        /// What happened.
+        message: String,
+        /// When to try again, if the endpoint says so.
+        retry_after: Option<Duration>,
+    },
+    /// It will not work until somebody changes something: a wrong key, a missing model, an answer
+    /// that is none.
+    #[error("the embedder failed: {message}")]
+    Failed {
+        /// What happened, and what to do.
+        message: String,
+    },
+}

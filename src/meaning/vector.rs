@@ -1,0 +1,156 @@
+//! Vectors as stored: a byte a dimension, and one factor.
+//!
+//! A vector is scaled to length 1 and each dimension is rounded to one of 255 steps of its largest
+//! one. Over the passages of `docs/MEANING.md` this changes no more than one of a hundred of the ten
+//! nearest. It needs nothing learned from other vectors, so that a vector depends on its text and
+//! the model only.
+
+/// Most dimensions of a vector.
+pub const DIMENSIONS_MAX: usize = 4_096;
+/// The largest step of a stored dimension.
+const STEPS: f32 = 127.0;
+/// The largest step of a query's dimension. Products of [`DIMENSIONS_MAX`] dimensions fit 32 bits.
+const QUERY_STEPS: f32 = 2_047.0;
+
+/// Why a vector cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VectorError {
+    /// It has no dimensions, or more than [`DIMENSIONS_MAX`].
+    #[error("a vector has {dimensions} dimensions; 1 to {DIMENSIONS_MAX} are possible")]
+    Dimensions {
+        /// How many.
+        dimensions: usize,
+    },
+    /// All of it is 0, or a dimension is not a number.
+    #[error("a vector has no direction")]
+    NoDirection,
+}
+
+/// A passage's vector, as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredVector {
+    pub(crate) scale: f32,
+    pub(crate) codes: Vec<u8>,
+}
+
+impl StoredVector {
+    /// Rounds a vector.
+    ///
+    /// # Errors
+    /// [`VectorError`].
+    pub fn new(vector: &[f32]) -> Result<Self, VectorError> {
+        let (scale, steps) = rounded(vector, STEPS)?;
+        // A step has 8 bits.
+        let codes = steps.map(|step| (step as i8).to_le_bytes()[0]).collect();
+        Ok(Self { scale, codes })
+    }
+
+    /// Returns the number of dimensions.
+    #[must_use]
+    pub fn dimensions(&self) -> usize {
+        self.codes.len()
+    }
+}
+
+/// The vector that is searched for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueryVector {
+    scale: f32,
+    steps: Vec<i16>,
+}
+
+impl QueryVector {
+    /// Rounds a vector, to finer steps than stored ones.
+    ///
+    /// # Errors
+    /// [`VectorError`].
+    pub fn new(vector: &[f32]) -> Result<Self, VectorError> {
+        let (scale, steps) = rounded(vector, QUERY_STEPS)?;
+        let steps = steps.map(|step| step as i16).collect();
+        Ok(Self { scale, steps })
+    }
+
+    /// Returns the number of dimensions.
+    #[must_use]
+    pub fn dimensions(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Returns the similarity to a stored vector of as many dimensions: the cosine of their angle,
+    /// from -1 to 1.
+    pub(crate) fn similarity(&self, scale: f32, codes: &[u8]) -> f32 {
+        let products = codes
+            .iter()
+            .zip(&self.steps)
+            .map(|(code, step)| i32::from(i8::from_le_bytes([*code])) * i32::from(*step));
+        let sum: i32 = products.sum();
+        sum as f32 * scale * self.scale
+    }
+}
+
+/// Returns the factor and the steps of a vector of length 1.
+fn rounded(vector: &[f32], steps: f32) -> Result<(f32, impl Iterator<Item = f32>), VectorError> {
+    let dimensions = vector.len();
+    if !(1..=DIMENSIONS_MAX).contains(&dimensions) {
+        return Err(VectorError::Dimensions { dimensions });
+    }
+    let squares: f64 = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let length = squares.sqrt() as f32;
+    let largest = vector
+        .iter()
+        .fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    let factor = steps / largest;
+    if !(length.is_normal() && factor.is_normal()) {
+        return Err(VectorError::NoDirection);
+    }
+    let stepped = vector.iter().map(move |x| (x * factor).round());
+    Ok((largest / steps / length, stepped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cosine(a: &[f32], b: &[f32]) -> f32 {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+        dot(a, b) / (dot(a, a).sqrt() * dot(b, b).sqrt())
+    }
+
+    // Rounding must not change which passage is nearer.
+    #[test]
+    fn similarity_is_nearly_the_cosine() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for dimensions in [1, 3, 384, DIMENSIONS_MAX] {
+            let mut vector =
+                || -> Vec<f32> { (0..dimensions).map(|_| random.f32() * 6.0 - 3.0).collect() };
+            let (a, b) = (vector(), vector());
+            let stored = StoredVector::new(&a).unwrap();
+            let query = QueryVector::new(&b).unwrap();
+            let similar = query.similarity(stored.scale, &stored.codes);
+            let exact = cosine(&a, &b);
+            assert!(
+                (similar - exact).abs() < 0.01,
+                "{dimensions}: {similar} {exact}"
+            );
+        }
+        // The largest products do not overflow.
+        let ones = vec![1.0; DIMENSIONS_MAX];
+        let stored = StoredVector::new(&ones).unwrap();
+        let query = QueryVector::new(&ones).unwrap();
+        assert!((query.similarity(stored.scale, &stored.codes) - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn vectors_without_direction_are_refused() {
+        for vector in [
+            &[0.0, 0.0][..],
+            &[f32::NAN, 1.0],
+            &[f32::INFINITY],
+            &[1e-42],
+        ] {
+            assert_eq!(StoredVector::new(vector), Err(VectorError::NoDirection));
+        }
+        let none = VectorError::Dimensions { dimensions: 0 };
+        assert_eq!(QueryVector::new(&[]), Err(none));
+    }
+}

@@ -1,0 +1,247 @@
+//! Search by meaning: passages in the order of their similarity to a vector, alone or together with
+//! those that words find.
+
+use std::{collections::HashSet, sync::Arc};
+
+use tantivy::{DocAddress, query::TermQuery, schema::IndexRecordOption};
+use treering_base::cancel;
+use treering_meaning::{QueryVector, TextWindow, VectorColumn};
+
+use super::{
+    error::IndexSearchError,
+    hits::{self, unreadable},
+    index::{PublishedState, SearchIndex},
+    plan::NamespaceStatistics,
+    query::{
+        FoundNames, PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics,
+        check_bounds,
+    },
+    rank::{ScoredPassage, Scores, Tier, rescore},
+    schema::namespace_tag,
+    sweep::each_match,
+    syntax::{QueryError, QuerySyntax},
+    top_k::{TopHeap, TopSearch},
+    vectors::VectorIndex,
+    verbatim::VerbatimQuery,
+};
+
+/// Passages that each of the two lists has at most. Independent of the page, so that pages join up.
+const LIST_MAX: usize = 1_000;
+/// Weight of the meaning in a search by both; the words have the rest. Tuned on known items of
+/// real sessions, judged on scifact: docs/MEANING.md.
+const MEANING_WEIGHT: f32 = 0.5;
+
+/// What a search by meaning compares with.
+#[derive(Clone, Copy, Debug)]
+pub struct MeaningQuery<'a> {
+    /// The vectors of the passages.
+    pub vectors: &'a VectorIndex,
+    /// The vector of the text to search for.
+    pub vector: &'a QueryVector,
+    /// Search by words too.
+    pub with_words: bool,
+}
+
+/// A passage of a list.
+#[derive(Clone, Copy, Debug)]
+struct Similar {
+    similarity: f32,
+    window: Option<TextWindow>,
+}
+
+impl SearchIndex {
+    /// Searches the committed events by meaning: those that were embedded and pass the query's
+    /// filters, most similar first. At most 1,000 hits are found, and `total` counts only these.
+    ///
+    /// # Errors
+    /// As [`Self::search`]; [`IndexSearchError::TooFar`] after the first 1,000 hits.
+    pub fn search_by_meaning(
+        &self,
+        query: &SearchQuery,
+        meaning: MeaningQuery<'_>,
+    ) -> Result<SearchResults, IndexSearchError> {
+        check_bounds(query)?;
+        let (offset, limit, max) = (query.offset, query.limit, LIST_MAX);
+        if offset + limit > max {
+            return Err(IndexSearchError::TooFar { offset, limit, max });
+        }
+        // A query without words still has a meaning.
+        let words = match meaning.with_words {
+            true => match self.planned(query, SearchStrategy::Shortest) {
+                Err(IndexSearchError::Query(QueryError::Empty)) => None,
+                planned => Some(planned?),
+            },
+            false => None,
+        };
+        let published = self.published();
+        let open = meaning.vectors.open_columns();
+        let readers = published.searcher.segment_readers().iter();
+        let vectors = readers.map(|reader| open.get(&reader.segment_id()).cloned());
+        let search = Search {
+            index: self,
+            published: &published,
+            vectors: vectors.collect(),
+            vector: meaning.vector,
+            query,
+        };
+        catch_search_panics(|| search.run(words.as_ref()))
+    }
+}
+
+struct Search<'a> {
+    index: &'a SearchIndex,
+    published: &'a PublishedState,
+    /// By the ordinals of their segments.
+    vectors: Vec<Option<Arc<VectorColumn>>>,
+    vector: &'a QueryVector,
+    query: &'a SearchQuery,
+}
+
+impl Search<'_> {
+    fn run(&self, words: Option<&PlannedQuery>) -> Result<SearchResults, IndexSearchError> {
+        let query = self.query;
+        let mut results = SearchResults {
+            hits: Vec::new(),
+            first: query.offset,
+            as_typed: VerbatimQuery::default(),
+            total: 0,
+            more_than_total: false,
+            reached: self.published.reached,
+            read_as: words.map_or(QuerySyntax::Plain, |words| words.read_as),
+            names: FoundNames::default(),
+        };
+        let mut passages = match words {
+            Some(words) => self.by_words(words, &mut results)?,
+            None => Vec::new(),
+        };
+        let weight = match passages.is_empty() {
+            true => 1.0,
+            false => MEANING_WEIGHT,
+        };
+        let similar = self.most_similar()?;
+        results.more_than_total |= similar.len() >= LIST_MAX;
+        let known: HashSet<DocAddress> = passages.iter().map(|passage| passage.address).collect();
+        let others = similar
+            .iter()
+            .filter(|(_, address)| !known.contains(address));
+        passages.extend(others.map(|(_, address)| found_by_meaning(*address)));
+        let best = similar.first().map_or(0.0, |(similarity, _)| *similarity);
+        self.combine(&mut passages, weight, best);
+        let ranked = hits::ranked(&self.published.columns, &passages, query.copies)?;
+        results.total = ranked.len().min(LIST_MAX) as u64;
+        let mut last = query.offset + query.limit;
+        if query.told_by_text && query.offset < results.as_typed.hits {
+            results.first = 0;
+            last = last.max(results.as_typed.hits);
+        }
+        let page = ranked.get(results.first..last.min(ranked.len()));
+        results.hits = hits::read(&self.published.columns, page.unwrap_or_default())?;
+        Ok(results)
+    }
+
+    fn by_words(
+        &self,
+        words: &PlannedQuery,
+        results: &mut SearchResults,
+    ) -> Result<Vec<ScoredPassage>, IndexSearchError> {
+        let (query, fields) = (self.query, &self.index.fields);
+        let searcher = &self.published.searcher;
+        let statistics =
+            NamespaceStatistics::of(searcher, fields, &query.namespace).map_err(unreadable)?;
+        let best = TopSearch::new(self.published, &statistics, words, query)?;
+        let found = best.find_all(LIST_MAX)?;
+        results.more_than_total = !found.is_all;
+        results.names.found = found.wholeness;
+        if let Some(whole) = &words.whole {
+            results.names.typed = whole.typed.clone();
+        }
+        let FoundNames {
+            typed,
+            found: names,
+        } = &results.names;
+        results.as_typed = VerbatimQuery::of(query, words.read_as, typed, *names);
+        let columns = &self.published.columns;
+        Ok(rescore(
+            columns,
+            &statistics,
+            fields.text,
+            &words.looked_for,
+            &found,
+        )?)
+    }
+
+    /// Returns the most similar passages, most similar first.
+    fn most_similar(&self) -> Result<Vec<(f32, DocAddress)>, IndexSearchError> {
+        let query = self.query;
+        let planner = self.index.planner(query);
+        let all = self.index.fields.tag(&namespace_tag(&query.namespace));
+        let all = Box::new(TermQuery::new(all, IndexRecordOption::Basic));
+        let all = planner.filtered(all, query);
+        let mut top = TopHeap::new(LIST_MAX);
+        each_match(self.published, all.as_ref(), |_, address| {
+            if let Some(similar) = self.similar(address)
+                && similar.similarity > top.threshold
+            {
+                top.push(similar.similarity, address);
+            }
+            Ok(())
+        })?;
+        match cancel::is_wanted() {
+            true => Ok(top.into_sorted()),
+            false => Err(IndexSearchError::Stopped),
+        }
+    }
+
+    fn similar(&self, address: DocAddress) -> Option<Similar> {
+        let column = self.vectors.get(address.segment_ord as usize)?.as_ref()?;
+        let (similarity, window) = column.similarity(address.doc_id, self.vector)?;
+        Some(Similar {
+            similarity,
+            window: Some(window),
+        })
+    }
+
+    /// Adds the scores of meaning and words, each relative to the best of its list: their convex
+    /// combination (S. Bruch, S. Gai, A. Ingber, arXiv 2210.11934).
+    fn combine(&self, passages: &mut [ScoredPassage], weight: f32, most_similar: f32) {
+        let totals = passages.iter().map(|passage| passage.scores.total());
+        let best_words = totals.fold(0.0, f32::max);
+        for passage in &mut *passages {
+            let scores = &mut passage.scores;
+            let words = match best_words > 0.0 {
+                true => (1.0 - weight) / best_words,
+                false => 0.0,
+            };
+            for part in [
+                &mut scores.words,
+                &mut scores.order,
+                &mut scores.nearness,
+                &mut scores.names,
+                &mut scores.shortness,
+            ] {
+                *part *= words;
+            }
+            if let Some(similar) = self.similar(passage.address) {
+                passage.window = similar.window;
+                if most_similar > 0.0 {
+                    scores.meaning = weight * similar.similarity.max(0.0) / most_similar;
+                }
+            }
+        }
+        // The lists of pages are cut by this order.
+        passages.sort_by(|a, b| b.scores.total().total_cmp(&a.scores.total()));
+    }
+}
+
+fn found_by_meaning(address: DocAddress) -> ScoredPassage {
+    ScoredPassage {
+        scores: Scores {
+            kind: 1.0,
+            ..Scores::default()
+        },
+        address,
+        tier: Tier::Parts,
+        phrase_score: 0.0,
+        window: None,
+    }
+}

@@ -1,0 +1,416 @@
+//! Search by meaning, with a model behind an endpoint that this test plays: what is found, and what
+//! a failing model, a restart and an erasure leave.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use serde_json::{Value, json};
+use treering::{domain::*, engine::*};
+use treering_embedders::EmbedderPlace;
+
+use super::store::{append, call, message, ns, result};
+
+/// Words of one topic mean the same.
+const TOPICS: [&[&str]; 4] = [
+    &["car", "automobile", "battery", "power"],
+    &["pancake", "breakfast", "eggs"],
+    &["invoice", "payment", "bank"],
+    &["storm", "rain", "weather"],
+];
+const BROKEN: &str = "the automobile would not start because its battery was flat";
+
+/// How the endpoint answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behaviour {
+    Works,
+    Status(u16),
+    Garbage,
+    OtherDimensions,
+    Hangs,
+}
+
+/// A model: a vector has a dimension for each topic.
+#[derive(Clone)]
+struct Model {
+    url: String,
+    state: Arc<Mutex<(Behaviour, BTreeMap<String, usize>)>>,
+}
+
+impl Model {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let model = Self {
+            url: format!("http://{}/v1", listener.local_addr().unwrap()),
+            state: Arc::new(Mutex::new((Behaviour::Works, BTreeMap::new()))),
+        };
+        let serving = model.clone();
+        thread::spawn(move || {
+            for socket in listener.incoming() {
+                let model = serving.clone();
+                thread::spawn(move || model.serve(socket.unwrap()));
+            }
+        });
+        model
+    }
+
+    fn behave(&self, behaviour: Behaviour) {
+        self.state.lock().unwrap().0 = behaviour;
+    }
+
+    /// How often each text was embedded.
+    fn embedded(&self) -> BTreeMap<String, usize> {
+        self.state.lock().unwrap().1.clone()
+    }
+
+    fn serve(&self, mut socket: TcpStream) {
+        let mut reader = BufReader::new(socket.try_clone().unwrap());
+        loop {
+            let (mut line, mut length) = (String::new(), 0);
+            while line != "\r\n" {
+                line.clear();
+                if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                    return;
+                }
+                let header = line.to_ascii_lowercase();
+                if let Some(value) = header.strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            let (status, answer) = self.answer(&serde_json::from_slice(&body).unwrap());
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n",
+                answer.len()
+            );
+            let answered = socket.write_all(format!("{head}{answer}").as_bytes());
+            if answered.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, asked: &Value) -> (u16, String) {
+        let behaviour = self.state.lock().unwrap().0;
+        match behaviour {
+            Behaviour::Works | Behaviour::OtherDimensions => {}
+            Behaviour::Status(status) => return (status, "no".to_owned()),
+            Behaviour::Garbage => return (200, "{}".to_owned()),
+            Behaviour::Hangs => thread::sleep(Duration::from_secs(600)),
+        }
+        let texts = asked["input"].as_array().unwrap().iter();
+        let vectors = texts.enumerate().map(|(index, text)| {
+            let text = text.as_str().unwrap();
+            let mut state = self.state.lock().unwrap();
+            *state.1.entry(text.trim().to_owned()).or_default() += 1;
+            let of = |words: &[&str]| words.iter().filter(|word| text.contains(*word)).count();
+            let mut vector = TOPICS.map(|words| of(words) as f32 + 0.01).to_vec();
+            if behaviour == Behaviour::OtherDimensions {
+                vector.push(1.0);
+            }
+            json!({"index": index, "embedding": vector})
+        });
+        (
+            200,
+            json!({"data": vectors.collect::<Vec<_>>()}).to_string(),
+        )
+    }
+
+    async fn open(&self, dir: &Path) -> Engine {
+        let place = EmbedderPlace {
+            at: self.url.clone(),
+            model: Some("topics".to_owned()),
+            key: String::new(),
+        };
+        let mut options = OpenOptions::new(dir);
+        options.embedder = Some(place.open().unwrap());
+        Engine::open(options).await.unwrap()
+    }
+}
+
+async fn filled(engine: &Engine) -> ConversationId {
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let events = vec![
+        NewEvent::new(id, created),
+        call(id, "c1", "read"),
+        result(id, "c1", BROKEN),
+        message(id, "pancake with eggs for breakfast"),
+        message(id, "the bank refused the payment"),
+    ];
+    append(engine, events).await.unwrap();
+    id
+}
+
+async fn vectors(engine: &Engine) -> VectorStats {
+    engine.stats(&ns()).await.unwrap().vectors.unwrap()
+}
+
+/// Waits until all passages have vectors.
+async fn embedded(engine: &Engine) -> VectorStats {
+    engine.wait_indexed(engine.head()).await.unwrap();
+    loop {
+        let stats = vectors(engine).await;
+        if stats.embedded == stats.passages && stats.failure.is_empty() {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn request(text: &str, by: SearchBy) -> SearchRequest {
+    SearchRequest {
+        by,
+        ..SearchRequest::new(ns(), text, 10)
+    }
+}
+
+// Who remembers what a result meant, and none of its words, must find it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_meant_is_found_in_other_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    let id = filled(&engine).await;
+    let stats = embedded(&engine).await;
+    assert_eq!((stats.passages, stats.vectors), (3, 3));
+    assert_eq!(stats.model, format!("topics at {}", model.url));
+
+    let text = "car has no power";
+    let words = engine.search(request(text, SearchBy::Words)).await.unwrap();
+    assert_eq!(words.hits.len(), 0);
+    let found = engine
+        .search(request(text, SearchBy::Meaning))
+        .await
+        .unwrap();
+    assert!(found.complete, "{:?}", found.lagging);
+    let hit = &found.hits[0];
+    assert_eq!(
+        (hit.found.conversation, hit.found.revision),
+        (id, Revision(3))
+    );
+    assert_eq!(hit.details.snippet, BROKEN);
+    assert!(hit.found.scores.meaning > 0.0 && hit.found.scores.words <= 0.0);
+    // Both: a word of one text, the meaning of another.
+    let both = engine
+        .search(request("refused car", SearchBy::Both))
+        .await
+        .unwrap();
+    let first: Vec<u64> = both.hits[..2]
+        .iter()
+        .map(|hit| hit.found.revision.0)
+        .collect();
+    assert!(first.contains(&3) && first.contains(&5), "{first:?}");
+    // Filters hold.
+    let mut failed = request(text, SearchBy::Meaning);
+    failed.filters.kinds = vec![EventKind::MessageAppended];
+    let found = engine.search(failed).await.unwrap();
+    assert!(
+        found
+            .hits
+            .iter()
+            .all(|hit| hit.found.revision != Revision(3))
+    );
+    let other = SearchRequest {
+        namespace: Namespace::new("other").unwrap(),
+        ..request(text, SearchBy::Meaning)
+    };
+    assert_eq!(engine.search(other).await.unwrap().hits.len(), 0);
+    engine.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn search_by_meaning_refuses_what_only_words_can_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    filled(&engine).await;
+    let regex = SearchRequest {
+        regex: true,
+        ..request("car", SearchBy::Both)
+    };
+    let refused = engine.search(regex).await;
+    assert!(matches!(refused, Err(SearchError::Query { message }) if message.contains("regular")));
+    let blank = engine.search(request("  ", SearchBy::Meaning)).await;
+    assert!(matches!(blank, Err(SearchError::EmptyQuery)));
+    engine.close().await;
+    let engine = super::store::open(dir.path()).await;
+    let off = engine.search(request("car", SearchBy::Meaning)).await;
+    assert!(matches!(off, Err(SearchError::NoEmbedder)));
+    assert_eq!(engine.stats(&ns()).await.unwrap().vectors, None);
+    engine.close().await;
+}
+
+// A model's work takes hours on a large store: neither a restart nor a rebuild of the index may
+// repeat it.
+#[tokio::test(flavor = "multi_thread")]
+async fn restart_and_rebuild_embed_nothing_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    filled(&engine).await;
+    filled(&engine).await;
+    embedded(&engine).await;
+    // The second conversation has equal texts.
+    let once = model.embedded();
+    assert!(
+        once.len() == 3 && once.values().all(|count| *count == 1),
+        "{once:?}"
+    );
+    engine.close().await;
+    let engine = model.open(dir.path()).await;
+    let stats = embedded(&engine).await;
+    assert_eq!((stats.passages, stats.embedded), (6, 6));
+    let mut rebuild = engine.rebuild(false, true);
+    while let Some(item) = rebuild.next().await {
+        item.unwrap();
+    }
+    embedded(&engine).await;
+    assert_eq!(model.embedded(), once);
+    engine.close().await;
+}
+
+// A model that fails must cost nothing but time: appends and searches by words go on, and what
+// was missed is made up for.
+#[tokio::test(flavor = "multi_thread")]
+async fn failing_model_loses_and_doubles_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    filled(&engine).await;
+    let before = embedded(&engine).await;
+    for behaviour in [
+        Behaviour::Status(429),
+        Behaviour::Status(401),
+        Behaviour::Garbage,
+        Behaviour::OtherDimensions,
+    ] {
+        model.behave(behaviour);
+        let id = ConversationId::generate();
+        let created = EventBody::ConversationCreated(ConversationCreated::default());
+        let text = format!("rain and storm, {behaviour:?}");
+        let events = vec![NewEvent::new(id, created), message(id, &text)];
+        append(&engine, events).await.unwrap();
+        let words = SearchRequest {
+            at_least: Some(engine.head()),
+            ..request("storm", SearchBy::Words)
+        };
+        assert!(!engine.search(words).await.unwrap().hits.is_empty());
+        let failure = loop {
+            let stats = vectors(&engine).await;
+            assert_eq!(stats.passages, stats.embedded + 1);
+            if !stats.failure.is_empty() {
+                break stats.failure;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        let expected = match behaviour {
+            Behaviour::OtherDimensions => "5 dimensions, and others of the model have 4",
+            Behaviour::Status(429) => "status 429",
+            Behaviour::Status(_) => "status 401",
+            _ => "unusable",
+        };
+        assert!(failure.contains(expected), "{failure}");
+        // What has vectors is still found, and the answer says that it is not all.
+        if behaviour != Behaviour::OtherDimensions {
+            let asked = engine.search(request("car", SearchBy::Meaning)).await;
+            assert!(
+                matches!(asked, Err(SearchError::Embedder { .. })),
+                "{asked:?}"
+            );
+        }
+        model.behave(Behaviour::Works);
+        embedded(&engine).await;
+    }
+    let after = embedded(&engine).await;
+    assert_eq!(after.vectors, before.vectors + 4);
+    let found = engine
+        .search(request("weather", SearchBy::Meaning))
+        .await
+        .unwrap();
+    assert!(found.complete && found.hits[0].details.snippet.contains("storm"));
+    // Closing does not wait for a model that never answers.
+    model.behave(Behaviour::Hangs);
+    append(&engine, vec![message(ConversationId::generate(), "x")])
+        .await
+        .unwrap_err();
+    let id = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    append(
+        &engine,
+        vec![NewEvent::new(id, created), message(id, "rain")],
+    )
+    .await
+    .unwrap();
+    engine.wait_indexed(engine.head()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let closed = tokio::time::timeout(Duration::from_secs(30), engine.close()).await;
+    assert!(closed.is_ok());
+}
+
+fn vector_bytes(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    for folder in fs::read_dir(dir.join("vectors")).unwrap() {
+        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
+            bytes += file.unwrap().metadata().unwrap().len();
+        }
+    }
+    bytes
+}
+
+async fn erase(engine: &Engine, id: ConversationId) {
+    let mut erasing = engine.erase(EraseCommand {
+        namespace: ns(),
+        target: EraseTarget::Conversation(id),
+        keep_derived: false,
+        dry_run: false,
+        reason: String::new(),
+        actor: String::new(),
+    });
+    while let Some(item) = erasing.next().await {
+        item.unwrap();
+    }
+}
+
+// A vector says what a text was about: it goes with the text.
+#[tokio::test(flavor = "multi_thread")]
+async fn erased_text_leaves_no_vector() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    let id = filled(&engine).await;
+    let other = ConversationId::generate();
+    let created = EventBody::ConversationCreated(ConversationCreated::default());
+    let kept = "rain all day, and then a storm";
+    let events = vec![NewEvent::new(other, created), message(other, kept)];
+    append(&engine, events).await.unwrap();
+    assert_eq!(embedded(&engine).await.vectors, 4);
+    let before = vector_bytes(dir.path());
+    erase(&engine, id).await;
+    let stats = vectors(&engine).await;
+    assert_eq!((stats.vectors, stats.embedded), (1, 1));
+    assert!(vector_bytes(dir.path()) < before);
+    let found = engine
+        .search(request("car", SearchBy::Meaning))
+        .await
+        .unwrap();
+    assert_eq!(found.hits.len(), 1);
+    assert_eq!(found.hits[0].found.conversation, other);
+    // The other text was not embedded again.
+    assert_eq!(model.embedded()[kept], 1);
+    engine.close().await;
+    // Without an embedder nobody can tell which vectors are of what is erased.
+    let engine = super::store::open(dir.path()).await;
+    erase(&engine, other).await;
+    assert!(!dir.path().join("vectors").exists());
+    engine.close().await;
+}
