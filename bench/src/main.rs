@@ -19,6 +19,7 @@ mod growth;
 mod grpc;
 mod kill;
 mod machine;
+mod meaning;
 mod pages;
 mod payload;
 mod read;
@@ -130,6 +131,7 @@ enum Group {
     Disk,
     Search,
     Quality,
+    Meaning,
     Growth,
     Kill,
     Build,
@@ -150,6 +152,7 @@ impl Group {
             Self::Disk => "disk",
             Self::Search => "search",
             Self::Quality => "quality",
+            Self::Meaning => "meaning",
             Self::Growth => "growth",
             Self::Kill => "kill",
             Self::Build => "build",
@@ -313,6 +316,7 @@ impl Setup {
             Group::Disk => disk::measure(self).await,
             Group::Search => search::measure(self).await,
             Group::Quality => search::quality(self).await,
+            Group::Meaning => meaning::measure(self).await,
             Group::Growth => growth::measure(self).await,
             Group::Kill => kill::measure(self).await,
             Group::Build => build::measure(self).await,

@@ -346,6 +346,10 @@ fn status_hint(status: &Status) -> Option<String> {
         }
         "APPENDS_STOPPED" => Some("restart the server that holds the store; reads still work"),
         NEWER_FORMAT => Some("use the version of treering that wrote it, or a newer one"),
+        "NO_EMBEDDER" => Some(
+            "docs/MEANING.md says where to get a model; for a folder that no server holds, name it \
+             in TREERING_EMBEDDER",
+        ),
         "KEY_MISSING" => Some(
             "set TREERING_TOKEN or --token; `treering keys create` makes a key on the server's \
              data folder",

@@ -17,6 +17,9 @@ use super::tokens::Tokens;
 const BATCH: usize = 16;
 /// Tokens that a model reads when its files do not say.
 const TOKENS_DEFAULT: usize = 256;
+/// How much other threads are preferred to the one that embeds passages, as in nice(2).
+#[cfg(target_os = "linux")]
+const NICE: i32 = 10;
 /// Most tokens that a model reads: windows are shorter.
 const TOKENS_MAX: usize = 512;
 
@@ -45,7 +48,7 @@ pub enum LocalModelError {
     },
 }
 
-/// A sentence-embedding model, run by this process on one thread.
+/// A sentence-embedding model, run by this process: passages on one thread, queries on another.
 ///
 /// Its folder has `model.onnx` and `tokenizer.json`, and may have the files of the
 /// sentence-transformers library that say how it wants to be used: `1_Pooling/config.json`,
@@ -59,7 +62,10 @@ pub struct LocalModel {
     output: NodeId,
     pooling: Pooling,
     prompts: Prompts,
-    thread: Arc<ThreadPool>,
+    /// Of low priority where the system has one for threads: there is much to embed, and no hurry.
+    for_passages: Arc<ThreadPool>,
+    /// A query does not wait for passages.
+    for_queries: Arc<ThreadPool>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,10 +147,12 @@ impl LocalModel {
                 false => Pooling::Mean,
             },
             prompts: used.prompts,
-            thread: Arc::new(ThreadPool::with_num_threads(1)),
+            for_passages: Arc::new(ThreadPool::with_num_threads(1)),
+            for_queries: Arc::new(ThreadPool::with_num_threads(1)),
             model,
             tokens,
         };
+        this.for_passages.run(lower_priority);
         // A model that does not work should say so now, not in a search.
         let tried = this.embed(&["a text"], TextRole::Query);
         tried.map_err(|error| failed(&error))?;
@@ -152,7 +160,7 @@ impl LocalModel {
     }
 
     /// Returns the vectors of texts of similar length.
-    fn run(&self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, EmbedError> {
+    fn run(&self, texts: &[&[u32]], role: TextRole) -> Result<Vec<Vec<f32>>, EmbedError> {
         let length = texts.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
         let shape = [texts.len(), length];
         let mut tokens = NdTensor::<i32, 2>::zeros(shape);
@@ -172,7 +180,11 @@ impl LocalModel {
             };
             (*id, value)
         });
-        let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.thread)));
+        let thread = match role {
+            TextRole::Passage => &self.for_passages,
+            TextRole::Query => &self.for_queries,
+        };
+        let options = RunOptions::default().with_thread_pool(Some(Arc::clone(thread)));
         let ran = self
             .model
             .run_n(inputs.collect(), [self.output], Some(options));
@@ -223,12 +235,19 @@ impl Embedder for LocalModel {
         let mut vectors = vec![Vec::new(); texts.len()];
         for batch in order.chunks(BATCH) {
             let batch_tokens: Vec<&[u32]> = batch.iter().map(|at| &tokens[*at][..]).collect();
-            for (at, vector) in batch.iter().zip(self.run(&batch_tokens)?) {
+            for (at, vector) in batch.iter().zip(self.run(&batch_tokens, role)?) {
                 vectors[*at] = vector;
             }
         }
         Ok(vectors)
     }
+}
+
+/// Lowers the priority of the calling thread.
+fn lower_priority() {
+    // Linux has a priority for each thread, which this call sets. It may always be lowered.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(None, NICE);
 }
 
 fn cannot(error: &dyn fmt::Display) -> EmbedError {

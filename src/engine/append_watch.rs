@@ -4,6 +4,11 @@
 //! number of channels: an append wakes the waiters of its conversation and the few whose
 //! conversations share the channel, and a waiter costs no memory beyond the wait itself.
 
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::LazyLock,
+};
+
 use tokio::sync::watch;
 
 use treering_domain::ConversationKey;
@@ -70,10 +75,9 @@ impl AppendReceiver {
 }
 
 fn channel_of(conversation: ConversationKey) -> usize {
-    // Clients choose ids, so only a hash spreads them evenly.
-    let hash = blake3::hash(&conversation.to_bytes());
-    let [first, second, ..] = *hash.as_bytes();
-    usize::from(u16::from_le_bytes([first, second])) % CHANNELS
+    // Clients choose ids, so only a hash that they do not know spreads them evenly.
+    static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASH.hash_one(conversation) as usize % CHANNELS
 }
 
 #[cfg(test)]

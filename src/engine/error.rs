@@ -235,10 +235,7 @@ pub enum SearchError {
     #[error("the query has no words to search for")]
     EmptyQuery,
     /// A search by meaning needs a model, and the store was opened without one.
-    #[error(
-        "search by meaning is off: start the server with --embedder DIR or --embedder URL \
-         (docs/MEANING.md)"
-    )]
+    #[error("search by meaning is off: it needs a model (treering serve --embedder DIR or URL)")]
     NoEmbedder,
     /// The query has no vector.
     #[error("the query's meaning is unknown: {message}")]

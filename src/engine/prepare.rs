@@ -101,8 +101,8 @@ pub(super) struct ValidatedBatch {
     pub(crate) bodies: Vec<ValidatedBody>,
     /// Hash over everything that the caller chose. Only set for batches with a key.
     pub(crate) content_hash: ContentHash,
-    /// The salt with which the log hashes `content_hash`.
-    pub(crate) key_salt: KeySalt,
+    /// The salt with which the log hashes `content_hash`, for a batch with a key.
+    pub(crate) key_salt: Option<KeySalt>,
     /// Size of all bodies, in bytes.
     pub(crate) bytes: usize,
     /// The engine's own record of an erasure.
@@ -204,11 +204,13 @@ impl ValidatedBatch {
             }
             None => ContentHash::default(),
         };
+        let has_key = command.idempotency_key.is_some();
         Ok(Self {
             command,
             bodies,
             content_hash,
-            key_salt: KeySalt::random(),
+            // A call to the system, which an append without a key does not need.
+            key_salt: has_key.then(KeySalt::random),
             bytes,
             by_eraser: false,
             creation,
@@ -330,13 +332,13 @@ impl ValidatedBatch {
         let life_us = self.command.key_life_seconds.map(life_us);
         let ends_at = life_us.map(|life_us| TimestampMicros(now.0.saturating_add(life_us)));
         if index == 0
-            && let Some(key) = self.command.idempotency_key.clone()
+            && let (Some(key), Some(salt)) = (&self.command.idempotency_key, self.key_salt)
         {
             return Some(AppendKey {
-                key,
+                key: key.clone(),
                 events: u32::try_from(self.bodies.len()).unwrap_or(u32::MAX),
-                content_hash: self.key_salt.hash(self.content_hash),
-                salt: Some(self.key_salt),
+                content_hash: salt.hash(self.content_hash),
+                salt: Some(salt),
                 ends_at,
             });
         }
@@ -610,8 +612,8 @@ mod tests {
         let mut used = KeyEntry {
             namespace: Namespace::default(),
             key: "key".to_owned(),
-            content_hash: first.key_salt.hash(first.content_hash),
-            salt: Some(first.key_salt.0),
+            content_hash: first.key_salt.unwrap().hash(first.content_hash),
+            salt: Some(first.key_salt.unwrap().0),
             first_offset: 1,
             events: 1,
             ends_at: None,

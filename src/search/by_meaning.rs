@@ -42,16 +42,9 @@ pub struct MeaningQuery<'a> {
     pub with_words: bool,
 }
 
-/// A passage of a list.
-#[derive(Clone, Copy, Debug)]
-struct Similar {
-    similarity: f32,
-    window: Option<TextWindow>,
-}
-
 impl SearchIndex {
-    /// Searches the committed events by meaning: those that were embedded and pass the query's
-    /// filters, most similar first. At most 1,000 hits are found, and `total` counts only these.
+    /// Searches the committed events by meaning: those that were embedded, pass the query's filters
+    /// and are similar at all, most similar first. At most 1,000 hits are found, and `total` counts only these.
     ///
     /// # Errors
     /// As [`Self::search`]; [`IndexSearchError::TooFar`] after the first 1,000 hits.
@@ -125,7 +118,11 @@ impl Search<'_> {
             .iter()
             .filter(|(_, address)| !known.contains(address));
         passages.extend(others.map(|(_, address)| found_by_meaning(*address)));
-        let best = similar.first().map_or(0.0, |(similarity, _)| *similarity);
+        // Alone, the similarity itself says more than its share of the best.
+        let best = match words {
+            Some(_) => similar.first().map_or(1.0, |(similarity, _)| *similarity),
+            None => 1.0,
+        };
         self.combine(&mut passages, weight, best);
         let ranked = hits::ranked(&self.published.columns, &passages, query.copies)?;
         results.total = ranked.len().min(LIST_MAX) as u64;
@@ -179,10 +176,10 @@ impl Search<'_> {
         let all = planner.filtered(all, query);
         let mut top = TopHeap::new(LIST_MAX);
         each_match(self.published, all.as_ref(), |_, address| {
-            if let Some(similar) = self.similar(address)
-                && similar.similarity > top.threshold
+            if let Some((similarity, _)) = self.similar(address)
+                && similarity > top.threshold.max(0.0)
             {
-                top.push(similar.similarity, address);
+                top.push(similarity, address);
             }
             Ok(())
         })?;
@@ -192,13 +189,10 @@ impl Search<'_> {
         }
     }
 
-    fn similar(&self, address: DocAddress) -> Option<Similar> {
+    /// Returns the similarity of a passage, and its part that has it.
+    fn similar(&self, address: DocAddress) -> Option<(f32, TextWindow)> {
         let column = self.vectors.get(address.segment_ord as usize)?.as_ref()?;
-        let (similarity, window) = column.similarity(address.doc_id, self.vector)?;
-        Some(Similar {
-            similarity,
-            window: Some(window),
-        })
+        column.similarity(address.doc_id, self.vector)
     }
 
     /// Adds the scores of meaning and words, each relative to the best of its list: their convex
@@ -221,11 +215,9 @@ impl Search<'_> {
             ] {
                 *part *= words;
             }
-            if let Some(similar) = self.similar(passage.address) {
-                passage.window = similar.window;
-                if most_similar > 0.0 {
-                    scores.meaning = weight * similar.similarity.max(0.0) / most_similar;
-                }
+            if let Some((similarity, window)) = self.similar(passage.address) {
+                passage.window = Some(window);
+                scores.meaning = weight * similarity.max(0.0) / most_similar;
             }
         }
         // The lists of pages are cut by this order.

@@ -2,13 +2,19 @@
 //! `TREERING_TEST_DATA` names the data folder and `TREERING_TEST_MODEL` an embedder's folder;
 //! `TREERING_TEST_VECTORS` may name a folder that keeps the vectors from run to run.
 
-use std::{collections::HashMap, path::PathBuf, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use serde_json::Value;
 
 use treering_embedders::LocalModel;
 use treering_meaning::{Embedder, PassageVectors, QueryVector, StoredVector, TextRole, windows};
 
 use super::{
-    quality_tests::{Judged, data, scifact},
+    quality_tests::{Judged, data, index_of, json_lines, ranked, result, scifact},
     *,
 };
 use treering_domain::{Namespace, Position};
@@ -102,9 +108,103 @@ fn scifact_is_found_better_by_both_than_by_words() {
             .map(|query| query.ndcg_10(&find(&query.text)));
         of.sum::<f64>() / queries.len() as f64
     };
-    let words = mean(&|text| super::quality_tests::ranked(&index, text, 10));
+    let words = mean(&|text| ranked(&index, text, 10));
     let meaning = mean(&|text| found(&index, &vectors, &model, text, false));
     let both = mean(&|text| found(&index, &vectors, &model, text, true));
     println!("scifact nDCG@10: words {words:.4}, meaning {meaning:.4}, both {both:.4}");
     assert!(both > words + 0.02, "{both} {words}");
+}
+
+/// Messages before and after a known item that are searched with it; all of its conversation with
+/// `TREERING_TEST_WHOLE`.
+const AROUND: usize = 6;
+/// Shorter texts are not searched: "ok" means anything.
+const TEXT_BYTES_MIN: usize = 80;
+
+/// A text of a real session, and a query that says in other words what it is about.
+struct KnownItem {
+    position: Position,
+    query: String,
+}
+
+/// Reads the known items, and the texts around them.
+fn known_items(data: &Path) -> (SearchIndex, HashMap<Position, String>, Vec<KnownItem>) {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let lines = std::fs::read_to_string(fixture.join("paraphrases.jsonl")).unwrap();
+    let mut wanted: HashMap<(String, String), Vec<(usize, String)>> = HashMap::new();
+    for line in lines.lines() {
+        let item: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| item[key].as_str().unwrap().to_owned();
+        let message = item["message"].as_u64().unwrap() as usize;
+        let of = wanted
+            .entry((text("file"), text("conversation")))
+            .or_default();
+        of.push((message, text("query")));
+    }
+    let files: BTreeSet<&String> = wanted.keys().map(|(file, _)| file).collect();
+    let is_whole = std::env::var_os("TREERING_TEST_WHOLE").is_some();
+    let (mut events, mut texts, mut items) = (Vec::new(), HashMap::new(), Vec::new());
+    for file in files {
+        let path = data.join(format!("trajectories/{file}.jsonl.zst"));
+        for conversation in json_lines(&path) {
+            let id = conversation["id"].as_str().unwrap().to_owned();
+            let Some(wanted) = wanted.get(&(file.clone(), id)) else {
+                continue;
+            };
+            let messages = conversation["messages"].as_array().unwrap();
+            for (at, message) in messages.iter().enumerate() {
+                let query = wanted.iter().find(|(own, _)| *own == at);
+                let is_near = wanted.iter().any(|(own, _)| own.abs_diff(at) <= AROUND);
+                let text = message["content"].as_str().unwrap_or_default();
+                let is_long = text.len() >= TEXT_BYTES_MIN;
+                if query.is_none() && !(is_long && (is_near || is_whole)) {
+                    continue;
+                }
+                let event = result(events.len() as u64 + 1, text.to_owned());
+                let position = event.position;
+                items.extend(query.map(|(_, query)| KnownItem {
+                    position,
+                    query: query.clone(),
+                }));
+                texts.insert(position, event.text.clone());
+                events.push(event);
+            }
+        }
+    }
+    assert_eq!(
+        items.len(),
+        lines.lines().count(),
+        "known items were not found"
+    );
+    (index_of(&events), texts, items)
+}
+
+// What somebody remembers of a session is what it meant, not its words.
+#[test]
+fn paraphrases_of_real_texts_are_found_by_meaning() {
+    let (Some(data), Some(model)) = (data(), model()) else {
+        return;
+    };
+    let (index, texts, items) = known_items(&data);
+    let vectors = embedded(&index, &texts, &model, "paraphrases");
+    let shares = |find: &dyn Fn(&str) -> Vec<u64>| {
+        [1, 5].map(|first| {
+            let is_found = |item: &&KnownItem| {
+                let found = find(&item.query);
+                let mut found = found.iter().take(first);
+                found.any(|at| texts[&Position::local(*at)] == texts[&item.position])
+            };
+            items.iter().filter(is_found).count() as f64 / items.len() as f64
+        })
+    };
+    let words = shares(&|text| ranked(&index, text, 10));
+    let meaning = shares(&|text| found(&index, &vectors, &model, text, false));
+    let both = shares(&|text| found(&index, &vectors, &model, text, true));
+    println!(
+        "{} known items among {} texts, success@1 and @5: words {words:.2?}, meaning \
+         {meaning:.2?}, both {both:.2?}",
+        items.len(),
+        texts.len()
+    );
+    assert!(both[1] >= 0.55 && both[1] >= words[1]);
 }

@@ -476,6 +476,9 @@ def test_search(db: treering.Treering) -> None:
     assert not db.search("space", labels="team=dev")
     assert [hit.line for hit in db.search(r"No \w+ left", regex=True)] == [3]
     assert conv.search("device", kinds=["tool_result_recorded"])
+    # This server has no embedder.
+    with pytest.raises(treering.NoEmbedder):
+        db.search("car", by="meaning")
     with pytest.raises(treering.BadQuery):
         db.search("(", regex=True)
     with pytest.raises(TypeError, match="serch_for"):

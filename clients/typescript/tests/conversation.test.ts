@@ -533,6 +533,8 @@ test("search", async () => {
   assert.equal((await db.search("No \\S+ left", { regex: true }))[0]?.line, 3);
   assert.ok((await conv.search("device", { kinds: "tool_result_recorded" })).length > 0);
   await assert.rejects(db.search("(", { regex: true }), treering.BadQuery);
+  // This server has no embedder.
+  await assert.rejects(db.search("car", { by: "meaning" }), treering.NoEmbedder);
 });
 
 test("conversations are found again", async () => {

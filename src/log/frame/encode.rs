@@ -1,6 +1,6 @@
 //! Encoding records into frames.
 
-use std::{cell::RefCell, ops::Range};
+use std::{cell::RefCell, ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
 
@@ -290,6 +290,12 @@ pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     })
 }
 
+/// `n * log2(n)` for the counts of a sample; 0 for none.
+static N_LOG2_N: LazyLock<Vec<f32>> = LazyLock::new(|| {
+    let of = |n: usize| n as f32 * (n.max(1) as f32).log2();
+    (0..=SAMPLE_BYTES).map(of).collect()
+});
+
 /// Estimates the entropy of a sample spread over all bytes, which is cheaper than trying to
 /// compress.
 pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
@@ -298,20 +304,16 @@ pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
     }
     let stride = raw.len().div_ceil(SAMPLE_BYTES);
     let mut counts = [0_u16; 256];
-    let mut total = 0_u16;
     for byte in raw.iter().step_by(stride) {
         counts[usize::from(*byte)] += 1;
-        total += 1;
     }
-    let total = f32::from(total);
-    let bits: f32 = counts
+    let total = raw.len().div_ceil(stride);
+    // The sum of -share * log2(share), with share = count / total.
+    let own: f32 = counts
         .iter()
-        .filter(|count| **count > 0)
-        .map(|count| {
-            let share = f32::from(*count) / total;
-            -share * share.log2()
-        })
+        .map(|count| N_LOG2_N[usize::from(*count)])
         .sum();
+    let bits = (N_LOG2_N[total] - own) / total as f32;
     bits > INCOMPRESSIBLE_BITS
 }
 
