@@ -16,7 +16,7 @@ use super::{
         FoundNames, PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics,
         check_bounds,
     },
-    rank::{ScoredPassage, Scores, Tier, rescore},
+    rank::{ScoredPassage, Scores, Tier, rescore, worth},
     schema::namespace_tag,
     sweep::each_match,
     syntax::{QueryError, QuerySyntax},
@@ -27,9 +27,9 @@ use super::{
 
 /// Passages that each of the two lists has at most. Independent of the page, so that pages join up.
 const LIST_MAX: usize = 1_000;
-/// Weight of the meaning in a search by both; the words have the rest. Tuned on known items of
-/// real sessions, judged on scifact: docs/MEANING.md.
-const MEANING_WEIGHT: f32 = 0.5;
+/// Weight of the meaning in a search by both; the words have the rest. Chosen by known items of real
+/// sessions, judged by scifact: docs/MEANING.md.
+const MEANING_WEIGHT: f32 = 0.6;
 
 /// What a search by meaning compares with.
 #[derive(Clone, Copy, Debug)]
@@ -103,9 +103,9 @@ impl Search<'_> {
             read_as: words.map_or(QuerySyntax::Plain, |words| words.read_as),
             names: FoundNames::default(),
         };
-        let mut passages = match words {
+        let (mut passages, worth) = match words {
             Some(words) => self.by_words(words, &mut results)?,
-            None => Vec::new(),
+            None => (Vec::new(), 0.0),
         };
         let weight = match passages.is_empty() {
             true => 1.0,
@@ -123,7 +123,7 @@ impl Search<'_> {
             Some(_) => similar.first().map_or(1.0, |(similarity, _)| *similarity),
             None => 1.0,
         };
-        self.combine(&mut passages, weight, best);
+        self.combine(&mut passages, weight, best, worth);
         let ranked = hits::ranked(&self.published.columns, &passages, query.copies)?;
         results.total = ranked.len().min(LIST_MAX) as u64;
         let mut last = query.offset + query.limit;
@@ -136,11 +136,12 @@ impl Search<'_> {
         Ok(results)
     }
 
+    /// Returns the passages that words find, and the worth of the words.
     fn by_words(
         &self,
         words: &PlannedQuery,
         results: &mut SearchResults,
-    ) -> Result<Vec<ScoredPassage>, IndexSearchError> {
+    ) -> Result<(Vec<ScoredPassage>, f32), IndexSearchError> {
         let (query, fields) = (self.query, &self.index.fields);
         let searcher = &self.published.searcher;
         let statistics =
@@ -157,14 +158,9 @@ impl Search<'_> {
             found: names,
         } = &results.names;
         results.as_typed = VerbatimQuery::of(query, words.read_as, typed, *names);
-        let columns = &self.published.columns;
-        Ok(rescore(
-            columns,
-            &statistics,
-            fields.text,
-            &words.looked_for,
-            &found,
-        )?)
+        let (columns, field, words) = (&self.published.columns, fields.text, &words.looked_for);
+        let scored = rescore(columns, &statistics, field, words, &found)?;
+        Ok((scored, worth(&statistics, field, words)?))
     }
 
     /// Returns the most similar passages, most similar first.
@@ -197,9 +193,12 @@ impl Search<'_> {
 
     /// Adds the scores of meaning and words, each relative to the best of its list: their convex
     /// combination (S. Bruch, S. Gai, A. Ingber, arXiv 2210.11934).
-    fn combine(&self, passages: &mut [ScoredPassage], weight: f32, most_similar: f32) {
+    ///
+    /// The best of a list of words is no good one if it has few of them, so at least `worth` counts
+    /// as the best.
+    fn combine(&self, passages: &mut [ScoredPassage], weight: f32, most_similar: f32, worth: f32) {
         let totals = passages.iter().map(|passage| passage.scores.total());
-        let best_words = totals.fold(0.0, f32::max);
+        let best_words = totals.fold(worth, f32::max);
         for passage in &mut *passages {
             let scores = &mut passage.scores;
             let words = match best_words > 0.0 {

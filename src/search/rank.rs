@@ -207,6 +207,17 @@ pub(super) fn rescore(
     Ok(scored)
 }
 
+/// Returns the worth of a query's words: about the score of a passage of usual length that has each
+/// of them once.
+pub(super) fn worth(
+    statistics: &NamespaceStatistics<'_>,
+    field: Field,
+    words: &Words,
+) -> Result<f32, IndexError> {
+    let context = RankContext::new(statistics, field, words).map_err(unreadable)?;
+    Ok(context.worth_of_all)
+}
+
 struct RankContext<'a> {
     statistics: &'a NamespaceStatistics<'a>,
     field: Field,
