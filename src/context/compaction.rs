@@ -360,7 +360,9 @@ fn piece(
 ) -> Option<String> {
     let (label, text) = match body {
         EventBody::MessageAppended(message)
-            if message.role == Role::User && heuristics.is_by_harness(message) =>
+            if message.role == Role::User
+                && (heuristics.is_by_harness(message)
+                    || heuristics.local_command(message).is_some()) =>
         {
             ("notice", clip(&said(message), RESULT_CHARS_MAX))
         }

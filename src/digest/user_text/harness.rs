@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::local_command;
 
 /// Tags of texts that are not from the user.
-const TAGS: [&str; 14] = [
+const TAGS: [&str; 19] = [
     "system-reminder",
     "task-notification",
     "user-prompt-submit-hook",
@@ -16,14 +16,22 @@ const TAGS: [&str; 14] = [
     "local-command-stderr",
     "command-message",
     "environment_context",
+    "user_instructions",
+    "user_shell_command",
+    "turn_aborted",
+    "subagent_notification",
+    "skill",
     "bash-input",
     "bash-stdout",
     "bash-stderr",
     "bash-status",
 ];
 /// Those of the tags that have program output, which may itself have any tag.
-const OUTPUTS: [&str; 5] = [
+const OUTPUTS: [&str; 8] = [
     "task-notification",
+    "user_shell_command",
+    "subagent_notification",
+    "skill",
     "local-command-stdout",
     "local-command-stderr",
     "bash-stdout",
@@ -35,8 +43,14 @@ const BEHIND: [(&str, &str); 2] = [
     ("<usage>", "</usage>"),
 ];
 
+/// Beginning and end of Codex's text with the project's instructions.
+const CODEX_INSTRUCTIONS: [&str; 2] = ["# AGENTS.md instructions", "</INSTRUCTIONS>"];
+
 /// A message without the harness's texts.
 fn without_harness(text: &str) -> Cow<'_, str> {
+    if is_codex_instructions(text) {
+        return Cow::from("");
+    }
     let mut told = Cow::from(text);
     for tag in TAGS {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -82,14 +96,28 @@ pub(crate) fn strip_harness(text: &str) -> Cow<'_, str> {
 /// Whether a message has only tagged texts: notices, and commands that the user ran at the prompt
 /// with their output.
 pub(crate) fn is_harness_alone(text: &str) -> bool {
-    text.trim_start().starts_with('<') && without_harness(text).is_empty()
+    let is_tagged = text.trim_start().starts_with('<') && without_harness(text).is_empty();
+    is_tagged || is_codex_instructions(text)
+}
+
+fn is_codex_instructions(text: &str) -> bool {
+    let [begin, end] = CODEX_INSTRUCTIONS;
+    text.starts_with(begin) && text.trim_end().ends_with(end)
+}
+
+/// Whether the text is a command alone (`/mode`) that the harness did not know, so that it went to
+/// the model as it was typed.
+fn is_unknown_command(text: &str) -> bool {
+    let name = text.trim().strip_prefix('/').unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_:".contains(c);
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_plain)
 }
 
 /// Whether a message has a request or statement of the user. A bare command that the harness runs
 /// itself (`/clear`) does not count. A prompt command (`/review`) does: it names its message first,
 /// and its text follows as a notice.
 pub(crate) fn is_said(text: &str) -> bool {
-    if local_command::read(text).is_some() {
+    if is_unknown_command(text) || local_command::read(text).is_some() {
         return false;
     }
     if text.trim_start().starts_with("<command-message>") && text.contains("<command-name>/") {
@@ -134,6 +162,11 @@ mod tests {
             "[Request interrupted by user for tool use]",
             "<system-reminder>\nBe brief.\n</system-reminder>\n",
             "<bash-input>ls</bash-input>",
+            "<user_shell_command>\n<command>\nls\n</command>\n<result>\nfix it\n</result>\n\
+             </user_shell_command>",
+            "<turn_aborted>\nThe user interrupted the turn.\n</turn_aborted>",
+            "# AGENTS.md instructions for /work\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>",
+            "/mode",
             r#"{"command": "ls", "output": "fix it", "cancelled": false, "truncated": false}"#,
             "<bash-input>cat a.xml</bash-input>\n<bash-stdout><b>fix it</b></bash-stdout> now \
              </bash-stdout>\n<bash-status>exit code 1</bash-status>",
@@ -142,7 +175,7 @@ mod tests {
              </task-notification>",
         ] {
             assert!(!is_said(silent), "{silent}");
-            let is_alone = silent.starts_with('<') && !silent.contains("<command-name>");
+            let is_alone = silent.starts_with(['<', '#']) && !silent.contains("<command-name>");
             assert_eq!(is_harness_alone(silent), is_alone, "{silent}");
         }
         for said in [
@@ -150,6 +183,8 @@ mod tests {
             "<command-name>/review</command-name><command-args>123</command-args>",
             "<command-message>x is running</command-message>\n<command-name>/x</command-name>",
             "<system-reminder>x</system-reminder> and now?",
+            "/etc/hosts",
+            "/mode plan",
             "what does <command-args></command-args> mean?",
         ] {
             assert!(is_said(said) && !is_harness_alone(said), "{said}");

@@ -1,12 +1,19 @@
 //! Commands that a user ran at the prompt of the agent.
 //!
-//! pi records such a command (`!ls`) in the user's role, as an object with its output. It is not a
-//! request of the user. A window shows it with the tags that Claude Code uses for the same.
+//! Agents record such a command (`!ls`) in the user's role, with its output. It is not a request of
+//! the user. A window shows it with the tags that Claude Code uses for the same.
 
 use serde_json::{Map, Value};
 use treering_context::heuristics::LocalCommand;
 
-/// Fields of such an object; the first ones are required.
+/// Text before the command in an imported pi session (`treering_import::pi`).
+const RAN: &str = "The user ran: ";
+/// Texts of Gemini CLI before the command and before its output.
+const GEMINI: [&str; 2] = [
+    "I ran the following shell command:\n",
+    "\n\nThis produced the following result:\n",
+];
+/// Fields of pi's record of such a command; the first ones are required.
 const FIELDS: [&str; 9] = [
     "command",
     "output",
@@ -23,21 +30,45 @@ const NEEDED: usize = 4;
 
 /// Reads the text of a message, if it is such a command.
 pub(super) fn read(text: &str) -> Option<LocalCommand> {
-    let object = object(text)?;
-    let text = |field: &str| object[field].as_str();
-    let mut told = format!(
-        "<bash-input>{}</bash-input>\n<bash-stdout>{}</bash-stdout>",
-        text("command")?,
-        text("output")?
-    );
-    let status = status(&object);
-    if !status.is_empty() {
-        told.push_str(&format!("\n<bash-status>{status}</bash-status>"));
+    if let Some((command, output)) = of_gemini(text) {
+        return Some(told(command, output, &Value::Null));
     }
-    Some(LocalCommand {
-        text: told,
-        is_hidden: object.get("excludeFromContext") == Some(&Value::Bool(true)),
-    })
+    let object = Value::Object(object(text)?);
+    let text = |field: &str| object[field].as_str();
+    Some(told(text("command")?, text("output")?, &object))
+}
+
+/// A command of an imported pi session: its two texts, and pi's record.
+pub(super) fn imported(ran: &str, output: &str, record: &Value) -> LocalCommand {
+    told(ran.strip_prefix(RAN).unwrap_or(ran), output, record)
+}
+
+fn told(command: &str, output: &str, record: &Value) -> LocalCommand {
+    let mut text =
+        format!("<bash-input>{command}</bash-input>\n<bash-stdout>{output}</bash-stdout>");
+    let status = status(record);
+    if !status.is_empty() {
+        text.push_str(&format!("\n<bash-status>{status}</bash-status>"));
+    }
+    LocalCommand {
+        text,
+        is_hidden: record["excludeFromContext"] == true,
+    }
+}
+
+/// The command and output of Gemini CLI's text about a command.
+fn of_gemini(text: &str) -> Option<(&str, &str)> {
+    let (command, output) = text.strip_prefix(GEMINI[0])?.split_once(GEMINI[1])?;
+    Some((unfenced(command), unfenced(output)))
+}
+
+/// A text without the Markdown fence around it.
+fn unfenced(text: &str) -> &str {
+    let fenced = || {
+        let (_, inner) = text.strip_prefix("```")?.split_once('\n')?;
+        Some(inner.trim_end().strip_suffix("```")?.trim_end())
+    };
+    fenced().unwrap_or(text)
 }
 
 fn object(text: &str) -> Option<Map<String, Value>> {
@@ -57,17 +88,17 @@ fn object(text: &str) -> Option<Map<String, Value>> {
 }
 
 /// How it ended, if that is worth a text.
-fn status(object: &Map<String, Value>) -> String {
+fn status(object: &Value) -> String {
     let mut told = Vec::new();
     if object["cancelled"] == true {
         told.push("cancelled".to_owned());
     }
-    match object.get("exitCode").and_then(Value::as_i64) {
+    match object["exitCode"].as_i64() {
         Some(0) | None => {}
         Some(code) => told.push(format!("exit code {code}")),
     }
     if object["truncated"] == true {
-        told.push(match object.get("fullOutputPath").and_then(Value::as_str) {
+        told.push(match object["fullOutputPath"].as_str() {
             Some(path) => format!("output cut; all of it: {path}"),
             None => "output cut".to_owned(),
         });
@@ -80,6 +111,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    // Gemini CLI records a command as a sentence of the user, which was taken as the task.
+    #[test]
+    fn commands_of_gemini_cli_are_recognised() {
+        let text = "I ran the following shell command:\n```sh\nls -l\n```\n\nThis produced the \
+                    following result:\n```\na.rs\n```";
+        let told = "<bash-input>ls -l</bash-input>\n<bash-stdout>a.rs</bash-stdout>";
+        assert_eq!(read(text).unwrap().text, told);
+        assert_eq!(read("I ran the following shell command:\nls. Why?"), None);
+    }
 
     // A listing of 52,000 bytes that a user ran at the prompt counted as the last message, which is
     // never cut, so no request of 8,000 tokens could be built. Text that the user writes or pastes

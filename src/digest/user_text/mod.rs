@@ -7,11 +7,13 @@
 //!
 //! - `harness`: tagged texts of a harness;
 //! - `marks`: marks of the author in the original form of a message;
-//! - `local_command`: commands at the prompt, as pi records them;
+//! - `local_command`: commands at the prompt;
 //! - `little`: texts that say little;
 //! - `replies`: refusals and answers in results.
 
 mod harness;
+#[cfg(test)]
+mod imported_tests;
 mod little;
 mod local_command;
 mod marks;
@@ -29,7 +31,8 @@ pub(crate) use replies::reply;
 /// The user's words in a message, without the harness's texts. None if it is not from the user or
 /// asks nothing.
 pub(crate) fn of_message(message: &MessageAppended) -> Option<String> {
-    if message.role != Role::User || is_by_harness(message) {
+    let is_user = message.role == Role::User;
+    if !is_user || is_by_harness(message) || local_command(message).is_some() {
         return None;
     }
     of_texts(message.parts.iter().filter_map(ContentPart::text))
