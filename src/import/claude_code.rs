@@ -305,25 +305,28 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     Ok(session)
 }
 
-/// Returns the session id of the first message, else of any line (progress lines may name the
-/// session of a surrounding process); else the name of the file, or for standard input a hash of
-/// the first line.
+/// Returns the session id that the lines say: the name of the file if a line says it (a resumed
+/// session begins with lines of the earlier one), else that of the first message, else of any line
+/// (progress lines may name the session of a surrounding process). Without one, the name of the
+/// file, or for standard input a hash of the first line.
 fn session_id(lines: &[Bytes], path: &Path) -> String {
-    let mut said = None;
+    let name = stem(path).filter(|_| path.as_os_str() != "-");
+    let (mut first, mut of_message) = (None, None);
     for line in lines.iter().filter_map(|line| LineIdentity::read(line)) {
+        if Some(line.session_id.as_str()) == name {
+            return line.session_id;
+        }
         let is_message = matches!(line.kind.as_str(), "user" | "assistant");
-        if is_message || said.is_none() {
-            said = Some(line.session_id);
-        }
-        if is_message {
-            break;
-        }
+        let said = if is_message {
+            &mut of_message
+        } else {
+            &mut first
+        };
+        said.get_or_insert(line.session_id);
     }
-    let named = || {
-        let name = stem(path).filter(|_| path.as_os_str() != "-");
-        name.map(str::to_owned)
-    };
-    said.or_else(named)
+    of_message
+        .or(first)
+        .or_else(|| name.map(str::to_owned))
         .unwrap_or_else(|| blake3::hash(lines.first().map_or(&[], Bytes::as_ref)).to_string())
 }
 

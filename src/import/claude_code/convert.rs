@@ -96,7 +96,7 @@ pub(super) fn convert(
         parent,
         source: SOURCE.to_owned(),
         source_id: source_id.to_owned(),
-        source_meta: meta(lines),
+        source_meta: meta(source_id, lines),
         ..ConversationCreated::default()
     };
     let mut converter = Converter {
@@ -176,9 +176,12 @@ fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     titles.next().map(|title| shortened(&title))
 }
 
-/// Returns where the session took place, from the first line that says so.
-fn meta(lines: &[SessionLine]) -> JsonText {
-    let Some(line) = lines.iter().find(|line| line.value["cwd"].is_string()) else {
+/// Returns where the session took place, from the first of its own lines that says so, else from
+/// any line.
+fn meta(source_id: &str, lines: &[SessionLine]) -> JsonText {
+    let mut says = lines.iter().filter(|line| line.value["cwd"].is_string());
+    let is_own = |line: &&SessionLine| line.text_of("sessionId") == source_id;
+    let Some(line) = says.clone().find(is_own).or_else(|| says.next()) else {
         return JsonText::default();
     };
     let fields = ["sessionId", "cwd", "gitBranch", "version"];

@@ -600,6 +600,26 @@ fn second_file_of_a_session_continues_at_its_parent() {
     assert_eq!(session_lines(&stored(&all)).unwrap().len(), 7);
 }
 
+// The file of a resumed session begins with the lines of the earlier one, and was imported as that.
+#[test]
+fn resumed_session_has_the_id_of_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = user("new", "b", Some("a"), "and now?");
+    let lines = [user("old", "a", None, "mend it"), own.clone()];
+    let read = |name: &str, lines: &[String]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+        read_session(&path).unwrap()
+    };
+    let session = read("new.jsonl", &lines);
+    assert_eq!(session.id, "new");
+    let imported = there_and_back(&session).remove(0).0;
+    assert_eq!(imported.source_id, "new");
+    assert_eq!(texts(&imported).len(), 2);
+    // A copy under another name is the session that its lines say.
+    assert_eq!(read("copy.jsonl", &lines).id, "old");
+}
+
 // A title that was given after the first prompt must be used.
 #[test]
 fn latest_title_is_used() {
