@@ -108,13 +108,28 @@ impl<'a> OutcomeView<'a> {
         if !self.is_error {
             return text;
         }
-        let head: String = text.chars().take(200).collect();
-        let head = head.to_lowercase();
-        if head.contains("error") || head.contains("fail") {
+        let head = &text[..text.floor_char_boundary(LOOKED_AT_BYTES)].to_lowercase();
+        if head.contains("error") || head.contains("fail") || says_exit_code(&text) {
             return text;
         }
         Cow::Owned(format!("Error: {text}"))
     }
+}
+
+/// Bytes at each end of a result in which it may say that its call failed.
+const LOOKED_AT_BYTES: usize = 200;
+
+/// Whether the text says with which code a command ended. It is output, and not the text of an
+/// error: `grep` exits with 1 when it finds nothing.
+fn says_exit_code(text: &str) -> bool {
+    const SAYS: [&str; 4] = ["exit code", "exit status", "exited with", "exitcode"];
+    let head = &text[..text.floor_char_boundary(LOOKED_AT_BYTES)];
+    let tail = &text[text.ceil_char_boundary(text.len().saturating_sub(LOOKED_AT_BYTES))..];
+    let says = |end: &str| {
+        let end = end.to_lowercase();
+        SAYS.iter().any(|said| end.contains(said))
+    };
+    says(head) || says(tail)
 }
 
 /// Reads a draft for an adapter.
@@ -434,7 +449,11 @@ impl<'a, 'p> Reader<'a, 'p> {
             .any(|piece| matches!(piece, Piece::Text(text) if text.contains(error)));
         if !result.success && !error.is_empty() && !is_told {
             value = None;
-            pieces.insert(0, Piece::Text(Cow::Owned(format!("Error: {error}"))));
+            let told = match says_exit_code(error) {
+                true => Cow::Borrowed(error),
+                false => Cow::Owned(format!("Error: {error}")),
+            };
+            pieces.insert(0, Piece::Text(told));
         }
         if pieces.is_empty() {
             let nothing = if result.success {
@@ -512,4 +531,30 @@ pub(super) fn set_media_aside<'a>(told: &mut OutcomeView<'a>) -> Vec<Medium<'a>>
 /// A system or developer message in the middle of a conversation.
 pub(super) fn system_message(text: &str) -> String {
     format!("<system-message>\n{text}\n</system-message>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // `Error:` before the output of a command that found nothing made the model look for an error.
+    #[test]
+    fn output_with_an_exit_code_is_not_called_an_error() {
+        let plain = |text: &'static str| {
+            let view = OutcomeView {
+                is_error: true,
+                pieces: vec![Piece::Text(Cow::Borrowed(text))],
+                value: None,
+            };
+            view.plain_text().into_owned()
+        };
+        for output in ["Exit code 1\na.rs", "a.rs\n\nCommand exited with code 1"] {
+            assert_eq!(plain(output), output);
+        }
+        assert_eq!(plain("interrupted"), "Error: interrupted");
+        assert_eq!(
+            plain("the file is missing: ä"),
+            "Error: the file is missing: ä"
+        );
+    }
 }
