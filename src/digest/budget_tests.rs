@@ -504,6 +504,48 @@ fn repeated_results_are_sent_once() {
     assert!(notes(&draft).is_empty());
 }
 
+// A reminder of the harness behind every file that was read, and a notice before every request,
+// were sent as often as they came.
+#[test]
+fn repeated_reminders_are_sent_once() {
+    let reminder = format!(
+        "<system-reminder>\n{}</system-reminder>",
+        "Mind this rule of the project.\n".repeat(20)
+    );
+    let notice = format!(
+        "<system-reminder>\n{}</system-reminder>",
+        "Be brief.\n".repeat(60)
+    );
+    let mut story = Story::new().user("mend it");
+    for round in 0..20 {
+        let id = format!("c{round}");
+        let text = format!("// {round}\n{}", "let x = 1;\n".repeat(60));
+        story = story.user(&notice).assistant("").call(&id);
+        story = story.result(&id, &format!("{text}\n\n{reminder}"));
+    }
+    let whole = draft(&story.input().digested(), &policy(0), Provider::Neutral).tokens();
+    let (draft, fitted) = fitted(&story, &policy(whole * 8 / 10));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let results = results(&draft);
+    let reminded = |text: &&String| text.contains("Mind this rule");
+    let gone = results.iter().filter(|text| !reminded(text)).count();
+    assert!(gone > 10, "{gone} {fitted:?}");
+    let last = results.iter().rfind(|text| text.contains("// 19\n"));
+    assert!(
+        last.is_some_and(|text| text.contains("Mind this rule")),
+        "{last:?}"
+    );
+    // Nothing of the results is gone with them.
+    let is_cut = |text: &&String| text.contains("are left out");
+    assert_eq!(results.iter().filter(is_cut).count(), 0, "{results:#?}");
+    let kept = kept_texts(&draft);
+    let noticed = kept
+        .iter()
+        .filter(|text| text.contains("Be brief."))
+        .count();
+    assert!((1..10).contains(&noticed), "{noticed}");
+}
+
 // The text of a 30 kB file that was written long ago took half of every request.
 #[test]
 fn long_arguments_of_old_calls_are_cut() {

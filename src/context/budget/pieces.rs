@@ -116,7 +116,7 @@ pub(super) fn of<'a>(
     pieces
 }
 
-/// Replaces results that are repeated later by a note.
+/// Replaces results and notices that are repeated later by a note, and removes reminders that are.
 pub(super) fn collapse_repeats(
     pieces: &mut [Piece<'_>],
     scope: Scope<'_>,
@@ -124,23 +124,24 @@ pub(super) fn collapse_repeats(
     may_cut: impl Fn(&Item) -> bool,
 ) {
     let later = later_occurrences(pieces, scope.heuristics);
-    if later.is_empty() {
-        return;
-    }
-    for piece in pieces {
-        if may_cut(&piece.item)
-            && let Some(content) = repeats::step(&piece.source, scope, &later)
-        {
-            let before = piece.clone();
+    let mut reminders = HashSet::new();
+    for piece in pieces.iter_mut().rev() {
+        let told = repeats::item(&piece.source, scope, &later).filter(|_| may_cut(&piece.item));
+        let content = told.as_ref().unwrap_or(&piece.source.content);
+        let bare = repeats::without_told_reminders(content, &mut reminders, scope.heuristics);
+        // One copy of a notice or reminder is enough, however much room is left.
+        let may_come_back = told.is_some() && piece.item.step().is_some();
+        if let Some(content) = bare.filter(|_| may_cut(&piece.item)).or(told) {
+            let before = may_come_back.then(|| Box::new(piece.clone()));
             if piece.replace_if_shorter(content, tally) {
                 piece.source = piece.item.clone();
-                piece.in_full = Some(Box::new(before));
+                piece.in_full = before;
             }
         }
     }
 }
 
-/// Maps each result that is repeated later to its last occurrence.
+/// Maps each result or notice that is repeated later to its last occurrence.
 fn later_occurrences(
     pieces: &[Piece<'_>],
     heuristics: &dyn Heuristics,
@@ -149,6 +150,17 @@ fn later_occurrences(
     let mut later = HashMap::new();
     let mut seen = HashSet::new();
     for piece in pieces.iter().rev() {
+        if let Some((text, at)) = repeats::notice(&piece.source) {
+            match newest.get(text) {
+                Some(newest) => {
+                    later.insert(at, *newest);
+                }
+                None => {
+                    newest.insert(Cow::Borrowed(text), at);
+                }
+            }
+            continue;
+        }
         let Some(step) = piece.source.step() else {
             continue;
         };

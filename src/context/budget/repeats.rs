@@ -1,6 +1,10 @@
-//! Tells a repeated result once, at its last occurrence (a file that is read several times).
+//! Tells a repeated result once, at its last occurrence (a file that is read several times), and so
+//! with repeated notices and reminders of a harness.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
 use super::Scope;
 use crate::{
@@ -28,12 +32,33 @@ pub(super) fn repeatable<'r>(
     (result.success && !result.shortened && text.len() >= LEAST_BYTES).then_some(text)
 }
 
-/// The step with repeated results replaced by a note. None if there are none.
-pub(super) fn step(
+/// The text by which repeated notices of a harness are recognised, and their event.
+pub(super) fn notice(item: &Item) -> Option<(&str, EventRef)> {
+    let Content::Message(message) = &*item.content else {
+        return None;
+    };
+    match &message.parts[..] {
+        [part] if message.is_told => Some((part.text()?, *item.events.first()?)),
+        _ => None,
+    }
+}
+
+/// The item with repeated results replaced by a note, or a note in place of a repeated notice. None
+/// if there are none.
+pub(super) fn item(
     item: &Item,
     scope: Scope<'_>,
     later: &HashMap<EventRef, EventRef>,
 ) -> Option<SharedContent> {
+    if let Some((_, at)) = notice(item) {
+        let whole = short_reference(scope.conversation, *later.get(&at)?);
+        let told = format!("[… the same notice comes again further on: {whole} …]");
+        let mut content = item.content.clone();
+        if let Content::Message(message) = content.make_mut() {
+            message.parts = vec![ContentPart::Text(told)].into();
+        }
+        return Some(content);
+    }
     let comes_again = |outcome: &Outcome| match outcome {
         Outcome::Result(result) => later.get(&result.event).copied(),
         _ => None,
@@ -54,6 +79,51 @@ pub(super) fn step(
                     text.len()
                 );
                 result.parts = vec![ContentPart::Text(told)].into();
+                result.shortened = true;
+            }
+        }
+    }
+    Some(content)
+}
+
+/// The content without reminders at the end of results, if these are among `later`, to which its
+/// own are added. None if there are none.
+pub(super) fn without_told_reminders(
+    content: &SharedContent,
+    later: &mut HashSet<String>,
+    heuristics: &dyn Heuristics,
+) -> Option<SharedContent> {
+    let Content::Step(step) = &**content else {
+        return None;
+    };
+    let mut repeated = HashSet::new();
+    let results = step.calls().filter_map(|call| match &call.outcome {
+        Outcome::Result(result) => Some(result),
+        _ => None,
+    });
+    for result in results.collect::<Vec<_>>().into_iter().rev() {
+        let Some(text) = result.parts.last().and_then(ContentPart::text) else {
+            continue;
+        };
+        let reminder = text[heuristics.without_notices(text).len()..].trim();
+        if !reminder.is_empty() && !later.insert(reminder.to_owned()) {
+            repeated.insert(result.event);
+        }
+    }
+    if repeated.is_empty() {
+        return None;
+    }
+    let mut content = content.clone();
+    if let Content::Step(step) = content.make_mut() {
+        for call in step.calls_mut() {
+            if let Outcome::Result(result) = &mut call.outcome
+                && repeated.contains(&result.event)
+            {
+                let mut parts = result.parts.to_vec();
+                if let Some(ContentPart::Text(text)) = parts.last_mut() {
+                    *text = heuristics.without_notices(text).to_owned();
+                }
+                result.parts = parts.into();
                 result.shortened = true;
             }
         }
