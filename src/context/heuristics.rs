@@ -73,6 +73,10 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
 
     /// Whether [`extract`](Self::extract) wrote a summary.
     fn is_extract(&self, summary: &str) -> bool;
+
+    /// The part of a model's summary that says the same at length before the summary proper. None
+    /// if there is none.
+    fn analysis(&self, summary: &str) -> Option<Range<usize>>;
 }
 
 /// Writes the notes of a request. Gaps must be passed in their order.
@@ -239,5 +243,9 @@ impl Heuristics for PlainHeuristics {
 
     fn is_extract(&self, _: &str) -> bool {
         false
+    }
+
+    fn analysis(&self, _: &str) -> Option<Range<usize>> {
+        None
     }
 }

@@ -546,6 +546,43 @@ fn repeated_reminders_are_sent_once() {
     assert!((1..10).contains(&noticed), "{noticed}");
 }
 
+// A summary of Claude Code was cut in the middle, and kept half of the model's analysis instead of
+// the state at its end.
+#[test]
+fn analysis_of_a_summary_is_left_out_first() {
+    let long = |what: &str, lines: usize| -> String {
+        (1..=lines)
+            .map(|line| format!("{what}, line {line}\n"))
+            .collect()
+    };
+    let summary = format!(
+        "It goes on.\n\nAnalysis:\n{}\nSummary:\n{}",
+        long("analysis", 200),
+        long("state", 60)
+    );
+    let mut story = Story::new().user("mend it").assistant("yes");
+    story = story.then(compacted(3, &summary));
+    story = story.user("and now?").assistant("").call("a");
+    story = story
+        .result("a", &"a word of it\n".repeat(400))
+        .assistant("done")
+        .user("go on");
+    let (draft, fitted) = fitted(&story, &policy(900));
+    assert!(!fitted.over_budget, "{fitted:?}");
+    let kept = kept_texts(&draft);
+    let kept = kept
+        .iter()
+        .find(|text| text.contains("It goes on."))
+        .unwrap();
+    assert!(!kept.contains("analysis, line"), "{kept}");
+    assert!(kept.contains("\nSummary:\nstate, line 1\n"), "{kept}");
+    assert!(
+        kept.contains("are left out, lines 3 to 204; the whole:"),
+        "{kept}"
+    );
+    assert!(kept.contains("state, line 60"), "{kept}");
+}
+
 // The text of a 30 kB file that was written long ago took half of every request.
 #[test]
 fn long_arguments_of_old_calls_are_cut() {

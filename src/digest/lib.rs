@@ -105,6 +105,10 @@ impl Heuristics for TextHeuristics {
     fn is_extract(&self, summary: &str) -> bool {
         summary::is_extract(summary)
     }
+
+    fn analysis(&self, summary: &str) -> Option<std::ops::Range<usize>> {
+        summary::analysis(summary)
+    }
 }
 
 #[cfg(test)]

@@ -230,7 +230,12 @@ fn cut_message(
             // these.
             let (before, text, behind) = frame(part.text().unwrap_or_default());
             let room = each_max.saturating_sub(before.len() + behind.len());
-            let text = mark.cut(text, room.max(LEAST_BYTES));
+            let room = room.max(LEAST_BYTES);
+            let text = match scope.heuristics.analysis(text) {
+                // Only summaries have one.
+                Some(analysis) if !before.is_empty() => mark.cut_beside(text, &analysis, room),
+                _ => mark.cut(text, room),
+            };
             ContentPart::Text(format!("{before}{text}{behind}"))
         }
         part => part.clone(),

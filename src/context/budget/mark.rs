@@ -1,6 +1,8 @@
 //! Cuts texts and marks the cut. A cut is at the ends of lines, in JSON by its members, and in test
 //! output by its failures.
 
+use std::ops::Range;
+
 use super::{blobs, json};
 use crate::heuristics::Heuristics;
 
@@ -23,6 +25,8 @@ pub(super) struct CutMark<'h> {
     pub whole: String,
     /// The file line at which the text begins, if it is known and not the first.
     pub begins: Option<u64>,
+    /// Bytes and lines before the text that were left out already.
+    pub skipped: (usize, usize),
 }
 
 impl<'h> CutMark<'h> {
@@ -32,7 +36,31 @@ impl<'h> CutMark<'h> {
             of,
             whole: at.map_or_else(String::new, |at| format!("; the whole: {at}")),
             begins: None,
+            skipped: (0, 0),
         }
+    }
+
+    /// As [`Self::cut`], with this part of the text left out first.
+    pub fn cut_beside(&self, text: &str, part: &Range<usize>, bytes_max: usize) -> String {
+        let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
+        let (head, rest) = (&text[..part.start], &text[part.end..]);
+        let from = newlines(head) + 1;
+        let lines = newlines(&text[part.clone()]);
+        let told = self.told((from, from + lines.saturating_sub(1)));
+        let note = self.behind(part.len(), text.len(), &told);
+        let room = bytes_max.saturating_sub(head.len());
+        let rest = match rest.len() <= room {
+            true => rest.to_owned(),
+            false => {
+                let rest_mark = Self {
+                    whole: self.whole.clone(),
+                    skipped: (part.end, newlines(&text[..part.end])),
+                    ..*self
+                };
+                rest_mark.cut(rest, room)
+            }
+        };
+        format!("{}{note}\n{rest}", head.trim_end())
     }
 
     /// Head and tail of a text, of about `bytes_max` bytes in total.
@@ -65,8 +93,10 @@ impl<'h> CutMark<'h> {
         };
         let gone = text.len().saturating_sub(head + told.len() - tail);
         let lines = lines(told, head, tail);
-        let lines = lines.map_or_else(String::new, |lines| self.told(lines));
-        let mark = self.behind(gone, text.len(), &lines);
+        let lines = lines.map_or_else(String::new, |(from, to)| {
+            self.told((from + self.skipped.1, to + self.skipped.1))
+        });
+        let mark = self.behind(gone, text.len() + self.skipped.0, &lines);
         format!("{}{mark}\n{}", &told[..head], &told[tail..])
     }
 

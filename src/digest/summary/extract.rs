@@ -5,6 +5,7 @@
 use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 use super::{
+    analysis::analysis,
     gather::{Quotation, SummaryMaterial, only_announces},
     text::{clip, counted, one_line, seen, whole_or_ends},
 };
@@ -343,6 +344,10 @@ fn as_of_then(summary: &str) -> String {
             false => line.to_owned(),
         }
     };
+    let mut summary = summary.to_owned();
+    if let Some(analysis) = analysis(&summary) {
+        summary.replace_range(analysis, "");
+    }
     let lines = summary.lines().filter(|line| !is_order(line)).map(then);
     readable(&lines.collect::<Vec<_>>().join("\n"))
 }

@@ -8,6 +8,7 @@
 //! - [`dialogue_summary`]: the outcome of turns;
 //! - [`compaction_extract`]: what a successor needs, in sections.
 
+mod analysis;
 mod calls;
 mod dialogue;
 mod extract;
@@ -19,6 +20,7 @@ mod result;
 mod shape;
 mod tasks;
 
+pub use analysis::analysis;
 pub(crate) use calls::{ended, is_verdict, paths, reports_outcome, said_of, shows_a_file};
 pub use dialogue::dialogue_summary;
 pub(crate) use extract::level;
