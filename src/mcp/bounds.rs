@@ -9,7 +9,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
 pub(crate) const ANSWERS_WAITING: usize = 64;
 /// After the end of input, how long a client may take to read the last answers.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
-/// Longest answer in bytes: some 16,000 tokens.
+/// Longest answer in bytes, except a request: some 16,000 tokens.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Most characters of an error, and of its hint.
 pub(crate) const FAILURE_CHARS_MAX: usize = 600;
@@ -77,8 +77,11 @@ pub(crate) const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
 
 /// Tokens of a request by default.
 pub(crate) const REQUEST_TOKENS: u64 = 4_000;
-/// Most tokens of a request: what fits into an answer.
+/// Most tokens of a request. As JSON text it takes up to half as many again, and agents cut answers
+/// of some 25,000.
 pub(crate) const REQUEST_TOKENS_MAX: u64 = 12_000;
+/// Most bytes of a request, which is never cut.
+pub(crate) const REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Longest key in long-term memory, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 128;

@@ -15,11 +15,16 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout},
     time::timeout,
 };
-use treering::{domain::*, proto::pb};
+use treering::{
+    context::Provider,
+    domain::*,
+    engine::{BranchAddress, BuildQuery},
+    proto::pb,
+};
 
 use super::{
     child::{self, PATIENCE, Server, run},
-    store::{append, call, message, open, result},
+    store::{append, call, message, ns, open, result},
 };
 
 /// An agent that has started the program.
@@ -884,13 +889,14 @@ async fn suggested_ids_and_titles_are_quoted() {
     agent.leave().await;
 }
 
-// A budget is what the answer may cost, in the form in which it comes.
+// The tool built a request up to five times with ever smaller budgets, so that it filled less than
+// half of what was asked, said nothing when it lowered a budget, and advised one that failed too.
 #[tokio::test(flavor = "multi_thread")]
-async fn request_tool_stays_within_its_budget() {
+async fn request_tool_builds_once_with_the_given_budget() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = super::store::conversation(&engine).await;
-    for round in 0..60 {
+    for round in 0..400 {
         let id_of = format!("c{round}");
         let arguments =
             json!({"path": format!("src/{round}.rs"), "old": "a\n\t\"b\"\n", "new": "\\n{}"});
@@ -901,23 +907,53 @@ async fn request_tool_stays_within_its_budget() {
         ];
         append(&engine, events).await.unwrap();
     }
+    let long = super::store::conversation(&engine).await;
+    append(
+        &engine,
+        vec![message(long, &"every word of it. ".repeat(500))],
+    )
+    .await
+    .unwrap();
+    let mut built = Vec::new();
+    for provider in [Provider::Neutral, Provider::OpenAiChat, Provider::Anthropic] {
+        for budget in [2_000, 4_000, 12_000] {
+            let address = BranchAddress::active(ns(), id);
+            let query = BuildQuery {
+                policy: json!({"budget_tokens": budget}).to_string(),
+                ..BuildQuery::new(address, provider)
+            };
+            let built_here = engine.build(query).await.unwrap();
+            let body = String::from_utf8(built_here.request.to_vec()).unwrap();
+            assert!(built_here.explanation.tokens > budget * 3 / 4);
+            built.push((provider, budget, body));
+        }
+    }
     engine.close().await;
     drop(engine);
     let mut agent = Agent::over(dir.path(), &[]).await;
-    let counter = treering::context::tokens::Counter::for_model("");
-    for provider in ["neutral", "openai-chat", "anthropic"] {
-        for budget in [2_000, 4_000] {
-            let request = json!({
-                "conversation": id.to_string(), "budget_tokens": budget, "provider": provider,
-            });
-            let text = agent.told("request", request).await;
-            let tokens = counter.count(&text);
-            assert!(
-                tokens <= budget && tokens > budget / 2,
-                "{provider}: {tokens} of {budget}"
-            );
-        }
+    for (provider, budget, body) in built.iter().chain(built.iter().rev()) {
+        let request = json!({
+            "conversation": id.to_string(), "budget_tokens": budget,
+            "provider": provider.as_str(),
+        });
+        let text = agent.told("request", request).await;
+        assert!(text.contains(body.trim()), "{provider:?} {budget}: {text}");
+        assert!(text.len() <= 128 << 10, "{}", text.len());
     }
+    let much = json!({"conversation": id.to_string(), "budget_tokens": 20_000});
+    let text = agent.told("request", much).await;
+    let said = "of a budget of 12,000 (asked for 20,000; from 200 to 12,000 are possible)";
+    assert!(text.contains(said), "{text}");
+    // The advised budget suffices.
+    let little = json!({"conversation": long.to_string(), "budget_tokens": 300});
+    let refused = agent.refused("request", little).await;
+    let advised = refused.split("budget_tokens=").nth(1).unwrap();
+    let advised: String = advised.chars().take_while(char::is_ascii_digit).collect();
+    let enough = json!({
+        "conversation": long.to_string(), "budget_tokens": advised.parse::<u64>().unwrap(),
+    });
+    let text = agent.told("request", enough).await;
+    assert!(text.contains("every word of it."), "{text}");
     agent.leave().await;
 }
 

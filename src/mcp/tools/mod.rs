@@ -245,6 +245,8 @@ pub(crate) fn missing(name: &str, by_http: bool) -> String {
 #[derive(Debug)]
 pub(crate) struct ToolAnswer {
     text: String,
+    /// The text is never cut: a part of it would be useless.
+    is_whole: bool,
     structured: Option<Value>,
 }
 
@@ -252,7 +254,15 @@ impl ToolAnswer {
     fn text(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
+            is_whole: false,
             structured: None,
+        }
+    }
+
+    fn whole(text: String) -> Self {
+        Self {
+            is_whole: true,
+            ..Self::text(text)
         }
     }
 
@@ -264,7 +274,10 @@ impl ToolAnswer {
     /// Returns the result for the protocol, cut to the size limit.
     #[must_use]
     pub(crate) fn result(self) -> CallToolResult {
-        let text = within(self.text);
+        let text = match self.is_whole {
+            true => self.text,
+            false => within(self.text),
+        };
         let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
         result.structured_content = self.structured;
         result
