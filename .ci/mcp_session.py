@@ -28,9 +28,9 @@ async def session(client: Client, writes: bool, name: str) -> None:
     place = re.search(r"^1\. (\S+)", text(found), re.M)
     assert place, text(found)
     reference = place.group(1)
-    around = await client.call_tool("around", {"reference": reference})
+    around = await client.call_tool("around", {"address": reference})
     assert "here: #" in text(around), text(around)
-    read = await client.call_tool("read", {"reference": reference})
+    read = await client.call_tool("read", {"address": reference})
     assert not read.is_error and "--- recorded " in text(read), text(read)
 
     conversation, revision = reference.rsplit("#", 1)
@@ -46,12 +46,12 @@ async def session(client: Client, writes: bool, name: str) -> None:
     prompt = await client.get_prompt("continue", {"conversation": conversation})
     assert "Its last events" in prompt.messages[0].content.text, prompt
 
-    wrong = await client.call_tool("read", {"reference": "nothing#1"})
+    wrong = await client.call_tool("read", {"address": "nothing#1"})
     assert wrong.is_error and "What to do" in text(wrong), wrong
     if writes:
         kept = await client.call_tool("remember", {"key": "sdk", "value": {"seen": True}})
         assert kept.structured_content["kept"] is True, kept
-        fork = {"reference": reference, "name": name}
+        fork = {"address": reference, "name": name}
         forked = await client.call_tool("fork", fork)
         assert not forked.is_error, text(forked)
         recalled = await client.call_tool("recall", {})

@@ -192,7 +192,7 @@ async fn agent_finds_earlier_results_over_mcp() {
         .told("search", json!({"query": "Traceback error", "limit": 3}))
         .await;
     let place = first_address(&found);
-    let around = agent.told("around", json!({"reference": place})).await;
+    let around = agent.told("around", json!({"address": place})).await;
     assert!(around.contains("here: #"), "{around}");
     let read = agent.told("read", json!({"reference": place})).await;
     assert!(

@@ -20,7 +20,8 @@ use treering_proto::pb;
 #[serde(deny_unknown_fields)]
 pub(crate) struct AroundInput {
     /// CONVERSATION#REVISION, as `search` prints it
-    reference: String,
+    #[serde(alias = "reference")]
+    address: String,
     /// Number of events before it [3, at most 20]
     before: Option<u32>,
     /// Number of events after it [3, at most 20]
@@ -36,7 +37,7 @@ pub(crate) struct AroundInput {
 /// # Errors
 /// Those of the store.
 pub(crate) async fn call(input: &AroundInput, store: &Connection) -> Result<ToolAnswer, Failure> {
-    let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
+    let place = place::event(store, &input.address, given(input.branch.as_deref())).await?;
     let chars = input
         .chars
         .unwrap_or(AROUND_CHARS)

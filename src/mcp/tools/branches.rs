@@ -91,7 +91,8 @@ pub(crate) async fn call(input: &BranchesInput, store: &Connection) -> Result<To
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForkInput {
     /// CONVERSATION#REVISION: the last event that both share; without #REVISION, the end
-    reference: String,
+    #[serde(alias = "reference")]
+    address: String,
     /// The new branch's name
     name: String,
     /// The branch to fork, if not the one that has the event
@@ -118,7 +119,7 @@ pub(crate) async fn fork(
     store: &Connection,
     actor: &str,
 ) -> Result<ToolAnswer, Failure> {
-    let found = place::conversation(store, &input.reference).await?;
+    let found = place::conversation(store, &input.address).await?;
     let summary = found
         .state
         .as_ref()

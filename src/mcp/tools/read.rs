@@ -26,7 +26,8 @@ use treering_search::call_text;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadInput {
     /// CONVERSATION#REVISION of a result, call or message, or treering:CONVERSATION/REVISION
-    reference: String,
+    #[serde(alias = "reference")]
+    address: String,
     /// First line, from 1
     first_line: Option<u64>,
     /// Last line
@@ -47,7 +48,7 @@ pub(crate) async fn call(input: &ReadInput, store: &Connection) -> Result<ToolAn
     let range = Range::of(input)?;
     let max = input.max_bytes.unwrap_or(READ_BYTES);
     let max = max.clamp(READ_BYTES_MIN, READ_BYTES_MAX) as usize;
-    let place = place::event(store, &input.reference, given(input.branch.as_deref())).await?;
+    let place = place::event(store, &input.address, given(input.branch.as_deref())).await?;
     let call = Call::at(store, &place).await?;
     let source = Source { store, place, call };
     let text = match range {
@@ -470,7 +471,7 @@ mod tests {
     #[test]
     fn contradictory_ranges_are_refused() {
         let input = |first_line, last_line, first_byte| ReadInput {
-            reference: String::new(),
+            address: String::new(),
             first_line,
             last_line,
             first_byte,
