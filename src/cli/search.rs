@@ -95,7 +95,7 @@ pub(crate) struct SearchArgs {
     /// Skip this many hits, or conversations
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     offset: u32,
-    /// Only calls and results of this tool (may be given again)
+    /// Only calls and results of this tool, in any case; '"Bash"' is exact (may be given again)
     #[arg(long, short, value_name = "NAME")]
     tool: Vec<String>,
     /// Only calls with such a path, and their results: src/**/*.rs (may be given again)

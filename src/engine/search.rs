@@ -322,7 +322,7 @@ impl Inner {
             limit,
             offset,
             within,
-            filters,
+            mut filters,
             copies,
             conversations_max,
             count_all,
@@ -331,6 +331,10 @@ impl Inner {
             at_least: _,
             wait_max: _,
         } = request;
+        let index = self.indexer.index();
+        let refused = |error| self.search_failed(&index, error);
+        let tools = index.tools_named(&namespace, &filters.tools);
+        filters.tools = tools.map_err(refused)?;
         let scope = self.scope(&namespace, &within, &memory)?;
         // Its memory is accounted for until the end.
         let mut held = memory.holding(ExceededBound::Branches);
@@ -359,22 +363,7 @@ impl Inner {
             };
             return self.search_pattern(&query, wanted, head).await;
         }
-        let index = self.indexer.index();
         work::check()?;
-        let refused = |error| self.search_failed(&index, error);
-        let mut results = match (vector, &self.meaning) {
-            (Some(vector), Some(meaning)) => {
-                let vectors = meaning.vectors();
-                let with_words = by == SearchBy::Both;
-                let meaning = MeaningQuery {
-                    vectors,
-                    vector,
-                    with_words,
-                };
-                index.search_by_meaning(&query, meaning).map_err(refused)?
-            }
-            _ => index.search(&query).map_err(refused)?,
-        };
         let parts_only = self.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
         let hidden = match by {

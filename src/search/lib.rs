@@ -41,6 +41,7 @@ mod stop_words;
 mod sweep;
 pub mod syntax;
 mod term_pattern;
+mod tool_names;
 mod top_k;
 mod vectors;
 mod verbatim;

@@ -726,6 +726,31 @@ fn hit_has_bytes_and_line_of_its_best_passage() {
     assert_eq!(passage.line, before.matches('\n').count() as u64 + 1);
 }
 
+// `--tool bash` found nothing, because the tool is called `Bash`. In quotation marks a name is exact.
+#[test]
+fn tool_names_match_in_any_case() {
+    let of_tool = |at, tool: &str| SearchableEvent {
+        tool: tool.to_owned(),
+        ..result(at, "disk")
+    };
+    let mut other = of_tool(4, "BASH");
+    other.namespace = namespace("other");
+    let index = index_of(&[
+        of_tool(1, "Bash"),
+        of_tool(2, "bash"),
+        of_tool(3, "Bashful"),
+        other,
+    ]);
+    let named = |name: &str| {
+        let names = [name.to_owned()];
+        index.tools_named(&namespace("default"), &names).unwrap()
+    };
+    assert_eq!(named("BASH"), ["BASH", "Bash", "bash"]);
+    assert_eq!(named("bash"), ["Bash", "bash"]);
+    assert_eq!(named("\"bash\""), ["bash"]);
+    assert_eq!(named("none"), ["none"]);
+}
+
 // Counting every match of a common word took a third of a search. It stops early, says so, and
 // continues when all are requested.
 #[test]

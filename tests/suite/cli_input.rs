@@ -41,6 +41,11 @@ async fn sessions() -> Shell {
 #[tokio::test(flavor = "multi_thread")]
 async fn text_arguments_may_begin_with_a_dash() {
     let shell = sessions().await;
+    // The recorded tool is `Bash`.
+    let found = shell.ok(&["search", "--tool", "bash", "lint"]).await;
+    assert!(found.contains("cd46624d#"), "{found}");
+    let exact = shell.ok(&["search", "--tool", "\"bash\"", "lint"]).await;
+    assert!(!exact.contains("cd46624d#"), "{exact}");
     for text in [
         "--- FAIL: TestShadow (6.88s)",
         "-\told := lint",

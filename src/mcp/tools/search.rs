@@ -257,15 +257,14 @@ async fn nothing(
         && !is_known(tool, store).await?
     {
         text.push_str(
-            " No tool with this name was called: names are case-sensitive; a search without the \
-             filter shows them.",
+            " No tool with this name was called: a search without the filter shows them.",
         );
     }
     text.push_str(&lag(found));
     Ok(text)
 }
 
-/// True when there is any call or result of a tool with exactly this name.
+/// True when there is any call or result of a tool with this name.
 async fn is_known(tool: &str, store: &Connection) -> Result<bool, Failure> {
     let mut request = pb::SearchRequest {
         tools: vec![tool.to_owned()],
