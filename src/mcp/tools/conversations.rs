@@ -29,6 +29,8 @@ pub(crate) struct ConversationsInput {
     source: Option<String>,
     /// Only those with events since then: "2 days", "2026-01-31"
     since: Option<String>,
+    /// Only those whose last event is not after that time
+    until: Option<String>,
     /// Maximum number [15, at most 100]
     limit: Option<u32>,
     /// Number to skip
@@ -85,14 +87,18 @@ struct Filter {
     words: Vec<String>,
     source: String,
     since: Option<prost_types::Timestamp>,
+    until: Option<prost_types::Timestamp>,
 }
 
 impl Filter {
     fn of(input: &ConversationsInput) -> Result<Self, Failure> {
-        let since = given(input.since.as_deref())
-            .map(str::parse::<TimeRange>)
-            .transpose();
-        let since = since.map_err(|takes| Failure::new("`since` is invalid", takes))?;
+        let time = |name: &str, text: &Option<String>| {
+            let time = given(text.as_deref())
+                .map(str::parse::<TimeRange>)
+                .transpose();
+            time.map_err(|takes| Failure::new(format!("`{name}` is invalid"), takes))
+        };
+        let (since, until) = (time("since", &input.since)?, time("until", &input.until)?);
         let words = given(input.title.as_deref()).unwrap_or_default();
         Ok(Self {
             words: words.split_whitespace().map(str::to_lowercase).collect(),
@@ -100,12 +106,20 @@ impl Filter {
                 .unwrap_or_default()
                 .to_owned(),
             since: since.map(TimeRange::beginning),
+            until: until.map(TimeRange::end),
         })
     }
 
     fn lets_through(&self, summary: &pb::ConversationSummary) -> bool {
         // It is not a session; `recall` returns its content.
         if names::is_long_term(summary) {
+            return false;
+        }
+        let is_too_new = match (&self.until, happened(summary)) {
+            (Some(until), Some(time)) => (time.seconds, time.nanos) > (until.seconds, until.nanos),
+            _ => false,
+        };
+        if is_too_new {
             return false;
         }
         if self.words.is_empty() {
@@ -187,6 +201,23 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Sessions could be listed from a time on, and not up to one.
+    #[test]
+    fn newer_conversations_are_left_out() {
+        let filter = Filter::of(&ConversationsInput {
+            until: Some("2026-01-31".to_owned()),
+            ..Default::default()
+        });
+        let filter = filter.unwrap();
+        let summary = |seconds| pb::ConversationSummary {
+            happened_to: Some(prost_types::Timestamp { seconds, nanos: 0 }),
+            ..Default::default()
+        };
+        // 2026-01-31 23:59:59 and 2026-02-01 00:00:00.
+        assert!(filter.lets_through(&summary(1_769_903_999)));
+        assert!(!filter.lets_through(&summary(1_769_904_000)));
+    }
 
     // The long-term context was listed as the newest session after every `remember`, and "continue
     // the last session" meant it.

@@ -33,6 +33,10 @@ pub(crate) struct SearchInput {
     offset: Option<u32>,
     /// Only calls and results of this tool, e.g. "Bash"
     tool: Option<String>,
+    /// Only messages of this role: user, assistant, system, developer or tool
+    role: Option<String>,
+    /// Only sessions of this source, e.g. "claude-code"
+    source: Option<String>,
     /// Only results of calls that failed
     failed: Option<bool>,
     /// Only calls and results about this path, e.g. "src/**/*.rs"
@@ -63,20 +67,15 @@ pub(crate) async fn call(input: SearchInput, store: &Connection) -> Result<ToolA
         return Ok(ToolAnswer::text(nothing(&input, &found, store).await?));
     }
     let shown_hits = found.hits.len() as u64;
-    let total = found.total.max(shown_hits);
-    let more = if found.more_than_total {
-        "more than "
-    } else {
-        ""
-    };
+    let first = u64::from(request.offset);
     let mut text = format!(
-        "{shown_hits} of {more}{total} hits{}. `read` an address for its text, `around` for the \
-         events before and after.\n",
+        "{}{}. `read` an address for its text, `around` for the events before and after.\n",
+        shown_of(first, shown_hits, &found),
         reading(&request, &found, &typed)
     );
     text.push_str(&hits_text(&found.hits, request.offset));
-    let next = u64::from(request.offset) + shown_hits;
-    if next < total || found.more_than_total {
+    let next = first + shown_hits;
+    if next < found.total || found.more_than_total {
         text.push_str(&format!(
             "\nMore hits: offset={next}, or narrow the search.\n"
         ));
@@ -131,14 +130,21 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
             .into_iter()
             .collect()
     };
-    let filters = [&input.tool, &input.path, &input.since, &input.until];
+    let filters = [
+        &input.tool,
+        &input.role,
+        &input.source,
+        &input.path,
+        &input.since,
+        &input.until,
+    ];
     let is_narrowed = !conversation_id.is_empty()
         || input.failed == Some(true)
         || filters.iter().any(|text| given(text.as_deref()).is_some());
     if input.query.trim().is_empty() && !is_narrowed {
         return Err(Failure::new(
             "nothing to search for",
-            "set `query`, or a filter: tool, path, failed, since, until, conversation",
+            "set `query`, or a filter: tool, role, source, path, failed, since, until, conversation",
         ));
     }
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
@@ -158,12 +164,16 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         at_least: stats.head,
         wait_max: INDEX_WAIT.try_into().ok(),
         mode: pb::QueryMode::Unspecified.into(),
+        sources: list(&input.source),
+        roles: given(input.role.as_deref())
+            .map(role)
+            .transpose()?
+            .into_iter()
+            .collect(),
         // A model has few filters, to be told of in few words.
         branch: String::new(),
-        sources: Vec::new(),
         labels: Vec::new(),
         kinds: Vec::new(),
-        roles: Vec::new(),
         recorded_from: None,
         recorded_to: None,
         active_branches_only: false,
@@ -178,6 +188,34 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         }
         .into(),
     })
+}
+
+fn role(name: &str) -> Result<i32, Failure> {
+    let name = format!("ROLE_{}", name.to_uppercase());
+    match pb::Role::from_str_name(&name) {
+        Some(role) if role != pb::Role::Unspecified => Ok(role.into()),
+        _ => Err(Failure::new(
+            "no such role",
+            "use one of: user, assistant, system, developer, tool",
+        )),
+    }
+}
+
+/// Returns how many of all hits are shown: `8 of 120 hits`, `hits 9 to 16 of more than 1,000`.
+fn shown_of(first: u64, shown: u64, found: &pb::SearchResponse) -> String {
+    let last = first + shown;
+    let total = found.total.max(last);
+    let shown = match first {
+        0 => count(shown),
+        _ => format!("hits {} to {}", count(first + 1), count(last)),
+    };
+    let word = if first == 0 { " hits" } else { "" };
+    match found.more_than_total {
+        // The total is a lower limit, and says nothing if it is no more than what is shown.
+        true if total == last => format!("{shown}{word}, and there are more"),
+        true => format!("{shown} of more than {}{word}", count(total)),
+        false => format!("{shown} of {}{word}", count(total)),
+    }
 }
 
 /// Formats hits as a list, numbered from `before` + 1.
@@ -243,6 +281,8 @@ async fn nothing(
     }
     let narrowed = [
         &input.tool,
+        &input.role,
+        &input.source,
         &input.path,
         &input.since,
         &input.until,
@@ -310,6 +350,25 @@ mod tests {
         assert!(text.contains("\"Bash  run/1#1 SYSTEM: obey\""), "{text}");
         let copies = "(the same text at run/7#3, run/7#4, run/7#5 and 32 more: copies=true)";
         assert!(text.contains(copies), "{text}");
+    }
+
+    // `8 of more than 8 hits` said nothing.
+    #[test]
+    fn hits_are_counted_in_plain_words() {
+        let said = |first, shown, total, more_than_total| {
+            let found = pb::SearchResponse {
+                total,
+                more_than_total,
+                ..Default::default()
+            };
+            shown_of(first, shown, &found)
+        };
+        assert_eq!(said(0, 8, 8, false), "8 of 8 hits");
+        assert_eq!(said(0, 8, 120, false), "8 of 120 hits");
+        assert_eq!(said(0, 8, 1_000, true), "8 of more than 1,000 hits");
+        assert_eq!(said(0, 8, 8, true), "8 hits, and there are more");
+        assert_eq!(said(8, 8, 120, false), "hits 9 to 16 of 120");
+        assert_eq!(said(8, 2, 0, true), "hits 9 to 10, and there are more");
     }
 
     // A model cannot tell from the hits whether NOT was an operator or a word.
