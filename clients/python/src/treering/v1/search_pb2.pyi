@@ -128,7 +128,9 @@ class SearchRequest(google.protobuf.message.Message):
     """With a conversation: search its sub-contexts too."""
     @property
     def tools(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only calls and results of these tools; at most 256."""
+        """Only calls and results of these tools, in any case, or exactly so between double quotes; at
+        most 256.
+        """
     success: builtins.bool
     """Only results of calls that succeeded, or that failed, as recorded. See
     `SearchResponse.hidden`.
