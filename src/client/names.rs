@@ -3,7 +3,8 @@
 //!
 //! A name is a complete UUID or source id; or a prefix or suffix of one that matches only one
 //! conversation, its agents not counted; or `@last`, `@2` … in the order of `ls`, without the
-//! long-term context; or words of a title. `NAME#REVISION`, as commands print it, names one event.
+//! long-term context; or several words of a title, or all of it. A single word is often a mistyped
+//! id, so it only finds proposals. `NAME#REVISION`, as commands print it, names one event.
 
 mod mistyped;
 
@@ -96,8 +97,31 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
     Ok(FoundConversation { revision, ..found })
 }
 
+/// As [`find`], for a name in an address: an id, a part of one, or `@last`; never words of a title.
+///
+/// # Errors
+/// As [`find`].
+pub async fn find_by_id(store: &Connection, text: &str) -> Result<FoundConversation, ClientError> {
+    resolved(store, text, ByTitle::Never).await
+}
+
+/// Whether words of a title name a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByTitle {
+    Never,
+    Several,
+}
+
 /// Finds the conversation for a name without a revision.
 async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, ClientError> {
+    resolved(store, name, ByTitle::Several).await
+}
+
+async fn resolved(
+    store: &Connection,
+    name: &str,
+    by_title: ByTitle,
+) -> Result<FoundConversation, ClientError> {
     if let Some(found) = exactly(store, name, None).await? {
         return Ok(found);
     }
@@ -109,7 +133,7 @@ async fn by_name(store: &Connection, name: &str) -> Result<FoundConversation, Cl
                 hint: "@last or @1 is the newest, @2 the one before it".into(),
             });
         }
-        None => by_part(store, name).await?,
+        None => by_part(store, name, by_title).await?,
     };
     let found = exactly(store, &id, None).await?;
     found.ok_or_else(|| not_found(name, &[]))
@@ -217,7 +241,7 @@ async fn page(
 }
 
 /// Finds the only conversation that matches a part of an id, or words of a title.
-async fn by_part(store: &Connection, name: &str) -> Result<String, ClientError> {
+async fn by_part(store: &Connection, name: &str, by_title: ByTitle) -> Result<String, ClientError> {
     if name.len() < PART_BYTES_MIN {
         return Err(ClientError::Usage {
             what: format!(
@@ -249,7 +273,7 @@ async fn by_part(store: &Connection, name: &str) -> Result<String, ClientError> 
         }
         page_token = page.next_page_token;
         if page_token.is_empty() {
-            return meant.only();
+            return meant.only(by_title);
         }
     }
 }
@@ -295,10 +319,18 @@ impl<'a> NameMatches<'a> {
         !self.words.is_empty() && self.words.iter().all(has)
     }
 
-    fn only(self) -> Result<String, ClientError> {
+    fn only(self, by_title: ByTitle) -> Result<String, ClientError> {
         if self.found.is_empty() {
             let near: Vec<_> = self.near.into_iter().map(|(_, summary)| summary).collect();
             return Err(not_found(self.name, &near));
+        }
+        let several = self.name.split_whitespace().nth(1).is_some();
+        let is_whole =
+            |one: &pb::ConversationSummary| one.title.trim().eq_ignore_ascii_case(self.name.trim());
+        let names_one = several || self.found.iter().any(is_whole);
+        if by_title == ByTitle::Never || !names_one {
+            let near = &self.found[..self.found.len().min(NEAR_MAX)];
+            return Err(not_found(self.name, near));
         }
         only(self.name, &self.found, false)
     }
@@ -582,16 +614,16 @@ mod tests {
         ] {
             meant.look_at(known);
         }
-        meant.only()
+        meant.only(ByTitle::Several)
     }
 
     // Users type words of the title. An ambiguous name must never resolve to one of its matches.
     #[test]
     fn ambiguous_title_words_resolve_to_no_conversation() {
-        for (name, id) in [("lexer", "aa12-78"), ("parser FIX c", "bb10-79")] {
+        for (name, id) in [("lexer please", "aa12-78"), ("parser FIX c", "bb10-79")] {
             assert_eq!(meant(name).unwrap(), id, "{name}");
         }
-        for several in ["fix", "fix parser"] {
+        for several in ["the fix", "fix parser"] {
             let error = meant(several).unwrap_err();
             assert!(
                 matches!(error, ClientError::Usage { .. }),
@@ -611,6 +643,30 @@ mod tests {
             typo.contains("did you mean tau/3-1 (\"Fix the lexer"),
             "{typo}"
         );
+    }
+
+    // `treering log nothing` showed the only conversation with that word in its title.
+    #[test]
+    fn single_word_of_a_title_is_only_a_proposal() {
+        for name in ["lexer", "Lexer-fix"] {
+            let error = meant(name).unwrap_err();
+            assert!(
+                matches!(error, ClientError::NotFound { .. }),
+                "{name}: {error}"
+            );
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("did you mean tau/3-1"), "{name}: {hint}");
+        }
+        let mut of_address = NameMatches::new("fix the parser");
+        of_address.look_at(summary("aa11-77", "tau/3-0", "Fix the parser"));
+        let error = of_address.only(ByTitle::Never).unwrap_err();
+        assert!(
+            error.hint().unwrap().contains("did you mean tau/3-0"),
+            "{error}"
+        );
+        let mut whole = NameMatches::new("parser");
+        whole.look_at(summary("aa11-77", "tau/3-0", "Parser"));
+        assert_eq!(whole.only(ByTitle::Several).unwrap(), "aa11-77");
     }
 
     // A session's short id also matched each of its agents, so that an id printed by search could

@@ -135,7 +135,7 @@ async fn conversations_are_found_by_short_names() {
         .await;
     for name in [
         "7ad31c26",
-        "lighthouse",
+        "the lighthouse",
         "@last",
         "FIX lighthouse",
         "9a3c977380c2",
@@ -176,7 +176,8 @@ async fn conversations_are_found_by_short_names() {
             NOT_FOUND,
             "did you mean tau/3-0 (\"Count the boats\")",
         ),
-        (&["show", "the"], USAGE, "type more of it"),
+        (&["show", "lighthouse"], NOT_FOUND, "did you mean 7ad31c26"),
+        (&["show", "the the"], USAGE, "type more of it"),
         (
             &["log", "@last", "-b", "mian"],
             NOT_FOUND,

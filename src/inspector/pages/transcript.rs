@@ -91,7 +91,7 @@ pub(crate) async fn page(
 
 /// Redirects from a name that somebody typed into the address: a part of an id, or `@last`.
 async fn typed(request_context: &RequestContext, text: &str) -> Result<Response, PageFailure> {
-    let found = names::find(&request_context.store, text).await?;
+    let found = names::find_by_id(&request_context.store, text).await?;
     Ok(to(request_context, &found.id))
 }
 

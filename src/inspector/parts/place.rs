@@ -1,6 +1,7 @@
 //! The conversation of a page: its title, and links to its other pages.
 
 use maud::{Markup, html};
+use tonic::{Code, Status};
 
 use super::{
     conversation,
@@ -11,6 +12,7 @@ use crate::{
     failure::PageFailure,
     request_context::{RequestContext, path_part, query},
 };
+use treering_client::names;
 use treering_proto::pb;
 
 /// The conversation and branch of a page.
@@ -29,7 +31,8 @@ pub(crate) struct ConversationPlace {
 }
 
 impl ConversationPlace {
-    /// Finds the conversation in an address, and the branch in its query (`branch=`).
+    /// Finds the conversation in an address, by its id, a part of that or `@last`, and the branch in
+    /// its query (`branch=`).
     ///
     /// # Errors
     /// Those of the store.
@@ -37,6 +40,16 @@ impl ConversationPlace {
         request_context: &RequestContext,
         id: &str,
     ) -> Result<Self, PageFailure> {
+        match Self::by_id(request_context, id).await {
+            Err(status) if status.code() == Code::NotFound => {
+                let found = names::find_by_id(&request_context.store, id).await?;
+                Ok(Self::by_id(request_context, &found.id).await?)
+            }
+            found => Ok(found?),
+        }
+    }
+
+    async fn by_id(request_context: &RequestContext, id: &str) -> Result<Self, Status> {
         let request = pb::GetConversationRequest {
             conversation_id: id.to_owned(),
             branch: request_context

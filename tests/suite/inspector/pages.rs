@@ -29,6 +29,43 @@ fn at(path: &str, link: &str) -> String {
     }
 }
 
+// A mistyped link led to another conversation, and a part of an id worked on the transcript only.
+#[tokio::test(flavor = "multi_thread")]
+async fn links_take_parts_of_ids_and_never_words_of_titles() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    let id = ConversationId(uuid::Uuid::now_v7());
+    let created = ConversationCreated {
+        title: "Nothing here yet".into(),
+        ..ConversationCreated::default()
+    };
+    let created = NewEvent::new(id, EventBody::ConversationCreated(created));
+    append(&engine, vec![created, message(id, "hello")])
+        .await
+        .unwrap();
+    engine.close().await;
+    drop(engine);
+    let browser = Browser::start(dir.path(), &[]).await;
+    let part = &id.to_string()[..13];
+    for page in ["branches", "tools", "request"] {
+        let shown = browser.page(&format!("/c/{part}/{page}")).await;
+        assert!(
+            shown.body.contains(&id.to_string()),
+            "{page}: {}",
+            shown.body
+        );
+    }
+    for page in ["/c/nothing-here", "/c/nothing", "/c/nothing-here/branches"] {
+        let refused = browser.get(page).await;
+        assert_eq!(refused.status, 404, "{page}");
+        assert!(
+            refused.body.contains("did you mean"),
+            "{page}: {}",
+            refused.body
+        );
+    }
+}
+
 // What a person does who wants to know what an agent did: from the list into a conversation,
 // through it, to an event, to a whole result, and back by a search; all of it over what real
 // agents have recorded, each page within its bound.
