@@ -12,11 +12,14 @@ use super::{
     output::{Out, Tone},
     pb, read,
     tag_args::FilterArgs,
-    text::{EventText, Zone, event_lines, is_undated},
+    text::{EventText, Zone, event_lines, first_line, is_undated, printable, short_id},
 };
 
 /// Most lines of one event that are shown without `--full`.
 const LINES: usize = 12;
+
+/// Characters of the title in the first line.
+const TITLE_CHARS: usize = 80;
 
 /// Events before and after the one of `--around`.
 const AROUND: u64 = 5;
@@ -136,7 +139,7 @@ pub(crate) async fn run(
         how,
         zone: out.zone(),
         day: String::new(),
-        day_note: day_note(&reading.place, store, out).await,
+        day_note: head(&reading, store, out).await?,
         imported_at: None,
         shown: 0,
     };
@@ -189,18 +192,39 @@ async fn print_all(
     Ok(stopped_at)
 }
 
-/// The note for each day of a conversation whose event times are not original.
-async fn day_note(place: &FoundBranch, store: &Connection, out: &Out) -> &'static str {
+/// Prints which conversation it is. Returns the note for each day if its event times are not
+/// original.
+async fn head(
+    reading: &BranchReader<'_>,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<&'static str, ClientError> {
     if out.json {
-        return "";
+        return Ok("");
     }
-    let state = read::state(store, &place.conversation, &place.branch, 0).await;
+    let place = &reading.place;
     // If the conversation is damaged, reading its events reports it.
-    let summary = state.ok().and_then(|state| state.summary);
-    match summary.as_ref().is_some_and(is_undated) {
+    let Ok(state) = read::state(store, &place.conversation, &place.branch, 0).await else {
+        return Ok("");
+    };
+    let summary = state.summary.unwrap_or_default();
+    let branch = match (&state.branch, reading.args.all) {
+        (Some(branch), false) => format!("branch {}", printable(&branch.name)),
+        _ => "all branches".to_owned(),
+    };
+    let id = printable(short_id(&summary.source_id, &summary.conversation_id));
+    let title = match first_line(&summary.title, TITLE_CHARS) {
+        title if title.is_empty() || title == id => String::new(),
+        title => format!("  {title}"),
+    };
+    out.row(
+        out.paint
+            .text(Tone::Dim, format!("{id}{title}  ({branch})")),
+    )?;
+    Ok(match is_undated(&summary) {
         true => ", as recorded: its source has no times",
         false => "",
-    }
+    })
 }
 
 /// Prints an event with its neighbours.

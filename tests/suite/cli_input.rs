@@ -36,6 +36,22 @@ async fn sessions() -> Shell {
     shell
 }
 
+// A mistyped name showed another conversation, the only one with that word in its title, and the
+// output did not say which one it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn log_says_which_conversation_it_shows() {
+    let shell = sessions().await;
+    for name in ["lint", "flight"] {
+        let ended = shell.run(&["log", name]).await;
+        assert_eq!(ended.code, Some(NOT_FOUND), "{}", ended.err);
+        assert!(ended.out.is_empty(), "{}", ended.out);
+        assert!(ended.err.contains("did you mean"), "{}", ended.err);
+    }
+    let log = shell.ok(&["log", "cd46624d"]).await;
+    let first = log.lines().next().unwrap();
+    assert_eq!(first, "cd46624d  Why does the lint fail?  (branch main)");
+}
+
 // A line of a failed test, of a diff or of a list begins with a dash: pasted, it was refused
 // as an option, or read as one without a word.
 #[tokio::test(flavor = "multi_thread")]
