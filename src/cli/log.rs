@@ -12,7 +12,10 @@ use super::{
     output::{Out, Tone},
     pb, read,
     tag_args::FilterArgs,
-    text::{EventText, Zone, event_lines, first_line, is_undated, printable, short_id},
+    text::{
+        EventText, Zone, event_lines, first_line, is_beside_talk, is_undated, left_out, printable,
+        short_id,
+    },
 };
 
 /// Most lines of one event that are shown without `--full`.
@@ -72,7 +75,7 @@ pub(crate) struct LogArgs {
     /// Last revision to show
     #[arg(long, value_name = "REVISION")]
     to: Option<u64>,
-    /// Show whole contents
+    /// Show whole contents, and also what is beside the talk: progress, snapshots, empty messages
     #[arg(long)]
     full: bool,
     #[command(flatten)]
@@ -80,6 +83,11 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
+    /// Whether events beside the talk are shown: for filters, they may be what is looked for.
+    fn shows_all(&self) -> bool {
+        self.full || !self.kinds.is_empty() || self.found_by.filter().is_some()
+    }
+
     /// The branch, and the filter for its events.
     async fn find(&self, store: &Connection) -> Result<BranchReader<'_>, ClientError> {
         let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
@@ -142,9 +150,14 @@ pub(crate) async fn run(
         day_note: head(&reading, store, out).await?,
         imported_at: None,
         shown: 0,
+        left_out: match args.shows_all() || out.json {
+            true => None,
+            false => Some(0),
+        },
     };
     if reading.place.revision > 0 {
-        return print_neighbours(&reading, printer, store, out).await;
+        print_neighbours(&reading, &mut printer, store, out).await?;
+        return printer.end(out);
     }
     let (from, to) = (args.from.unwrap_or_default(), args.to.unwrap_or_default());
     // Backward, reading begins at the higher end.
@@ -171,7 +184,7 @@ pub(crate) async fn run(
     if printer.shown == 0 && !out.json {
         nothing(&reading, store, out).await?;
     }
-    Ok(())
+    printer.end(out)
 }
 
 /// Prints the events of a read, and says where it stopped.
@@ -230,7 +243,7 @@ async fn head(
 /// Prints an event with its neighbours.
 async fn print_neighbours(
     reading: &BranchReader<'_>,
-    mut printer: Printer,
+    printer: &mut Printer,
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), ClientError> {
@@ -259,7 +272,10 @@ async fn print_neighbours(
     let marked = printer.how.marked();
     let plain = std::mem::replace(&mut printer.how, marked);
     if let Some(event) = names::first(store, itself).await? {
+        // It was asked for.
+        let left_out = printer.left_out.take();
         printer.print(&event, out)?;
+        printer.left_out = left_out;
     }
     printer.how = plain;
     if many(args.after) > 0 {
@@ -305,6 +321,8 @@ struct Printer {
     /// Recording time of the last event with a time from its source.
     imported_at: Option<i64>,
     shown: u64,
+    /// Events beside the talk that were not shown; none if they are.
+    left_out: Option<u64>,
 }
 
 /// Most seconds between the recording of an imported event without a time and one with a time.
@@ -313,7 +331,14 @@ const IMPORT_SECONDS: i64 = 60;
 impl Printer {
     fn print(&mut self, event: &pb::Event, out: &mut Out) -> Result<(), ClientError> {
         self.shown += 1;
-        if self.is_untimed(event) {
+        let is_untimed = self.is_untimed(event);
+        if let Some(left_out) = &mut self.left_out
+            && is_beside_talk(event)
+        {
+            *left_out += 1;
+            return Ok(());
+        }
+        if is_untimed {
             return print(event, self.how.untimed(), out);
         }
         let time = event.occurred_at.as_ref().or(event.recorded_at.as_ref());
@@ -324,6 +349,15 @@ impl Printer {
             self.day = day;
         }
         print(event, self.how, out)
+    }
+
+    /// Says how many events were not shown.
+    fn end(&self, out: &mut Out) -> Result<(), ClientError> {
+        let said = left_out(self.left_out.unwrap_or_default(), "--full shows them");
+        Ok(match said {
+            Some(said) => out.row(out.paint.text(Tone::Dim, said))?,
+            None => (),
+        })
     }
 
     /// Whether an imported event has no time although its neighbours have one. Its recording time

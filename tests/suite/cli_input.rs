@@ -37,9 +37,9 @@ async fn sessions() -> Shell {
 }
 
 // A mistyped name showed another conversation, the only one with that word in its title, and the
-// output did not say which one it was.
+// output did not say which one it was. Half of it were records of the agent's program.
 #[tokio::test(flavor = "multi_thread")]
-async fn log_says_which_conversation_it_shows() {
+async fn log_shows_the_talk_of_the_named_conversation() {
     let shell = sessions().await;
     for name in ["lint", "flight"] {
         let ended = shell.run(&["log", name]).await;
@@ -50,6 +50,29 @@ async fn log_says_which_conversation_it_shows() {
     let log = shell.ok(&["log", "cd46624d"]).await;
     let first = log.lines().next().unwrap();
     assert_eq!(first, "cd46624d  Why does the lint fail?  (branch main)");
+    let record = [
+        "append",
+        "cd46624d",
+        "custom",
+        "codex/event_msg.task_started",
+        "{}",
+    ];
+    shell.ok(&record).await;
+    let log = shell.ok(&["log", "cd46624d"]).await;
+    assert!(!log.contains("task_started"), "{log}");
+    assert!(
+        log.trim_end().ends_with("not shown: --full shows them"),
+        "{log}"
+    );
+    // The message without content that made the two calls, and the record.
+    assert!(log.contains("2 events beside the talk"), "{log}");
+    let full = shell.ok(&["log", "cd46624d", "--full"]).await;
+    assert!(
+        full.contains("task_started") && !full.contains("not shown"),
+        "{full}"
+    );
+    let kinds = shell.ok(&["log", "cd46624d", "--kind", "custom"]).await;
+    assert!(kinds.contains("task_started"), "{kinds}");
 }
 
 // A line of a failed test, of a diff or of a list begins with a dash: pasted, it was refused

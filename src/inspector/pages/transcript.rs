@@ -293,6 +293,7 @@ impl View<'_> {
                 @match item {
                     ThreadItem::Said(event, message) => (card::said(request_context, event, message, &mut room)),
                     ThreadItem::Step(calls) => (step::step(request_context, calls, heads, self.place, &mut room)),
+                    ThreadItem::Folded(events) => (card::folded(request_context, events, &mut room)),
                     ThreadItem::Noted(event) => {
                         @match heads.get(&(event.conversation_id.clone(), event.revision)) {
                             Some(head) => (card::large(request_context, event, head)),

@@ -18,7 +18,7 @@ use crate::{
 use treering_present::{
     Tone,
     json::role_name,
-    text::{describe_event, parts_text},
+    text::{describe_event, is_usual_end, parts_text},
 };
 use treering_proto::pb::{self, content_part::Part, media::Source};
 
@@ -151,28 +151,10 @@ fn about(message: &pb::MessageAppended) -> Markup {
                 @if usage.cache_read_input_tokens > 0 { " · " (count(usage.cache_read_input_tokens)) " cached" }
             }
         }
-        @if !is_usual(&message.finish_reason) {
+        @if !is_usual_end(&message.finish_reason) {
             (badge(BadgeColor::Wait, &message.finish_reason))
         }
     }
-}
-
-/// True for finish reasons that are no warning, as providers and harnesses write them: `toolUse`,
-/// `tool_calls`, `end_turn`.
-fn is_usual(finish_reason: &str) -> bool {
-    let letters = finish_reason.chars().filter(char::is_ascii_alphanumeric);
-    let plain: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
-    let usual = [
-        "",
-        "stop",
-        "endturn",
-        "tooluse",
-        "toolcall",
-        "toolcalls",
-        "stopsequence",
-        "completed",
-    ];
-    usual.contains(&plain.as_str())
 }
 
 /// Renders a part of a message or a result.
@@ -300,6 +282,29 @@ pub(crate) fn large(request_context: &RequestContext, event: &pb::Event, head: &
     }
 }
 
+/// Renders records beside the talk, folded. Messages without content are only places for links.
+#[must_use]
+pub(crate) fn folded(
+    request_context: &RequestContext,
+    events: &[pb::Event],
+    room: &mut MarkupAllowance,
+) -> Markup {
+    let is_message = |event: &&pb::Event| event.kind() == pb::EventKind::MessageAppended;
+    let (empty, records): (Vec<_>, Vec<_>) = events.iter().partition(is_message);
+    html! {
+        @for event in empty { span id={ "e" (event.revision) } {} }
+        @if let (Some(first), Some(last)) = (records.first(), records.last()) {
+            details.fold.beside id={ "b" (first.revision) } {
+                summary { span.dim {
+                    (things(records.len() as u64, "record", "records")) " beside the talk, #" (first.revision)
+                    @if records.len() > 1 { "–#" (last.revision) }
+                } }
+                @for event in &records { (noted(request_context, event, room)) }
+            }
+        }
+    }
+}
+
 /// Renders any other event on one line.
 #[must_use]
 pub(crate) fn noted(
@@ -338,17 +343,6 @@ pub(crate) fn calls_told(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // Every answer with a tool call had a warning, because its harness writes `toolUse`.
-    #[test]
-    fn usual_finish_reason_gives_no_warning() {
-        for usual in ["", "stop", "end_turn", "toolUse", "TOOL_CALLS", "tool_use"] {
-            assert!(is_usual(usual), "{usual}");
-        }
-        for other in ["max_tokens", "length", "refusal", "SAFETY", "error"] {
-            assert!(!is_usual(other), "{other}");
-        }
-    }
 
     // A page with ten thousand long answers was too large for any browser: all texts together must
     // have a limit, and even the last must show something.

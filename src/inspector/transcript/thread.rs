@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use prost::Message;
 
 use crate::recorded_text::Piece;
+use treering_present::text::is_beside_talk;
 use treering_proto::pb::{self, event::Body};
 
 /// An item of a transcript.
@@ -17,6 +18,8 @@ pub(crate) enum ThreadItem {
     Step(Vec<ThreadCall>),
     /// Any other event.
     Noted(Box<pb::Event>),
+    /// Records beside the talk, one after the other.
+    Folded(Vec<pb::Event>),
 }
 
 /// A tool call, with its outcome as far as the window contains it.
@@ -117,6 +120,7 @@ pub(crate) fn thread(
             Some(head) if is_result && event.body.is_none() => {
                 thread.open(&head.info.call_id).ended = Some(CallEnd::Result(event, None));
             }
+            _ if is_beside_talk(&event) => thread.fold(event),
             _ => thread.take(event),
         }
     }
@@ -175,6 +179,13 @@ impl Thread {
                 }
             }
             _ => self.note(event),
+        }
+    }
+
+    fn fold(&mut self, event: pb::Event) {
+        match self.0.last_mut() {
+            Some(ThreadItem::Folded(events)) => events.push(event),
+            _ => self.0.push(ThreadItem::Folded(vec![event])),
         }
     }
 

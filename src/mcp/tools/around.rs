@@ -12,8 +12,11 @@ use crate::{
 };
 use treering_client::{Connection, names, read as reading};
 use treering_domain::EventKind;
-use treering_present::text::{Zone, describe_event, first_line};
+use treering_present::text::{Zone, describe_event, first_line, is_beside_talk, left_out};
 use treering_proto::pb;
+
+/// Events that are read for each that is returned, because others are beside the talk.
+const READ_FOR_EACH: u64 = 8;
 
 /// Around what.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -45,17 +48,18 @@ pub(crate) async fn call(input: &AroundInput, store: &Connection) -> Result<Tool
     let before = u64::from(input.before.unwrap_or(AROUND).min(AROUND_MAX));
     let after = u64::from(input.after.unwrap_or(AROUND).min(AROUND_MAX));
     let branch = || reading::of_branch(&place.id, &place.branch);
-    let mut shown = Vec::new();
+    let mut found = Talk::default();
     if before > 0 && place.revision > 1 {
         let request = pb::ReadRequest {
             from_revision: place.revision - 1,
             backward: true,
-            limit: before,
+            limit: before * READ_FOR_EACH,
             ..branch()
         };
-        shown = texts(store, request, chars).await?;
-        shown.reverse();
+        found.read(store, request, before, chars).await?;
     }
+    let mut shown = std::mem::take(&mut found.texts);
+    shown.reverse();
     let itself = pb::ReadRequest {
         from_revision: place.revision,
         to_revision: place.revision,
@@ -71,18 +75,55 @@ pub(crate) async fn call(input: &AroundInput, store: &Connection) -> Result<Tool
     if after > 0 {
         let request = pb::ReadRequest {
             from_revision: place.revision + 1,
-            limit: after,
+            limit: after * READ_FOR_EACH,
             ..branch()
         };
-        shown.extend(texts(store, request, chars).await?);
+        found.read(store, request, after, chars).await?;
+        shown.append(&mut found.texts);
     }
+    let left = left_out(found.left_out, "`read` returns them by their numbers.\n");
     let called_as = &place.called;
     let text = format!(
         "Events of {called_as}, oldest first, shortened to {chars} characters each. `read` \
-         {called_as}#REVISION returns one in full; `before` and `after` return more events.\n\n{}",
-        shown.concat()
+         {called_as}#REVISION returns one in full; `before` and `after` return more events.\n\n{}{}",
+        shown.concat(),
+        left.unwrap_or_default()
     );
     Ok(ToolAnswer::text(text))
+}
+
+/// Events of the talk around an event.
+#[derive(Default)]
+struct Talk {
+    texts: Vec<String>,
+    /// Events beside the talk between them.
+    left_out: u64,
+}
+
+impl Talk {
+    /// Reads at most `most` events of the talk.
+    async fn read(
+        &mut self,
+        store: &Connection,
+        request: pb::ReadRequest,
+        most: u64,
+        chars: usize,
+    ) -> Result<(), Failure> {
+        let most = most as usize;
+        let mut events = reading::start(store, request).await?;
+        while let Some(batch) = events.message().await? {
+            for event in &batch.events {
+                if self.texts.len() == most {
+                    return Ok(());
+                }
+                match is_beside_talk(event) {
+                    true => self.left_out += 1,
+                    false => self.texts.push(event_text(event, chars)),
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Formats events; each is dropped before the next is read.

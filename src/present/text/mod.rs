@@ -2,6 +2,7 @@
 //! [`super::json`].
 
 mod address;
+mod beside_talk;
 mod descriptions;
 mod event;
 mod explanation;
@@ -11,6 +12,7 @@ mod sign;
 mod zone;
 
 pub use address::{address, row_around};
+pub use beside_talk::{is_beside_talk, is_usual_end, left_out};
 pub use descriptions::{decision_text, describe_event, status_text};
 pub use event::{EventText, EventWords, event_lines, parts_text};
 pub use explanation::{ExplanationText, explanation_lines};

@@ -40,7 +40,15 @@ async fn links_take_parts_of_ids_and_never_words_of_titles() {
         ..ConversationCreated::default()
     };
     let created = NewEvent::new(id, EventBody::ConversationCreated(created));
-    append(&engine, vec![created, message(id, "hello")])
+    let record = Custom {
+        type_name: "codex/event_msg.task_started".into(),
+        content_type: "application/json".into(),
+        data: "{}".into(),
+        text: String::new(),
+        delta_of: String::new(),
+    };
+    let record = NewEvent::new(id, EventBody::Custom(record));
+    append(&engine, vec![created, message(id, "hello"), record])
         .await
         .unwrap();
     engine.close().await;
@@ -64,6 +72,12 @@ async fn links_take_parts_of_ids_and_never_words_of_titles() {
             refused.body
         );
     }
+    // Records of the agent's program are folded.
+    let shown = browser.page(&format!("/c/{id}")).await;
+    let (before, record) = shown.body.split_once("task_started").unwrap();
+    assert!(before.contains("1 record beside the talk, #3"), "{before}");
+    assert!(before.rfind("<details").unwrap() > before.rfind("</details>").unwrap_or(0));
+    assert!(record.contains("</details>"));
 }
 
 // What a person does who wants to know what an agent did: from the list into a conversation,
