@@ -7,7 +7,10 @@ pub(crate) mod serve_tools;
 #[cfg(test)]
 mod again_tests;
 
-use std::time::Duration;
+use std::{
+    io::{IsTerminal, stdout},
+    time::Duration,
+};
 
 use clap::Args;
 use prost_types::Timestamp;
@@ -25,6 +28,13 @@ use super::{
 /// Most lines of one event that are shown without `--full`.
 const LINES: usize = 40;
 
+/// Speed on a terminal without `--speed`.
+const READING_SPEED: f64 = 20.0;
+/// Longest pause at that speed, in seconds.
+const READING_PAUSE_SECONDS_MAX: u64 = 1;
+/// Longest pause with `--speed`, in seconds.
+const PAUSE_SECONDS_MAX: u64 = 10;
+
 /// Print a branch as it happened, or run its agent again with recorded results
 ///
 /// With --serve-tools, the calls that an agent makes on a fork are answered with the results that
@@ -33,8 +43,9 @@ const LINES: usize = 40;
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
-  treering replay CONVERSATION                 everything, without pauses
+  treering replay CONVERSATION                 at a pace to read along
   treering replay CONVERSATION --speed 1       with the original pauses
+  treering replay CONVERSATION | less          without pauses, as every output to a file or pipe
   treering replay CONVERSATION --speed 10 --until 80
   treering replay CONVERSATION --as-of 41      the state and branch at that time
   treering replay CONVERSATION --serve-tools --fork-at 41 --name again --listen 127.0.0.1:0
@@ -42,12 +53,13 @@ Examples:
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     place: AsOfArgs,
-    /// Keep the original timing, multiplied by this speed
+    /// Keep the original timing, multiplied by this speed [default: on a terminal 20, with pauses of
+    /// at most 1 second; otherwise no pauses]
     #[arg(long, value_name = "X", value_parser = speed)]
     speed: Option<f64>,
-    /// Longest pause between two events with --speed, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    pause_max: u64,
+    /// Longest pause between two events, in seconds [default: 10 with --speed]
+    #[arg(long, value_name = "SECONDS")]
+    pause_max: Option<u64>,
     /// Stop after this revision
     #[arg(long, value_name = "REVISION")]
     until: Option<u64>,
@@ -61,7 +73,7 @@ pub(crate) struct ReplayArgs {
 impl ReplayArgs {
     /// Whether events come with pauses, or live.
     pub(crate) fn is_timed(&self) -> bool {
-        self.speed.is_some() || self.again.serve_tools
+        self.speed.is_some() || self.again.serve_tools || stdout().is_terminal()
     }
 }
 
@@ -99,7 +111,7 @@ pub(crate) async fn run(
     };
     let how = out.event_text(LINES, args.full);
     let mut events = read::start(store, request).await?;
-    let mut pace = Pace::new(args);
+    let mut pace = Pace::new(args, !out.json && stdout().is_terminal());
     while let Some(batch) = events.message().await? {
         for event in &batch.events {
             if let Some(pause) = pace.before(event) {
@@ -123,10 +135,15 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(args: &ReplayArgs) -> Self {
+    fn new(args: &ReplayArgs, is_read_along: bool) -> Self {
+        let default = is_read_along.then_some(READING_SPEED);
+        let pause_max = match args.speed {
+            Some(_) => PAUSE_SECONDS_MAX,
+            None => READING_PAUSE_SECONDS_MAX,
+        };
         Self {
-            speed: args.speed,
-            pause_max: Duration::from_secs(args.pause_max),
+            speed: args.speed.or(default),
+            pause_max: Duration::from_secs(args.pause_max.unwrap_or(pause_max)),
             last: None,
         }
     }
@@ -190,6 +207,29 @@ mod tests {
             recorded_at: Some(Timestamp { seconds, nanos: 0 }),
             ..Default::default()
         }
+    }
+
+    /// A replay without a speed printed all at once, as `log` does.
+    #[test]
+    fn replay_on_a_terminal_has_pauses_to_read_along() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: ReplayArgs,
+        }
+        let pace = |line: &[&str], is_read_along| {
+            let line = [&["replay", "@last"], line].concat();
+            let args = <Line as clap::Parser>::try_parse_from(line).unwrap().args;
+            let pace = Pace::new(&args, is_read_along);
+            (pace.speed, pace.pause_max.as_secs())
+        };
+        assert_eq!(pace(&[], true), (Some(20.0), 1));
+        assert_eq!(pace(&[], false).0, None);
+        assert_eq!(pace(&["--speed", "2"], true), (Some(2.0), 10));
+        assert_eq!(
+            pace(&["--speed", "2", "--pause-max", "3"], false),
+            (Some(2.0), 3)
+        );
     }
 
     /// A night between two events must not stop a replay for hours, and a clock that was set back
