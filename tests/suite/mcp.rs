@@ -1398,6 +1398,46 @@ async fn repeated_init_keeps_configured_options() {
     assert!(hook.ends_with("--hook"), "{hook}");
 }
 
+// An agent that starts the program without the environment of `init` had another store, and
+// nothing configured an agent for all projects.
+#[tokio::test(flavor = "multi_thread")]
+async fn init_writes_the_store_of_the_environment_for_all_projects() {
+    let home = tempfile::tempdir().unwrap();
+    let init = async |more: &[&str]| {
+        let mut command = child::treering();
+        command
+            .args(["init", "claude-code", "--write", "--user"])
+            .args(more);
+        command
+            .env("HOME", home.path())
+            .env("TREERING_DATA", "/of/env");
+        command
+            .env_remove("CLAUDE_CONFIG_DIR")
+            .env_remove("TREERING_SERVER");
+        let done = timeout(PATIENCE, command.output())
+            .await
+            .expect("it hangs")
+            .unwrap();
+        assert!(done.status.success(), "{done:?}");
+        let read = |name: &str| -> Value {
+            let text = std::fs::read_to_string(home.path().join(name)).unwrap();
+            serde_json::from_str(&text).unwrap()
+        };
+        let server = read(".claude.json")["mcpServers"]["treering"]["args"].clone();
+        let hook = read(".claude/settings.json")["hooks"]["Stop"][0]["hooks"][0]["command"].clone();
+        (server, hook.as_str().unwrap().to_owned())
+    };
+    let (server, hook) = init(&[]).await;
+    assert_eq!(server, json!(["mcp", "--data", "/of/env"]));
+    assert!(hook.ends_with("--hook --data /of/env"), "{hook}");
+    let (server, hook) = init(&["--data", "/given"]).await;
+    assert_eq!(server, json!(["mcp", "--data", "/given"]));
+    assert!(hook.ends_with("--hook --data /given"), "{hook}");
+    // The store in the configuration stays.
+    let (server, _) = init(&[]).await;
+    assert_eq!(server, json!(["mcp", "--data", "/given"]));
+}
+
 // The hook of a session that ends: what it said is in the store, again and again without a copy,
 // and nothing that goes wrong makes the agent go on.
 #[tokio::test(flavor = "multi_thread")]

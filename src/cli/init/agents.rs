@@ -2,6 +2,7 @@
 
 use std::{env, path::PathBuf};
 
+use directories::BaseDirs;
 use serde_json::{Value, json};
 use toml_edit::{InlineTable, Table, value};
 
@@ -17,6 +18,8 @@ const HOOK_SECONDS: u32 = 120;
 pub(crate) struct AgentSetup {
     /// Folder of the project, or the home folder.
     pub(crate) folder: PathBuf,
+    /// It is the home folder: the configuration is for all projects of the user.
+    pub(crate) is_home: bool,
     /// Program to start.
     pub(crate) program: String,
     /// Arguments of the program.
@@ -39,9 +42,16 @@ pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)
     match agent {
         Agent::ClaudeCode => {
             let server = json!({"command": program, "args": arguments});
-            let mut files = vec![(at(".mcp.json"), member("mcpServers", server))];
+            let own =
+                env::var_os("CLAUDE_CONFIG_DIR").filter(|own| place.is_home && !own.is_empty());
+            let (servers, settings) = match own.map(PathBuf::from) {
+                Some(own) => (own.join(".claude.json"), own.join("settings.json")),
+                None if place.is_home => (at(".claude.json"), at(".claude/settings.json")),
+                None => (at(".mcp.json"), at(".claude/settings.json")),
+            };
+            let mut files = vec![(servers, member("mcpServers", server))];
             if place.hook {
-                files.push((at(".claude/settings.json"), hook(place)));
+                files.push((settings, hook(place)));
             }
             files
         }
@@ -51,17 +61,29 @@ pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)
         }
         Agent::Vscode => {
             let server = json!({"type": "stdio", "command": program, "args": arguments});
-            vec![(at(".vscode/mcp.json"), member("servers", server))]
+            let dirs = BaseDirs::new().filter(|_| place.is_home);
+            let path = dirs.map_or_else(
+                || at(".vscode/mcp.json"),
+                |dirs| dirs.config_dir().join("Code/User/mcp.json"),
+            );
+            vec![(path, member("servers", server))]
         }
         Agent::Opencode => {
             let mut command = vec![program.clone()];
             command.extend(arguments.iter().cloned());
             let server = json!({"type": "local", "command": command, "enabled": true});
+            let own = env::var_os("XDG_CONFIG_HOME").filter(|own| !own.is_empty());
+            let folder = match place.is_home {
+                true => own
+                    .map_or_else(|| at(".config"), PathBuf::from)
+                    .join("opencode"),
+                false => place.folder.clone(),
+            };
             // The agent reads both names.
-            let commented = at("opencode.jsonc");
+            let commented = folder.join("opencode.jsonc");
             let path = match commented.exists() {
                 true => commented,
-                false => at("opencode.json"),
+                false => folder.join("opencode.json"),
             };
             vec![(path, member("mcp", server))]
         }

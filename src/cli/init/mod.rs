@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use directories::BaseDirs;
 
 use super::{
-    args::Common,
+    args::{Common, DATA_ENV, SERVER_ENV},
     error::{ClientError, Exit},
     output::{Out, Tone},
     text::printable,
@@ -33,8 +33,8 @@ use treering_mcp::MCP_PATH;
 /// the file stays unchanged, including comments and order, and the original is kept beside it
 /// (.before-treering). A file that cannot be parsed is not touched.
 ///
-/// Given options --data, --server, --namespace and --writable go into the configuration. A key does
-/// not: agents pass on TREERING_TOKEN. Options that are already in the configuration and not given
+/// Given options --data, --server, --namespace and --writable go into the configuration; without a
+/// store, that of TREERING_SERVER or TREERING_DATA. A key does not: agents pass on TREERING_TOKEN. Options that are already in the configuration and not given
 /// stay, and are reported; --anew removes them.
 ///
 /// With --server it also prints how the agent reaches that server by HTTP, without this program.
@@ -44,7 +44,7 @@ Examples:
   treering init claude-code                    show what would be written
   treering init claude-code --write            .mcp.json and .claude/settings.json
   treering init codex --write                  ~/.codex/config.toml
-  treering init opencode --write --folder ~/.config/opencode
+  treering init claude-code --write --user     for all projects: ~/.claude.json and ~/.claude
   treering init vscode --write --data ./store --writable
   treering init vscode --write --anew          replace earlier options
   treering init codex --server https://agents.example:7171")]
@@ -55,10 +55,12 @@ pub(crate) struct InitArgs {
     /// Write the changes
     #[arg(long)]
     write: bool,
-    /// Folder of the project, or home for all projects [default: the current folder; for codex your
-    /// home]
+    /// Folder of the project [default: the current folder; for codex your home]
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
+    /// For all projects of this user, in the files below the home folder
+    #[arg(long, conflicts_with = "folder")]
+    user: bool,
     /// Let the agent store memories and fork conversations
     #[arg(long)]
     writable: bool,
@@ -96,14 +98,17 @@ const KEPT_SUFFIX: &str = ".before-treering";
 /// [`ClientError::ReadFile`]; [`ClientError::Usage`] for a file that cannot be parsed.
 pub(crate) fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
     let arguments = arguments(args, common)?;
+    let folder = folder(args)?;
     let mut place = AgentSetup {
-        folder: folder(args)?,
+        is_home: is_home(&folder),
+        folder,
         program: program(),
         given: (!args.anew).then(|| Options::of(&arguments)),
         arguments,
         hook: !args.no_hook,
     };
     let kept = place.keep(args.agent);
+    place.add_store_of_environment()?;
     let mut edits = Vec::new();
     // Compute all changes before the first is written.
     for (path, change) in changes(args.agent, &place) {
@@ -171,12 +176,44 @@ impl AgentSetup {
         self.arguments.extend(options.words());
         kept
     }
+
+    /// Without a store in the options, adds the one that the environment names: the agent may be
+    /// started without it.
+    fn add_store_of_environment(&mut self) -> Result<(), ClientError> {
+        if Options::of(&self.arguments).names_store() {
+            return Ok(());
+        }
+        let of = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+        let store = match (of(SERVER_ENV), of(DATA_ENV)) {
+            (Some(url), _) => ["--server".to_owned(), url.to_string_lossy().into_owned()],
+            (None, Some(data)) => ["--data".to_owned(), absolute(Path::new(&data))?],
+            (None, None) => return Ok(()),
+        };
+        self.given = self.given.take().map(|given| given.and(&store));
+        self.arguments.extend(store);
+        Ok(())
+    }
+}
+
+/// A folder as an agent needs it, which may start the program in another folder.
+fn absolute(data: &Path) -> Result<String, ClientError> {
+    let absolute = std::path::absolute(data).map_err(|cause| ClientError::ReadFile {
+        path: data.to_owned(),
+        cause,
+    })?;
+    Ok(absolute.to_string_lossy().into_owned())
+}
+
+fn is_home(folder: &Path) -> bool {
+    let same = |home: PathBuf| Some(home.canonicalize().ok()? == folder.canonicalize().ok()?);
+    home().ok().and_then(same).unwrap_or_default()
 }
 
 fn folder(args: &InitArgs) -> Result<PathBuf, ClientError> {
     let folder = match (&args.folder, args.agent) {
         (Some(folder), _) => folder.clone(),
         (None, Agent::Codex) => home()?,
+        (None, _) if args.user => home()?,
         (None, _) => PathBuf::from("."),
     };
     if folder.is_dir() {
@@ -213,12 +250,7 @@ fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, ClientErro
     let mut arguments = vec!["mcp".to_owned()];
     let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     if let Some(data) = &common.data {
-        // The agent may start it in another folder.
-        let data = std::path::absolute(data).map_err(|cause| ClientError::ReadFile {
-            path: data.clone(),
-            cause,
-        })?;
-        add("--data", data.to_string_lossy().into_owned());
+        add("--data", absolute(data)?);
     }
     if let Some(server) = &common.server {
         add("--server", server.clone());
@@ -337,6 +369,7 @@ mod tests {
     fn edit(path: &Path) -> Result<Edit, ClientError> {
         let place = AgentSetup {
             folder: path.parent().unwrap().to_owned(),
+            is_home: false,
             program: "treering".into(),
             arguments: vec!["mcp".into()],
             given: None,

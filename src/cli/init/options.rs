@@ -49,6 +49,17 @@ impl Options {
         (Self(all), kept)
     }
 
+    /// Whether one of them names a store.
+    pub(crate) fn names_store(&self) -> bool {
+        self.0.iter().any(|option| STORES.contains(&name(option)))
+    }
+
+    /// These options and one more.
+    pub(crate) fn and(mut self, option: &[String]) -> Self {
+        self.0.push(option.to_vec());
+        self
+    }
+
     /// Only options that other commands accept, too.
     pub(crate) fn of_every_command(self) -> Self {
         let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
