@@ -458,9 +458,10 @@ impl StoreCommand {
         }
     }
 
-    /// Whether the store is packed when it closes. Such a command takes long anyway.
+    /// Whether the store is packed when it closes. Such a command takes long anyway, unless an agent
+    /// waits for its hook: then a later command packs.
     fn ends_dense(&self) -> bool {
-        matches!(self, Self::Import(_))
+        matches!(self, Self::Import(args) if !args.is_hook())
     }
 
     /// The mode for opening a folder. Reading changes nothing, and only commands that append first

@@ -15,7 +15,12 @@ pub(super) use feed::refusal;
 pub(crate) use hook::mild;
 pub(crate) use report::Report;
 
-use std::{fs, path::PathBuf, pin::pin, time::Instant};
+use std::{
+    fs,
+    path::PathBuf,
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use clap::{
     Args,
@@ -187,11 +192,16 @@ pub(crate) async fn run(
         // Otherwise the next search would have to index it, each time again.
         let started = Instant::now();
         let stats = store.admin().stats(pb::StatsRequest {}).await?;
+        let too_long = match is_hook {
+            true => Duration::from_millis(HOOK_INDEX_MS_MAX),
+            false => Duration::MAX,
+        };
         tokio::select! {
             indexed = wait_for_index(stats.get_ref(), store) => {
                 indexed?;
                 print_time("Indexed", started);
             }
+            () = tokio::time::sleep(too_long) => {}
             _ = &mut stop => is_interrupted = true,
         }
     }
@@ -211,6 +221,8 @@ pub(crate) async fn run(
     report.judge(strict)
 }
 
+/// Longest time that a hook waits for the index, in milliseconds: an agent waits for the hook.
+const HOOK_INDEX_MS_MAX: u64 = 100;
 /// Least duration that is reported, in seconds.
 const TOLD_FROM: f64 = 1.0;
 
