@@ -2,7 +2,8 @@
 # Search by meaning with a real model, from where docs/MEANING.md says: what the program finds, and
 # how good its order is.
 #
-# Usage: .ci/meaning.sh [BINARY]    (default: target/debug/treering)
+# Usage: .ci/meaning.sh [BINARY] [--long]    (default: target/debug/treering)
+# --long measures scifact too, which takes an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,5 +48,7 @@ echo "as expected"
 
 if [ -d "${TREERING_TEST_DATA:-}" ]; then
   step "known items of real sessions in other words"
-  TREERING_TEST_MODEL=$model cargo test --lib paraphrases -- --nocapture
+  tests=paraphrases
+  [ "${2:-}" != --long ] || tests=meaning_quality
+  TREERING_TEST_MODEL=$model cargo test --lib "$tests" -- --nocapture | grep -E "^test |success@|nDCG"
 fi

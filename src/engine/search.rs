@@ -364,6 +364,17 @@ impl Inner {
             return self.search_pattern(&query, wanted, head).await;
         }
         work::check()?;
+        let mut results = match (vector, &self.meaning) {
+            (Some(vector), Some(meaning)) => {
+                let meaning = MeaningQuery {
+                    vectors: meaning.vectors(),
+                    vector,
+                    with_words: by == SearchBy::Both,
+                };
+                index.search_by_meaning(&query, meaning).map_err(refused)?
+            }
+            _ => index.search(&query).map_err(refused)?,
+        };
         let parts_only = self.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
         let hidden = match by {
