@@ -330,7 +330,7 @@ impl BranchState {
     fn apply_message(&mut self, at: EventRef, message: &MessageAppended) {
         match message.role {
             Role::User => {
-                let interrupted = self.turn.answered && self.open_calls.is_empty();
+                let interrupted = self.turn.answered && !self.is_calling(at);
                 if self.turn.closing || interrupted {
                     self.turn.finished += 1;
                     self.turn.open_since = None;
@@ -353,6 +353,22 @@ impl BranchState {
             }
             Role::Tool => {}
         }
+    }
+
+    /// Whether a call of the assistant's last message is open. Earlier ones may never be answered.
+    fn is_calling(&self, at: EventRef) -> bool {
+        let is_last = |call: &OpenCall| {
+            let request = call.request;
+            match self.last_assistant {
+                Some(said) if said.conversation == request.conversation => {
+                    said.revision < request.revision
+                }
+                // One of them is inherited.
+                Some(_) => request.conversation == at.conversation,
+                None => true,
+            }
+        };
+        self.open_calls.values().any(is_last)
     }
 
     fn apply_request(&mut self, at: EventRef, call: &ToolCallRequested) {

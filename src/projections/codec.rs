@@ -22,7 +22,7 @@ use super::error::ProjectionsError;
 
 /// Version of everything in the projections' file: tables, keys, rows, and the folds that fill
 /// them. A file with a different version is rebuilt, never converted.
-pub(crate) const VIEWS_VERSION: u32 = 14;
+pub(crate) const VIEWS_VERSION: u32 = 15;
 
 const CONFIG: Configuration<LittleEndian, Fixint> = bincode::config::standard()
     .with_little_endian()

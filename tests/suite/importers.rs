@@ -419,3 +419,68 @@ async fn watch_of_standard_input_is_refused() {
     assert_eq!(ended.code, Some(USAGE), "{}", ended.err);
     assert!(ended.err.contains("cannot be watched"), "{}", ended.err);
 }
+
+// A call that never got a result stood open for ever, and no turn after it that ended without an
+// answer was finished: too few turns were left that a compaction may replace.
+#[tokio::test(flavor = "multi_thread")]
+async fn orphaned_call_does_not_block_compaction() {
+    let shell = Shell::new();
+    let lines =
+        |session: &[Value]| -> String { session.iter().map(|line| format!("{line}\n")).collect() };
+    let mut chat = vec![json!({"role": "user", "content": "look"})];
+    let mut of_pi = vec![json!({"type": "session", "version": 3, "id": "pi-1", "cwd": "/"})];
+    let mut claude = Vec::new();
+    for turn in 0..6 {
+        let (id, ask) = (format!("call-{turn}"), format!("ask {turn}"));
+        // The first is never answered.
+        let is_answered = turn > 0;
+        chat.push(json!({"role": "user", "content": ask}));
+        chat.push(
+            json!({"role": "assistant", "content": null, "tool_calls": [{"id": id,
+            "type": "function", "function": {"name": "ls", "arguments": "{}"}}]}),
+        );
+        let pi = |message: Value| json!({"type": "message", "message": message});
+        of_pi.push(pi(json!({"role": "user", "content": ask})));
+        of_pi.push(pi(json!({"role": "assistant", "content": [
+            {"type": "toolCall", "id": id, "name": "ls", "arguments": {}}]})));
+        let line = |role: &str, content: Value, at: usize| {
+            let before = at.checked_sub(1).map(|before| format!("u{before}"));
+            json!({"type": role, "uuid": format!("u{at}"), "parentUuid": before,
+                "sessionId": "claude-1", "timestamp": "2026-01-02T03:04:05Z",
+                "message": {"role": role, "content": content}})
+        };
+        claude.push(line("user", json!(ask), claude.len()));
+        let calls = json!([{"type": "tool_use", "id": id, "name": "ls", "input": {}}]);
+        claude.push(line("assistant", calls, claude.len()));
+        if is_answered {
+            chat.push(json!({"role": "tool", "tool_call_id": id, "content": "a.rs"}));
+            of_pi.push(pi(
+                json!({"role": "toolResult", "toolCallId": id, "toolName": "ls",
+                "content": [{"type": "text", "text": "a.rs"}]}),
+            ));
+            let result = json!([{"type": "tool_result", "tool_use_id": id, "content": "a.rs"}]);
+            claude.push(line("user", result, claude.len()));
+        }
+        if turn == 3 {
+            chat.push(json!({"role": "assistant", "content": "done"}));
+            of_pi.push(pi(json!({"role": "assistant", "content": [
+                {"type": "text", "text": "done"}]})));
+            let done = json!([{"type": "text", "text": "done"}]);
+            claude.push(line("assistant", done, claude.len()));
+        }
+    }
+    let chat = json!({"id": "chat-1", "messages": chat});
+    for (name, text) in [
+        ("chat-1.jsonl", lines(&[chat])),
+        ("pi-1.jsonl", lines(&of_pi)),
+        ("claude-1.jsonl", lines(&claude)),
+    ] {
+        let file = shell.path(name);
+        fs::write(&file, text).unwrap();
+        shell.ok(&["import", &file]).await;
+        let id = name.trim_end_matches(".jsonl");
+        shell
+            .ok(&["compact", id, "apply", "--extract", "--keep-turns", "1"])
+            .await;
+    }
+}

@@ -55,6 +55,29 @@ fn abandoned_call_does_not_block_a_cut() {
     world.take(vec![success("lost")]);
 }
 
+// A call that was never answered kept every turn open that ended without an answer, so a session of
+// an agent that only calls tools could never be compacted again.
+#[test]
+fn abandoned_call_does_not_join_the_turns_after_it() {
+    let mut world = World::new();
+    world.take(vec![user(), assistant(), request("lost", false)]);
+    for call in ["a", "b", "c"] {
+        world.take(vec![
+            user(),
+            assistant(),
+            request(call, false),
+            success(call),
+        ]);
+    }
+    world.take(vec![user()]);
+    // The message after the call may have come while it ran, so both are one turn.
+    let finished = world.main(1).turn.finished;
+    assert_eq!(finished, 3);
+    // A call of the last message may still be answered.
+    world.take(vec![assistant(), request("d", false), user()]);
+    assert_eq!(world.main(1).turn.finished, finished);
+}
+
 // The message at the stored head ends its turn, unless the same batch continues with a call.
 // A later compaction in that batch must not cut between the two, just as in two batches.
 #[test]
