@@ -354,10 +354,10 @@ impl Printer {
     /// Says how many events were not shown.
     fn end(&self, out: &mut Out) -> Result<(), ClientError> {
         let said = left_out(self.left_out.unwrap_or_default(), "--full shows them");
-        Ok(match said {
-            Some(said) => out.row(out.paint.text(Tone::Dim, said))?,
-            None => (),
-        })
+        if let Some(said) = said {
+            out.row(out.paint.text(Tone::Dim, said))?;
+        }
+        Ok(())
     }
 
     /// Whether an imported event has no time although its neighbours have one. Its recording time

@@ -923,7 +923,7 @@ async fn request_tool_builds_once_with_the_given_budget() {
                 ..BuildQuery::new(address, provider)
             };
             let built_here = engine.build(query).await.unwrap();
-            let body = String::from_utf8(built_here.request.to_vec()).unwrap();
+            let body = String::from_utf8(built_here.request).unwrap();
             assert!(built_here.explanation.tokens > budget * 3 / 4);
             built.push((provider, budget, body));
         }
