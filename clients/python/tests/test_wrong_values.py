@@ -166,3 +166,22 @@ def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
             if len(content) == 1 and isinstance(content[0], str):
                 assert f"the result has {size} bytes" in str(refused.value)
     assert conv.head() == before
+
+
+# One kind as a string was read letter by letter: "`m` is none of conversation_created, …".
+def test_one_word_in_the_place_of_several(db: treering.Treering) -> None:
+    conv = db.create("One")
+    said = conv.append([new.user("Hello"), new.custom("note", {}, key="a")])
+    found = [
+        *conv.events(kinds="message_appended"),
+        *db.events(kinds="message_appended"),
+        *db.latest([conv.id], kinds="message_appended"),
+        *db.search("Hello", kinds="message_appended", roles="user"),
+    ]
+    assert [each and each.revision for each in found] == [said.revisions[0]] * 4
+    with conv.subscribe(kinds="message_appended") as events:
+        assert next(iter(events)).text == "Hello"
+    found = db.latest([conv.id], keys="a", types="note")
+    assert [each and each.key for each in found] == ["a", "a"]
+    with pytest.raises(ValueError, match="`note` is none of conversation_created"):
+        list(conv.events(kinds="note"))  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ export interface LocalOptions extends ClientOptions {
 
 /** Options of reading the log. */
 export interface LogOptions extends EventFilters {
-  kinds?: readonly KindName[] | undefined;
+  kinds?: KindName | readonly KindName[] | undefined;
   /** First offset. */
   first?: number | undefined;
   backward?: boolean | undefined;

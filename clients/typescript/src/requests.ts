@@ -186,10 +186,10 @@ export interface EventFilters {
 
 /** Options of `latest`. */
 export interface LatestOptions extends CallOptions {
-  keys?: readonly string[] | undefined;
+  keys?: string | readonly string[] | undefined;
   /** Types of custom events. */
-  types?: readonly string[] | undefined;
-  kinds?: readonly KindName[] | undefined;
+  types?: string | readonly string[] | undefined;
+  kinds?: KindName | readonly KindName[] | undefined;
   /** Leave the bodies out. */
   headersOnly?: boolean | undefined;
 }
@@ -197,7 +197,7 @@ export interface LatestOptions extends CallOptions {
 /** Options of reading events. */
 export interface ReadOptions extends EventFilters {
   /** Only these kinds. */
-  kinds?: readonly KindName[] | undefined;
+  kinds?: KindName | readonly KindName[] | undefined;
   /** First revision, inclusive. */
   first?: number | undefined;
   /** Last revision, inclusive. */
@@ -407,8 +407,8 @@ export function latest(
   return Latest.fromPartial({
     conversations: [...ids],
     branch,
-    keys: [...(options.keys ?? [])],
-    types: [...(options.types ?? [])],
+    keys: several(options.keys),
+    types: several(options.types),
     kinds: numbers<EventKind>(EventKind, options.kinds ?? []),
     asOfRevision: asOf,
     headersOnly: options.headersOnly ?? false,
@@ -435,8 +435,8 @@ export function search(
     offset: filters.offset,
     tools: several(filters.tools),
     success: filters.success,
-    kinds: numbers<EventKind>(EventKind, several(filters.kinds)),
-    roles: numbers<Role>(Role, several(filters.roles)),
+    kinds: numbers<EventKind>(EventKind, filters.kinds ?? []),
+    roles: numbers<Role>(Role, filters.roles ?? []),
     paths: several(filters.paths),
     sources: several(filters.sources),
     labels: several(filters.labels),

@@ -16,7 +16,7 @@ export interface SubscribeOptions {
   after?: number | undefined;
   /** Skip existing events. */
   fromNow?: boolean | undefined;
-  kinds?: readonly KindName[] | undefined;
+  kinds?: KindName | readonly KindName[] | undefined;
   /** Seconds between heartbeats; 0 for the server's default. */
   heartbeatSeconds?: number | undefined;
   /** Ends the subscription; the loop ends without an error. */

@@ -49,9 +49,13 @@ export function number<T extends number>(enumeration: Enumeration, word: string)
   return found as T;
 }
 
-/** The numbers of words. */
-export function numbers<T extends number>(enumeration: Enumeration, names: readonly string[]): T[] {
-  return names.map((name) => number<T>(enumeration, name));
+/** The numbers of words, or of one word. */
+export function numbers<T extends number>(
+  enumeration: Enumeration,
+  names: string | readonly string[],
+): T[] {
+  const several = typeof names === "string" ? [names] : names;
+  return several.map((name) => number<T>(enumeration, name));
 }
 
 /** All words of an enumeration. */

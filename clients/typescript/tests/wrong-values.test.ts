@@ -236,3 +236,26 @@ test("one source id, twice", async () => {
   assert.notEqual(second.id, first.id);
   await assert.rejects(db.conversation("once").head(), treering.AmbiguousSourceId);
 });
+
+// One kind as a string was read letter by letter: "`m` is none of conversation_created, …".
+test("one word in the place of several", async () => {
+  const db = open();
+  const conv = await db.create("One");
+  await conv.append([make.user("Hello"), make.custom("note", {}, { key: "a" })]);
+  for await (const event of conv.events({ kinds: "message_appended" })) {
+    assert.equal(event.text, "Hello");
+  }
+  for await (const event of db.events({ kinds: "message_appended" })) {
+    assert.equal(event.text, "Hello");
+  }
+  const of = { kinds: "message_appended", keys: "a", types: "note" } as const;
+  const newest = await db.latest([conv.id], of);
+  assert.deepEqual(
+    newest.map((event) => event?.kind),
+    ["custom", "custom", "message_appended"],
+  );
+  for await (const event of conv.subscribe({ kinds: "message_appended" })) {
+    assert.equal(event.text, "Hello");
+    break;
+  }
+});

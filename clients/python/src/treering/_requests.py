@@ -214,7 +214,7 @@ def read(
     branch: str,
     *,
     all_branches: bool,
-    kinds: Sequence[KindName],
+    kinds: KindName | Sequence[KindName],
     first: int,
     last: int,
     backward: bool,
@@ -285,9 +285,9 @@ def latest(
     conversations: Iterable[str],
     branch: str,
     *,
-    keys: Iterable[str],
-    types: Iterable[str],
-    kinds: Iterable[KindName],
+    keys: str | Iterable[str],
+    types: str | Iterable[str],
+    kinds: KindName | Iterable[KindName],
     as_of: int,
     headers_only: bool,
 ) -> events_pb2.LatestRequest:
@@ -295,9 +295,9 @@ def latest(
     return events_pb2.LatestRequest(
         conversations=list(conversations),
         branch=branch,
-        keys=list(keys),
-        types=list(types),
-        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", list(kinds)),
+        keys=_several(keys),
+        types=_several(types),
+        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", kinds),
         as_of_revision=as_of,
         headers_only=headers_only,
     )
@@ -353,9 +353,9 @@ class SearchFilters(TypedDict, total=False):
     tools: str | Sequence[str]
     success: bool | None
     """Only successful, or only failed results."""
-    kinds: Sequence[KindName]
+    kinds: KindName | Sequence[KindName]
     """Results, calls, messages, summaries, titles, annotations; empty for all."""
-    roles: Sequence[RoleName]
+    roles: RoleName | Sequence[RoleName]
     paths: str | Sequence[str]
     """Only calls and results that name a path like one of these: `src/**/*.py`."""
     sources: str | Sequence[str]
@@ -439,8 +439,8 @@ def search(
         offset=given["offset"],
         tools=_several(given["tools"]),
         success=given["success"],
-        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", _several(given["kinds"])),
-        roles=numbers(event_pb2.Role, "ROLE", _several(given["roles"])),
+        kinds=numbers(event_pb2.EventKind, "EVENT_KIND", given["kinds"]),
+        roles=numbers(event_pb2.Role, "ROLE", given["roles"]),
         paths=_several(given["paths"]),
         sources=_several(given["sources"]),
         labels=_several(given["labels"]),

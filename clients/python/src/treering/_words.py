@@ -34,9 +34,11 @@ def number(enum: _EnumTypeWrapper[_Number], prefix: str, word: str) -> _Number:
         raise ValueError(f"`{word}` is none of {', '.join(words(enum, prefix))}") from None
 
 
-def numbers(enum: _EnumTypeWrapper[_Number], prefix: str, names: Iterable[str]) -> list[_Number]:
-    """The numbers of words."""
-    return [number(enum, prefix, name) for name in names]
+def numbers(
+    enum: _EnumTypeWrapper[_Number], prefix: str, names: str | Iterable[str]
+) -> list[_Number]:
+    """The numbers of words, or of one word."""
+    return [number(enum, prefix, name) for name in ([names] if isinstance(names, str) else names)]
 
 
 def words(enum: _EnumTypeWrapper[_Number], prefix: str) -> list[str]:

@@ -711,7 +711,7 @@ class AsyncConversation:
     async def events(
         self,
         *,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         first: int = 0,
         last: int = 0,
         backward: bool = False,
@@ -793,7 +793,7 @@ class AsyncConversation:
         *,
         after: int = 0,
         from_now: bool = False,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         all_branches: bool = False,
         heartbeat: int = 0,
     ) -> AsyncSubscription:

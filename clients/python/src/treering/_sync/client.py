@@ -339,7 +339,7 @@ class Treering:
     def events(
         self,
         *,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         first: int = 0,
         backward: bool = False,
         limit: int = 0,
@@ -366,7 +366,7 @@ class Treering:
         *,
         after: int | None = None,
         from_now: bool = False,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         heartbeat: int = 0,
     ) -> Subscription:
         """Subscribes to all events of the namespace after a log offset. Survives restarts of the
@@ -389,9 +389,9 @@ class Treering:
         conversations: Sequence[str],
         *,
         branch: str = "",
-        keys: Sequence[str] = (),
-        types: Sequence[str] = (),
-        kinds: Sequence[KindName] = (),
+        keys: str | Sequence[str] = (),
+        types: str | Sequence[str] = (),
+        kinds: KindName | Sequence[KindName] = (),
         headers_only: bool = False,
     ) -> list[Event | None]:
         """Returns the newest event with each key, type and kind in each conversation, in one call.

@@ -700,7 +700,7 @@ class Conversation:
     def events(
         self,
         *,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         first: int = 0,
         last: int = 0,
         backward: bool = False,
@@ -782,7 +782,7 @@ class Conversation:
         *,
         after: int = 0,
         from_now: bool = False,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         all_branches: bool = False,
         heartbeat: int = 0,
     ) -> Subscription:

@@ -29,7 +29,7 @@ class Subscription:
         conversation: events_pb2.ConversationSource | None = None,
         after: int | None = None,
         from_now: bool = False,
-        kinds: Sequence[KindName] = (),
+        kinds: KindName | Sequence[KindName] = (),
         heartbeat: int = 0,
     ) -> None:
         self.after = after
