@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -185,3 +186,23 @@ def test_one_word_in_the_place_of_several(db: treering.Treering) -> None:
     assert [each and each.key for each in found] == ["a", "a"]
     with pytest.raises(ValueError, match="`note` is none of conversation_created"):
         list(conv.events(kinds="note"))  # type: ignore[arg-type]
+
+
+# `since="2 days"`, as the command line takes it, ended with "'str' object has no attribute".
+def test_times_as_text(db: treering.Treering) -> None:
+    conv = db.create("Times")
+    conv.user("Hello")
+    for past in ("2 days", "3h ago", "1 week", "2026-01-31", "2026-01-31 08:00Z", timedelta(1)):
+        assert [hit.snippet for hit in db.search("Hello", since=past)] == ["Hello"], past
+        assert db.search("Hello", until=past, happened_until=past) == []
+        assert len(list(conv.events(since=past))) == 2
+        assert list(db.events(until=past)) == []
+        assert [found.title for found in db.conversations(updated_since=past)] == ["Times"]
+        assert list(db.conversations(updated_until=past)) == []
+    bad: Any
+    for bad in ("soon", "", "two days", "99999999999 days", "2026-13-01"):
+        with pytest.raises(ValueError, match="since is not a time: use a datetime"):
+            db.search("Hello", since=bad)
+    with pytest.raises(TypeError, match="updated_until is int, expected a datetime"):
+        bad = 5
+        next(db.conversations(updated_until=bad))

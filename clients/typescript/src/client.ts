@@ -48,6 +48,7 @@ import type {
 } from "./requests.js";
 import * as requests from "./requests.js";
 import { ContextWatch, type SubscribeOptions, Subscription } from "./subscription.js";
+import { moment, type Time } from "./times.js";
 import { type CallOptions, Transport } from "./transport.js";
 import { type Event, Hits, Receipt, ToolCall } from "./types.js";
 import { type DecisionName, jsonTexts, type KindName, numbers, type Parsed } from "./words.js";
@@ -260,8 +261,8 @@ export class Treering implements AsyncDisposable {
       /** Only sealed, or only not sealed. */
       sealed?: boolean;
       /** Time of the last event. */
-      updatedSince?: Date;
-      updatedUntil?: Date;
+      updatedSince?: Time;
+      updatedUntil?: Time;
     } = {},
   ): AsyncGenerator<ConversationSummary, void, undefined> {
     let pageToken = "";
@@ -277,8 +278,8 @@ export class Treering implements AsyncDisposable {
         parent: options.parent ?? "",
         title: options.title ?? "",
         sealed: options.sealed,
-        updatedFrom: options.updatedSince,
-        updatedTo: options.updatedUntil,
+        updatedFrom: moment(options.updatedSince, "updatedSince"),
+        updatedTo: moment(options.updatedUntil, "updatedUntil"),
       });
       const page = await this.#transport.unary(conversations.list, request);
       yield* page.conversations;

@@ -71,6 +71,7 @@ export type {
   WriteOptions,
 } from "./requests.js";
 export { ContextWatch, type SubscribeOptions, Subscription } from "./subscription.js";
+export type { Time } from "./times.js";
 export type { CallOptions } from "./transport.js";
 export {
   BuiltRequest,

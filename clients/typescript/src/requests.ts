@@ -30,6 +30,7 @@ import {
 import type { RecordResultRequest } from "./gen/treering/v1/tool.js";
 import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import type { ConfigOptions } from "./make.js";
+import { moment, type Time } from "./times.js";
 import type { CallOptions } from "./transport.js";
 import {
   jsonBytes,
@@ -179,9 +180,9 @@ export interface EventFilters {
   /** All of these attributes, with these values. */
   attributes?: Readonly<Record<string, string>> | undefined;
   /** Appended at this time or later. */
-  since?: Date | undefined;
+  since?: Time | undefined;
   /** Appended before this time. */
-  until?: Date | undefined;
+  until?: Time | undefined;
 }
 
 /** Options of `latest`. */
@@ -249,11 +250,11 @@ export interface SearchFilters extends CallOptions {
   /** Only conversations with all of these labels: `name` or `name=value`. */
   labels?: string | readonly string[] | undefined;
   /** Appended at this time or later. */
-  since?: Date | undefined;
-  until?: Date | undefined;
+  since?: Time | undefined;
+  until?: Time | undefined;
   /** Happened at this time or later. Imported events happened before they were appended. */
-  happenedSince?: Date | undefined;
-  happenedUntil?: Date | undefined;
+  happenedSince?: Time | undefined;
+  happenedUntil?: Time | undefined;
   /** "plain" reads the text as words, "query" as a query; empty detects which. */
   mode?: QueryModeName | undefined;
   /** "words" (default), "meaning", or "both". Meanings need an embedder of the server. */
@@ -388,8 +389,8 @@ export function eventFilter(options: EventFilters): EventFilter | undefined {
     actor: options.actor ?? "",
     correlationId: options.correlationId ?? "",
     attributes: { ...options.attributes },
-    recordedFrom: options.since,
-    recordedTo: options.until,
+    recordedFrom: moment(options.since, "since"),
+    recordedTo: moment(options.until, "until"),
   };
   const isEmpty = Object.values(filter).every(
     (each) => !each || (!(each instanceof Date) && Object.keys(each).length === 0),
@@ -440,10 +441,10 @@ export function search(
     paths: several(filters.paths),
     sources: several(filters.sources),
     labels: several(filters.labels),
-    recordedFrom: filters.since,
-    recordedTo: filters.until,
-    happenedFrom: filters.happenedSince,
-    happenedTo: filters.happenedUntil,
+    recordedFrom: moment(filters.since, "since"),
+    recordedTo: moment(filters.until, "until"),
+    happenedFrom: moment(filters.happenedSince, "happenedSince"),
+    happenedTo: moment(filters.happenedUntil, "happenedUntil"),
     mode: number<QueryMode>(QueryMode, filters.mode || "unspecified"),
     by: number<SearchBy>(SearchBy, filters.by ?? "words"),
     regex: filters.regex,

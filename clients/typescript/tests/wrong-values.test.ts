@@ -259,3 +259,26 @@ test("one word in the place of several", async () => {
     break;
   }
 });
+
+// `since: "2 days"`, as the command line takes it, ended in protobuf's words.
+test("times as text", async () => {
+  const db = open();
+  const conv = await db.create("Times");
+  await conv.user("Hello");
+  const count = async (found: AsyncIterable<unknown>) => {
+    let number = 0;
+    for await (const _ of found) number += 1;
+    return number;
+  };
+  for (const past of ["2 days", "3h ago", "1 week", "2026-01-31", "2026-01-31 08:00"]) {
+    assert.equal((await db.search("Hello", { since: past })).length, 1, past);
+    assert.equal((await db.search("Hello", { until: past, happenedUntil: past })).length, 0);
+    assert.equal(await count(conv.events({ since: past })), 2);
+    assert.equal(await count(db.events({ until: past })), 0);
+    assert.equal(await count(db.conversations({ updatedSince: past })), 1);
+    assert.equal(await count(db.conversations({ updatedUntil: past })), 0);
+  }
+  for (const bad of ["soon", "", "two days", "99999999999999 days", "2026-13-01"]) {
+    await assert.rejects(db.search("Hello", { since: bad }), /`since` is not a time: use a Date/);
+  }
+});

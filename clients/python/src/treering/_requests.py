@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from treering import errors, new
 from treering._keys import key_or_new
+from treering._times import Time, timestamp
 from treering._words import (
     KindName,
     ProviderName,
@@ -253,9 +252,9 @@ class EventFilters(TypedDict, total=False):
     correlation_id: str
     attributes: Mapping[str, str] | None
     """All of these attributes, with these values."""
-    since: datetime | None
+    since: Time | None
     """Appended at this time or later."""
-    until: datetime | None
+    until: Time | None
     """Appended before this time."""
 
 
@@ -276,8 +275,8 @@ def event_filter(filters: EventFilters) -> events_pb2.EventFilter | None:
         actor=filters.get("actor", ""),
         correlation_id=filters.get("correlation_id", ""),
         attributes=filters.get("attributes") or {},
-        recorded_from=timestamp(filters.get("since")),
-        recorded_to=timestamp(filters.get("until")),
+        recorded_from=timestamp(filters.get("since"), "since"),
+        recorded_to=timestamp(filters.get("until"), "until"),
     )
 
 
@@ -301,15 +300,6 @@ def latest(
         as_of_revision=as_of,
         headers_only=headers_only,
     )
-
-
-def timestamp(time: datetime | None) -> Timestamp | None:
-    """A time; one without a zone is local."""
-    if time is None:
-        return None
-    stamp = Timestamp()
-    stamp.FromDatetime(time.astimezone())
-    return stamp
 
 
 INDEX_WAIT_MAX = 25.0
@@ -361,12 +351,12 @@ class SearchFilters(TypedDict, total=False):
     sources: str | Sequence[str]
     labels: str | Sequence[str]
     """Only conversations with all of these labels: `name` or `name=value`."""
-    since: datetime | None
+    since: Time | None
     """Appended at this time or later."""
-    until: datetime | None
-    happened_since: datetime | None
+    until: Time | None
+    happened_since: Time | None
     """Happened at this time or later. Imported events happened before they were appended."""
-    happened_until: datetime | None
+    happened_until: Time | None
     mode: QueryModeName
     """"plain" reads the text as words, "query" as a query; empty detects which."""
     by: SearchByName
@@ -444,10 +434,10 @@ def search(
         paths=_several(given["paths"]),
         sources=_several(given["sources"]),
         labels=_several(given["labels"]),
-        recorded_from=timestamp(given["since"]),
-        recorded_to=timestamp(given["until"]),
-        happened_from=timestamp(given["happened_since"]),
-        happened_to=timestamp(given["happened_until"]),
+        recorded_from=timestamp(given["since"], "since"),
+        recorded_to=timestamp(given["until"], "until"),
+        happened_from=timestamp(given["happened_since"], "happened_since"),
+        happened_to=timestamp(given["happened_until"], "happened_until"),
         mode=number(search_pb2.QueryMode, "QUERY_MODE", given["mode"] or "unspecified"),
         by=number(search_pb2.SearchBy, "SEARCH_BY", given["by"]),
         regex=given["regex"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from treering._async.transport import AsyncTransport
 from treering._entry import Entry
 from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
+from treering._times import Time, timestamp
 from treering._words import KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
@@ -192,13 +193,13 @@ class AsyncTreering:
         parent: str = "",
         title: str = "",
         sealed: bool | None = None,
-        updated_since: datetime | None = None,
-        updated_until: datetime | None = None,
+        updated_since: Time | None = None,
+        updated_until: Time | None = None,
     ) -> AsyncIterator[ConversationSummary]:
         """Lists the conversations of the namespace, newest first.
 
         Filters: all of these labels; these values in the metadata; forked or spawned from `parent`;
-        `title` is part of the title; sealed or not; time of the last event.
+        `title` is part of the title; sealed or not; time of the last event, for example "2 days".
 
         >>> conv = await db.create("The newest")
         >>> async for summary in db.conversations():
@@ -215,8 +216,8 @@ class AsyncTreering:
             parent=parent,
             title=title,
             sealed=sealed,
-            updated_from=_requests.timestamp(updated_since),
-            updated_to=_requests.timestamp(updated_until),
+            updated_from=timestamp(updated_since, "updated_since"),
+            updated_to=timestamp(updated_until, "updated_until"),
         )
         while True:
             page = await self._transport.unary(m.LIST, request)

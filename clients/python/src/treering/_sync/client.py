@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from treering._sync.items import Items
 from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
 from treering._sync.transport import Transport
+from treering._times import Time, timestamp
 from treering._words import KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
@@ -193,13 +194,13 @@ class Treering:
         parent: str = "",
         title: str = "",
         sealed: bool | None = None,
-        updated_since: datetime | None = None,
-        updated_until: datetime | None = None,
+        updated_since: Time | None = None,
+        updated_until: Time | None = None,
     ) -> Iterator[ConversationSummary]:
         """Lists the conversations of the namespace, newest first.
 
         Filters: all of these labels; these values in the metadata; forked or spawned from `parent`;
-        `title` is part of the title; sealed or not; time of the last event.
+        `title` is part of the title; sealed or not; time of the last event, for example "2 days".
 
         >>> conv = db.create("The newest")
         >>> for summary in db.conversations():
@@ -216,8 +217,8 @@ class Treering:
             parent=parent,
             title=title,
             sealed=sealed,
-            updated_from=_requests.timestamp(updated_since),
-            updated_to=_requests.timestamp(updated_until),
+            updated_from=timestamp(updated_since, "updated_since"),
+            updated_to=timestamp(updated_until, "updated_until"),
         )
         while True:
             page = self._transport.unary(m.LIST, request)
