@@ -206,3 +206,18 @@ def test_times_as_text(db: treering.Treering) -> None:
     with pytest.raises(TypeError, match="updated_until is int, expected a datetime"):
         bad = 5
         next(db.conversations(updated_until=bad))
+
+
+# What a tool returned as a dict was refused, though `call.run` takes it.
+def test_a_result_that_is_a_dict(conv: treering.Conversation) -> None:
+    value = {"rows": [1, None], "name": "b\u00e4r", "loss": NAN}
+    conv.tool_call("f", call_id="ran").run(lambda: value)
+    conv.tool_call("f", call_id="one").result(value)
+    conv.tool_call("f", call_id="two").request()
+    conv.tool_result("two", value)
+    conv.tool_call("f", call_id="three").request()
+    conv.append([new.tool_result("three", value)])
+    said = {conv.result(id).text for id in ("ran", "one", "two", "three")}
+    assert said == {'{"rows":[1,null],"name":"b\u00e4r","loss":NaN}'}
+    conv.tool_call("f", call_id="four").fail("no", [{"at": 1}])
+    assert conv.result("four").text.splitlines() == ['[{"at":1}]', "no"]

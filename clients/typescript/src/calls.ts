@@ -3,7 +3,7 @@
 import * as errors from "./errors/index.js";
 import type { NewEvent } from "./gen/treering/v1/event.js";
 import * as make from "./make.js";
-import type { Content } from "./parts.js";
+import type { Content, Output } from "./parts.js";
 import type { AppendOptions, WriteOptions } from "./requests.js";
 import type { CallOptions as Waiting } from "./transport.js";
 import type { Receipt, ToolCall } from "./types.js";
@@ -25,7 +25,7 @@ const WAIT_MS_MAX = 300_000;
 /** What a conversation does for its calls. */
 export interface CallHost {
   append(events: readonly NewEvent[], options?: AppendOptions): Promise<Receipt>;
-  toolResult(callId: string, content: Content, options: RecordResultOptions): Promise<Receipt>;
+  toolResult(callId: string, content: Output, options: RecordResultOptions): Promise<Receipt>;
   waitForDecision(callId: string, timeoutMs: number, signal?: AbortSignal): Promise<ToolCall>;
 }
 
@@ -163,8 +163,8 @@ export class Call implements AsyncDisposable {
     return this;
   }
 
-  /** Appends the result, up to 64 MiB less 64 KiB. Large texts are sent in pieces. */
-  async result(content: Content = [], options: RecordResultOptions = {}): Promise<Receipt> {
+  /** Appends the result, up to 64 MiB less 64 KiB; an object as JSON. Large texts are sent in pieces. */
+  async result(content: Output = [], options: RecordResultOptions = {}): Promise<Receipt> {
     await this.request();
     const { milliseconds = this.#milliseconds() } = options;
     const receipt = await this.#host.toolResult(this.callId, content, { ...options, milliseconds });
@@ -177,7 +177,7 @@ export class Call implements AsyncDisposable {
   }
 
   /** Appends a failed result, with optional content. */
-  async fail(error: unknown, content: Content = []): Promise<Receipt> {
+  async fail(error: unknown, content: Output = []): Promise<Receipt> {
     const text = typeof error === "string" ? error : errorText(error);
     return this.result(content, { success: false, error: text });
   }

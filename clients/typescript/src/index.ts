@@ -57,7 +57,7 @@ export {
 } from "./items.js";
 export type { EventNamed } from "./lookup.js";
 export * as make from "./make.js";
-export type { Content, Part } from "./parts.js";
+export type { Content, Output, Part } from "./parts.js";
 export { Replay } from "./replay.js";
 export type {
   AppendOptions,

@@ -24,7 +24,7 @@ import {
   type ToolDefinition,
   type Usage,
 } from "./gen/treering/v1/event.js";
-import { type Content, parts } from "./parts.js";
+import { type Content, type Output, outputs, parts } from "./parts.js";
 import {
   asJsonBytes,
   type CancelReasonName,
@@ -36,7 +36,17 @@ import {
   type RoleName,
 } from "./words.js";
 
-export { audio, type Content, file, image, json, type Part, reasoning, refusal } from "./parts.js";
+export {
+  audio,
+  type Content,
+  file,
+  image,
+  json,
+  type Output,
+  type Part,
+  reasoning,
+  refusal,
+} from "./parts.js";
 
 type Body = NonNullable<NewEvent["body"]>;
 
@@ -231,7 +241,7 @@ export interface ResultOptions {
 /** A tool result. */
 export function toolResult(
   callId: string,
-  content: Content = [],
+  content: Output = [],
   options: ResultOptions = {},
 ): NewEvent {
   return event({
@@ -241,7 +251,7 @@ export function toolResult(
       success: options.success ?? true,
       errorMessage: options.error ?? "",
       executionTimeMs: options.milliseconds,
-      parts: parts(content),
+      parts: outputs(content),
       structured:
         options.structured === undefined ? new Uint8Array(0) : jsonBytes(options.structured),
       raw: options.raw,

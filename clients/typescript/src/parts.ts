@@ -1,13 +1,27 @@
 // Parts of messages and results.
 
 import type { ContentPart, Media } from "./gen/treering/v1/event.js";
-import { jsonText, unicode, utf8 } from "./words.js";
+import { jsonText, laxJsonText, unicode, utf8 } from "./words.js";
 
 /** Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make. */
 export type Part = string | ContentPart;
 
 /** One part or several. */
 export type Content = Part | readonly Part[];
+
+/** What a tool returned: content, or an object, which is recorded as JSON text. */
+export type Output = Content | Readonly<Record<string, unknown>>;
+
+/** Converts what a tool returned to parts. */
+export function outputs(output: Output): ContentPart[] {
+  const isContent = typeof output !== "object" || output === null || Array.isArray(output);
+  if (isContent || isPart(output)) return parts(output as Content);
+  return [text(laxJsonText(output))];
+}
+
+const isPart = (given: object): given is ContentPart =>
+  "part" in given &&
+  (given.part === undefined || (given.part as { $case?: unknown } | null)?.$case !== undefined);
 
 /** Converts texts and parts to parts. */
 export function parts(content: Content): ContentPart[] {

@@ -282,3 +282,18 @@ test("times as text", async () => {
     await assert.rejects(db.search("Hello", { since: bad }), /`since` is not a time: use a Date/);
   }
 });
+
+// What a tool returned as an object was refused, though `call.run` takes it.
+test("a result that is an object", async () => {
+  const conv = await open().create("Example");
+  const value = { rows: [1, null], name: "bär", part: "of it" };
+  await (await conv.toolCall("f", {}, { callId: "ran" })).run(() => value);
+  await (await conv.toolCall("f", {}, { callId: "one" })).result(value);
+  await (await conv.toolCall("f", {}, { callId: "two" })).request();
+  await conv.toolResult("two", value);
+  for (const id of ["ran", "one", "two"]) {
+    assert.equal((await conv.result(id)).text, JSON.stringify(value));
+  }
+  await (await conv.toolCall("f", {}, { callId: "four" })).result(make.json({ a: 1 }));
+  assert.equal((await conv.result("four")).text, '{"a":1}');
+});

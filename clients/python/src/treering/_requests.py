@@ -132,10 +132,10 @@ def is_needed(needs: bool | Callable[[str, Any], bool], tool: str, arguments: An
     return needs if isinstance(needs, bool) else needs(tool, arguments)
 
 
-def fitting(content: Iterable[new.Part]) -> list[event_pb2.ContentPart]:
+def fitting(content: Iterable[new.Output]) -> list[event_pb2.ContentPart]:
     """Texts and parts of a result as parts. What no event can hold is not sent at all: the server
     would refuse it in the middle, and not know how large it is."""
-    parts = new.parts(content)
+    parts = new.outputs(content)
     size = sum(
         len(part.text.encode()) if part.HasField("text") else part.ByteSize() for part in parts
     )

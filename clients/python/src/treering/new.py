@@ -33,12 +33,16 @@ from treering._words import (
     json_text,
     json_texts,
     number,
+    told_text,
 )
 from treering._words import text as checked
 from treering.v1 import event_pb2 as pb
 
 Part = str | pb.ContentPart
 """Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make."""
+
+Output = Part | Mapping[str, Any] | list[Any]
+"""A part of a result; dicts and lists are recorded as JSON text."""
 
 NewEvent = pb.NewEvent
 
@@ -109,6 +113,11 @@ def json(value: Any) -> pb.ContentPart:
 def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
     """Converts texts and parts to parts."""
     return [_part(part) for part in content]
+
+
+def outputs(content: Iterable[Output]) -> list[pb.ContentPart]:
+    """Converts what a tool returned to parts: dicts and lists become JSON text."""
+    return parts(told_text(each) if isinstance(each, (Mapping, list)) else each for each in content)
 
 
 def _part(part: Part) -> pb.ContentPart:
@@ -308,21 +317,21 @@ def tool_started(call_id: str, *, executor: str = "") -> NewEvent:
 
 def tool_result(
     call_id: str,
-    *content: Part,
+    *content: Output,
     success: bool = True,
     error: str = "",
     milliseconds: int | None = None,
     structured: Any = None,
     raw: pb.RawMessage | None = None,
 ) -> NewEvent:
-    """A tool result."""
+    """A tool result. Dicts and lists are recorded as JSON text."""
     return NewEvent(
         tool_result_recorded=pb.ToolResultRecorded(
             call_id=checked(call_id, "the call's id"),
             success=success,
             error_message=error and checked(error, "the error"),
             execution_time_ms=milliseconds,
-            parts=parts(content),
+            parts=outputs(content),
             structured=b"" if structured is None else json_bytes(structured, "structured"),
             raw=raw,
         )

@@ -6,7 +6,7 @@ import type { NewEvent, ToolDefinition, Usage } from "../gen/treering/v1/event.j
 import { callIdOf, keyOrNew, unique } from "../keys.js";
 import * as make from "../make.js";
 import { conversations, events as eventMethods, tools } from "../methods.js";
-import type { Content } from "../parts.js";
+import type { Content, Output } from "../parts.js";
 import type { AppendOptions, WriteOptions } from "../requests.js";
 import * as requests from "../requests.js";
 import type { Transport } from "../transport.js";
@@ -217,7 +217,7 @@ export abstract class Writing implements CallHost {
    */
   async toolResult(
     callId: string,
-    content: Content = [],
+    content: Output = [],
     options: RecordResultOptions = {},
   ): Promise<Receipt> {
     const event = make.toolResult(callId, content, options);

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treering import _requests, errors, new
 from treering._background import despite_async
 from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
-from treering.new import Part
+from treering.new import Output, Part
 from treering.types import Receipt, ToolCall
 
 if TYPE_CHECKING:
@@ -118,13 +118,14 @@ class AsyncCall:
 
     async def result(
         self,
-        *content: Part,
+        *content: Output,
         success: bool = True,
         error: str = "",
         structured: Any = None,
         milliseconds: int | None = None,
     ) -> Receipt:
-        """Appends the result, up to 64 MiB less 64 KiB. Large texts are sent in pieces."""
+        """Appends the result, up to 64 MiB less 64 KiB: texts and parts; dicts and lists as JSON.
+        Large texts are sent in pieces."""
         content = tuple(_requests.fitting(content))
         await self.request()
         if milliseconds is None and self._began is not None:
@@ -170,7 +171,7 @@ class AsyncCall:
                 raise
         return None
 
-    async def fail(self, error: str, *content: Part) -> Receipt:
+    async def fail(self, error: str, *content: Output) -> Receipt:
         """Appends a failed result, with optional content."""
         return await self.result(*content, success=False, error=error)
 

@@ -26,7 +26,7 @@ from treering._words import (
     json_texts,
     number,
 )
-from treering.new import NewEvent, Part
+from treering.new import NewEvent, Output, Part
 from treering.types import (
     Branch,
     Compaction,
@@ -339,15 +339,15 @@ class AsyncConversation:
     async def tool_result(
         self,
         call_id: str,
-        *content: Part,
+        *content: Output,
         success: bool = True,
         error: str = "",
         structured: Any = None,
         milliseconds: int | None = None,
         idempotency_key: str = "",
     ) -> Receipt:
-        """Appends the result of an open call, up to 64 MiB less 64 KiB (`TooLarge`). Large texts
-        are sent in pieces."""
+        """Appends the result of an open call, up to 64 MiB less 64 KiB (`TooLarge`). Dicts and
+        lists are recorded as JSON. Large texts are sent in pieces."""
         event = new.tool_result(
             call_id,
             *_requests.fitting(content),

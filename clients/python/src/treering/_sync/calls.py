@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treering import _requests, errors, new
 from treering._background import despite_sync
 from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
-from treering.new import Part
+from treering.new import Output, Part
 from treering.types import Receipt, ToolCall
 
 if TYPE_CHECKING:
@@ -119,13 +119,14 @@ class Call:
 
     def result(
         self,
-        *content: Part,
+        *content: Output,
         success: bool = True,
         error: str = "",
         structured: Any = None,
         milliseconds: int | None = None,
     ) -> Receipt:
-        """Appends the result, up to 64 MiB less 64 KiB. Large texts are sent in pieces."""
+        """Appends the result, up to 64 MiB less 64 KiB: texts and parts; dicts and lists as JSON.
+        Large texts are sent in pieces."""
         content = tuple(_requests.fitting(content))
         self.request()
         if milliseconds is None and self._began is not None:
@@ -171,7 +172,7 @@ class Call:
                 raise
         return None
 
-    def fail(self, error: str, *content: Part) -> Receipt:
+    def fail(self, error: str, *content: Output) -> Receipt:
         """Appends a failed result, with optional content."""
         return self.result(*content, success=False, error=error)
 
