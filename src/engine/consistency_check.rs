@@ -6,6 +6,7 @@ use std::path::Path;
 use uuid::Uuid;
 
 use super::error::OpenError;
+use treering_domain::ConversationRow;
 use treering_log::{EventLog, LogIdentity, LogReader};
 use treering_projections::{Origin, Projections};
 
@@ -136,10 +137,13 @@ pub(super) async fn contradiction(
             row.chain_hash != record.chain_hash()
         }
         Ok(Some(row)) => row.last_position.offset > reached,
-        // A damaged conversation may be missing from them.
-        Ok(None) => projections
-            .damaged()
-            .is_ok_and(|damaged| damaged.is_empty()),
+        // A damaged conversation may be missing from them, or stand under a damaged key.
+        Ok(None) => {
+            let has_last = |row: &ConversationRow| row.last_position.offset == reached;
+            let has_none = |rows: Vec<ConversationRow>| !rows.iter().any(has_last);
+            projections.damaged().is_ok_and(|rows| rows.is_empty())
+                && projections.every_conversation().is_ok_and(has_none)
+        }
         Err(_) => false,
     };
     differs.then(|| {

@@ -13,6 +13,8 @@ use super::{random::Random, store};
 
 /// Bytes that are changed in each part; more with `TREERING_DAMAGE_FLIPS`.
 const FLIPS: u64 = 40;
+/// A page of redb.
+const PAGE_BYTES: usize = 4_096;
 /// Beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -294,6 +296,30 @@ async fn changed_byte_of_projections_or_index_changes_no_answer() {
             timeout(PATIENCE, checked)
                 .await
                 .unwrap_or_else(|_| panic!("{what}: it hangs"));
+        }
+    }
+}
+
+// A changed byte in a page of the projections hid the last conversation, which looked like a log that
+// had lost events: the store did not open.
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_page_of_the_projections_is_no_lost_event() {
+    let sample = sample().await;
+    let views = &sample.files[Path::new("views.redb")];
+    for at in (0..views.len())
+        .step_by(PAGE_BYTES)
+        .flat_map(|page| page..page + 40)
+    {
+        if views[at] == 0 {
+            continue;
+        }
+        let dir = restored(&sample.files);
+        let mut changed = views.clone();
+        changed[at] ^= 0x10;
+        std::fs::write(dir.path().join("views.redb"), changed).unwrap();
+        match Engine::open(OpenOptions::new(dir.path())).await {
+            Ok(engine) => engine.close().await,
+            Err(error) => panic!("byte {at}: {error}"),
         }
     }
 }
