@@ -38,6 +38,7 @@ from pydantic_core import to_jsonable_python
 
 from treering import errors, new
 from treering._adapters import frames, odd
+from treering._adapters.adk_events import Others
 from treering._adapters.odd import strict_json
 from treering._adapters.responses import arguments, json_part
 from treering._adapters.thread import ATTEMPTS_MAX, Thread, done, fitted, open_calls, rewind
@@ -69,6 +70,12 @@ class _Followed:
     open: set[str] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
+    """The kit's own, and what others said."""
+    own: set[str] = field(default_factory=set)
+    """The ids of the kit's own."""
+    times: list[float] = field(default_factory=list)
+    """By which events are ordered: what others said follows what was said before it."""
+    others: Others = field(default_factory=Others)
     updated: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -81,22 +88,29 @@ class _Followed:
         if state.branch.branch_id != self.branch:
             # It was taken back, or somebody goes on from another branch.
             self.branch, self.seen, self.exists = state.branch.branch_id, 0, False
-            self.state, self.events = {}, []
+            self.state, self.events, self.own = {}, [], set()
+            self.times, self.others = [], Others()
         if state.branch.head > self.seen:
             news = conversation.on(state.branch.name).events(
                 first=self.seen + 1, last=state.branch.head
             )
-            for found in frames.read(EVENT, news):
+            for found in frames.read(EVENT, self.others.calls.noted(news)):
                 if isinstance(found, frames.Frame):
                     for framed in found.items:
                         self._take(framed.item)
                 elif found.kind == "custom":
                     self._change(found)
+                elif (item := self.others.item_of(found)) is not None:
+                    self.events.append(item)
+                    self.times.append(self.times[-1] if self.times else 0.0)
         self.seen, self.open = state.branch.head, open_calls(state)
         return True
 
     def _take(self, item: dict[str, Any]) -> None:
         self.events.append(item)
+        self.own.add(item["id"])
+        self.times.append(item["timestamp"])
+        self.others.saw(item)
         self.updated = item["timestamp"]
         self.state.update(_deltas((item.get("actions") or {}).get("state_delta") or {})["session"])
 
@@ -113,7 +127,8 @@ class TreeringSessionService(BaseSessionService):
     """Stores the ADK's sessions as conversations.
 
     Source ids are `APP`, `APP/USER` and `APP/USER/SESSION`, each name quoted as in a URL. Events
-    are messages, calls and results; the ADK gets its events back unchanged. State that begins with
+    are messages, calls and results; the ADK gets its events back unchanged, and what other programs
+    said as events of the session's agent or of the user. State that begins with
     `app:` or `user:` belongs to the conversation of the app or user, and is written with the event
     in one step. State that begins with `temp:` is not stored.
     """
@@ -185,7 +200,11 @@ class TreeringSessionService(BaseSessionService):
         with followed.lock:
             if not followed.refresh() or not followed.exists:
                 return None
-            items = sorted(followed.events, key=lambda item: item["timestamp"])
+            ordered = sorted(
+                zip(followed.times, followed.events, strict=True), key=lambda each: each[0]
+            )
+            items = [item for _, item in ordered]
+            items = list(followed.others.answered(items, followed.own))
             if config and config.after_timestamp:
                 items = [item for item in items if item["timestamp"] >= config.after_timestamp]
             if config and config.num_recent_events is not None:

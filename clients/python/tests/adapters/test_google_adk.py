@@ -32,6 +32,7 @@ from google.adk.sessions.session import Session
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 
+from treering import new
 from treering.google_adk import TreeringSessionService
 
 from ..conftest import Server, run, texts
@@ -315,6 +316,7 @@ def test_a_program_that_is_killed(server: Server) -> None:
 import asyncio, os, signal, sys, treering
 from tests.adapters.model import Model
 from tests.adapters.test_google_adk import ask
+from treering import new
 from treering.google_adk import TreeringSessionService
 
 def weather(city: str) -> str:
@@ -347,6 +349,7 @@ def test_two_programs_and_one_user(server: Server) -> None:
     program = f"""
 import asyncio, sys, treering
 from tests.adapters.test_google_adk import ADA, event, text
+from treering import new
 from treering.google_adk import TreeringSessionService
 async def work(db):
     service = TreeringSessionService(db)
@@ -387,3 +390,39 @@ def test_events_that_are_cancelled(db: treering.Treering) -> None:
             session = found
 
     run(work())
+
+
+# A session that another adapter or a plain append went on with: the kit's agent was sent nothing of
+# what was said there, without a word.
+def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
+    def weather(city: str) -> str:
+        """The weather."""
+        return f"It rains in {city}."
+
+    with serving() as model:
+        service = TreeringSessionService(db)
+        run(ask(service, model, weather, "Hello"))
+        conv = db.conversation("app/ada/s")
+        conv.user("Which port?", new.image(b"\xff\xfe", "image/png"))
+        calls = [("c1", "grep", {"pattern": "PORT"}), ("c2", "ls", {})]
+        conv.assistant(new.reasoning("Hm."), "I look.", tool_calls=calls)
+        conv.tool_result("c1", "PORT = 7171")
+        conv.assistant("It is 7171.")
+        for each in (service, TreeringSessionService(db)):
+            run(ask(each, model, weather, "And on"))
+            sent = [said["content"] for said in model.requests[-1]["messages"]]
+            start = ["Hello", "Answer 1 to: Hello", "Which port?", "I look.", "PORT = 7171"]
+            assert [said for said in sent if said != "None"][: len(start)] == start
+            assert "It is 7171." in sent and not any("For context" in said for said in sent)
+        own = run(service.get_session(**ADA, session_id="s"))
+        again = run(TreeringSessionService(db).get_session(**ADA, session_id="s"))
+        assert own == again and own is not None
+        parts = [
+            part for each in own.events for part in (each.content and each.content.parts) or ()
+        ]
+        assert [part.inline_data.data for part in parts if part.inline_data] == [b"\xff\xfe"]
+        told = [part.function_response.response for part in parts if part.function_response]
+        no = "no result: the call had not ended when the conversation went on"
+        assert told == [{"error": f"Error: {no}"}, {"result": "PORT = 7171"}]
+        # Nothing is said twice.
+        assert texts(conv).count("Which port?") == 1 and len(conv.open_calls()) == 1
