@@ -7,14 +7,11 @@
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak, atomic::Ordering},
     time::Duration,
 };
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
     Engine, Inner,
@@ -24,8 +21,8 @@ use super::{
 };
 use treering_domain::{Position, with_causes};
 use treering_meaning::{
-    EmbedError, Embedder, PassageKey, PassageVectors, QueryVector, StoredVector, TextRole,
-    TextWindow, VectorError, windows,
+    ColumnError, EmbedError, Embedder, PassageKey, PassageVectors, QueryVector, StoredVector,
+    TextRole, TextWindow, VectorError, windows,
 };
 use treering_search::{MissingPassage, SearchIndex, VectorIndex, passage_at, searchable_text};
 
@@ -45,6 +42,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest time that a query waits for its vector.
 const QUERY_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Most queries that are embedded at once. Each has a thread, also after its caller has left.
+const QUERIES_MAX: usize = 8;
 /// Most bytes of a query's text.
 const QUERY_BYTES_MAX: usize = 16 << 10;
 
@@ -81,13 +80,12 @@ pub struct VectorStats {
 pub(super) struct Meaning {
     embedder: Arc<dyn Embedder>,
     vectors: VectorIndex,
-    /// All passages that the index had at the last look were embedded.
-    is_complete: AtomicBool,
     failure: Mutex<String>,
     /// Tells the task that the engine closes.
     stop: Notify,
     /// Held while vectors are added, and while those of erased passages are removed.
     adding: tokio::sync::Mutex<()>,
+    queries: Arc<Semaphore>,
 }
 
 impl Meaning {
@@ -114,7 +112,7 @@ impl Meaning {
         Ok(Some(Self {
             embedder,
             vectors,
-            is_complete: AtomicBool::new(false),
+            queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             failure: Mutex::default(),
             stop: Notify::new(),
             adding: tokio::sync::Mutex::default(),
@@ -125,15 +123,15 @@ impl Meaning {
         &self.vectors
     }
 
-    /// Returns why a search by meaning does not cover all that words do; `None` if it does.
-    pub(super) fn lagging(&self) -> Option<String> {
-        if self.is_complete.load(Ordering::Acquire) {
+    /// Returns why a search by meaning did not cover `passages` without vectors; `None` for none.
+    pub(super) fn lagging(&self, passages: u64) -> Option<String> {
+        if passages == 0 {
             return None;
         }
         let failure = lock(&self.failure).clone();
         Some(match failure.is_empty() {
-            true => "not all passages have vectors yet".to_owned(),
-            false => format!("not all passages have vectors: {failure}"),
+            true => format!("{passages} passages have no vectors yet"),
+            false => format!("{passages} passages have no vectors: {failure}"),
         })
     }
 
@@ -151,7 +149,14 @@ impl Meaning {
 
     /// Has texts embedded, on a thread of its own: an endpoint may take minutes, and the end of the
     /// process waits for the runtime's own threads.
-    async fn embed(&self, texts: Vec<String>, role: TextRole) -> Result<Vec<Vec<f32>>, EmbedError> {
+    ///
+    /// `permit` is given back when the thread ends.
+    async fn embed(
+        &self,
+        texts: Vec<String>,
+        role: TextRole,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Vec<Vec<f32>>, EmbedError> {
         let embedder = Arc::clone(&self.embedder);
         let (tell, told) = oneshot::channel();
         let failed = |message: String| EmbedError::Unavailable {
@@ -163,6 +168,7 @@ impl Meaning {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             // Fails if nobody waits any more.
             drop(tell.send(embedder.embed(&texts, role)));
+            drop(permit);
         });
         spawned.map_err(|error| failed(error.to_string()))?;
         let stopped = || Err(failed("it stopped".to_owned()));
@@ -179,13 +185,23 @@ impl Meaning {
         }
         let failed = |message: String| SearchError::Embedder { message };
         let text = text[..text.floor_char_boundary(QUERY_BYTES_MAX)].to_owned();
-        let embedding = self.embed(vec![text], TextRole::Query);
+        let embedding = async {
+            // Never closed.
+            let permit = Arc::clone(&self.queries).acquire_owned().await.ok();
+            self.embed(vec![text], TextRole::Query, permit).await
+        };
         let embedded = tokio::time::timeout(QUERY_WAIT_MAX, embedding).await;
         let late = |_| failed("it did not answer in time".to_owned());
         let vectors = embedded
             .map_err(late)?
             .map_err(|error| failed(error.to_string()))?;
         let vector = vectors.first().map(Vec::as_slice).unwrap_or_default();
+        let (found, stored) = (vector.len(), self.vectors.dimensions());
+        if let Some(expected) = stored.filter(|expected| *expected != found) {
+            return Err(failed(
+                ColumnError::Dimensions { expected, found }.to_string(),
+            ));
+        }
         QueryVector::new(vector).map_err(|error| failed(error.to_string()))
     }
 
@@ -235,14 +251,15 @@ pub(super) async fn run(weak: Weak<Inner>) {
             return;
         }
         let pause = match step(&inner, &this).await {
-            Ok(true) => {
+            Ok(done) => {
                 failures = 0;
                 lock(&this.failure).clear();
-                continue;
-            }
-            Ok(false) => {
-                if std::mem::take(&mut is_first) && this.is_complete.load(Ordering::Acquire) {
-                    remove_other_models(&this);
+                match done {
+                    StepOutcome::Embedded => continue,
+                    StepOutcome::Complete if std::mem::take(&mut is_first) => {
+                        remove_other_models(&this);
+                    }
+                    StepOutcome::Complete | StepOutcome::NoIndex => {}
                 }
                 LOOK_EVERY
             }
@@ -250,15 +267,15 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 let message = with_causes(&error).to_string();
                 tracing::warn!(error = message, "texts are not embedded; retrying");
                 *lock(&this.failure) = message;
-                let longer = RETRY_PAUSE * (1 << failures.min(6));
+                let longer = (RETRY_PAUSE * (1 << failures.min(6))).min(RETRY_PAUSE_MAX);
                 failures += 1;
-                let asked = match error {
-                    StepError::Embedder(EmbedError::Unavailable { retry_after, .. }) => retry_after,
-                    _ => None,
-                };
-                asked
-                    .unwrap_or(longer)
-                    .min(RETRY_PAUSE_MAX.max(asked.unwrap_or_default()))
+                match error {
+                    StepError::Embedder(EmbedError::Unavailable {
+                        retry_after: Some(asked),
+                        ..
+                    }) => asked,
+                    _ => longer,
+                }
             }
         };
         // A waiting task must not keep a dropped engine alive.
@@ -276,29 +293,38 @@ fn remove_other_models(this: &Meaning) {
     }
 }
 
-/// Embeds some passages; returns false if there were none.
-async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<bool, StepError> {
-    // The vectors of an index that is being rebuilt are found again by their texts.
+/// What a step found.
+enum StepOutcome {
+    /// Passages without vectors.
+    Embedded,
+    /// All passages have vectors.
+    Complete,
+    /// The index is being rebuilt. Its vectors are found again by their texts.
+    NoIndex,
+}
+
+/// Embeds some passages, if there are any without vectors.
+async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, StepError> {
+    let adding = this.adding.lock().await;
     if !inner.indexer.is_following() {
-        return Ok(false);
+        return Ok(StepOutcome::NoIndex);
     }
     let index = inner.indexer.index();
     let (meaning, looked) = (Arc::clone(this), Arc::clone(&index));
     let missing = blocking(move || meaning.vectors.missing(&looked, PASSAGES_MAX)).await?;
-    this.is_complete
-        .store(missing.is_empty(), Ordering::Release);
+    drop(adding);
     if missing.is_empty() {
-        return Ok(false);
+        return Ok(StepOutcome::Complete);
     }
     let (vectors, failure) = embed(inner, this, missing).await;
     let meaning = Arc::clone(this);
     let _adding = this.adding.lock().await;
     // An erasure replaces the index: what was read before it must not be added after it.
     if !Arc::ptr_eq(&index, &inner.indexer.index()) {
-        return Ok(true);
+        return Ok(StepOutcome::Embedded);
     }
     blocking(move || meaning.vectors.add(&index, &vectors)).await?;
-    failure.map_or(Ok(true), Err)
+    failure.map_or(Ok(StepOutcome::Embedded), Err)
 }
 
 /// Embeds passages. What was done before a failure, or before the engine closes, is returned too.
@@ -328,7 +354,7 @@ async fn embed(
         }
         let embedded = match texts.is_empty() {
             true => Ok(Vec::new()),
-            false => this.embed(texts, TextRole::Passage).await,
+            false => this.embed(texts, TextRole::Passage, None).await,
         };
         let rounded = embedded.map_err(StepError::from).and_then(rounded);
         let mut vectors = match rounded {

@@ -406,7 +406,8 @@ impl Inner {
         let mut answer = self.answer(hits, results.reached, head);
         answer.parts_only = parts_only && by == SearchBy::Words;
         if vector.is_some() && answer.lagging.is_none() {
-            answer.lagging = self.meaning.as_ref().and_then(|meaning| meaning.lagging());
+            let meaning = self.meaning.as_ref();
+            answer.lagging = meaning.and_then(|meaning| meaning.lagging(results.not_embedded));
             answer.complete &= answer.lagging.is_none();
         }
         if let Some(hit) = hidden {

@@ -4,7 +4,6 @@
 use std::{collections::HashSet, sync::Arc};
 
 use tantivy::{DocAddress, query::TermQuery, schema::IndexRecordOption};
-use treering_base::cancel;
 use treering_meaning::{QueryVector, TextWindow, VectorColumn};
 
 use super::{
@@ -13,8 +12,7 @@ use super::{
     index::{PublishedState, SearchIndex},
     plan::NamespaceStatistics,
     query::{
-        FoundNames, PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics,
-        check_bounds,
+        PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics, check_bounds,
     },
     rank::{ScoredPassage, Scores, Tier, rescore, worth},
     schema::namespace_tag,
@@ -22,7 +20,6 @@ use super::{
     syntax::{QueryError, QuerySyntax},
     top_k::{TopHeap, TopSearch},
     vectors::VectorIndex,
-    verbatim::VerbatimQuery,
 };
 
 /// Passages that each of the two lists has at most. Independent of the page, so that pages join up.
@@ -44,7 +41,8 @@ pub struct MeaningQuery<'a> {
 
 impl SearchIndex {
     /// Searches the committed events by meaning: those that were embedded, pass the query's filters
-    /// and are similar at all, most similar first. At most 1,000 hits are found, and `total` counts only these.
+    /// and are similar at all, most similar first. At most 1,000 hits are found, and `total` counts
+    /// only these.
     ///
     /// # Errors
     /// As [`Self::search`]; [`IndexSearchError::TooFar`] after the first 1,000 hits.
@@ -93,16 +91,8 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&self, words: Option<&PlannedQuery>) -> Result<SearchResults, IndexSearchError> {
         let query = self.query;
-        let mut results = SearchResults {
-            hits: Vec::new(),
-            first: query.offset,
-            as_typed: VerbatimQuery::default(),
-            total: 0,
-            more_than_total: false,
-            reached: self.published.reached,
-            read_as: words.map_or(QuerySyntax::Plain, |words| words.read_as),
-            names: FoundNames::default(),
-        };
+        let read_as = words.map_or(QuerySyntax::Plain, |words| words.read_as);
+        let mut results = SearchResults::empty(query, self.published.reached, read_as);
         let (mut passages, worth) = match words {
             Some(words) => self.by_words(words, &mut results)?,
             None => (Vec::new(), 0.0),
@@ -111,7 +101,7 @@ impl Search<'_> {
             true => 1.0,
             false => MEANING_WEIGHT,
         };
-        let similar = self.most_similar()?;
+        let similar = self.most_similar(&mut results.not_embedded)?;
         results.more_than_total |= similar.len() >= LIST_MAX;
         let known: HashSet<DocAddress> = passages.iter().map(|passage| passage.address).collect();
         let others = similar
@@ -126,12 +116,8 @@ impl Search<'_> {
         self.combine(&mut passages, weight, best, worth);
         let ranked = hits::ranked(&self.published.columns, &passages, query.copies)?;
         results.total = ranked.len().min(LIST_MAX) as u64;
-        let mut last = query.offset + query.limit;
-        if query.told_by_text && query.offset < results.as_typed.hits {
-            results.first = 0;
-            last = last.max(results.as_typed.hits);
-        }
-        let page = ranked.get(results.first..last.min(ranked.len()));
+        let ranks = results.ranks(query);
+        let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
         results.hits = hits::read(&self.published.columns, page.unwrap_or_default())?;
         Ok(results)
     }
@@ -149,22 +135,17 @@ impl Search<'_> {
         let best = TopSearch::new(self.published, &statistics, words, query)?;
         let found = best.find_all(LIST_MAX)?;
         results.more_than_total = !found.is_all;
-        results.names.found = found.wholeness;
-        if let Some(whole) = &words.whole {
-            results.names.typed = whole.typed.clone();
-        }
-        let FoundNames {
-            typed,
-            found: names,
-        } = &results.names;
-        results.as_typed = VerbatimQuery::of(query, words.read_as, typed, *names);
+        results.note_names(query, words, found.wholeness);
         let (columns, field, words) = (&self.published.columns, fields.text, &words.looked_for);
         let scored = rescore(columns, &statistics, field, words, &found)?;
         Ok((scored, worth(&statistics, field, words)?))
     }
 
-    /// Returns the most similar passages, most similar first.
-    fn most_similar(&self) -> Result<Vec<(f32, DocAddress)>, IndexSearchError> {
+    /// Returns the most similar passages, most similar first, and counts those without vectors.
+    fn most_similar(
+        &self,
+        not_embedded: &mut u64,
+    ) -> Result<Vec<(f32, DocAddress)>, IndexSearchError> {
         let query = self.query;
         let planner = self.index.planner(query);
         let all = self.index.fields.tag(&namespace_tag(&query.namespace));
@@ -172,22 +153,27 @@ impl Search<'_> {
         let all = planner.filtered(all, query);
         let mut top = TopHeap::new(LIST_MAX);
         each_match(self.published, all.as_ref(), |_, address| {
-            if let Some((similarity, _)) = self.similar(address)
+            let column = self.column(address.segment_ord);
+            let column = column.filter(|column| column.has(address.doc_id));
+            *not_embedded += u64::from(column.is_none());
+            if let Some(column) = column
+                && let Some((similarity, _)) = column.similarity(address.doc_id, self.vector)
                 && similarity > top.threshold.max(0.0)
             {
                 top.push(similarity, address);
             }
             Ok(())
         })?;
-        match cancel::is_wanted() {
-            true => Ok(top.into_sorted()),
-            false => Err(IndexSearchError::Stopped),
-        }
+        Ok(top.into_sorted())
+    }
+
+    fn column(&self, segment: u32) -> Option<&VectorColumn> {
+        self.vectors.get(segment as usize)?.as_deref()
     }
 
     /// Returns the similarity of a passage, and its part that has it.
     fn similar(&self, address: DocAddress) -> Option<(f32, TextWindow)> {
-        let column = self.vectors.get(address.segment_ord as usize)?.as_ref()?;
+        let column = self.column(address.segment_ord)?;
         column.similarity(address.doc_id, self.vector)
     }
 

@@ -163,6 +163,51 @@ pub struct SearchResults {
     pub read_as: QuerySyntax,
     /// The names in the query, and how completely they were found.
     pub names: FoundNames,
+    /// Passages that pass the filters and have no vectors yet, in a search by meaning.
+    pub not_embedded: u64,
+}
+
+impl SearchResults {
+    /// Returns results without hits.
+    pub(super) fn empty(query: &SearchQuery, reached: Position, read_as: QuerySyntax) -> Self {
+        Self {
+            hits: Vec::new(),
+            first: query.offset,
+            as_typed: VerbatimQuery::default(),
+            total: 0,
+            more_than_total: false,
+            reached,
+            read_as,
+            names: FoundNames::default(),
+            not_embedded: 0,
+        }
+    }
+
+    /// Records which names were found how completely, and what the texts of the hits can tell.
+    pub(super) fn note_names(
+        &mut self,
+        query: &SearchQuery,
+        planned: &PlannedQuery,
+        found: NameCompleteness,
+    ) {
+        if let Some(whole) = &planned.whole {
+            self.names.typed = whole.typed.clone();
+        }
+        self.names.found = found;
+        self.as_typed = VerbatimQuery::of(query, planned.read_as, &self.names.typed, found);
+    }
+
+    /// Returns the ranks of the hits to read: those of the page, and the first ones too when their
+    /// texts can refine the order.
+    pub(super) fn ranks(&mut self, query: &SearchQuery) -> std::ops::Range<usize> {
+        let mut last = query.offset + query.limit;
+        let is_refined = query.told_by_text && query.offset < self.as_typed.hits;
+        (self.first, last) = match is_refined {
+            true => (0, last.max(self.as_typed.hits)),
+            false => (query.offset, last),
+        };
+        self.first..last
+    }
 }
 
 /// The names in a query and how completely they were found.
@@ -306,48 +351,27 @@ impl SearchIndex {
         let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
             .map_err(unreadable)?;
         let best = TopSearch::new(published, &statistics, planned, query)?;
-        let mut results = SearchResults {
-            hits: Vec::new(),
-            first: query.offset,
-            as_typed: VerbatimQuery::default(),
-            total: 0,
-            more_than_total: false,
-            reached: published.reached,
-            read_as: planned.read_as,
-            names: FoundNames::default(),
-        };
+        let mut results = SearchResults::empty(query, published.reached, planned.read_as);
         if query.limit == 0 {
             let total = best.count(query)?;
             (results.total, results.more_than_total) = (total.count, total.more);
             return Ok(results);
         }
-        let mut last = query.offset + query.limit;
-        let mut fetch = (last * 2 + 8).max(POOL);
+        let mut fetch = ((query.offset + query.limit) * 2 + 8).max(POOL);
         let fetched_max = FETCHED_MAX.max(fetch);
         loop {
             let found = best.find_all(fetch)?;
-            results.names.found = found.wholeness;
-            if let Some(whole) = &planned.whole {
-                results.names.typed = whole.typed.clone();
-            }
-            let FoundNames {
-                typed,
-                found: whole,
-            } = &results.names;
-            results.as_typed = VerbatimQuery::of(query, planned.read_as, typed, *whole);
-            if query.told_by_text && query.offset < results.as_typed.hits {
-                results.first = 0;
-                last = last.max(results.as_typed.hits);
-            }
+            results.note_names(query, planned, found.wholeness);
+            let ranks = results.ranks(query);
             let (columns, words) = (&published.columns, &planned.looked_for);
             let scored = rescore(columns, &statistics, self.fields.text, words, &found)?;
             let ranked = hits::ranked(columns, &scored, query.copies)?;
-            let is_short = !found.is_all && ranked.len() < last;
+            let is_short = !found.is_all && ranked.len() < ranks.end;
             if is_short && fetch < fetched_max {
                 fetch = fetch.saturating_mul(4).min(fetched_max);
                 continue;
             }
-            let page = ranked.get(results.first..last.min(ranked.len()));
+            let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
             results.hits = hits::read(columns, page.unwrap_or_default())?;
             let total = match found.is_all {
                 true => Total {

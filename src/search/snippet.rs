@@ -97,15 +97,14 @@ impl Snippeter {
         }
     }
 
-    fn weighed(self, index: &SearchIndex, query: &SearchQuery) -> Self {
-        let mut this = self;
-        let terms = this.patterns.iter().flat_map(|pattern| &pattern.terms);
-        this.analyser = Analyser::looking_for(terms.map(String::as_str));
+    fn weighed(mut self, index: &SearchIndex, query: &SearchQuery) -> Self {
+        let terms = self.patterns.iter().flat_map(|pattern| &pattern.terms);
+        self.analyser = Analyser::looking_for(terms.map(String::as_str));
         let searcher = index.published().searcher;
         let rarity = |tag| searcher.doc_freq(&tag).map_or(1.0, |count| count as f32);
         let all = rarity(index.fields.tag(&namespace_tag(&query.namespace)));
-        let has_others = this.patterns.iter().any(|pattern| !pattern.is_small);
-        for pattern in &mut this.patterns {
+        let has_others = self.patterns.iter().any(|pattern| !pattern.is_small);
+        for pattern in &mut self.patterns {
             for term in &pattern.terms {
                 let key = text_term(&query.namespace, term);
                 let count = rarity(tantivy::Term::from_field_text(index.fields.text, &key));
@@ -115,7 +114,7 @@ impl Snippeter {
                 pattern.weight *= SMALL_SHARE;
             }
         }
-        this
+        self
     }
 
     fn collect(&mut self, node: &Node, text: &str) {

@@ -153,12 +153,13 @@ impl VectorIndex {
     /// # Errors
     /// [`IndexError::Io`].
     pub fn wipe(dir: &Path) -> Result<(), IndexError> {
-        match fs::remove_dir_all(dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(io_error("removed", dir, error))
-            }
-            _ => Ok(()),
-        }
+        SearchIndex::wipe(dir)
+    }
+
+    /// Returns the number of dimensions of the stored vectors; `None` without vectors.
+    #[must_use]
+    pub fn dimensions(&self) -> Option<usize> {
+        dimensions_of(&self.open_columns())
     }
 
     /// Removes the vectors of other models from a folder.
@@ -183,8 +184,8 @@ impl VectorIndex {
         Ok(())
     }
 
-    /// Follows the index: gives its new segments the vectors that are known, forgets segments and
-    /// passages that it no longer has, and returns up to `max` passages that have no vectors.
+    /// Follows the index: gives its new segments the vectors that are known, forgets segments that
+    /// it no longer has, and returns up to `max` passages that have no vectors.
     ///
     /// # Errors
     /// [`IndexError`].
@@ -344,15 +345,19 @@ impl VectorIndex {
     }
 }
 
+fn dimensions_of(columns: &OpenVectors) -> Option<usize> {
+    let mut dimensions = columns.values().map(|column| column.dimensions());
+    dimensions.find(|dimensions| *dimensions > 0)
+}
+
 /// Refuses vectors of other dimensions than those that are stored.
 fn check_dimensions(
     before: &OpenVectors,
     vectors: &HashMap<PassageKey, PassageVectors>,
 ) -> Result<(), ColumnError> {
-    let stored = before.values().map(|column| column.dimensions());
     let rows = vectors.values().flat_map(|vectors| &vectors.0);
     let added = rows.map(|(_, vector)| vector.dimensions());
-    let mut all = stored.filter(|dimensions| *dimensions > 0).chain(added);
+    let mut all = dimensions_of(before).into_iter().chain(added);
     let Some(expected) = all.next() else {
         return Ok(());
     };

@@ -78,8 +78,18 @@ fn most_similar_passages_come_first() {
     let index = SearchIndex::in_memory().unwrap();
     let (vectors, events) = (VectorIndex::in_memory(), texts());
     add(&index, &events);
+    let vector_of_car = QueryVector::new(&vector("car")).unwrap();
+    let meaning = MeaningQuery {
+        vectors: &vectors,
+        vector: &vector_of_car,
+        with_words: false,
+    };
+    let none = index.search_by_meaning(&query("car"), meaning).unwrap();
+    assert_eq!((none.hits.len(), none.not_embedded), (0, 6));
     // Equal texts are embedded once.
     assert_eq!(embed(&vectors, &index, &events), 5);
+    let all = index.search_by_meaning(&query("car"), meaning).unwrap();
+    assert_eq!(all.not_embedded, 0);
     assert_eq!(found(&index, &vectors, &query("car"))[..2], [1, 2]);
     assert_eq!(found(&index, &vectors, &query("car")).len(), 5);
     let mut one = query("disk");
