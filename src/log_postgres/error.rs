@@ -1,0 +1,141 @@
+//! Why PostgreSQL cannot hold the log, or did not do what it was asked.
+
+use std::{error::Error, fmt::Write, io, path::PathBuf, sync::Arc};
+
+use tokio_postgres::error::SqlState;
+use treering_log::LogError;
+
+/// Why an operation on PostgreSQL failed. No text contains a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostgresError {
+    /// The connection URL cannot be used.
+    #[error(
+        "the PostgreSQL URL cannot be used: {what}. It looks like \
+             postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full"
+    )]
+    Url {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The certificates of authorities cannot be read.
+    #[error("cannot read certificates of authorities from {path}: {what}", path = path.display())]
+    Certificates {
+        /// The file, or the system's store.
+        path: PathBuf,
+        /// What happened.
+        what: String,
+    },
+    /// No server could be reached that takes writes.
+    #[error("cannot connect to PostgreSQL at {target}: {what}. Only a primary is used")]
+    Connect {
+        /// Hosts and database.
+        target: String,
+        /// What happened.
+        what: String,
+    },
+    /// The database holds no log.
+    #[error("the database at {target} has no log of Treering; create its schema first")]
+    NoLog {
+        /// Hosts and database.
+        target: String,
+    },
+    /// A newer version of Treering created or upgraded the log.
+    #[error(
+        "the {what} of the log in PostgreSQL has version {version}, and this program supports up \
+         to {supported}; use the version of Treering that the other nodes run"
+    )]
+    NewerVersion {
+        /// The schema, or the format of frames.
+        what: &'static str,
+        /// The version found.
+        version: i32,
+        /// The newest version that this program knows.
+        supported: i32,
+    },
+    /// The database holds another log than the one that was opened.
+    #[error(
+        "the database at {target} holds another log than before; check where its host name leads, \
+         and restart to open that log"
+    )]
+    OtherLog {
+        /// Hosts and database.
+        target: String,
+    },
+    /// A setting of the server breaks the promise of an acknowledgement.
+    #[error("PostgreSQL has {setting} = '{value}': {why}. {cure}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// Its value.
+        value: String,
+        /// What goes wrong with it.
+        why: &'static str,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// The server refused a statement, which therefore did nothing.
+    #[error("PostgreSQL refused a statement: {message} (SQLSTATE {code})")]
+    Refused {
+        /// The SQLSTATE.
+        code: String,
+        /// The server's message.
+        message: String,
+    },
+    /// The connection was lost before a statement was sent.
+    #[error("the connection to PostgreSQL was lost: {what}; try again")]
+    Lost {
+        /// What happened.
+        what: String,
+    },
+    /// It is not known whether a commit reached the synchronous standby, or happened at all.
+    #[error(
+        "PostgreSQL did not confirm a commit: {what}. Check that the primary and its synchronous \
+         standby run and are connected"
+    )]
+    Unconfirmed {
+        /// What happened instead.
+        what: String,
+    },
+    /// No session became free.
+    #[error("all {connections} connections to PostgreSQL are in use")]
+    Busy {
+        /// The limit.
+        connections: usize,
+    },
+}
+
+impl PostgresError {
+    pub(crate) fn from_server(error: &tokio_postgres::error::DbError) -> Self {
+        // Not the detail, which may quote rows.
+        Self::Refused {
+            code: error.code().code().to_owned(),
+            message: error.message().to_owned(),
+        }
+    }
+
+    /// Returns the error of the log for an operation that did nothing.
+    pub(crate) fn while_doing(self, doing: &'static str) -> LogError {
+        let full = SqlState::DISK_FULL.code();
+        match &self {
+            Self::Refused { code, .. } if code == full => LogError::NoSpace { doing },
+            _ => LogError::Io {
+                doing,
+                source: Arc::new(io::Error::other(self)),
+            },
+        }
+    }
+}
+
+/// Returns an error of the driver with its causes, which it does not print itself.
+pub(crate) fn with_causes(error: &tokio_postgres::Error) -> String {
+    if let Some(refused) = error.as_db_error() {
+        return format!("{} (SQLSTATE {})", refused.message(), refused.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let _ = write!(text, ": {next}");
+        cause = next.source();
+    }
+    text
+}

@@ -1,0 +1,120 @@
+//! The tables, the identity of a log, and what a role may do with them.
+
+use std::time::Duration;
+
+use treering_log::{LogIdentity, frame};
+use uuid::Uuid;
+
+use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
+
+/// The version of the tables that this program creates, and the newest that it uses.
+pub const SCHEMA_VERSION: i32 = 1;
+const FORMAT_VERSION: i32 = frame::FORMAT_VERSION as i32;
+
+/// Any number; it keeps two processes from creating the tables at once.
+const LOCK: i64 = 0x7472_6565_7269_6e67;
+
+// Frames are compressed already. The row of a shard changes with each append: free space in its
+// page lets PostgreSQL reuse it there. `lease_until` and `sealed_upto` have no meaning yet.
+const TABLES: &str = "
+create table treering_log (
+    singleton boolean primary key default true check (singleton),
+    schema_version integer not null,
+    format_version integer not null,
+    store uuid not null,
+    timeline uuid not null
+);
+create table treering_shard (
+    shard bigint primary key,
+    head bigint not null,
+    epoch bigint not null,
+    owner uuid not null,
+    lease_until timestamptz,
+    sealed_upto bigint not null default 0
+) with (fillfactor = 10);
+create table treering_frame (
+    shard bigint not null,
+    first_offset bigint not null,
+    count integer not null check (count > 0),
+    frame_id uuid not null,
+    bytes bytea not null,
+    primary key (shard, first_offset)
+);
+alter table treering_frame alter column bytes set storage external;
+create table treering_blob (
+    shard bigint not null,
+    home_offset bigint not null,
+    namespace text not null,
+    hash bytea not null,
+    bytes bytea not null,
+    primary key (shard, home_offset)
+);
+";
+
+/// Creates the tables and the identity of a new log, unless they exist. The role of the URL owns
+/// the tables; [`grants`] lets another one use them.
+///
+/// # Errors
+/// [`PostgresError`], also when a newer version of Treering created them.
+pub async fn create_schema(url: &str) -> Result<(), PostgresError> {
+    let deadline = Duration::from_secs(30);
+    let target = ServerTarget::parse(url, deadline)?;
+    let mut session = PostgresSession::connect(&target, deadline).await?;
+    let create = format!(
+        "begin; select pg_advisory_xact_lock({LOCK});
+         do $$ begin if to_regclass('treering_log') is null then {TABLES}
+         insert into treering_log (schema_version, format_version, store, timeline)
+         values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}');
+         end if; end $$; commit",
+        Uuid::new_v4(),
+        Uuid::new_v4()
+    );
+    session.batch(&create).await?;
+    identity(&mut session, &target.name).await.map(drop)
+}
+
+/// Returns the SQL statements that let a role append and read, and nothing else: it can neither
+/// change nor delete what is stored.
+#[must_use]
+pub fn grants(role: &str) -> String {
+    let role = format!("\"{}\"", role.replace('"', "\"\""));
+    format!(
+        "grant select on treering_log to {role};
+grant select, insert, update on treering_shard to {role};
+grant select, insert on treering_frame, treering_blob to {role};
+"
+    )
+}
+
+/// Reads the identity of the log, and refuses one that a newer version wrote.
+pub(crate) async fn identity(
+    session: &mut PostgresSession,
+    target: &str,
+) -> Result<LogIdentity, PostgresError> {
+    let none = || PostgresError::NoLog {
+        target: target.to_owned(),
+    };
+    let exists = "select to_regclass('treering_log') is not null";
+    let rows = session.query(exists, &[]).await?;
+    if !rows.first().is_some_and(|row| row.get(0)) {
+        return Err(none());
+    }
+    let read = "select schema_version, format_version, store, timeline from treering_log";
+    let rows = session.query(read, &[]).await?;
+    let row = rows.first().ok_or_else(none)?;
+    for (column, what, supported) in [(0, "schema", SCHEMA_VERSION), (1, "format", FORMAT_VERSION)]
+    {
+        let version = row.get(column);
+        if version > supported {
+            return Err(PostgresError::NewerVersion {
+                what,
+                version,
+                supported,
+            });
+        }
+    }
+    Ok(LogIdentity {
+        store: row.get(2),
+        timeline: row.get(3),
+    })
+}

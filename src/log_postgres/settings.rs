@@ -1,0 +1,114 @@
+//! The settings of a server that the promise of an acknowledgement rests on.
+
+use crate::{error::PostgresError, session::PostgresSession};
+
+/// SQL that is true when a commit of this session is durable, and on the standby. `$1` is whether
+/// a single copy is accepted. Part of each append and barrier, because settings change at any
+/// moment: Patroni, for example, may empty `synchronous_standby_names` when a standby is gone.
+macro_rules! durable {
+    () => {
+        "current_setting('fsync') = 'on' \
+         and current_setting('full_page_writes') = 'on' \
+         and current_setting('synchronous_commit') in ('on', 'remote_apply') \
+         and ($1 or current_setting('synchronous_standby_names') <> '')"
+    };
+}
+pub(crate) use durable;
+
+/// What this module reads, and what makes a session fit for the log. A warning must not be
+/// filtered: it tells that a commit is not on the standby.
+pub(crate) const PREPARE_SESSION: &str = "set client_min_messages = warning; \
+     select set_config('synchronous_commit', case current_setting('synchronous_commit') \
+         when 'remote_apply' then 'remote_apply' else 'on' end, false)";
+
+const READ: &str = "select current_setting('fsync'), current_setting('full_page_writes'), \
+     current_setting('synchronous_commit'), current_setting('data_checksums'), \
+     current_setting('synchronous_standby_names'), pg_is_in_recovery()::text";
+
+struct Rule {
+    setting: &'static str,
+    allowed: &'static [&'static str],
+    why: &'static str,
+    cure: &'static str,
+}
+
+const RULES: [Rule; 4] = [
+    Rule {
+        setting: "fsync",
+        allowed: &["on"],
+        why: "a crash of the machine loses acknowledged events",
+        cure: "Set fsync = on and reload the server",
+    },
+    Rule {
+        setting: "full_page_writes",
+        allowed: &["on"],
+        why: "a crash of the machine damages pages",
+        cure: "Set full_page_writes = on and reload the server",
+    },
+    Rule {
+        setting: "synchronous_commit",
+        allowed: &["on", "remote_apply"],
+        why: "a commit returns before it is safe. Treering sets it for its sessions, and something \
+              between it and the server undoes that",
+        cure: "Connect without a pooler, or with one that keeps sessions",
+    },
+    Rule {
+        setting: "data_checksums",
+        allowed: &["on"],
+        why: "the server does not notice damaged pages",
+        cure: "Stop the server and run pg_checksums --enable",
+    },
+];
+
+/// Where acknowledged events are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// On one server.
+    Single,
+    /// On a synchronous standby too.
+    Synchronous,
+}
+
+/// Reads the settings.
+///
+/// # Errors
+/// The first setting that breaks the promise, or that they cannot be read.
+pub(crate) async fn check(
+    session: &mut PostgresSession,
+    accept_single_copy: bool,
+) -> Result<Copies, PostgresError> {
+    let rows = session.query(READ, &[]).await?;
+    let values = rows.first();
+    let value = |index: usize| values.map_or("", |row| row.get::<_, &str>(index));
+    for (index, rule) in RULES.iter().enumerate() {
+        if !rule.allowed.contains(&value(index)) {
+            return Err(PostgresError::Setting {
+                setting: rule.setting,
+                value: value(index).to_owned(),
+                why: rule.why,
+                cure: rule.cure,
+            });
+        }
+    }
+    if value(5) != "false" {
+        return Err(PostgresError::Setting {
+            setting: "pg_is_in_recovery()",
+            value: value(5).to_owned(),
+            why: "this server is a standby",
+            cure: "Name the primary in the URL, or all servers separated by commas",
+        });
+    }
+    if value(4).is_empty() && !accept_single_copy {
+        return Err(PostgresError::Setting {
+            setting: "synchronous_standby_names",
+            value: String::new(),
+            why: "no standby has what is acknowledged, so the loss of this server loses it",
+            cure: "Name a synchronous standby, or accept a single copy",
+        });
+    }
+    Ok(if value(4).is_empty() {
+        Copies::Single
+    } else {
+        Copies::Synchronous
+    })
+}

@@ -1,0 +1,69 @@
+//! What this process knows of a shard: how far it is surely on the standby.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use treering_log::{Epoch, LogError};
+
+/// How far a shard is confirmed. Nothing beyond it is acknowledged, read or followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Confirmed {
+    /// Everything up to this offset was in the database before a synchronous commit that returned.
+    pub(crate) offset: u64,
+    /// The log is closed.
+    pub(crate) closed: bool,
+}
+
+/// A shard of this process.
+pub(crate) struct Shard {
+    confirmed: watch::Sender<Confirmed>,
+    /// The epoch of an append whose outcome is unknown, until it is acquired again.
+    in_doubt: Mutex<Option<Epoch>>,
+    /// Held while a barrier runs: one is enough, and each may wait for the standby for long.
+    pub(crate) barrier: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            confirmed: watch::channel(Confirmed::default()).0,
+            in_doubt: Mutex::default(),
+            barrier: Arc::default(),
+        }
+    }
+}
+
+impl Shard {
+    /// Returns the confirmed offset.
+    ///
+    /// # Errors
+    /// [`LogError::Closed`].
+    pub(crate) fn confirmed(&self) -> Result<u64, LogError> {
+        let confirmed = *self.confirmed.borrow();
+        if confirmed.closed {
+            return Err(LogError::Closed);
+        }
+        Ok(confirmed.offset)
+    }
+
+    pub(crate) fn confirm(&self, offset: u64) {
+        self.confirmed.send_if_modified(|confirmed| {
+            let is_news = confirmed.offset < offset;
+            confirmed.offset = confirmed.offset.max(offset);
+            is_news
+        });
+    }
+
+    pub(crate) fn close(&self) {
+        self.confirmed
+            .send_modify(|confirmed| confirmed.closed = true);
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Confirmed> {
+        self.confirmed.subscribe()
+    }
+
+    pub(crate) fn in_doubt(&self) -> MutexGuard<'_, Option<Epoch>> {
+        self.in_doubt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,237 @@
+//! Where the log is: the connection URL, and TLS.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use percent_encoding::percent_decode_str;
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode, TargetSessionAttrs},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::PostgresError;
+
+/// A connection that says nothing for this long is probed, so that a server that vanished is
+/// noticed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// A parsed connection URL.
+#[derive(Clone)]
+pub(crate) struct ServerTarget {
+    pub(crate) config: Config,
+    pub(crate) tls: Option<MakeRustlsConnect>,
+    /// Hosts and database, for messages.
+    pub(crate) name: String,
+}
+
+impl ServerTarget {
+    pub(crate) fn parse(url: &str, connect_timeout: Duration) -> Result<Self, PostgresError> {
+        let parts = UrlParts::split(url)?;
+        // The driver's own errors may quote parts of the URL.
+        let mut config: Config = parts.rest.parse().map_err(|_| PostgresError::Url {
+            what: "it has an unknown or malformed part",
+        })?;
+        let encrypted = match parts.ssl_mode.as_deref() {
+            // Both check the certificate: encryption alone does not tell who answers.
+            Some("require" | "verify-full") => true,
+            Some("disable") => false,
+            None if is_local(&config) => false,
+            None => {
+                return Err(PostgresError::Url {
+                    what: "it has no sslmode and leads to another machine: add \
+                           sslmode=verify-full, or sslmode=disable to send everything in clear",
+                });
+            }
+            Some(_) => {
+                return Err(PostgresError::Url {
+                    what: "sslmode is none of disable, require, verify-full",
+                });
+            }
+        };
+        config
+            .ssl_mode(if encrypted {
+                SslMode::Require
+            } else {
+                SslMode::Disable
+            })
+            .target_session_attrs(TargetSessionAttrs::ReadWrite)
+            .connect_timeout(connect_timeout)
+            .keepalives_idle(KEEPALIVE)
+            .keepalives_interval(KEEPALIVE)
+            .keepalives_retries(2)
+            .tcp_user_timeout(KEEPALIVE * 3);
+        if config.get_application_name().is_none() {
+            config.application_name("treering");
+        }
+        Ok(Self {
+            name: name_of(&config),
+            tls: encrypted
+                .then(|| connector(parts.root_cert.as_deref()))
+                .transpose()?,
+            config,
+        })
+    }
+}
+
+/// A URL without the parameters that the driver does not take.
+struct UrlParts {
+    rest: String,
+    ssl_mode: Option<String>,
+    root_cert: Option<PathBuf>,
+}
+
+impl UrlParts {
+    fn split(url: &str) -> Result<Self, PostgresError> {
+        if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
+            return Err(PostgresError::Url {
+                what: "it does not begin with postgres://",
+            });
+        }
+        let mut parts = Self {
+            rest: url.to_owned(),
+            ssl_mode: None,
+            root_cert: None,
+        };
+        let Some((before, query)) = url.split_once('?') else {
+            return Ok(parts);
+        };
+        let mut kept = Vec::new();
+        for pair in query.split('&') {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = || percent_decode_str(value).decode_utf8_lossy().into_owned();
+            match key {
+                "sslmode" => parts.ssl_mode = Some(value()),
+                "sslrootcert" => parts.root_cert = Some(value().into()),
+                _ => kept.push(pair),
+            }
+        }
+        parts.rest = format!("{before}?{}", kept.join("&"));
+        Ok(parts)
+    }
+}
+
+fn is_local(config: &Config) -> bool {
+    config.get_hosts().iter().all(|host| match host {
+        Host::Tcp(name) => matches!(name.as_str(), "localhost" | "127.0.0.1" | "::1"),
+        #[cfg(unix)]
+        Host::Unix(_) => true,
+    })
+}
+
+fn name_of(config: &Config) -> String {
+    let hosts: Vec<_> = config
+        .get_hosts()
+        .iter()
+        .enumerate()
+        .map(|(index, host)| {
+            let ports = config.get_ports();
+            let port = ports.get(index).or(ports.first()).copied();
+            match host {
+                Host::Tcp(name) => format!("{name}:{}", port.unwrap_or(5432)),
+                #[cfg(unix)]
+                Host::Unix(folder) => folder.display().to_string(),
+            }
+        })
+        .collect();
+    let database = config.get_dbname().or(config.get_user());
+    format!("{}/{}", hosts.join(","), database.unwrap_or_default())
+}
+
+fn connector(root_cert: Option<&Path>) -> Result<MakeRustlsConnect, PostgresError> {
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = root_cert {
+        let failed = |what: String| PostgresError::Certificates {
+            path: path.to_owned(),
+            what,
+        };
+        let read = CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| failed(error.to_string()))?;
+        for certificate in read {
+            roots
+                .add(certificate)
+                .map_err(|error| failed(error.to_string()))?;
+        }
+    } else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    }
+    if roots.is_empty() {
+        return Err(PostgresError::Certificates {
+            path: root_cert.map_or_else(|| "the system's store".into(), Path::to_owned),
+            what: "there are none; name a file with sslrootcert=FILE".to_owned(),
+        });
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| PostgresError::Certificates {
+            path: "TLS".into(),
+            what: error.to_string(),
+        })?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<ServerTarget, PostgresError> {
+        ServerTarget::parse(url, Duration::from_secs(1))
+    }
+
+    // A password must not reach a log file by way of an error, whatever is wrong with the URL.
+    #[test]
+    fn errors_and_names_have_no_password() {
+        let urls = [
+            "postgres://me:hunter2@db.example/log",
+            "postgres://me:hunter2@db.example/log?sslmode=hunter2",
+            "postgres://me:hunter2@db.example/log?hunter2=1&sslmode=disable",
+            "postgres://me:hunter2@db.example:hunter2/log?sslmode=disable",
+            "host=db.example password=hunter2",
+        ];
+        for url in urls {
+            let error = parse(url).err().unwrap();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+        let target =
+            parse("postgres://me:hunter2@one.example,two.example:5433/log?sslmode=disable");
+        let name = target.ok().unwrap().name;
+        assert_eq!(name, "one.example:5432,two.example:5433/log");
+    }
+
+    // Events must not cross a network in clear because somebody forgot a parameter.
+    #[test]
+    fn other_machines_need_a_word_about_tls() {
+        for (url, encrypted) in [
+            ("postgres://me@db.example/log?sslmode=disable", Some(false)),
+            ("postgres://me@db.example/log?sslmode=require", Some(true)),
+            (
+                "postgres://me@db.example/log?sslmode=verify-full",
+                Some(true),
+            ),
+            ("postgres://me@db.example/log", None),
+            ("postgres://me@db.example/log?sslmode=prefer", None),
+            ("postgres://me@localhost,db.example/log", None),
+            ("postgres://me@localhost/log", Some(false)),
+            ("postgres://me@%2Frun%2Fpostgresql/log", Some(false)),
+        ] {
+            let found = parse(url).map(|target| target.tls.is_some());
+            // A machine may have no certificates of authorities at all.
+            let no_roots = matches!(found, Err(PostgresError::Certificates { .. }));
+            assert!(
+                no_roots && encrypted == Some(true) || found.ok() == encrypted,
+                "{url}"
+            );
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The log against real PostgreSQL servers: `.ci/postgres.sh` runs these.
+
+#![cfg(unix)]
+
+mod conformance;
+mod crash;
+mod damage;
+mod fencing;
+mod measure;
+mod refusals;
+mod schema;
+mod server;
+mod tls;
+mod unknown_outcome;
