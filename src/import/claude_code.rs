@@ -11,13 +11,13 @@
 //! messages with the same `message_id`. The lines identify the session, not the name of its file; a
 //! last line that is still being written is left for the next import.
 
-mod blocks;
+pub(super) mod blocks;
 mod boundary;
 mod branches;
 mod convert;
 mod line;
 mod render;
-mod resume;
+pub(super) mod resume;
 mod visible_lines;
 
 use std::{
@@ -40,7 +40,6 @@ use super::{
 use convert::{Child, convert};
 use line::SessionLine;
 pub use render::session_lines;
-pub use resume::{ResumeTarget, resumed_lines};
 use treering_domain::{Custom, Revision};
 
 /// The source name of imported sessions.

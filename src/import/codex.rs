@@ -6,9 +6,10 @@
 //! were taken back.
 
 mod branches;
-mod items;
+pub(super) mod items;
 #[cfg(test)]
 mod tests;
+pub(super) mod write;
 
 use std::path::PathBuf;
 

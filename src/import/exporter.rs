@@ -1,5 +1,5 @@
 //! Exports conversations as OpenAI chat lines: imported ones are restored exactly, others are
-//! rendered the same way.
+//! rendered the same way. Also exports branches as sessions that agents continue.
 //!
 //! Events that the engine or an importer made (forks, cancellations, compactions) produce no
 //! message, except for a summary that a source sent as one.
@@ -7,11 +7,18 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
+use uuid::Uuid;
 
 use super::{
     canonical::{self, ORIGIN},
+    claude_code::resume,
+    codex,
+    format::Format,
+    gemini_cli,
     openai_chat::MESSAGE_TYPE,
+    opencode, pi,
     raw::{self, RawFault},
+    turns::History,
 };
 use treering_domain::{
     ConversationCreated, ConversationId, EventBody, MessageAppended, RawMessage, Revision, Role,
@@ -21,6 +28,17 @@ use treering_proto::body::{self, BodyFault};
 
 /// The source name of conversations that were not imported.
 pub(crate) const OWN_SOURCE: &str = "treering";
+
+/// Identity of an exported session, and where it will be resumed.
+#[derive(Clone, Debug)]
+pub struct ResumeTarget<'a> {
+    /// The session's id, which its agent knows it by.
+    pub session: Uuid,
+    /// The folder in which the agent will run.
+    pub cwd: &'a str,
+    /// The title in the list of sessions.
+    pub title: &'a str,
+}
 
 /// Why a conversation was not exported. Never quotes its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,6 +87,35 @@ pub fn export_line(events: &[StoredEvent]) -> Result<String, ExportFault> {
     let messages = messages(&events)?;
     fields.push(format!("\"messages\":[{}]", messages.join(",")));
     Ok(format!("{{{}}}", fields.join(",")))
+}
+
+/// Writes a branch, from any source, as a session that the agent of this format can continue; its
+/// lines, without line ends. `events` are the branch's history, oldest first. Without messages, and
+/// for formats that no agent reads, there are no lines.
+///
+/// Images, files, reasoning and system messages are left out; Claude Code's sessions keep images and
+/// Anthropic's reasoning.
+///
+/// # Errors
+/// [`ExportFault`] names the event that cannot be decoded.
+pub fn session_lines(
+    format: Format,
+    events: &[StoredEvent],
+    resumed: &ResumeTarget<'_>,
+) -> Result<Vec<String>, ExportFault> {
+    let history = History::read(events)?;
+    let lines = match format {
+        Format::ClaudeCode => resume::lines(&history, resumed),
+        Format::Codex => codex::write::lines(&history, resumed),
+        Format::Pi => pi::write::lines(&history, resumed),
+        Format::GeminiCli => gemini_cli::write::lines(&history, resumed),
+        Format::OpenCode => {
+            let document = opencode::write::document(&history, resumed);
+            document.into_iter().collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(lines.iter().map(Value::to_string).collect())
 }
 
 struct DecodedEvent<'a> {
@@ -244,6 +291,7 @@ mod tests {
             source: String::new(),
             source_id: String::new(),
             follows: None,
+            origin: None,
             events: events.collect(),
             notes: Vec::new(),
         })

@@ -19,7 +19,7 @@ pub const LONG_HEAD_BYTES: usize = 8 << 20;
 /// First bytes of an SQLite database.
 const DATABASE_MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Most lines that are examined.
+/// Maximum number of lines that are examined.
 const LINES_MAX: usize = 1_000;
 
 /// The format of a file.

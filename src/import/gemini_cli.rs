@@ -10,6 +10,7 @@ mod parts;
 mod pieces;
 #[cfg(test)]
 mod tests;
+pub(super) mod write;
 
 use std::path::PathBuf;
 

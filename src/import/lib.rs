@@ -3,24 +3,28 @@
 //! Importers convert text to events. They never use an engine or a server; the caller appends what
 //! they return. [`openai_chat`] reads one conversation per line; [`claude_code`], [`codex`],
 //! [`gemini_cli`], [`opencode`] and [`pi`] read the sessions of those tools. [`format`](mod@format)
-//! detects what a file holds, [`source`] reads lines, [`session`] reads session files, [`exporter`]
-//! writes conversations as OpenAI chat lines, and `plan` works out what a repeated import still has
-//! to append.
+//! detects what a file holds, [`source`] reads lines, [`session`] reads session files, and `plan`
+//! determines what a repeated import still has to append. [`exporter`] writes conversations as
+//! OpenAI chat lines; [`model_call`] reads calls between a client and a provider. Some modules also
+//! write sessions that an agent can continue. These writers are beside the readers, share `turns`,
+//! and name the [`origin`] of what they write.
 //!
-//! Imports are lossless: a message is stored as typed events, and whatever they cannot express
-//! (unknown fields, odd shapes) as a JSON Patch beside them, so that text is stored once.
+//! Imports are lossless. A message is stored as typed events. Whatever these cannot express
+//! (unknown fields, odd shapes) is stored beside them as a JSON Patch, so that text is stored once.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod canonical;
 pub mod content;
 mod number;
+pub mod origin;
 mod raw;
 mod record;
 mod remainder;
 mod steps;
 mod transcript;
 mod tree;
+mod turns;
 mod whole_lines;
 
 pub mod claude_code;
@@ -28,6 +32,7 @@ pub mod codex;
 pub mod exporter;
 pub mod format;
 pub mod gemini_cli;
+pub mod model_call;
 pub mod openai_chat;
 pub mod opencode;
 pub mod pi;
@@ -58,9 +63,11 @@ pub struct ImportedConversation {
     pub source: String,
     /// The id of the conversation in the source.
     pub source_id: String,
-    /// The parent of the first line, if the source names one that is not in this conversation: then
-    /// it is the later part of something longer.
+    /// The parent of the first line, if the source names a parent that is not in this conversation.
+    /// The conversation is then the later part of a longer one.
     pub follows: Option<String>,
+    /// Set if the session was exported from a store.
+    pub origin: Option<origin::ExportOrigin>,
     /// In order; the first is `ConversationCreated`.
     pub events: Vec<NewEvent>,
     /// Oddities of the source.
@@ -76,9 +83,7 @@ impl ImportedConversation {
         if *namespace == Namespace::default() {
             return self;
         }
-        let own = |id: &mut ConversationId| {
-            *id = ConversationId(Uuid::new_v5(&id.0, namespace.as_str().as_bytes()));
-        };
+        let own = |id: &mut ConversationId| *id = id_in_namespace(*id, namespace);
         own(&mut self.conversation);
         for event in &mut self.events {
             own(&mut event.conversation);
@@ -98,9 +103,17 @@ impl ImportedConversation {
     }
 }
 
+/// Returns the id of an imported conversation in a namespace.
+fn id_in_namespace(id: ConversationId, namespace: &Namespace) -> ConversationId {
+    match *namespace == Namespace::default() {
+        true => id,
+        false => ConversationId(Uuid::new_v5(&id.0, namespace.as_str().as_bytes())),
+    }
+}
+
 impl ImportedConversation {
-    /// Changes the reference to the parent from its revision in the import to its revision in the
-    /// store, which may differ.
+    /// Replaces the parent's revision in the import with its revision in the store, which may
+    /// differ.
     pub fn parent_in_store(&mut self, parent: &Plan) {
         for event in &mut self.events {
             if let EventBody::ConversationCreated(created) = &mut event.body {
@@ -214,7 +227,7 @@ impl Oddity {
         }
     }
 
-    /// True for what `--strict` refuses: the source contradicts itself.
+    /// Returns true for an oddity that `--strict` refuses: the source contradicts itself.
     #[must_use]
     pub fn is_fault(&self) -> bool {
         matches!(

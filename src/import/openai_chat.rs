@@ -11,7 +11,7 @@ mod tree;
 
 use std::collections::HashMap;
 
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use uuid::Uuid;
 
 use super::{
@@ -27,7 +27,7 @@ use line::Line;
 use treering_domain::{
     Config, ContentHash, ContentPart, ConversationCreated, ConversationId, Custom, EventBody,
     JsonText, MessageAppended, NameError, RawEncoding, RawMessage, Reasoning, Role,
-    ToolCallRequested, ToolResultRecorded,
+    ToolCallRequested, ToolDefinition, ToolResultRecorded,
 };
 use treering_proto::json;
 
@@ -121,6 +121,7 @@ pub fn import_line(line: &[u8]) -> Result<ImportedConversation, ImportFault> {
         source: line.source,
         source_id: line.id,
         follows: None,
+        origin: None,
         events,
         notes,
     })
@@ -207,19 +208,16 @@ pub fn headline(text: &str) -> Option<String> {
         );
         return Some(told.trim().to_owned());
     }
-    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next().filter(|line| !line.starts_with(['<', '{']))?;
-    let plain = |line: &'_ str| line.trim_start_matches(['#', '*', '-', ' ']).to_owned();
-    // A heading says no more than the line before.
-    let next = || {
-        lines
-            .map(plain)
-            .find(|line| !line.is_empty() && !line.ends_with(':'))
-    };
-    match first.ends_with(':') {
-        true => next().or_else(|| Some(first.to_owned())),
-        false => Some(first.to_owned()),
+    let says = |line: &&str| !line.starts_with("```") && line.contains(char::is_alphanumeric);
+    let mut lines = text.lines().map(str::trim).filter(says).peekable();
+    let first = lines.next_if(|line| !line.starts_with(['<', '{']))?;
+    let plain = |line: &str| line.trim_start_matches(['#', '*', '-', ' ']).to_owned();
+    if !first.ends_with(':') || lines.peek().is_some_and(|next| is_list_item(next)) {
+        return Some(plain(first).trim_end_matches(':').to_owned());
     }
+    // A heading says no more than the line before.
+    let next = lines.map(plain).find(|line| !line.ends_with(':'));
+    next.or_else(|| Some(first.to_owned()))
 }
 
 /// Returns the start of a text, without control characters.
@@ -230,6 +228,12 @@ pub fn shortened(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+fn is_list_item(line: &str) -> bool {
+    let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_numbered = number.len() < line.len() && number.starts_with(['.', ')']);
+    is_numbered || line.starts_with(['-', '*', '•'])
 }
 
 struct Import {
@@ -412,7 +416,7 @@ fn kept_from(message: &Value) -> Option<usize> {
     usize::try_from(entry).ok()?.checked_sub(1)
 }
 
-fn typed_message(role: Role, value: &Value) -> MessageAppended {
+pub(super) fn typed_message(role: Role, value: &Value) -> MessageAppended {
     let mut parts = Vec::new();
     if let Some(text) = value["reasoning_content"].as_str() {
         parts.push(ContentPart::Reasoning(Reasoning {
@@ -437,8 +441,14 @@ fn typed_message(role: Role, value: &Value) -> MessageAppended {
     message
 }
 
+/// Returns the tool definitions in a list.
+pub(super) fn tools(list: &Value) -> Vec<ToolDefinition> {
+    let text = RawValue::from_string(list.to_string());
+    text.map(|text| tools::read(&text)).unwrap_or_default()
+}
+
 /// Returns a call; `None` without a usable id and name.
-fn typed_call(call: &Value) -> Option<ToolCallRequested> {
+pub(super) fn typed_call(call: &Value) -> Option<ToolCallRequested> {
     let function = &call["function"];
     let call_id = short(&call["id"]).filter(|id| !id.is_empty())?;
     let tool = short(&function["name"]).filter(|name| !name.is_empty())?;

@@ -12,6 +12,7 @@ mod parts;
 mod read;
 #[cfg(all(test, feature = "opencode-db"))]
 mod tests;
+pub(super) mod write;
 
 use std::path::PathBuf;
 
@@ -31,6 +32,7 @@ use treering_domain::{
 #[cfg(feature = "opencode-db")]
 pub use database::{is_its_database, read_database};
 pub use read::{is_named_as_database, is_read_with_session, read_file, sessions_of};
+pub use write::session_id;
 
 /// The source name of imported sessions.
 pub const SOURCE: &str = "opencode";
@@ -156,7 +158,12 @@ fn take_apart(records: &[Record]) -> (Vec<Piece>, Vec<Record>) {
         if record.value.get("session").is_some() {
             continue;
         }
+        let first = apart.records.len();
         apart.message(record);
+        let exported = parts::place(&record.value);
+        for record in &mut apart.records[first..] {
+            record.exported = exported;
+        }
     }
     (apart.pieces, apart.records)
 }

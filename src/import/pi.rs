@@ -6,6 +6,7 @@
 mod blocks;
 #[cfg(test)]
 mod tests;
+pub(super) mod write;
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -33,6 +34,15 @@ pub fn sessions_folder() -> Option<PathBuf> {
         _ => std::env::home_dir()?.join(".pi/agent"),
     };
     Some(folder.join("sessions"))
+}
+
+/// Returns the folder for the sessions of a working directory, below the tool's own folder.
+#[must_use]
+pub fn project_folder(cwd: &str) -> Option<PathBuf> {
+    let plain = cwd
+        .trim_start_matches(['/', '\\'])
+        .replace(['/', '\\', ':'], "-");
+    Some(sessions_folder()?.join(format!("--{plain}--")))
 }
 
 pub(super) fn import(name: &str, records: &[Record]) -> Result<ImportedConversation, NameError> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, value::RawValue};
 
-use super::source::LINE_VALUES_MAX;
+use super::{origin::Place, source::LINE_VALUES_MAX};
 use treering_proto::json;
 
 /// A JSON object of a source, or text that could not be parsed as one.
@@ -13,6 +13,8 @@ pub(super) struct Record {
     pub(super) text: Bytes,
     /// Null when the text cannot be parsed.
     pub(super) value: Value,
+    /// Its place in the conversation from which it was exported, if it was.
+    pub(super) exported: Option<Place>,
 }
 
 impl Record {
@@ -39,6 +41,7 @@ impl Record {
             records.push(Self {
                 text: rest,
                 value: Value::Null,
+                exported: None,
             });
         }
         records
@@ -48,6 +51,7 @@ impl Record {
     pub(super) fn of(value: Value) -> Self {
         Self {
             text: value.to_string().into(),
+            exported: Place::of(&value),
             value,
         }
     }
@@ -56,7 +60,11 @@ impl Record {
         json::check_values(&text, LINE_VALUES_MAX).ok()?;
         json::check_text(&text).ok()?;
         let value: Value = serde_json::from_slice(&text).ok()?;
-        value.is_object().then_some(Self { text, value })
+        value.is_object().then(|| Self {
+            text,
+            exported: Place::of(&value),
+            value,
+        })
     }
 
     pub(super) fn is_readable(&self) -> bool {

@@ -15,8 +15,8 @@ use bytes::Bytes;
 /// files used for development has 2.5 MB.
 pub const LINE_BYTES_MAX: usize = 256 << 20;
 
-/// Most JSON values in a line: a conversation of a hundred thousand messages. Parsed, a line within
-/// the length limit could otherwise take many times its size in memory.
+/// Maximum number of JSON values in a line: a conversation of a hundred thousand messages. Parsed,
+/// a line within the length limit could otherwise take many times its size in memory.
 pub(crate) const LINE_VALUES_MAX: usize = 4 << 20;
 
 const BUFFER_BYTES: usize = 256 * 1024;

@@ -79,6 +79,7 @@ impl Steps {
     ) -> Result<(), NameError> {
         for (index, record) in records.iter().enumerate() {
             self.transcript.occurred_at = time_of(index, record);
+            self.transcript.exported = record.exported;
             let branch = self.transcript.arrive(tree, index)?;
             step(self, branch, index, record);
             self.transcript.leave(tree, index);
@@ -186,12 +187,14 @@ impl Steps {
 
     pub(super) fn finish(self) -> ImportedConversation {
         let conversation = conversation_id(self.about.source, &self.about.source_id);
+        let origin = self.transcript.origin();
         let (events, notes): (Vec<NewEvent>, Vec<ImportNote>) = self.transcript.finish();
         ImportedConversation {
             conversation,
             source: self.about.source.to_owned(),
             source_id: self.about.source_id,
             follows: None,
+            origin,
             events,
             notes,
         }

@@ -6,18 +6,23 @@ use std::{
     rc::Rc,
 };
 
+use serde_json::Value;
+
 use super::{
     ImportNote, Oddity,
+    origin::{ExportOrigin, Place},
     tree::{Attachment, Tree},
 };
 use treering_domain::{
     BranchForked, BranchId, BranchName, BranchState, CancelReason, Compacted, CompactionTrigger,
-    Config, ConversationCreated, ConversationId, EventBody, EventRef, ForkPoint, NO_TIMES,
-    NameError, NewEvent, Revision, Role, SubContextSpawned, TIMES_LABEL, TimestampMicros,
-    ToolCallCancelled, ToolCallRequested, ToolDefinition,
+    Config, ConversationCreated, ConversationId, EventBody, EventRef, ForkPoint, GIT_BRANCH_LABEL,
+    JsonText, NO_TIMES, NameError, NewEvent, PROJECT_LABEL, Revision, Role, SubContextSpawned,
+    TIMES_LABEL, TimestampMicros, ToolCallCancelled, ToolCallRequested, ToolDefinition,
+    limits::SHORT_TEXT_BYTES_MAX,
 };
 
-/// Most open calls on a branch: a little below the engine's default limit, so that an import fits.
+/// Maximum number of open calls on a branch: a little below the engine's default limit, so that an
+/// import fits.
 const OPEN_CALLS_MAX: usize = 1_000;
 
 /// Messages of a turn that may precede the one from which its source kept.
@@ -53,6 +58,32 @@ impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);
 }
 
+/// Returns where a session took place, as far as its source says so.
+fn project_labels(source_meta: &JsonText) -> Vec<(String, String)> {
+    let meta: Value = serde_json::from_str(source_meta.as_str()).unwrap_or_default();
+    let texts = |values: [&Value; 2]| {
+        values
+            .into_iter()
+            .find_map(Value::as_str)
+            .map(str::to_owned)
+    };
+    // Sources name them in different ways.
+    let folder = texts([&meta["cwd"], &meta["directory"]]);
+    let folder = folder.and_then(|path| {
+        let mut names = path.rsplit(['/', '\\']);
+        names.find(|name| !name.is_empty()).map(str::to_owned)
+    });
+    let branch = texts([&meta["gitBranch"], &meta["git"]["branch"]]);
+    let is_fit = |text: &String| {
+        let has_control = text.chars().any(char::is_control);
+        !text.trim().is_empty() && text.len() <= SHORT_TEXT_BYTES_MAX && !has_control
+    };
+    [(PROJECT_LABEL, folder), (GIT_BRANCH_LABEL, branch)]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value.filter(is_fit)?)))
+        .collect()
+}
+
 pub(super) struct Transcript {
     conversation: ConversationId,
     events: Vec<NewEvent>,
@@ -62,6 +93,10 @@ pub(super) struct Transcript {
     message_index: usize,
     /// When that message was written, if known; it gets no other time.
     pub(super) occurred_at: Option<TimestampMicros>,
+    /// The place of that message in the conversation from which it was exported, if it was.
+    pub(super) exported: Option<Place>,
+    /// By event: its place, if it was exported.
+    places: Vec<Option<Place>>,
     /// The latest time so far, for events that no message in the source states.
     latest: Option<TimestampMicros>,
     /// The state before the first message.
@@ -83,8 +118,9 @@ impl Transcript {
         mut created: ConversationCreated,
         occurred_at: Option<TimestampMicros>,
     ) -> Self {
+        let labels = &mut created.labels;
+        labels.extend(project_labels(&created.source_meta));
         if occurred_at.is_none() {
-            let labels = &mut created.labels;
             labels.insert(TIMES_LABEL.to_owned(), NO_TIMES.to_owned());
         }
         let main = BranchNow {
@@ -100,6 +136,8 @@ impl Transcript {
             notes: Vec::new(),
             message_index: 0,
             occurred_at,
+            exported: None,
+            places: Vec::new(),
             latest: occurred_at,
             root: main,
             fork_points: HashMap::new(),
@@ -217,6 +255,7 @@ impl Transcript {
         let mut event = NewEvent::new(self.conversation, body).on_branch(name);
         event.occurred_at = occurred_at;
         self.events.push(event);
+        self.places.push(self.exported);
         revision
     }
 
@@ -329,6 +368,11 @@ impl Transcript {
         if !running.contains_key(&spawned.conversation) {
             self.push(branch, EventBody::SubContextSpawned(spawned));
         }
+    }
+
+    /// Returns where the messages were exported from, if they were.
+    pub(super) fn origin(&self) -> Option<ExportOrigin> {
+        ExportOrigin::of(&self.places)
     }
 
     /// Returns the events and notes, with a further note for each unanswered call.

@@ -114,7 +114,7 @@ impl Tree {
         this: MessageRole,
         of: impl Fn(usize) -> MessageRole,
     ) -> bool {
-        /// Most messages to look through.
+        /// Maximum number of messages to look through.
         const BEHIND_MAX: usize = 64;
         let branch = self.nodes[parent].branch;
         let behind = parent + 1..self.nodes.len();

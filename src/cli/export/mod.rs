@@ -1,6 +1,7 @@
 //! `export`: writes conversations as files for other tools or people.
 
 mod page;
+mod resume;
 
 use std::{env, fs, path::PathBuf};
 
@@ -20,8 +21,8 @@ use super::{
 use page::PageFormat;
 use treering_domain::{Namespace, StoredEvent};
 use treering_import::{
-    claude_code::{self, ResumeTarget},
-    exporter,
+    exporter::{self, ResumeTarget},
+    format::Format,
 };
 use treering_proto::envelope;
 
@@ -35,6 +36,15 @@ pub(crate) enum ExportFormat {
     OpenaiChat,
     /// A branch as a session that Claude Code can continue.
     ClaudeCode,
+    /// A branch as a session that Codex can continue.
+    Codex,
+    /// A branch as a session that Gemini CLI can continue.
+    GeminiCli,
+    /// A branch as a session that `opencode import` takes.
+    #[value(name = "opencode")]
+    OpenCode,
+    /// A branch as a session that pi can continue.
+    Pi,
     /// A branch for people, as Markdown.
     Markdown,
     /// A branch for people, as one HTML page.
@@ -45,10 +55,12 @@ pub(crate) enum ExportFormat {
 ///
 /// openai-chat writes one conversation on each line: an imported one equals its source, including
 /// unknown fields. Without a conversation, it writes all of them, oldest first. The other formats
-/// write a branch with its inherited history: for people, or as a session of Claude Code. --resume
-/// writes the session where Claude Code looks for it, and prints the command that continues it.
-/// CONVERSATION#REVISION writes up to that event. Of a damaged conversation, the sound part is
-/// written, with a message on standard error and another exit code.
+/// write a branch with its inherited history: for people, or as a session of an agent, whatever the
+/// branch's source. --resume writes the session where the agent can read it, and prints the command
+/// that continues it. An import of the continued session appends what is new to the branch.
+/// Sessions have no system messages, reasoning, images or files; those of Claude Code keep images
+/// and Anthropic's reasoning. CONVERSATION#REVISION writes up to that event. Of a damaged
+/// conversation, the sound part is written, with a message on standard error and another exit code.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -56,13 +68,19 @@ Examples:
   treering export --format openai-chat CONVERSATION | jq .messages[-1]
   treering export --format openai-chat --branch retry CONVERSATION
   treering export --format html @last > talk.html
-  treering export --format claude-code CONVERSATION --branch retry --resume")]
+  treering export --format claude-code CONVERSATION --branch retry --resume
+  treering export --format codex CONVERSATION#120 --resume
+  treering export --format opencode @last > session.json && opencode import session.json")]
 pub(crate) struct ExportArgs {
     /// Format of the export
-    #[arg(long, value_enum, value_name = "openai-chat|claude-code|markdown|html")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "openai-chat|claude-code|codex|gemini-cli|opencode|pi|markdown|html"
+    )]
     format: ExportFormat,
-    /// With claude-code: write the session where Claude Code looks for sessions of this folder, and
-    /// print the command that continues it
+    /// With the format of an agent: write the session where that agent can read it, to be continued
+    /// in this folder, and print the command that continues it
     #[arg(long)]
     resume: bool,
     /// Export only this branch, with its inherited history
@@ -72,6 +90,20 @@ pub(crate) struct ExportArgs {
     /// to that event
     #[arg(value_name = "CONVERSATION")]
     conversations: Vec<String>,
+}
+
+impl ExportFormat {
+    /// The agent that continues an export of this format.
+    fn agent(self) -> Option<Format> {
+        match self {
+            Self::ClaudeCode => Some(Format::ClaudeCode),
+            Self::Codex => Some(Format::Codex),
+            Self::GeminiCli => Some(Format::GeminiCli),
+            Self::OpenCode => Some(Format::OpenCode),
+            Self::Pi => Some(Format::Pi),
+            Self::OpenaiChat | Self::Markdown | Self::Html => None,
+        }
+    }
 }
 
 /// The history of a branch, up to the event in the conversation argument.
@@ -148,10 +180,11 @@ async fn branches(
             hint: "name one, for example @last; --format openai-chat exports all of them".into(),
         });
     }
-    if args.resume && args.format != ExportFormat::ClaudeCode {
+    let agent = args.format.agent();
+    if args.resume && agent.is_none() {
         return Err(ClientError::Usage {
-            what: "--resume works only with sessions of Claude Code".into(),
-            hint: "use --format claude-code, or omit --resume".into(),
+            what: "--resume works only with sessions of agents".into(),
+            hint: "use the format of an agent, for example claude-code, or omit --resume".into(),
         });
     }
     for mut place in places {
@@ -162,11 +195,10 @@ async fn branches(
             summary: state.summary.unwrap_or_default(),
             branch: place.branch,
         };
-        match args.format {
-            ExportFormat::Markdown => page(PageFormat::Markdown, chosen, store, out).await?,
-            ExportFormat::Html => page(PageFormat::Html, chosen, store, out).await?,
-            ExportFormat::ClaudeCode => session(chosen, args.resume, store, out).await?,
-            ExportFormat::OpenaiChat => {}
+        match (args.format, agent) {
+            (_, Some(agent)) => session(agent, chosen, args.resume, store, out).await?,
+            (ExportFormat::Html, _) => page(PageFormat::Html, chosen, store, out).await?,
+            _ => page(PageFormat::Markdown, chosen, store, out).await?,
         }
     }
     Ok(())
@@ -195,8 +227,9 @@ async fn page(
     Ok(out.lines(page.end())?)
 }
 
-/// Writes a branch as a session of Claude Code.
+/// Writes a branch as a session of an agent.
 async fn session(
+    agent: Format,
     chosen: ExportSelection,
     resume: bool,
     store: &Connection,
@@ -220,14 +253,14 @@ async fn session(
         "main" => summary.title.clone(),
         branch => format!("{} ({branch})", summary.title),
     };
-    // A new session each time, because Claude Code appends to its file.
+    // A new session each time, because agents append to the file.
     let session = Uuid::new_v4();
     let resumed = ResumeTarget {
         session,
         cwd: &cwd,
         title: &title,
     };
-    let lines = claude_code::resumed_lines(&events, &resumed);
+    let lines = exporter::session_lines(agent, &events, &resumed);
     let lines = lines.map_err(|fault| ClientError::Outcome {
         what: format!("the branch cannot be exported as a session: {fault}"),
         hint: "`treering verify` shows what is damaged".into(),
@@ -245,25 +278,21 @@ async fn session(
         }
         return Ok(());
     }
-    let folder = claude_code::config_folder().ok_or_else(|| ClientError::NotFound {
-        what: "this account has no home folder for Claude Code".into(),
-        hint: "set CLAUDE_CONFIG_DIR, or omit --resume and write to a file".into(),
-    })?;
-    let folder = claude_code::project_folder(&folder, &cwd);
-    let path = folder.join(format!("{session}.jsonl"));
-    let written =
-        fs::create_dir_all(&folder).and_then(|()| fs::write(&path, lines.join("\n") + "\n"));
+    let place = resume::place(agent, &resumed)?;
+    let written = fs::create_dir_all(&place.folder)
+        .and_then(|()| fs::write(place.file(), lines.join("\n") + "\n"));
     written.map_err(|cause| ClientError::Outcome {
-        what: format!("cannot write {}: {cause}", path.display()),
-        hint: "set CLAUDE_CONFIG_DIR to a writable folder".into(),
+        what: format!("cannot write {}: {cause}", place.file().display()),
+        hint: format!("set {} to a writable folder", place.variable),
         exit: Exit::Failed,
     })?;
     out.line(format!(
         "Wrote {}",
-        super::text::printable(&path.display().to_string())
+        super::text::printable(&place.file().display().to_string())
     ))?;
     out.line(format!(
-        "To continue in this folder: claude --resume {session}"
+        "To continue in this folder: {}",
+        super::text::printable(&place.command)
     ))?;
     if let Some(other) = other_folder(&summary, &cwd) {
         out.line(format!(

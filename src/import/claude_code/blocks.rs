@@ -10,7 +10,7 @@ use treering_domain::{ContentPart, JsonText, Media, MediaSource, Reasoning};
 pub(super) const PROVIDER: &str = "anthropic";
 
 /// Returns the parts of content, which is a text or a list of blocks. `model` made its reasoning.
-pub(super) fn read(content: &Value, model: &str) -> Vec<ContentPart> {
+pub(crate) fn read(content: &Value, model: &str) -> Vec<ContentPart> {
     match content {
         Value::Null => Vec::new(),
         Value::String(text) => vec![ContentPart::Text(text.clone())],
@@ -22,7 +22,7 @@ pub(super) fn read(content: &Value, model: &str) -> Vec<ContentPart> {
     }
 }
 
-pub(super) fn read_block(block: &Value, model: &str) -> ContentPart {
+pub(crate) fn read_block(block: &Value, model: &str) -> ContentPart {
     typed_block(block, model).unwrap_or_else(|| as_json(block))
 }
 

@@ -18,6 +18,7 @@ use crate::{
     content::short,
     number::numbers_survive,
     openai_chat::{conversation_id, headline, shortened},
+    origin::Place,
     raw,
     transcript::{BranchIndex, Transcript},
 };
@@ -108,6 +109,7 @@ pub(super) fn convert(
     let tree = places(lines);
     for (index, line) in lines.iter().enumerate() {
         converter.transcript.occurred_at = time_of(line);
+        converter.transcript.exported = Place::of(&line.value);
         let branch = converter.transcript.arrive(&tree, index)?;
         if let LineForm::Moved { agent, call_id } = &line.form {
             converter.spawned(branch, agent, call_id);
@@ -118,12 +120,14 @@ pub(super) fn convert(
         }
         converter.transcript.leave(&tree, index);
     }
+    let origin = converter.transcript.origin();
     let (events, notes) = converter.transcript.finish();
     let imported = ImportedConversation {
         conversation,
         source: SOURCE.to_owned(),
         source_id: source_id.to_owned(),
         follows: follows(lines),
+        origin,
         events,
         notes,
     };
@@ -176,8 +180,7 @@ fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     titles.next().map(|title| shortened(&title))
 }
 
-/// Returns where the session took place, from the first of its own lines that says so, else from
-/// any line.
+/// Returns the session's folder, from the first of its own lines that names it, else from any line.
 fn meta(source_id: &str, lines: &[SessionLine]) -> JsonText {
     let mut says = lines.iter().filter(|line| line.value["cwd"].is_string());
     let is_own = |line: &&SessionLine| line.text_of("sessionId") == source_id;
@@ -231,8 +234,8 @@ impl Converter {
         }
     }
 
-    /// Appends a compaction, with this line as its summary if it is one. Returns true if the line
-    /// needs no further event.
+    /// Appends a compaction. If this line is a summary, it becomes the compaction's summary.
+    /// Returns true if the line needs no further event.
     fn compact(&mut self, branch: BranchIndex, boundary: Boundary, line: &SessionLine) -> bool {
         let text = line.whole_text().filter(|_| line.flag("isCompactSummary"));
         let summary = text.unwrap_or_default().to_owned();
@@ -415,7 +418,7 @@ impl Converter {
         })
     }
 
-    /// Appends an answer; for a sub-agent's, also records its sub-context.
+    /// Appends an answer; if a sub-agent gave it, also records its sub-context.
     fn push_answer(&mut self, branch: BranchIndex, body: EventBody, agent: Option<&str>) {
         let EventBody::ToolResultRecorded(result) = &body else {
             self.transcript.push(branch, body);
@@ -437,9 +440,9 @@ impl Converter {
         let child = &mut self.children[child];
         child.asked_by.get_or_insert(asked_by);
         let conversation = child.conversation;
-        // Unless progress named the call before, only the result tells which call started the
-        // sub-agent. The raw form of the line must stay on the first of its events that can have
-        // one.
+        // Unless a progress line already named the call, only the result tells which call started
+        // the sub-agent. The raw form of the line must stay on the first of the line's events that
+        // can have a raw form.
         self.transcript.spawn(branch, child.spawned(&call_id));
         self.transcript.push(branch, body);
         self.transcript.push(

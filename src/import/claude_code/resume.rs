@@ -2,462 +2,115 @@
 //! inverse of an import (see [`super::session_lines`]): it repairs what the API would refuse, and
 //! leaves out what belongs to another session.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{SOURCE, blocks, render};
-use crate::{canonical, exporter::ExportFault, raw};
-use treering_domain::{
-    Compacted, ContentPart, EventBody, MessageAppended, Revision, Role, StoredEvent,
-    TimestampMicros, ToolCallRequested,
+use crate::{
+    canonical,
+    exporter::ResumeTarget,
+    origin::{self, Place},
+    raw,
+    turns::{Call, CallResult, History, ModelAnswer, Step, TurnContent},
 };
-use treering_proto::body;
+use treering_domain::{Compacted, ContentPart, EventBody, MessageAppended, Role, TimestampMicros};
 
-/// The version of Claude Code whose format these lines have.
+/// The version of Claude Code that uses this format of lines.
 const VERSION: &str = "2.0.0";
-/// The model of an answer whose source names none. Claude Code itself writes it where no model
-/// answered, and continues with its default model; without a model in an answer, it hangs.
+/// The model of an answer whose source names none. Claude Code itself writes this name where no
+/// model answered, and then continues with its default model. If an answer has no model, Claude
+/// Code hangs.
 const NO_MODEL: &str = "<synthetic>";
-/// The result of a call that has none: the API requires one for each.
-pub(super) const NO_RESULT: &str = "[no result was recorded]";
 
-/// Identity of the session and where it will be resumed.
-#[derive(Clone, Debug)]
-pub struct ResumeTarget<'a> {
-    /// The session's id, which is also the name of its file.
-    pub session: Uuid,
-    /// The folder in which Claude Code will run.
-    pub cwd: &'a str,
-    /// The title in the list of sessions.
-    pub title: &'a str,
-}
-
-/// Returns the lines of a session file, without line ends. `events` are a branch's history, oldest
-/// first.
-///
-/// # Errors
-/// [`ExportFault`] names the event that cannot be decoded.
-pub fn resumed_lines(
-    events: &[StoredEvent],
-    resumed: &ResumeTarget<'_>,
-) -> Result<Vec<String>, ExportFault> {
-    let mut steps = Vec::new();
-    for event in events {
-        let revision = event.header.revision;
-        let Some(kind) = event.header.kind() else {
-            continue;
-        };
-        let body = body::decode(kind, &event.body)
-            .map_err(|fault| ExportFault::Body { revision, fault })?;
-        steps.push(Step {
-            revision,
-            at: event.header.occurred_at.unwrap_or(event.header.recorded_at),
-            occurred_at: event.header.occurred_at,
-            body,
-        });
-    }
-    let groups = groups(&steps);
-    let mut writer = Writer::new(resumed, &steps, results(&steps));
-    let cut = steps
-        .iter()
-        .rposition(|step| matches!(step.body, EventBody::Compacted(_)));
-    let last = cut.and_then(|at| match &steps[at].body {
-        EventBody::Compacted(compacted) => Some((at, compacted.clone())),
-        _ => None,
-    });
-    let mut compaction = last.as_ref();
-    for group in &groups {
-        let first = group[0];
-        // The summary follows what it replaces and precedes the turns that were kept.
-        if let Some((at, compacted)) = compaction
-            && (steps[first].revision > compacted.stands_until(steps[*at].revision) || first == *at)
-        {
-            writer.compaction(compacted, steps[*at].at);
-            compaction = None;
-        }
-        writer.group(group);
-    }
-    Ok(writer.finish())
-}
-
-/// An event of the branch.
-struct Step {
-    revision: Revision,
-    at: TimestampMicros,
-    /// When it happened, according to its author.
-    occurred_at: Option<TimestampMicros>,
-    body: EventBody,
-}
-
-/// Returns the index of the result or cancellation of each call, by the index of the call. Other
-/// events may be between the two, but the API requires them side by side.
-fn results(steps: &[Step]) -> HashMap<usize, usize> {
-    let mut open: HashMap<&str, usize> = HashMap::new();
-    let mut results = HashMap::new();
-    for (index, step) in steps.iter().enumerate() {
-        let ended = match &step.body {
-            EventBody::ToolCallRequested(call) => {
-                open.insert(&call.call_id, index);
-                continue;
+/// Returns the lines of a session file.
+pub(crate) fn lines(history: &History, resumed: &ResumeTarget<'_>) -> Vec<Value> {
+    let mut writer = Writer {
+        resumed,
+        lines: Vec::new(),
+        parent: None,
+        messages: HashSet::new(),
+        at: TimestampMicros(0),
+        place: history.end,
+    };
+    for turn in history.turns() {
+        (writer.at, writer.place) = (turn.at, turn.place);
+        match turn.content {
+            TurnContent::User { parts, from } => {
+                let is_meta = from.is_some_and(is_meta);
+                writer.user(usable(&parts), is_meta);
             }
-            EventBody::ToolResultRecorded(result) => &result.call_id,
-            EventBody::ToolCallCancelled(cancelled) => &cancelled.call_id,
-            _ => continue,
-        };
-        if let Some(call) = open.remove(ended.as_str()) {
-            results.insert(call, index);
+            TurnContent::Answer(answered) => writer.answer(answered),
+            TurnContent::Result(result) => writer.result(result),
+            TurnContent::Summary(compacted) => writer.compaction(compacted),
         }
     }
-    results
-}
-
-/// Returns the indices of events that are written together: the messages and calls of one answer of
-/// a model, which sources record in pieces. Any other event is a group by itself.
-fn groups(steps: &[Step]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    let mut last: Option<Answer<'_>> = None;
-    for (index, step) in steps.iter().enumerate() {
-        match &step.body {
-            EventBody::MessageAppended(said) if said.role == Role::Assistant => {
-                let answer = last.take().filter(|answer| answer.takes_message(said));
-                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
-                last = Some(answer.with_message(step.revision, said));
-            }
-            EventBody::ToolCallRequested(call) => {
-                let answer = last.take().filter(|answer| answer.takes_call(call));
-                let answer = answer.unwrap_or_else(|| Answer::begin(&mut groups));
-                last = Some(answer.with_call(call));
-            }
-            body => {
-                if let Some(answer) = &mut last {
-                    answer.note(body);
-                }
-                if matches!(body, EventBody::Compacted(_)) {
-                    last = None;
-                }
-                groups.push(vec![index]);
-                continue;
-            }
-        }
-        if let Some(answer) = &last {
-            groups[answer.group].push(index);
-        }
-    }
-    groups
-}
-
-/// The latest answer of a model, as far as it was read.
-struct Answer<'a> {
-    group: usize,
-    message_id: &'a str,
-    messages: HashSet<Revision>,
-    /// Its open calls.
-    open: HashSet<&'a str>,
-    /// One of its calls has ended since its last message.
-    is_answered: bool,
-    /// One of its calls has ended.
-    has_outcome: bool,
-    /// A message of it has a finish reason.
-    has_finished: bool,
-    /// Nobody else has spoken since.
-    is_last: bool,
-    /// It has only reasoning so far.
-    only_thinks: bool,
-}
-
-impl<'a> Answer<'a> {
-    fn begin(groups: &mut Vec<Vec<usize>>) -> Self {
-        groups.push(Vec::new());
-        Self {
-            group: groups.len() - 1,
-            message_id: "",
-            messages: HashSet::new(),
-            open: HashSet::new(),
-            is_answered: false,
-            has_outcome: false,
-            has_finished: false,
-            is_last: true,
-            only_thinks: true,
-        }
-    }
-
-    fn grows(&self) -> bool {
-        self.is_last || !self.open.is_empty()
-    }
-
-    /// True when a message belongs to this answer.
-    ///
-    /// Message ids may repeat: some servers have only a thousand. So no message with content joins
-    /// an answer that is followed by something. An empty message may: a source records a call when
-    /// it is complete, and its result at once, while the answer still continues.
-    fn takes_message(&self, said: &MessageAppended) -> bool {
-        let is_same = !said.message_id.is_empty() && said.message_id == self.message_id;
-        let is_followed = self.has_outcome || !self.is_last;
-        let may_be_late = said.parts.is_empty() && !self.has_finished;
-        self.grows() && (is_same && (!is_followed || may_be_late) || self.only_thinks)
-    }
-
-    fn takes_call(&self, call: &ToolCallRequested) -> bool {
-        let revision = call.message_revision;
-        let names_it = revision.is_some_and(|message| self.messages.contains(&message));
-        self.grows() && (names_it || !self.open.is_empty() || !self.is_answered)
-    }
-
-    fn with_message(mut self, revision: Revision, said: &'a MessageAppended) -> Self {
-        if !said.message_id.is_empty() {
-            self.message_id = &said.message_id;
-        }
-        let is_thought = |part: &ContentPart| matches!(part, ContentPart::Reasoning(_));
-        self.only_thinks &= !said.parts.is_empty() && said.parts.iter().all(is_thought);
-        self.messages.insert(revision);
-        self.has_finished |= !said.finish_reason.is_empty();
-        self.is_answered = false;
-        self
-    }
-
-    fn with_call(mut self, call: &'a ToolCallRequested) -> Self {
-        self.open.insert(&call.call_id);
-        self.only_thinks = false;
-        self
-    }
-
-    /// Notes an event between the pieces of the answer.
-    fn note(&mut self, body: &EventBody) {
-        match body {
-            EventBody::ToolResultRecorded(result) => self.end(&result.call_id),
-            EventBody::ToolCallCancelled(cancelled) => self.end(&cancelled.call_id),
-            EventBody::MessageAppended(said) => {
-                let is_unseen = matches!(said.role, Role::System | Role::Developer);
-                self.is_last &= is_unseen || said.parts.is_empty();
-            }
-            EventBody::UserPromptSet(_) => self.is_last = false,
-            _ => {}
-        }
-    }
-
-    fn end(&mut self, call_id: &str) {
-        let is_own = self.open.remove(call_id);
-        self.is_answered |= is_own;
-        self.has_outcome |= is_own;
-    }
-}
-
-/// A line of an answer under construction.
-struct Part {
-    line: Value,
-    content: Vec<Value>,
-    at: TimestampMicros,
-}
-
-impl Part {
-    fn new(body: &EventBody, content: Vec<Value>, at: TimestampMicros) -> Self {
-        Self {
-            line: render::line(&[body], None),
-            content,
-            at,
-        }
-    }
+    writer.finish(history.end)
 }
 
 struct Writer<'a> {
     resumed: &'a ResumeTarget<'a>,
-    steps: &'a [Step],
-    /// By index of a call: the index of its end.
-    results: HashMap<usize, usize>,
-    lines: Vec<String>,
+    lines: Vec<Value>,
     /// The id of the last line.
     parent: Option<Uuid>,
-    /// The model in the conversation's settings, or empty.
-    model: String,
     /// Message ids that were written.
     messages: HashSet<String>,
-    /// Call ids that were written.
-    used: HashSet<String>,
-    /// How often each id occurred.
-    times: HashMap<String, u32>,
+    /// The time of the next line, and its last event.
+    at: TimestampMicros,
+    place: Place,
 }
 
-impl<'a> Writer<'a> {
-    fn new(
-        resumed: &'a ResumeTarget<'a>,
-        steps: &'a [Step],
-        results: HashMap<usize, usize>,
-    ) -> Self {
-        Self {
-            resumed,
-            steps,
-            results,
-            lines: Vec::new(),
-            parent: None,
-            model: String::new(),
-            messages: HashSet::new(),
-            used: HashSet::new(),
-            times: HashMap::new(),
-        }
-    }
-
-    fn group(&mut self, places: &[usize]) {
-        let step = &self.steps[places[0]];
-        match &step.body {
-            EventBody::ConversationCreated(created) => {
-                self.model.clone_from(&created.config.model_id);
-            }
-            EventBody::ConfigChanged(config) => self.model.clone_from(&config.model_id),
-            EventBody::UserPromptSet(prompt) if !prompt.content.is_empty() => {
-                let text = json!({"type": "text", "text": prompt.content});
-                self.user(vec![text], step.at, false);
-            }
-            EventBody::MessageAppended(said) => match said.role {
-                Role::User => self.user(usable(&said.parts), step.at, is_meta(step, said)),
-                Role::Assistant => self.answer(places),
-                Role::Tool => {
-                    let text = format!("[a tool's result]\n{}", text_of(&said.parts));
-                    let block = json!({"type": "text", "text": text});
-                    self.user(vec![block], step.at, false);
-                }
-                // Claude Code has its own instructions.
-                Role::System | Role::Developer => {}
-            },
-            EventBody::ToolCallRequested(_) => self.answer(places),
-            _ => {}
-        }
-    }
-
-    /// Writes an answer as Claude Code does: a line for each piece, all with the message's id, then
-    /// the results of its calls.
-    fn answer(&mut self, places: &[usize]) {
-        let nothing = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, Vec::new()));
-        let mut parts: Vec<Part> = Vec::new();
-        let mut calls = Vec::new();
-        for &place in places {
-            let step = &self.steps[place];
-            match &step.body {
-                EventBody::MessageAppended(said) => {
-                    parts.push(Part::new(&step.body, usable(&said.parts), step.at));
-                }
-                EventBody::ToolCallRequested(call) => {
-                    let id = self.new_id(&call.call_id);
-                    if parts.is_empty() {
-                        parts.push(Part::new(&nothing, Vec::new(), step.at));
-                    }
-                    if let Some(part) = parts.last_mut() {
-                        part.content.push(tool_use(&id, call));
-                    }
-                    calls.push((place, id));
-                }
-                _ => {}
-            }
-        }
-        let field = |name: &str| {
-            let mut values = parts
-                .iter()
-                .filter_map(|part| part.line["message"][name].as_str());
-            values.next().map(str::to_owned)
-        };
-        let named = field("model").unwrap_or_else(|| self.model.clone());
-        let model = match named.trim() {
+impl Writer<'_> {
+    /// Writes an answer as Claude Code does: a line for each piece, all with the message's id.
+    fn answer(&mut self, answered: ModelAnswer<'_>) {
+        let model = match answered.model.trim() {
             "" => NO_MODEL,
             model => model,
         };
-        let id = self.message_id(field("id"));
-        for mut part in parts.into_iter().filter(|part| !part.content.is_empty()) {
-            let message = &mut part.line["message"];
+        let id = self.message_id(answered.message_id);
+        let nothing = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, Vec::new()));
+        for piece in answered.pieces {
+            let mut content = usable(piece.parts);
+            content.extend(piece.calls.iter().map(tool_use));
+            if content.is_empty() {
+                continue;
+            }
+            let mut line = render::line(&[piece.body.unwrap_or(&nothing)], None);
+            let message = &mut line["message"];
             message["id"] = id.as_str().into();
             message["model"] = model.into();
-            message["content"] = part.content.into();
-            self.line(part.line, part.at);
+            message["content"] = content.into();
+            self.at = piece.at;
+            self.line(line);
         }
-        self.ends_of(calls);
     }
 
     /// Returns the recorded id, unless another message has it; else a new one.
-    fn message_id(&mut self, recorded: Option<String>) -> String {
+    fn message_id(&mut self, recorded: Option<&str>) -> String {
         let made = || {
             let line = format!("message {}", self.lines.len());
             let id = Uuid::new_v5(&self.resumed.session, line.as_bytes());
             format!("msg_{}", id.simple())
         };
-        let free = recorded.filter(|id| !self.messages.contains(id));
-        let id = free.unwrap_or_else(made);
+        let free = recorded.filter(|id| !self.messages.contains(*id));
+        let id = free.map_or_else(made, str::to_owned);
         self.messages.insert(id.clone());
         id
     }
 
-    /// Writes the end of every call, in the order in which they were recorded; the API would refuse
-    /// the next message without it.
-    fn ends_of(&mut self, calls: Vec<(usize, String)>) {
-        let Some((last, _)) = calls.last() else {
-            return;
-        };
-        let asked_at = self.steps[*last].at;
-        let ends = calls
-            .into_iter()
-            .map(|(place, id)| (self.results.get(&place).copied(), id));
-        let mut ends: Vec<_> = ends.collect();
-        ends.sort_by_key(|(end, _)| end.unwrap_or(usize::MAX));
-        for (end, id) in ends {
-            match end.map(|end| &self.steps[end]) {
-                Some(step) => self.outcome(&id, step),
-                None => self.result(&id, NO_RESULT.into(), true, asked_at),
-            }
-        }
-    }
-
-    /// Returns a call id that is not used yet, in characters that the API accepts.
-    fn new_id(&mut self, recorded: &str) -> String {
-        let legal = |c: char| {
-            if c.is_ascii_alphanumeric() || c == '-' {
-                c
-            } else {
-                '_'
-            }
-        };
-        let plain: String = recorded.chars().map(legal).collect();
-        let times = self.times.entry(plain.clone()).or_default();
-        loop {
-            *times += 1;
-            let id = match *times {
-                1 if !plain.is_empty() => plain.clone(),
-                times => format!("{plain}_{times}"),
-            };
-            if self.used.insert(id.clone()) {
-                return id;
-            }
-        }
-    }
-
-    fn outcome(&mut self, id: &str, step: &Step) {
-        match &step.body {
-            EventBody::ToolResultRecorded(result) => {
-                let content = match blocks::render(&result.parts) {
-                    Value::Null => Value::from(result.error_message.as_str()),
-                    content => content,
-                };
-                self.result(id, content, !result.success, step.at);
-            }
-            EventBody::ToolCallCancelled(cancelled) => {
-                let why = match cancelled.detail.as_str() {
-                    "" => "[cancelled]",
-                    detail => detail,
-                };
-                self.result(id, why.into(), true, step.at);
-            }
-            _ => {}
-        }
-    }
-
-    fn result(&mut self, id: &str, content: Value, failed: bool, at: TimestampMicros) {
-        let mut block = json!({"type": "tool_result", "tool_use_id": id, "content": content});
-        if failed {
+    fn result(&mut self, result: CallResult<'_>) {
+        let content = blocks::render(&result.parts);
+        let mut block =
+            json!({"type": "tool_result", "tool_use_id": result.id, "content": content});
+        if result.failed {
             block["is_error"] = true.into();
         }
-        self.user(vec![block], at, false);
+        self.user(vec![block], false);
     }
 
     /// Writes what a user says, unless it is empty.
-    fn user(&mut self, content: Vec<Value>, at: TimestampMicros, is_meta: bool) {
+    fn user(&mut self, content: Vec<Value>, is_meta: bool) {
         let content = match &content[..] {
             [] => return,
             [only] if only["type"] == "text" => only["text"].clone(),
@@ -467,31 +120,29 @@ impl<'a> Writer<'a> {
         if is_meta {
             line["isMeta"] = true.into();
         }
-        self.line(line, at);
+        self.line(line);
     }
 
     /// Writes the boundary and the summary that replace everything before.
-    fn compaction(&mut self, compacted: &Compacted, at: TimestampMicros) {
+    fn compaction(&mut self, compacted: &Compacted) {
         let before = self.parent.take();
-        let boundary = json!({
+        self.line(json!({
             "type": "system",
             "subtype": "compact_boundary",
             "content": "Conversation compacted",
             "level": "info",
             "logicalParentUuid": before.map(|id| id.to_string()),
             "compactMetadata": {"trigger": "manual", "preTokens": compacted.tokens_before},
-        });
-        self.line(boundary, at);
-        let summary = json!({
+        }));
+        self.line(json!({
             "type": "user",
             "isCompactSummary": true,
             "isVisibleInTranscriptOnly": true,
             "message": {"role": "user", "content": compacted.summary},
-        });
-        self.line(summary, at);
+        }));
     }
 
-    fn line(&mut self, mut line: Value, at: TimestampMicros) {
+    fn line(&mut self, mut line: Value) {
         let id = Uuid::new_v5(
             &self.resumed.session,
             self.lines.len().to_string().as_bytes(),
@@ -505,39 +156,39 @@ impl<'a> Writer<'a> {
             ("version", VERSION.into()),
             ("gitBranch", "".into()),
             ("uuid", id.to_string().into()),
-            ("timestamp", canonical::render_time(at).into()),
+            ("timestamp", canonical::render_time(self.at).into()),
+            (origin::FIELD, self.place.render()),
         ];
         for (name, value) in fields {
             line[name] = value;
         }
-        self.lines.push(line.to_string());
+        self.lines.push(line);
         self.parent = Some(id);
     }
 
-    fn finish(mut self) -> Vec<String> {
+    fn finish(mut self, end: Place) -> Vec<Value> {
         if let Some(leaf) = self.parent {
-            let title = self.resumed.title;
-            let summary =
-                json!({"type": "summary", "summary": title, "leafUuid": leaf.to_string()});
-            self.lines.insert(0, summary.to_string());
+            let summary = json!({
+                "type": "summary",
+                "summary": self.resumed.title,
+                "leafUuid": leaf.to_string(),
+                origin::FIELD: end.render(),
+            });
+            self.lines.insert(0, summary);
         }
-        self.lines
+        origin::end(self.lines, end)
     }
 }
 
-fn tool_use(id: &str, call: &ToolCallRequested) -> Value {
-    let text = call.arguments.as_str();
-    let input = match serde_json::from_str(text) {
-        Ok(Value::Object(fields)) => Value::Object(fields),
-        Ok(_) => json!({"arguments": text}),
-        Err(_) if text.trim().is_empty() => json!({}),
-        Err(_) => json!({"invalid_arguments": text}),
-    };
-    json!({"type": "tool_use", "id": id, "name": call.tool, "input": input})
+fn tool_use(call: &Call<'_>) -> Value {
+    json!({"type": "tool_use", "id": call.id, "name": call.asked.tool, "input": call.input()})
 }
 
 /// True for messages of a harness in the role of the user, where the source says so.
-fn is_meta(step: &Step, said: &MessageAppended) -> bool {
+fn is_meta(step: &Step) -> bool {
+    let EventBody::MessageAppended(said) = &step.body else {
+        return false;
+    };
     let Some(raw) = said.raw.as_ref().filter(|raw| raw.origin == SOURCE) else {
         return false;
     };
@@ -576,18 +227,10 @@ fn usable(parts: &[ContentPart]) -> Vec<Value> {
         .collect()
 }
 
-fn text_of(parts: &[ContentPart]) -> String {
-    match blocks::render(parts) {
-        Value::String(text) => text,
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ImportedConversation, claude_code, stored::stored};
+    use crate::{ImportedConversation, claude_code, stored::stored, turns::NO_RESULT};
     use treering_domain::*;
 
     fn said(role: Role, text: &str) -> EventBody {
@@ -624,17 +267,14 @@ mod tests {
                 .collect(),
             notes: Vec::new(),
             follows: None,
+            origin: None,
         };
         let resumed = ResumeTarget {
             session: Uuid::from_u128(9),
             cwd: "/home/dev",
             title: "a fork",
         };
-        let lines = resumed_lines(&stored(&imported), &resumed).unwrap();
-        lines
-            .iter()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+        super::lines(&History::read(&stored(&imported)).unwrap(), &resumed)
     }
 
     /// Returns the messages as the API gets them: consecutive lines of one side are merged.

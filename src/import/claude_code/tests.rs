@@ -1,14 +1,19 @@
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{resume::NO_RESULT, *};
+use super::*;
 use crate::{
-    plan,
+    exporter::{ResumeTarget, session_lines as session_lines_of},
+    format::Format,
+    origin, plan,
     stored::{assert_legal, stored},
+    turns::NO_RESULT,
 };
-use treering_domain::{Config, ContentPart, EventBody, EventKind, NewEvent, Role, StoredEvent};
+use treering_domain::{
+    Config, ContentPart, ConversationChanged, EventBody, EventKind, NewEvent, Role, StoredEvent,
+};
 
 fn fixture() -> Session {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/claude-code");
@@ -1242,11 +1247,17 @@ fn resumed(events: &[StoredEvent]) -> Vec<String> {
         cwd: "/home/dev",
         title: "again",
     };
-    resumed_lines(events, &resumed).unwrap()
+    session_lines_of(Format::ClaudeCode, events, &resumed).unwrap()
 }
 
+/// Returns the lines without their origin, which differs between copies.
 fn values(lines: &[String]) -> Vec<Value> {
-    lines.iter().map(|line| value(line.as_bytes())).collect()
+    let lines = lines.iter().map(|line| {
+        let mut line = value(line.as_bytes());
+        line.as_object_mut().unwrap().remove(origin::FIELD);
+        line
+    });
+    lines.collect()
 }
 
 /// Checks what the API requires: the lines of each answer side by side, followed by exactly the
@@ -1359,6 +1370,67 @@ fn session_begins_with_its_first_complete_message() {
                 .any(|file| file.ends_with("agent-a1.jsonl"))
         );
     }
+}
+
+// A session of one project could not be told from those of others; sessions that were imported
+// before they had a project get it with the next import, unless somebody has set another.
+#[test]
+fn project_is_a_label_and_is_set_late() {
+    let line = |meta: Value| {
+        let mut line = json!({
+            "type": "user", "uuid": "u", "sessionId": "s", "timestamp": "2026-01-02T03:04:05Z",
+            "message": {"role": "user", "content": "hello"},
+        });
+        let members = meta.as_object().unwrap().clone();
+        line.as_object_mut().unwrap().extend(members);
+        let session = Session {
+            id: "s".into(),
+            lines: vec![line.to_string().into()],
+            ..Session::default()
+        };
+        import_session(&session).unwrap().remove(0)
+    };
+    let labels = |imported: &ImportedConversation| match &imported.events[0].body {
+        EventBody::ConversationCreated(created) => created.labels.clone(),
+        other => panic!("{other:?}"),
+    };
+    let plain = line(json!({}));
+    assert_eq!(labels(&plain), BTreeMap::new());
+    let placed = line(json!({"cwd": "/home/ada/website/", "gitBranch": "fix"}));
+    let expected = [("git_branch", "fix"), ("project", "website")];
+    let expected = BTreeMap::from(expected.map(|(name, value)| (name.into(), value.into())));
+    assert_eq!(labels(&placed), expected);
+    let windows = line(json!({"cwd": "C:\\work\\shop"}));
+    assert_eq!(labels(&windows)["project"], "shop");
+
+    let mut early = placed.clone();
+    if let EventBody::ConversationCreated(created) = &mut early.events[0].body {
+        created.labels.clear();
+    }
+    let rest = plan(&stored(&early), &placed).events;
+    let [
+        NewEvent {
+            body: EventBody::ConversationChanged(changed),
+            ..
+        },
+    ] = &rest[..]
+    else {
+        panic!("{rest:?}")
+    };
+    assert_eq!(changed.set_labels, expected);
+    let mut known = early.clone();
+    known.events.extend(rest);
+    assert_eq!(plan(&stored(&known), &placed).events, []);
+    let mut renamed = early;
+    let changed = ConversationChanged {
+        set_labels: BTreeMap::from([("project".into(), "shop".into())]),
+        remove_labels: vec!["git_branch".into()],
+        ..ConversationChanged::default()
+    };
+    let changed = EventBody::ConversationChanged(changed);
+    let id = renamed.events[0].conversation;
+    renamed.events.push(NewEvent::new(id, changed));
+    assert_eq!(plan(&stored(&renamed), &placed).events, []);
 }
 
 // A conversation that was imported before it had a title never got one, also for other tools: their

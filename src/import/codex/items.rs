@@ -145,7 +145,7 @@ fn message(steps: &mut Steps, branch: BranchIndex, record: &Record) {
 }
 
 /// Returns the parts of content, which is a text or a list of items.
-fn parts(content: &Value) -> Vec<ContentPart> {
+pub(crate) fn parts(content: &Value) -> Vec<ContentPart> {
     match content {
         Value::Null => Vec::new(),
         Value::String(text) => text_parts(text),
@@ -179,7 +179,7 @@ fn part(item: &Value) -> Option<ContentPart> {
     }
 }
 
-fn reasoning(item: &Value, model: &str) -> ContentPart {
+pub(crate) fn reasoning(item: &Value, model: &str) -> ContentPart {
     let texts = |field: &str| {
         let items = item[field].as_array().map_or(&[][..], Vec::as_slice);
         let texts = items.iter().filter_map(|item| item["text"].as_str());
@@ -201,7 +201,7 @@ fn reasoning(item: &Value, model: &str) -> ContentPart {
 }
 
 /// Returns a call as the model wrote it: its arguments may not be JSON.
-fn call(item: &Value) -> Option<ToolCallRequested> {
+pub(crate) fn call(item: &Value) -> Option<ToolCallRequested> {
     let text = |field: &str| item[field].as_str().unwrap_or_default();
     let id = match text("call_id") {
         "" => text("id"),
@@ -228,7 +228,7 @@ fn call(item: &Value) -> Option<ToolCallRequested> {
 }
 
 /// Returns the output of a tool: a text, a list of items, or (older) an object with either.
-fn output_parts(output: &Value) -> Vec<ContentPart> {
+pub(crate) fn output_parts(output: &Value) -> Vec<ContentPart> {
     match output.get("content") {
         Some(content) => parts(content),
         None => parts(output),
@@ -236,7 +236,7 @@ fn output_parts(output: &Value) -> Vec<ContentPart> {
 }
 
 /// False when the output reports a failure: by a flag, or by the exit code of a command.
-fn succeeded(output: &Value) -> bool {
+pub(crate) fn succeeded(output: &Value) -> bool {
     if let Some(success) = output["success"].as_bool() {
         return success;
     }

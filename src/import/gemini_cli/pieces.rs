@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{
+        origin::Place,
         record::Record,
         tree::{Parent, Tree},
     },
@@ -162,6 +163,15 @@ impl SessionReader {
     }
 
     fn message(&mut self, message: &Value) {
+        let first = self.pieces.len();
+        self.pieces_of(message);
+        let exported = Place::of(message);
+        for piece in &mut self.pieces[first..] {
+            piece.record.exported = exported;
+        }
+    }
+
+    fn pieces_of(&mut self, message: &Value) {
         let Some(id) = message["id"].as_str() else {
             let kind = Kind::Other("message".to_owned());
             self.push(kind, &message["timestamp"], Record::of(message.clone()));
@@ -291,10 +301,15 @@ impl SessionReader {
         kept["$set"]["messages"] = messages.iter().map(shorter).collect();
         let first = messages.first().filter(|first| !is_known(first));
         let summary = first.and_then(|first| first_text(&first["content"]));
-        let drops = self
-            .order
-            .iter()
-            .any(|id| !messages.iter().any(|one| id_of(one) == *id));
+        // The tool keeps its notices out of the list.
+        let is_said = |id: &&String| {
+            matches!(
+                self.known[*id].value["type"].as_str(),
+                Some("user" | "gemini")
+            )
+        };
+        let mut said = self.order.iter().filter(is_said);
+        let drops = said.any(|id| !messages.iter().any(|one| id_of(one) == *id));
         let kind = match summary.filter(|_| drops) {
             Some(summary) => Kind::Compaction {
                 summary: summary.to_owned(),

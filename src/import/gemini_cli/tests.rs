@@ -238,6 +238,25 @@ fn checkpoint_with_a_summary_is_a_compaction() {
     grows(&of(&lines));
 }
 
+// A session that was read with `--session-file` begins with a notice, which the tool's list of
+// messages lacks: the list, with the tool's context before the messages, became a compaction.
+#[test]
+fn checkpoint_without_a_notice_is_no_compaction() {
+    let notice = json!({"id": "import-1", "timestamp": AT, "type": "info", "content": "Imported"});
+    let context = user("m0", "<session_context>");
+    let listed = [context, user("m1", "Why is it wrong?")];
+    let lines = [
+        header(),
+        notice,
+        user("m1", "Why is it wrong?"),
+        json!({"$set": {"messages": listed, "lastUpdated": AT}}),
+        gemini("m2", "It is the rounding."),
+    ];
+    let imported = of(&lines).import().unwrap();
+    let is_compaction = |event: &NewEvent| matches!(event.body, EventBody::Compacted(_));
+    assert!(!imported.events.iter().any(is_compaction));
+}
+
 // Whoever wrote the file, the import must neither fail nor lose a line.
 #[test]
 fn unexpected_lines_are_kept_and_reported() {

@@ -116,7 +116,7 @@ enum LeafPlacement {
 
 impl LeafPlacement {
     fn of(messages: &[&Value], tree: &Tree, index: usize, parent: usize) -> Option<Self> {
-        /// Most messages between a call and its result.
+        /// Maximum number of messages between a call and its result.
         const BACK: usize = 64;
         let message = messages[index];
         let branch = tree.nodes[parent].branch;

@@ -5,9 +5,16 @@ use serde_json::Value;
 
 use super::super::{
     content,
+    origin::Place,
     steps::{json_part, short, text_parts},
 };
 use treering_domain::{ContentPart, Media, MediaSource, Reasoning, Usage};
+
+/// Returns the place of a message in the conversation from which it was exported, if it was.
+pub(super) fn place(message: &Value) -> Option<Place> {
+    let mut parts = message["parts"].as_array()?.iter().rev();
+    parts.find_map(|part| Place::of(&part["metadata"]))
+}
 
 /// Returns what the model saw of a part of a user's message.
 pub(super) fn of_user(part: &Value) -> Option<ContentPart> {

@@ -280,6 +280,21 @@ impl<'a> StoredConversation<'a> {
         Some((last.copied().unwrap_or(found), line))
     }
 
+    /// Returns the events of a branch's history with their lines, in order. The last inherited one
+    /// counts as the branch's own, because a branch without events continues after it.
+    pub(super) fn path(&self, branch: BranchId) -> Vec<(Revision, usize)> {
+        let own = self.line_of_branch.get(&branch).copied();
+        let own = own.unwrap_or_default();
+        let (mut at, mut path) = (self.lines[own].tip(), Vec::new());
+        while let Some(&(_, line, before)) = self.events.get(&at) {
+            let is_root = at == self.lines[own].root;
+            path.push((at, if is_root { own } else { line }));
+            at = before;
+        }
+        path.reverse();
+        path
+    }
+
     /// Returns the number of imported steps on the active branch, inherited ones included, and the
     /// time of the last one.
     pub(super) fn steps_of_active(&self) -> Option<(usize, Option<TimestampMicros>)> {

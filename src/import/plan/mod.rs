@@ -5,6 +5,7 @@
 //! continued, and where the source changed, a branch forks from the stored history.
 
 mod batches;
+mod exported;
 mod known;
 
 use std::{
@@ -15,10 +16,10 @@ use std::{
 use super::{ImportedConversation, openai_chat::shortened};
 pub use batches::batches;
 use known::{StoredBranch, StoredConversation, decode};
-use treering_domain::TIMES_LABEL;
 use treering_domain::{
     BranchForked, BranchId, BranchName, ConversationChanged, ConversationId, EventBody, EventKind,
-    NewEvent, ParentRef, Revision, StoredEvent, TimestampMicros,
+    GIT_BRANCH_LABEL, NewEvent, PROJECT_LABEL, ParentRef, Revision, StoredEvent, TIMES_LABEL,
+    TimestampMicros,
 };
 use treering_proto::body;
 
@@ -83,18 +84,27 @@ pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
         known_steps: 0,
         new_steps: 0,
     };
+    let exported = exported::places(&merge.known, stored, imported.origin.as_ref());
+    // A source that continues an export is never a stub: see `is_stub`.
+    merge.is_part = !exported.is_empty();
     merge.known.has_odd_arguments = imported.events.iter().any(
         |event| matches!(&event.body, EventBody::ToolCallRequested(call) if call.arguments_not_json),
     );
     merge.note_model(&imported.events);
     for (index, event) in imported.events.iter().enumerate() {
+        if let Some(place) = exported.get(index) {
+            merge.exported(event, place);
+            continue;
+        }
         if index == 1 {
             merge.find_part(imported.follows.as_deref(), event);
         }
         merge.event(event);
     }
     merge.activate();
-    merge.name_late(stored, imported);
+    if exported.is_empty() {
+        merge.name_late(stored, imported);
+    }
     merge.plan
 }
 
@@ -113,8 +123,9 @@ struct Merge<'a> {
     plan: Plan,
     /// By the branch's name in the source.
     cursors: HashMap<BranchName, Cursor>,
-    /// The last settings of the source, by its branch name: appended before the next new event.
-    /// Before a known event they were appended already, and somebody may have changed them since.
+    /// The last settings of the source, by its branch name. They are appended before the next event
+    /// if that is new. Before a known event, they were appended by an earlier import, and somebody
+    /// may have changed them since.
     configs: HashMap<BranchName, NewEvent>,
     /// The model, if the stored events do not name it: appended before the first new event.
     first_config: Option<NewEvent>,
@@ -122,7 +133,8 @@ struct Merge<'a> {
     last_step: Option<usize>,
     /// The latest time in the source so far.
     latest: Option<TimestampMicros>,
-    /// Whether the source is a later part of something longer whose position was found.
+    /// Whether the source is a later part of a longer conversation, and its position in that
+    /// conversation was found.
     is_part: bool,
     /// Steps of the source that are stored already.
     known_steps: usize,
@@ -169,6 +181,14 @@ impl Merge<'_> {
         }
         self.note_place(now.clone());
         self.cursors.insert(name, now);
+    }
+
+    /// Handles an event that was exported from this conversation.
+    fn exported(&mut self, event: &NewEvent, place: &Cursor) {
+        self.latest = self.latest.max(event.occurred_at);
+        let name = event.branch.clone().unwrap_or_default();
+        self.note_place(place.clone());
+        self.cursors.insert(name, place.clone());
     }
 
     /// Moves the start to where the part begins, if the source is a later part of a longer one.
@@ -258,8 +278,8 @@ impl Merge<'_> {
         self.first_config = Some(config);
     }
 
-    /// Appends an event that is not stored after `cursor`, preceded by pending settings; returns
-    /// its revision and its line.
+    /// Appends a new event at `cursor`, after any pending settings. Returns its revision and its
+    /// line.
     fn append(
         &mut self,
         cursor: &Cursor,
@@ -333,8 +353,8 @@ impl Merge<'_> {
         self.plan.events.push(event);
     }
 
-    /// Sets the title and times of a session that was imported before it had them. A title that
-    /// somebody has set since is kept.
+    /// Sets the title, times and project of a session that was imported before it had them. What
+    /// somebody has changed since is kept.
     fn name_late(&mut self, stored: &[StoredEvent], imported: &ImportedConversation) {
         let now = imported.events.first().map(|event| &event.body);
         let then = stored.first().and_then(|event| decode(event).ok());
@@ -344,8 +364,21 @@ impl Merge<'_> {
             return;
         };
         let (mut is_named, mut is_timed) = (false, false);
+        let mut set_labels = BTreeMap::new();
+        for name in [PROJECT_LABEL, GIT_BRANCH_LABEL] {
+            if let Some(value) = now
+                .labels
+                .get(name)
+                .filter(|_| !then.labels.contains_key(name))
+            {
+                set_labels.insert(name.to_owned(), value.clone());
+            }
+        }
         for event in stored {
             if let Ok(EventBody::ConversationChanged(changed)) = decode(event) {
+                set_labels.retain(|name, _| {
+                    !changed.set_labels.contains_key(name) && !changed.remove_labels.contains(name)
+                });
                 is_named |= changed.title.is_some();
                 is_timed |= changed
                     .remove_labels
@@ -353,7 +386,7 @@ impl Merge<'_> {
                     .any(|label| label == TIMES_LABEL);
             }
         }
-        // An erased first event has no source id either.
+        // If the first event was erased, its source id is empty too.
         let was_nameless = !then.source_id.is_empty() && then.title == shortened(&then.source_id);
         let is_name = now.title != then.title && now.title != shortened(&now.source_id);
         let is_new_name = was_nameless && !is_named && is_name;
@@ -361,11 +394,15 @@ impl Merge<'_> {
         let is_new_time = has_no_times(&then.labels) && !has_no_times(&now.labels) && !is_timed;
         let active = self.known.active;
         let line = self.known.lines.iter().find(|line| line.id == active);
-        let Some(line) = line.filter(|line| !line.archived && (is_new_name || is_new_time)) else {
+        // An erased first event does not say which labels it had.
+        set_labels.retain(|_, _| !then.source_id.is_empty());
+        let is_new = is_new_name || is_new_time || !set_labels.is_empty();
+        let Some(line) = line.filter(|line| !line.archived && is_new) else {
             return;
         };
         let changed = ConversationChanged {
             title: is_new_name.then(|| now.title.clone()),
+            set_labels,
             remove_labels: is_new_time
                 .then(|| TIMES_LABEL.to_owned())
                 .into_iter()
