@@ -27,11 +27,11 @@ use super::document::floor_boundary;
 /// Longest run of letters and digits that is indexed, in bytes. A SHA-512 in hex has 128; longer
 /// runs are encoded blobs that nobody types.
 pub(crate) const RUN_BYTES_MAX: usize = 256;
-/// Most parts of one identifier; one with more is noise and stays uncut.
+/// Maximum number of parts of one identifier; one with more is noise and stays uncut.
 const PARTS_MAX: usize = 16;
 /// Shortest run that may be taken for a hash or an id, in bytes.
 const OPAQUE_BYTES_MIN: usize = 10;
-/// Most cached stems: about 4 MiB. The cache is cleared when it is full.
+/// Maximum number of cached stems: about 4 MiB. The cache is cleared when it is full.
 const STEMS_MAX: usize = 32_768;
 
 /// How a term was derived from its text.

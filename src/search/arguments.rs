@@ -23,10 +23,10 @@ const PATH_NAMES: [&str; 14] = [
 const DEED_NAMES: [&str; 8] = [
     "command", "cmd", "script", "code", "query", "pattern", "url", "prompt",
 ];
-/// Most paths indexed for one call.
-const PATHS_MAX: usize = 32;
+/// Maximum number of paths indexed for one call.
+pub(super) const PATHS_MAX: usize = 32;
 /// Longest path, in bytes.
-const PATH_BYTES_MAX: usize = 512;
+pub(super) const PATH_BYTES_MAX: usize = 512;
 /// Deepest nesting that is read; real arguments are not deeper.
 const DEPTH_MAX: usize = 16;
 

@@ -34,6 +34,7 @@ fn event(number: u64) -> SearchableEvent {
         tool: String::new(),
         paths: Vec::new(),
         success: None,
+        recalled: false,
         recorded_at: TimestampMicros(0),
         happened_at: TimestampMicros(0),
         text: format!("the needle of {number}"),

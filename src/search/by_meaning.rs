@@ -7,7 +7,7 @@ use tantivy::{DocAddress, query::TermQuery, schema::IndexRecordOption};
 use treering_meaning::{QueryVector, TextWindow, VectorColumn};
 
 use super::{
-    error::IndexSearchError,
+    error::{IndexError, IndexSearchError},
     hits::{self, unreadable},
     index::{PublishedState, SearchIndex},
     plan::NamespaceStatistics,
@@ -35,6 +35,8 @@ pub struct MeaningQuery<'a> {
     pub vectors: &'a VectorIndex,
     /// The vector of the text to search for.
     pub vector: &'a QueryVector,
+    /// The [`text_hash`](super::text_hash) of a text that is left out.
+    pub except: Option<u64>,
     /// Search by words too.
     pub with_words: bool,
 }
@@ -73,6 +75,7 @@ impl SearchIndex {
             published: &published,
             vectors: vectors.collect(),
             vector: meaning.vector,
+            except: meaning.except,
             query,
         };
         catch_search_panics(|| search.run(words.as_ref()))
@@ -85,6 +88,7 @@ struct Search<'a> {
     /// By the ordinals of their segments.
     vectors: Vec<Option<Arc<VectorColumn>>>,
     vector: &'a QueryVector,
+    except: Option<u64>,
     query: &'a SearchQuery,
 }
 
@@ -159,12 +163,21 @@ impl Search<'_> {
             if let Some(column) = column
                 && let Some((similarity, _)) = column.similarity(address.doc_id, self.vector)
                 && similarity > top.threshold.max(0.0)
+                && !self.is_left_out(address)?
             {
                 top.push(similarity, address);
             }
             Ok(())
         })?;
         Ok(top.into_sorted())
+    }
+
+    fn is_left_out(&self, address: DocAddress) -> Result<bool, IndexError> {
+        let Some(except) = self.except else {
+            return Ok(false);
+        };
+        let columns = self.published.columns.of_segment(address.segment_ord)?;
+        Ok(columns.text_hash(address.doc_id)? == except)
     }
 
     fn column(&self, segment: u32) -> Option<&VectorColumn> {

@@ -15,15 +15,15 @@ use super::{
     hits::{RankedPassage, damaged, unreadable},
     lineage::SegmentLineage,
     plan::TAGGED_CONVERSATIONS_MAX,
-    query::{DuplicateHandling, Hit, Scope, SearchFilters, SearchQuery},
-    schema::{column, outcome_number, outcome_of},
+    query::{DuplicateHandling, Hit, RecalledTexts, Scope, SearchFilters, SearchQuery},
+    schema::{RECALLED, column, outcome_number, outcome_of},
 };
 use treering_domain::{
     BranchId, ConversationId, EventKind, Position, Revision, ShardId, TimestampMicros,
 };
 
-/// Most tool names of a segment that are cached, at about 64 bytes each. With more, names are
-/// looked up.
+/// Maximum number of tool names of a segment that are cached, at about 64 bytes each. With more,
+/// names are looked up.
 const TOOL_NAMES_MAX: usize = 4_096;
 
 /// The columns of a searcher's segments, in their order.
@@ -148,6 +148,7 @@ impl Columns {
             kind: self.kind(doc).ok_or_else(damaged)?,
             tool: self.tool(doc)?,
             success: outcome_of(number(&self.outcome, doc)?),
+            recalled: number(&self.outcome, doc)? >= RECALLED,
             recorded_at: TimestampMicros(self.recorded_at.first(doc).ok_or_else(damaged)?),
             happened_at: self.happened_at(doc)?,
             score: ranked.score,
@@ -270,6 +271,8 @@ pub(super) struct ColumnFilter<'a> {
     columns: &'a Columns,
     kinds: Vec<u64>,
     outcome: Option<u64>,
+    /// What passages that quote a memory have; `None` if that does not matter.
+    recalled: Option<bool>,
     /// The tools' ordinals in this segment.
     tools: Option<Vec<u64>>,
     recorded: Option<(i64, i64)>,
@@ -290,6 +293,7 @@ impl<'a> ColumnFilter<'a> {
             happened_from: _,
             happened_to: _,
             kinds: _,
+            recalled: _,
             roles,
             paths,
         } = &query.filters;
@@ -328,7 +332,14 @@ impl<'a> ColumnFilter<'a> {
                 .iter()
                 .map(|kind| u64::from(kind.number()))
                 .collect(),
-            outcome: filters.success.map(|success| outcome_number(Some(success))),
+            outcome: filters
+                .success
+                .map(|success| outcome_number(Some(success), false)),
+            recalled: match filters.recalled {
+                RecalledTexts::LeftOut if columns.outcome.max_value() >= RECALLED => Some(false),
+                RecalledTexts::LeftOut | RecalledTexts::Included => None,
+                RecalledTexts::Only => Some(true),
+            },
             tools: match filters.tools.as_slice() {
                 [] => None,
                 tools => Some(columns.ordinals(tools)?),
@@ -339,14 +350,23 @@ impl<'a> ColumnFilter<'a> {
         })
     }
 
+    fn has_outcome(&self, doc: DocId) -> bool {
+        if self.outcome.is_none() && self.recalled.is_none() {
+            return true;
+        }
+        self.columns.outcome.first(doc).is_some_and(|number| {
+            let (own, is_recalled) = (number & !RECALLED, number >= RECALLED);
+            self.outcome.is_none_or(|outcome| outcome == own)
+                && self.recalled.is_none_or(|recalled| recalled == is_recalled)
+        })
+    }
+
     /// Returns whether a passage passes the filters.
     pub(crate) fn passes(&self, doc: DocId) -> bool {
         let columns = self.columns;
         let is_of_kind = |kind| self.kinds.contains(&kind);
         (self.kinds.is_empty() || columns.kind.first(doc).is_some_and(is_of_kind))
-            && self
-                .outcome
-                .is_none_or(|outcome| columns.outcome.first(doc) == Some(outcome))
+            && self.has_outcome(doc)
             && self.tools.as_ref().is_none_or(|wanted| {
                 let tool = columns.tool.as_ref();
                 tool.and_then(|tool| tool.ords().first(doc))

@@ -1,7 +1,7 @@
 //! The conversations that a filter selects, as many as the whole store.
 //!
 //! Each segment numbers its conversations. The selected ones are looked up in it once for all
-//! queries of a search, and are then a bit each.
+//! queries of a search, or of all searches that share the set, and are then a bit each.
 
 use std::{
     collections::HashMap,
@@ -28,46 +28,94 @@ const PASSED_FOR_ONE: usize = 64;
 /// Look-ups between two checks for cancellation.
 const LOOKED_UP_AT_ONCE: usize = 1_024;
 
-/// Conversations in order, each once. Clones share them.
+/// Conversations in order, each once, or all others. Clones share them.
 #[derive(Clone, Default)]
-pub struct ChosenConversations(Arc<ConversationSet>);
+pub struct ChosenConversations {
+    set: Arc<ConversationSet>,
+    /// The set is all conversations except these.
+    is_inverted: bool,
+    /// The memory of the ids, if a search accounts for it.
+    _held: Option<Arc<HeldMemory>>,
+}
 
 #[derive(Default)]
 struct ConversationSet {
     ids: Vec<ConversationId>,
-    /// The set is all conversations except these.
-    is_inverted: bool,
-    in_segments: Mutex<HashMap<SegmentId, Arc<BitSet>>>,
-    /// The memory of `ids`.
-    _held: Option<HeldMemory>,
+    /// The same in the order in which they were added, if the set was extended.
+    added: Vec<ConversationId>,
+    in_segments: Arc<Mutex<HashMap<SegmentId, FoundInSegment>>>,
+}
+
+/// Maximum number of segments of which a set remembers what it found. An index has up to about 30.
+const SEGMENTS_MAX: usize = 64;
+
+/// What was found of a set in a segment.
+struct FoundInSegment {
+    /// How many of the conversations were looked up.
+    looked_up: usize,
+    ordinals: Arc<BitSet>,
 }
 
 impl ChosenConversations {
-    /// Returns these conversations, with the memory that they take.
-    pub fn holding(ids: Vec<ConversationId>, held: Option<HeldMemory>) -> Self {
-        Self::new(ids, false, held)
+    /// Returns the set, and keeps the memory that a search accounts for.
+    #[must_use]
+    pub fn holding(self, held: HeldMemory) -> Self {
+        Self {
+            _held: Some(Arc::new(held)),
+            ..self
+        }
     }
 
-    /// Returns all conversations except these.
-    pub fn all_but(ids: Vec<ConversationId>, held: Option<HeldMemory>) -> Self {
-        Self::new(ids, true, held)
+    fn of(set: ConversationSet) -> Self {
+        Self {
+            set: Arc::new(set),
+            ..Self::default()
+        }
     }
 
-    fn new(mut ids: Vec<ConversationId>, is_inverted: bool, held: Option<HeldMemory>) -> Self {
-        ids.sort_unstable();
-        ids.dedup();
-        Self(Arc::new(ConversationSet {
+    /// Returns all other conversations.
+    #[must_use]
+    pub fn others(&self) -> Self {
+        Self {
+            is_inverted: !self.is_inverted,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the set with more conversations, which it did not have. What was found in segments is
+    /// kept, and must not be of a set that was extended differently.
+    #[must_use]
+    pub fn extended(&self, more: &[ConversationId]) -> Self {
+        let set = &self.set;
+        let mut ids = [set.ids.as_slice(), more].concat();
+        ids.sort();
+        Self::of(ConversationSet {
             ids,
-            is_inverted,
-            in_segments: Mutex::default(),
-            _held: held,
-        }))
+            added: [set.added.as_slice(), more].concat(),
+            in_segments: Arc::clone(&set.in_segments),
+        })
     }
 
     /// Returns the ids, in order; `None` when the set is all conversations but some.
     #[must_use]
     pub fn ids(&self) -> Option<&[ConversationId]> {
-        (!self.0.is_inverted).then_some(&self.0.ids)
+        (!self.is_inverted).then_some(&self.set.ids)
+    }
+
+    /// Returns whether the set has a conversation.
+    #[must_use]
+    pub fn has(&self, id: ConversationId) -> bool {
+        self.set.ids.binary_search(&id).is_ok() != self.is_inverted
+    }
+
+    /// Returns the memory of the ids, and of what was found in segments, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let found = self.set.in_segments.lock();
+        let found = found.unwrap_or_else(PoisonError::into_inner);
+        let of_segment = |found: &FoundInSegment| found.ordinals.max_value() as usize / 8;
+        (self.set.ids.len() + self.set.added.len()) * size_of::<ConversationId>()
+            + found.values().map(of_segment).sum::<usize>()
     }
 
     /// Matches passages of these conversations.
@@ -95,32 +143,61 @@ impl ChosenConversations {
         column: &BytesColumn,
     ) -> tantivy::Result<SegmentSet> {
         Ok(SegmentSet {
-            ordinals: self.ordinals(id, column)?,
-            is_inverted: self.0.is_inverted,
+            ordinals: self.set.ordinals(id, column)?,
+            is_inverted: self.is_inverted,
         })
     }
+}
 
+impl ConversationSet {
     /// Returns the ordinals of the ids in a segment.
     fn ordinals(&self, id: SegmentId, column: &BytesColumn) -> tantivy::Result<Arc<BitSet>> {
-        let known = &self.0.in_segments;
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&id) {
-            return Ok(Arc::clone(known));
+        let mut known = self
+            .in_segments
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let found = known.get(&id);
+        if let Some(found) = found.filter(|found| found.looked_up >= self.ids.len()) {
+            return Ok(Arc::clone(&found.ordinals));
         }
-        let made = Arc::new(self.look_up(column)?);
-        known.insert(id, Arc::clone(&made));
-        Ok(made)
-    }
-
-    fn look_up(&self, column: &BytesColumn) -> tantivy::Result<BitSet> {
-        let in_segment = u32::try_from(column.num_terms()).map_err(too_large)?;
-        let mut ordinals = BitSet::with_max_value(in_segment);
-        each_number(column, &self.0.ids, |_, ordinal| {
-            ordinals.insert(u32::try_from(ordinal).map_err(too_large)?);
-            Ok(())
-        })?;
+        let ordinals = match found {
+            Some(found) => {
+                let mut ordinals = BitSet::clone(&found.ordinals);
+                let mut more = self.added[found.looked_up..].to_vec();
+                more.sort_unstable();
+                add_ordinals(column, &more, &mut ordinals)?;
+                ordinals
+            }
+            None => {
+                let in_segment = u32::try_from(column.num_terms()).map_err(too_large)?;
+                let mut ordinals = BitSet::with_max_value(in_segment);
+                add_ordinals(column, &self.ids, &mut ordinals)?;
+                ordinals
+            }
+        };
+        if known.len() >= SEGMENTS_MAX {
+            // Most of them are no longer in the index.
+            known.clear();
+        }
+        let ordinals = Arc::new(ordinals);
+        let found = FoundInSegment {
+            looked_up: self.ids.len(),
+            ordinals: Arc::clone(&ordinals),
+        };
+        known.insert(id, found);
         Ok(ordinals)
     }
+}
+
+fn add_ordinals(
+    column: &BytesColumn,
+    ids: &[ConversationId],
+    ordinals: &mut BitSet,
+) -> tantivy::Result<()> {
+    each_number(column, ids, |_, ordinal| {
+        ordinals.insert(u32::try_from(ordinal).map_err(too_large)?);
+        Ok(())
+    })
 }
 
 /// Calls `each` with those of the conversations that a segment has, and their ordinals. The ids
@@ -199,28 +276,32 @@ fn too_large(_: std::num::TryFromIntError) -> TantivyError {
 
 impl FromIterator<ConversationId> for ChosenConversations {
     fn from_iter<I: IntoIterator<Item = ConversationId>>(ids: I) -> Self {
-        Self::holding(ids.into_iter().collect(), None)
+        Self::from(ids.into_iter().collect::<Vec<_>>())
     }
 }
 
 impl From<Vec<ConversationId>> for ChosenConversations {
-    fn from(ids: Vec<ConversationId>) -> Self {
-        Self::holding(ids, None)
+    fn from(mut ids: Vec<ConversationId>) -> Self {
+        ids.sort_unstable();
+        ids.dedup();
+        Self::of(ConversationSet {
+            ids,
+            ..ConversationSet::default()
+        })
     }
 }
 
 impl PartialEq for ChosenConversations {
     fn eq(&self, other: &Self) -> bool {
-        self.0.is_inverted == other.0.is_inverted && self.0.ids == other.0.ids
+        self.is_inverted == other.is_inverted && self.set.ids == other.set.ids
     }
 }
 
 impl fmt::Debug for ChosenConversations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = &self.0;
         f.debug_struct("ChosenConversations")
-            .field("ids", &set.ids)
-            .field("is_inverted", &set.is_inverted)
+            .field("ids", &self.set.ids)
+            .field("is_inverted", &self.is_inverted)
             .finish_non_exhaustive()
     }
 }

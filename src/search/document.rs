@@ -5,7 +5,10 @@
 
 use std::borrow::Cow;
 
-use super::arguments::call_text;
+use super::{
+    arguments::{PATH_BYTES_MAX, PATHS_MAX, call_text},
+    attachment,
+};
 use treering_domain::{
     BranchId, ContentPart, ConversationId, EventBody, EventKind, MessageAppended, Namespace,
     Position, Revision, Role, TimestampMicros, ToolResultRecorded,
@@ -13,7 +16,7 @@ use treering_domain::{
 
 /// A passage ends at the first line end after this many bytes.
 pub(crate) const PASSAGE_BYTES_TARGET: usize = 3 * 1024;
-/// Most bytes of a passage; longer lines are cut.
+/// Maximum number of bytes of a passage; longer lines are cut.
 pub(crate) const PASSAGE_BYTES_MAX: usize = 4 * 1024;
 
 /// An event with text, to be indexed.
@@ -39,6 +42,8 @@ pub struct SearchableEvent {
     pub paths: Vec<String>,
     /// Whether the tool succeeded, for tool results.
     pub success: Option<bool>,
+    /// The text quotes a memory: see [`is_recall_call`](super::is_recall_call).
+    pub recalled: bool,
     /// When the engine recorded it.
     pub recorded_at: TimestampMicros,
     /// When it happened; for imported events, long before.
@@ -49,9 +54,10 @@ pub struct SearchableEvent {
 
 /// Returns the text that is searched, or `None` when this kind of event has none or it is blank.
 ///
-/// - A message: its text, refusal, JSON and reasoning parts, in order, joined by a line feed.
-/// - A tool result: its text and JSON parts, joined by a line feed; without such parts the
-///   structured result. For a failure, the error message after a line feed, unless the parts
+/// - A message: its text, refusal, JSON and reasoning parts and attached text documents, in order,
+///   joined by a line feed.
+/// - A tool result: its text and JSON parts and text documents, joined by a line feed; without such
+///   parts the structured result. For a failure, the error message after a line feed, unless the parts
 ///   contain it.
 /// - A tool call: its arguments, each on its own line as `name: value`, with strings unescaped.
 /// - A dialogue summary, a compaction, a returned sub-context, a tool snapshot, a sealed
@@ -76,46 +82,66 @@ pub fn searchable_text(body: &EventBody) -> Option<Cow<'_, str>> {
         EventBody::ConversationChanged(changed) => {
             Cow::from(changed.title.as_deref().unwrap_or_default())
         }
-        EventBody::AnnotationAdded(annotation) => {
-            join([annotation.label.as_str(), annotation.comment.as_str()].into_iter())
-        }
+        EventBody::AnnotationAdded(annotation) => join(
+            [&annotation.label, &annotation.comment]
+                .map(Cow::from)
+                .into_iter(),
+        ),
         _ => return None,
     };
     (!text.trim().is_empty()).then_some(text)
 }
 
 fn message_text(message: &MessageAppended) -> Cow<'_, str> {
-    join(message.parts.iter().filter_map(|part| match part {
-        ContentPart::Reasoning(reasoning) => Some(reasoning.text.as_str()),
-        part => part.text(),
+    join(message.parts.iter().map(|part| match part {
+        ContentPart::Reasoning(reasoning) => Cow::from(&reasoning.text),
+        part => part_text(part),
     }))
 }
 
-/// Returns whether a byte of [`searchable_text`] belongs to a model's reasoning.
+fn part_text(part: &ContentPart) -> Cow<'_, str> {
+    match part {
+        ContentPart::File(media) => attachment::text(media),
+        part => Cow::from(part.text().unwrap_or_default()),
+    }
+}
+
+/// Returns the part of a message that a byte of [`searchable_text`] belongs to.
 #[must_use]
-pub fn is_reasoning_at(body: &EventBody, byte: usize) -> bool {
+pub fn part_at(body: &EventBody, byte: usize) -> Option<&ContentPart> {
     let EventBody::MessageAppended(message) = body else {
-        return false;
+        return None;
     };
     let mut end = 0;
-    for part in &message.parts {
-        let (text, is_reasoning) = match part {
-            ContentPart::Reasoning(reasoning) => (reasoning.text.as_str(), true),
-            part => (part.text().unwrap_or_default(), false),
+    message.parts.iter().find(|part| {
+        let len = match part {
+            ContentPart::Reasoning(reasoning) => reasoning.text.len(),
+            part => part_text(part).len(),
         };
-        if text.is_empty() {
-            continue;
+        if len > 0 {
+            end += len + usize::from(end > 0);
         }
-        end += text.len() + usize::from(end > 0);
-        if byte < end {
-            return is_reasoning;
-        }
-    }
-    false
+        len > 0 && byte < end
+    })
+}
+
+/// Returns the names of attached files, within the bounds of indexed paths.
+pub fn attached_names(body: &EventBody) -> impl Iterator<Item = &str> {
+    let parts = match body {
+        EventBody::MessageAppended(message) => message.parts.as_slice(),
+        _ => &[],
+    };
+    let names = parts.iter().filter_map(|part| match part {
+        ContentPart::File(file) => Some(file.name.as_str()),
+        _ => None,
+    });
+    names
+        .filter(|name| !name.is_empty() && name.len() <= PATH_BYTES_MAX)
+        .take(PATHS_MAX)
 }
 
 fn result_text(result: &ToolResultRecorded) -> Cow<'_, str> {
-    let mut text = join(result.parts.iter().filter_map(ContentPart::text));
+    let mut text = join(result.parts.iter().map(part_text));
     if text.is_empty() {
         text = Cow::from(result.structured.as_str());
     }
@@ -123,19 +149,21 @@ fn result_text(result: &ToolResultRecorded) -> Cow<'_, str> {
     if result.success || error.is_empty() || text.contains(error) {
         return text;
     }
-    join([text.as_ref(), error].into_iter()).into_owned().into()
+    join([text.as_ref(), error].map(Cow::from).into_iter())
+        .into_owned()
+        .into()
 }
 
 /// Joins the non-empty texts with line feeds.
-fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
+fn join<'a>(texts: impl Iterator<Item = Cow<'a, str>>) -> Cow<'a, str> {
     let mut joined = Cow::from("");
     for text in texts.filter(|text| !text.is_empty()) {
         if joined.is_empty() {
-            joined = Cow::from(text);
+            joined = text;
         } else {
             let joined = joined.to_mut();
             joined.push('\n');
-            joined.push_str(text);
+            joined.push_str(&text);
         }
     }
     joined
@@ -143,7 +171,8 @@ fn join<'a>(texts: impl Iterator<Item = &'a str>) -> Cow<'a, str> {
 
 /// Returns a hash of an event's kind and text: equal for equal texts of one kind, almost never for
 /// others.
-pub(super) fn text_hash(kind: EventKind, text: &str) -> u64 {
+#[must_use]
+pub fn text_hash(kind: EventKind, text: &str) -> u64 {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&kind.number().to_le_bytes());
     hasher.update(text.as_bytes());
@@ -249,7 +278,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use treering_domain::{ConversationCreated, JsonText, Reasoning, SummaryRecorded};
+    use treering_domain::{
+        ConversationCreated, JsonText, Media, MediaSource, Reasoning, SummaryRecorded,
+    };
 
     // Byte ranges of hits refer to this text: if it changed, every stored reference would point
     // elsewhere.
@@ -330,9 +361,56 @@ mod tests {
         let parts = vec![said(""), reasoning("ab"), said("cd"), reasoning("ef")];
         let body = EventBody::MessageAppended(MessageAppended::new(Role::Assistant, parts));
         assert_eq!(searchable_text(&body).as_deref(), Some("ab\ncd\nef"));
-        let is_reasoning = (0..9).map(|byte| is_reasoning_at(&body, byte));
+        let is_reasoning =
+            (0..9).map(|byte| matches!(part_at(&body, byte), Some(ContentPart::Reasoning(_))));
         let expected = [true, true, false, false, false, true, true, true, false];
         assert_eq!(is_reasoning.collect::<Vec<_>>(), expected);
+    }
+
+    // A document that a user attached could only be found by its name.
+    #[test]
+    fn attached_documents_are_searched_and_named() {
+        let attached = |media_type: &str, name: &str, bytes: &'static [u8]| {
+            ContentPart::File(Media {
+                media_type: media_type.into(),
+                source: MediaSource::Data(bytes.into()),
+                name: name.into(),
+                ..Media::default()
+            })
+        };
+        let url = "data:text/csv;charset=utf-8;base64,Y2l0eSxwb3BsCg==";
+        let parts = vec![
+            ContentPart::Text("see these".into()),
+            attached(
+                "text/markdown; charset=UTF-8",
+                "notes.md",
+                "# é\n".as_bytes(),
+            ),
+            attached("application/pdf", "paper.pdf", b"%PDF"),
+            attached("", "main.rs", b"fn main() {}"),
+            attached("", "a.bin", b"\x00\xff"),
+            ContentPart::File(Media {
+                source: MediaSource::Uri(url.into()),
+                ..Media::default()
+            }),
+        ];
+        let body = EventBody::MessageAppended(MessageAppended::new(Role::User, parts));
+        let text = searchable_text(&body).unwrap();
+        assert_eq!(text, "see these\n# é\n\nfn main() {}\ncity,popl\n");
+        let name_at = |what: &str| match part_at(&body, text.find(what).unwrap()) {
+            Some(ContentPart::File(media)) => media.name.as_str(),
+            _ => "",
+        };
+        assert_eq!(name_at("these"), "");
+        assert_eq!(name_at("é"), "notes.md");
+        assert_eq!(name_at("main"), "main.rs");
+        assert_eq!(name_at("popl"), "");
+        let names: Vec<&str> = attached_names(&body).collect();
+        assert_eq!(names, ["notes.md", "paper.pdf", "main.rs", "a.bin"]);
+        let mut result = ToolResultRecorded::text("c", "exported");
+        result.parts.push(attached("text/html", "a.html", b"<p>ok"));
+        let result = EventBody::ToolResultRecorded(result);
+        assert_eq!(searchable_text(&result).as_deref(), Some("exported\n<p>ok"));
     }
 
     #[test]

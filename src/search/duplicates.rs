@@ -16,7 +16,7 @@ use super::{
 };
 use treering_domain::{ConversationId, Position, Revision};
 
-/// Most copies of a hit that are returned: the nearest ones.
+/// Maximum number of copies of a hit that are returned: the nearest ones.
 const COPIES_NAMED_MAX: usize = 3;
 
 /// An event with the text of a hit.

@@ -9,10 +9,10 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use tantivy::index::SegmentMeta;
+use tantivy::index::{SegmentId, SegmentMeta};
 
 /// The list of the other files.
 const LIST: &str = "files";
@@ -59,6 +59,26 @@ pub(super) fn find_changed_file(dir: &Path, segments: &[SegmentMeta]) -> Option<
         let said = noted.get(name);
         said.is_some_and(|said| describe(&dir.join(name)).is_ok_and(|found| found != *said))
     })
+}
+
+/// Returns a file that looks like one of a segment, and is none of these.
+///
+/// # Errors
+/// The system's error.
+pub(super) fn find_other_file(
+    dir: &Path,
+    current: &HashSet<PathBuf>,
+) -> io::Result<Option<String>> {
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let text = name.to_string_lossy();
+        let id = text.split('.').next().unwrap_or_default();
+        let is_of_segment = SegmentId::from_uuid_string(id).is_ok();
+        if is_of_segment && !current.contains(Path::new(&name)) {
+            return Ok(Some(text.into_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the files of these segments, which are named after the segment ids.

@@ -20,7 +20,7 @@ use super::{
 /// The largest merged segment has at most this many times the passages of the others. A passage is
 /// therefore rewritten about as often as the index doubles.
 const LARGEST_SHARE: u64 = 3;
-/// Most passages merged at once: about half a minute of one processor.
+/// Maximum number of passages merged at once: about half a minute of one processor.
 const JOINED_PASSAGES_MAX: u64 = 2_000_000;
 /// Attempts, with pauses, when an automatic merge holds one of the segments.
 const ATTEMPTS: usize = 4;

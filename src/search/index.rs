@@ -1,4 +1,5 @@
-//! The index as a store: opening, adding, committing, erasing. Searching is in `query`.
+//! The index as a store: opening, adding, committing. Erasing is in `erase`, searching in
+//! `query`.
 //!
 //! The payload of each commit holds the mark: the log position that the index has reached.
 //! Documents and mark are therefore durable together. After a crash the index is as of its last
@@ -15,10 +16,7 @@ use tantivy::{
     Index, IndexReader, IndexSettings, IndexWriter, ReloadPolicy, Searcher, TantivyDocument,
     TantivyError,
     directory::error::LockError,
-    index::SegmentId,
     indexer::{IndexWriterOptions, LogMergePolicy, NoMergePolicy},
-    query::{BooleanQuery, Occur, Query, TermQuery},
-    schema::IndexRecordOption,
 };
 
 use super::{
@@ -27,15 +25,11 @@ use super::{
     error::IndexError,
     files,
     overlay_folder::OverlayFolder,
-    plan::only_revisions,
     query::damage_of_panic,
     refusal::{engine_error, io_error, rebuild, unreadable},
-    schema::{
-        Fields, PassageTokenizer, TOKENIZER, column, conversation_tag, outcome_number, text_tag,
-        text_value,
-    },
+    schema::{Fields, PassageTokenizer, TOKENIZER, column, outcome_number, text_tag, text_value},
 };
-use treering_domain::{ConversationId, Namespace, Position, Revision, ShardId};
+use treering_domain::{Position, ShardId};
 
 #[cfg(unix)]
 use super::guarded_folder::GuardedFolder as Folder;
@@ -43,18 +37,16 @@ use super::guarded_folder::GuardedFolder as Folder;
 use tantivy::directory::MmapDirectory as Folder;
 
 /// How long opening waits for the lock of an index that was just closed: a child process holds a
-/// copy of the lock from its fork until it runs its own program.
+/// copy of the lock between fork and exec.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// Version of the index format. An index of another version is rebuilt. Raise it with any change of
 /// fields, passages or analyser.
-pub const INDEX_VERSION: u32 = 4;
-/// Begins the payload of each commit.
+pub const INDEX_VERSION: u32 = 5;
+/// Prefix of the payload of each commit.
 const PAYLOAD_NAME: &str = "treering-search";
 /// How often a mark that moves without new documents is made durable.
 const MARK_DURABLE_EVERY: Duration = Duration::from_secs(10);
-/// How long a purge waits for merges that already run.
-const PURGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// tantivy's own bounds, in bytes.
 const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
 const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
@@ -140,8 +132,8 @@ impl std::fmt::Debug for SearchIndex {
     }
 }
 
-/// Whether tantivy merges segments as they become many. Over a read-only folder, merges would copy
-/// the folder into memory.
+/// Whether tantivy merges segments as their number grows. Over a read-only folder, merges would
+/// copy the folder into memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merges {
     AsTheyCome,
@@ -162,14 +154,14 @@ pub(super) struct WriterState {
     /// `None` after a failed write: everything since the last commit is lost.
     writer: Option<IndexWriter>,
     /// The log position up to which events were added, committed or not.
-    added_to: Position,
+    pub(super) added_to: Position,
     /// The mark of the last commit on disk.
     durable: Position,
     durable_at: Instant,
     /// When the oldest uncommitted change was made.
     changed_at: Option<Instant>,
     /// There are documents or erasures to commit, not only a mark.
-    has_operations: bool,
+    pub(super) has_operations: bool,
     noted: files::RecordedFiles,
     /// The index is catching up.
     hurried: bool,
@@ -364,9 +356,9 @@ impl SearchIndex {
             .get_bytes())
     }
 
-    /// Adds events in order of log position. `reached` is how far the log was read, past events
-    /// without text too. Events up to [`Self::added_to`] are skipped, so adding them twice does no
-    /// harm. Nothing is visible or durable before a commit.
+    /// Adds events in order of log position. `reached` is the position up to which the log was
+    /// read, events without text included. Events up to [`Self::added_to`] are skipped, so adding
+    /// them twice does no harm. Nothing is visible or durable before a commit.
     ///
     /// # Errors
     /// [`IndexError`]. Everything added since the last commit is then lost: call [`Self::recover`].
@@ -374,17 +366,26 @@ impl SearchIndex {
         let mut state = self.state();
         let known = state.added_to;
         for event in events.iter().filter(|event| event.position > known) {
-            let text_hash = text_hash(event.kind, &event.text);
-            for passage in passages(&event.text) {
-                let document = self.document(event, &passage, text_hash);
-                self.write(&mut state, |writer| writer.add_document(document))?;
-                state.has_operations = true;
-            }
+            self.add_event(&mut state, event)?;
             state.added_to = state.added_to.max(event.position);
         }
         state.added_to = state.added_to.max(reached);
         if state.added_to > known {
             state.changed_at.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_event(
+        &self,
+        state: &mut WriterState,
+        event: &SearchableEvent,
+    ) -> Result<(), IndexError> {
+        let text_hash = text_hash(event.kind, &event.text);
+        for passage in passages(&event.text) {
+            let document = self.document(event, &passage, text_hash);
+            self.write(state, |writer| writer.add_document(document))?;
+            state.has_operations = true;
         }
         Ok(())
     }
@@ -481,7 +482,7 @@ impl SearchIndex {
     /// [`IndexError`] when writing still fails; try again later. Searching continues meanwhile.
     pub fn recover(&self) -> Result<Position, IndexError> {
         let mut state = self.state();
-        // The old writer holds the lock, so it must go first.
+        // The old writer holds the lock, so it must be dropped first.
         state.writer = None;
         state.writer = Some(open_writer(
             &self.index,
@@ -513,66 +514,6 @@ impl SearchIndex {
         verify(&self.index, &self.dir)
     }
 
-    /// Removes events from the index: the given revisions of a conversation, or all of it. Commits:
-    /// the events are invisible when this returns, and off the disk after `Self::purge` or a
-    /// later merge.
-    ///
-    /// # Errors
-    /// [`IndexError`]; nothing was removed then.
-    pub fn erase(
-        &self,
-        namespace: &Namespace,
-        conversation: ConversationId,
-        revisions: Option<&[Revision]>,
-    ) -> Result<(), IndexError> {
-        let mut state = self.state();
-        let tag = self.fields.tag(&conversation_tag(namespace, conversation));
-        let whole: Box<dyn Query> = Box::new(TermQuery::new(tag, IndexRecordOption::Basic));
-        let query: Box<dyn Query> = match revisions {
-            None => whole,
-            Some(revisions) => Box::new(BooleanQuery::new(vec![
-                (Occur::Must, whole),
-                (Occur::Must, only_revisions(revisions)),
-            ])),
-        };
-        self.write(&mut state, |writer| writer.delete_query(query))?;
-        // An erasure must be durable when this returns.
-        self.commit_durably(&mut state)
-    }
-
-    /// Rewrites every segment that has erased passages, so that their terms leave the disk too.
-    /// Takes about as long as indexing them did; adding waits meanwhile, searching does not.
-    ///
-    /// # Errors
-    /// [`IndexError`]; the index is then unchanged, and purging can be repeated.
-    pub fn purge(&self) -> Result<(), IndexError> {
-        let mut state = self.state();
-        self.commit_durably(&mut state)?;
-        let deadline = Instant::now() + PURGE_WAIT_MAX;
-        while let Some(segment) = self.segment_with_erased()? {
-            let merged = self.write(&mut state, |writer| Ok(writer.merge(&[segment]).wait()))?;
-            // An automatic merge may hold the segment: wait until it ends or the segment is gone.
-            if let Err(source) = merged {
-                if Instant::now() > deadline {
-                    return Err(engine_error("rewritten", &self.dir, source));
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        }
-        self.publish(&state)?;
-        self.write(&mut state, |writer| writer.garbage_collect_files().wait())?;
-        Ok(())
-    }
-
-    fn segment_with_erased(&self) -> Result<Option<SegmentId>, IndexError> {
-        let segments = self.index.searchable_segment_metas();
-        let segments = segments.map_err(|error| engine_error("read", &self.dir, error))?;
-        Ok(segments
-            .iter()
-            .find(|segment| segment.has_deletes())
-            .map(|segment| segment.id()))
-    }
-
     pub(super) fn state(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -600,7 +541,7 @@ impl SearchIndex {
         Ok(())
     }
 
-    fn commit_durably(&self, state: &mut WriterState) -> Result<(), IndexError> {
+    pub(super) fn commit_durably(&self, state: &mut WriterState) -> Result<(), IndexError> {
         let payload = payload(state.added_to);
         self.write(state, |writer| {
             let mut prepared = writer.prepare_commit()?;
@@ -693,7 +634,10 @@ impl SearchIndex {
             (fields.shard, u64::from(event.position.shard.0)),
             (fields.offset, event.position.offset),
             (fields.kind, u64::from(event.kind.number())),
-            (fields.outcome, outcome_number(event.success)),
+            (
+                fields.outcome,
+                outcome_number(event.success, event.recalled),
+            ),
             (fields.byte_start, passage.byte_start as u64),
             (fields.text_hash, text_hash),
         ] {

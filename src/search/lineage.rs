@@ -1,7 +1,6 @@
 //! The histories of branches that a search is restricted to.
 //!
-//! There may be as many as conversations, so they are looked up in each segment once for all queries
-//! of a search.
+//! There may be as many as conversations, so a search looks up only those of its candidates.
 
 use std::{
     collections::HashMap,
@@ -17,7 +16,11 @@ use tantivy::{
     },
 };
 
-use super::{conversation_set::each_number, query::LineageSegment, schema::column};
+use super::{
+    conversation_set::{ChosenConversations, SegmentSet},
+    query::LineageSegment,
+    schema::column,
+};
 use treering_domain::ConversationId;
 
 /// Whether conversations without a segment match.
@@ -28,22 +31,51 @@ pub(super) enum OtherConversations {
     Shown,
 }
 
+/// Looks up the segments that are shown of a conversation. It may take a while, so only those of
+/// candidates are looked up.
+pub type BranchLookup = dyn Fn(ConversationId) -> Vec<LineageSegment> + Send + Sync;
+
 /// Restricts each conversation that it names to segments of its branches. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ShownBranches(Arc<LineageSet>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct LineageSet {
-    /// By conversation.
-    segments: Vec<LineageSegment>,
-    /// Their conversations, each once, in order.
-    conversations: Vec<ConversationId>,
+    conversations: ChosenConversations,
+    /// What is shown of those that were listed or looked up.
+    branches: Mutex<HashMap<ConversationId, Arc<Branches>>>,
+    look_up: Option<Box<BranchLookup>>,
     others: OtherConversations,
-    in_segments: Mutex<HashMap<tantivy::index::SegmentId, Arc<UpTo>>>,
 }
 
-/// The last revision of each branch that is shown, by the conversation's ordinal in a segment.
-type UpTo = HashMap<u64, Vec<(u64, u64)>>;
+/// The last revision of each branch that is shown.
+type Branches = Vec<(u64, u64)>;
+
+impl std::fmt::Debug for LineageSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LineageSet")
+            .field("conversations", &self.conversations)
+            .field("branches", &self.branches)
+            .field("others", &self.others)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LineageSet {
+    fn branches(&self, id: ConversationId) -> Arc<Branches> {
+        let mut known = self.branches.lock().unwrap_or_else(PoisonError::into_inner);
+        let look_up = || {
+            let segments = self.look_up.as_ref().map(|look_up| look_up(id));
+            let segments = segments.into_iter().flatten();
+            Arc::new(segments.map(numbers).collect())
+        };
+        Arc::clone(known.entry(id).or_insert_with(look_up))
+    }
+}
+
+fn numbers(segment: LineageSegment) -> (u64, u64) {
+    (segment.branch.0, segment.up_to.0)
+}
 
 impl ShownBranches {
     /// Returns the restriction to these segments.
@@ -57,23 +89,38 @@ impl ShownBranches {
         Self::with_others(segments, OtherConversations::Hidden)
     }
 
-    fn with_others(mut segments: Vec<LineageSegment>, others: OtherConversations) -> Self {
-        segments.sort_unstable_by_key(|segment| segment.conversation);
-        let conversations = segments.iter().map(|segment| segment.conversation);
-        let mut conversations: Vec<_> = conversations.collect();
-        conversations.dedup();
+    /// Returns the restriction of these conversations to what is looked up of each. What is looked
+    /// up of a conversation must be segments of it.
+    #[must_use]
+    pub fn looked_up(conversations: ChosenConversations, look_up: Box<BranchLookup>) -> Self {
         Self(Arc::new(LineageSet {
-            segments,
             conversations,
+            look_up: Some(look_up),
+            ..LineageSet::default()
+        }))
+    }
+
+    fn with_others(segments: Vec<LineageSegment>, others: OtherConversations) -> Self {
+        let mut branches: HashMap<_, Branches> = HashMap::new();
+        for segment in segments {
+            let own = branches.entry(segment.conversation).or_default();
+            own.push(numbers(segment));
+        }
+        let branches = branches.into_iter().map(|(id, own)| (id, Arc::new(own)));
+        let branches: HashMap<_, _> = branches.collect();
+        Self(Arc::new(LineageSet {
+            conversations: branches.keys().copied().collect(),
+            branches: Mutex::new(branches),
+            look_up: None,
             others,
-            in_segments: Mutex::default(),
         }))
     }
 
     /// Returns whether it restricts nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.segments.is_empty() && self.0.others == OtherConversations::Shown
+        let none = self.0.conversations.ids().is_some_and(<[_]>::is_empty);
+        none && self.0.others == OtherConversations::Shown
     }
 
     /// Matches the passages that are shown.
@@ -90,67 +137,64 @@ impl ShownBranches {
     pub(super) fn in_segment(&self, reader: &SegmentReader) -> tantivy::Result<SegmentLineage> {
         let columns = reader.fast_fields();
         let conversation = columns.bytes(column::CONVERSATION)?;
+        let within = conversation.as_ref().map(|column| {
+            let conversations = &self.0.conversations;
+            conversations.in_segment(reader.segment_id(), column)
+        });
         Ok(SegmentLineage {
             branch: columns.u64(column::BRANCH)?,
             revision: columns.u64(column::REVISION)?,
-            up_to: match &conversation {
-                Some(column) => self.up_to(reader, column)?,
-                None => Arc::default(),
-            },
-            conversation,
-            others: self.0.others,
+            conversation: conversation.zip(within.transpose()?),
+            set: Arc::clone(&self.0),
+            known: Mutex::default(),
         })
-    }
-
-    fn up_to(&self, reader: &SegmentReader, column: &BytesColumn) -> tantivy::Result<Arc<UpTo>> {
-        let set = &self.0;
-        let mut known = set
-            .in_segments
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&reader.segment_id()) {
-            return Ok(Arc::clone(known));
-        }
-        let mut found = UpTo::new();
-        each_number(column, &set.conversations, |id, ordinal| {
-            let first = set
-                .segments
-                .partition_point(|segment| segment.conversation < id);
-            let own = set.segments[first..].iter();
-            let own = own.take_while(|segment| segment.conversation == id);
-            let own = own.map(|segment| (segment.branch.0, segment.up_to.0));
-            found.insert(ordinal, own.collect());
-            Ok(())
-        })?;
-        let found = Arc::new(found);
-        known.insert(reader.segment_id(), Arc::clone(&found));
-        Ok(found)
     }
 }
 
 /// The restriction in one segment.
 pub(super) struct SegmentLineage {
-    conversation: Option<BytesColumn>,
+    /// The column, and the conversations that the restriction names.
+    conversation: Option<(BytesColumn, SegmentSet)>,
     branch: Column<u64>,
     revision: Column<u64>,
-    up_to: Arc<UpTo>,
-    others: OtherConversations,
+    set: Arc<LineageSet>,
+    /// By the conversation's ordinal.
+    known: Mutex<HashMap<u64, Arc<Branches>>>,
 }
 
 impl SegmentLineage {
     /// Returns whether a passage is shown.
     pub(super) fn has(&self, doc: DocId) -> bool {
-        let conversation = self.conversation.as_ref();
-        let Some(ordinal) = conversation.and_then(|column| column.ords().first(doc)) else {
+        let Some((column, within)) = &self.conversation else {
             return false;
         };
-        let Some(branches) = self.up_to.get(&ordinal) else {
-            return self.others == OtherConversations::Shown;
+        let Some(ordinal) = column.ords().first(doc) else {
+            return false;
         };
+        if !within.has(Some(ordinal)) {
+            return self.set.others == OtherConversations::Shown;
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let branches = known
+            .entry(ordinal)
+            .or_insert_with(|| self.branches(column, ordinal));
         let (branch, revision) = (self.branch.first(doc), self.revision.first(doc));
         let is_shown = |&(own, up_to): &(u64, u64)| {
             branch == Some(own) && revision.is_some_and(|r| r <= up_to)
         };
         branches.iter().any(is_shown)
+    }
+
+    /// Returns what is shown of a conversation. If its id cannot be read, nothing is.
+    fn branches(&self, column: &BytesColumn, ordinal: u64) -> Arc<Branches> {
+        let mut bytes = Vec::with_capacity(16);
+        let id = match column.ord_to_bytes(ordinal, &mut bytes) {
+            Ok(true) => uuid::Uuid::from_slice(&bytes).ok(),
+            _ => None,
+        };
+        match id {
+            Some(id) => self.set.branches(ConversationId(id)),
+            None => Arc::default(),
+        }
     }
 }

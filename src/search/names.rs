@@ -16,7 +16,7 @@ const JOINTS: &str = "_/\\.-:#@~>";
 /// Shortest mixed-case identifier of two capitalised parts that counts as made for a program, in
 /// bytes. Shorter ones are as often names of things (`GitHub`).
 const MADE_BYTES_MIN: usize = 10;
-/// Most signs between two parts; more are a drawn line.
+/// Maximum number of signs between two parts; more are a drawn line.
 const GAP_BYTES_MAX: usize = 4;
 
 /// A name in a word of a query.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use regex::{Regex, RegexBuilder};
-use regex_syntax::hir::{Hir, HirKind};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
 
 use super::syntax::{QUERY_BYTES_MAX, QueryError};
 
@@ -17,7 +17,7 @@ const COMPILED_BYTES_MAX: usize = 4 << 20;
 const MATCHING_BYTES_MAX: usize = 2 << 20;
 /// Shortest useful piece, in bytes; shorter ones are in nearly every word.
 const PIECE_BYTES_MIN: usize = 3;
-/// Most branches of an alternation that are analysed.
+/// Maximum number of branches of an alternation that are analysed.
 const BRANCHES_MAX: usize = 64;
 
 /// A regular expression.
@@ -112,11 +112,55 @@ fn needs(hir: &Hir) -> Needs {
         HirKind::Literal(literal) => literal_needs(&literal.0),
         HirKind::Capture(capture) => needs(&capture.sub),
         HirKind::Repetition(repetition) if repetition.min > 0 => needs(&repetition.sub),
-        HirKind::Concat(parts) => all(parts.iter().map(needs).collect()),
+        HirKind::Concat(parts) => sequence_needs(parts),
         HirKind::Alternation(branches) if branches.len() <= BRANCHES_MAX => {
             any(branches.iter().map(needs).collect())
         }
         _ => Needs::Nothing,
+    }
+}
+
+/// Returns the needs of all parts. Letters in either case, as `(?i)` makes them, are joined.
+fn sequence_needs(parts: &[Hir]) -> Needs {
+    let mut found = Vec::new();
+    let mut run = String::new();
+    for part in parts {
+        match caseless(part) {
+            Some(text) => run.push_str(&text),
+            None => {
+                found.push(caseless_needs(&std::mem::take(&mut run)));
+                found.push(needs(part));
+            }
+        }
+    }
+    found.push(caseless_needs(&run));
+    all(found)
+}
+
+/// The text that a part matches in any case, in lower case: a letter or digits.
+fn caseless(part: &Hir) -> Option<String> {
+    match part.kind() {
+        HirKind::Literal(literal) if literal.0.iter().all(u8::is_ascii_digit) => {
+            String::from_utf8(literal.0.to_vec()).ok()
+        }
+        HirKind::Class(Class::Unicode(class)) => {
+            let letter = class.ranges().first()?.start().to_ascii_lowercase();
+            let mut folded = ClassUnicode::new([ClassUnicodeRange::new(letter, letter)]);
+            folded.case_fold_simple();
+            (letter.is_ascii_lowercase() && *class == folded).then(|| letter.into())
+        }
+        _ => None,
+    }
+}
+
+/// The words of an index are in lower case, and identifiers are there uncut too. Only the long s
+/// is another letter there.
+fn caseless_needs(run: &str) -> Needs {
+    let piece = Needs::Piece(run.to_owned());
+    match run.contains('s') {
+        _ if run.len() < PIECE_BYTES_MIN => Needs::Nothing,
+        true => Needs::Any(vec![piece, Needs::Piece("ſ".to_owned())]),
+        false => piece,
     }
 }
 
@@ -196,7 +240,11 @@ mod tests {
             (r"error\[E\d+\]: (foo|bar)", "(error & (foo | bar))"),
             ("HTTPServer", "server"),
             ("a+bc?d", "-"),
-            ("(?i)error", "-"),
+            ("(?i)error", "error"),
+            ("(?i)Session lost", "((session | ſ) & (lost | ſ))"),
+            ("(?i)e404", "e404"),
+            ("(?i)éclair", "clair"),
+            ("[eE][rR]", "-"),
             ("(foo|b)", "-"),
             (".*", "-"),
             ("(abc)+ x*", "abc"),

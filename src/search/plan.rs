@@ -3,6 +3,8 @@
 //! A word alone is lenient: an identifier or path matches as a whole (all parts in a row, ranked
 //! first) and by its parts. A word that must or must not match is strict: all parts in a row.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use tantivy::{
     DocId, Searcher, SegmentReader, Term,
     columnar::Column,
@@ -20,15 +22,15 @@ use super::{
     conversation_set::ChosenConversations,
     exclusion::Exclusion,
     lineage::ShownBranches,
-    query::{Scope, SearchFilters, SearchQuery},
+    query::{RecalledTexts, Scope, SearchFilters, SearchQuery},
     schema::{
-        Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, role_tag, success_tag,
-        text_term, tool_tag,
+        Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, recalled_tag,
+        role_tag, success_tag, text_term, tool_tag,
     },
     syntax::{ClauseRole, Node},
-    term_pattern::TermPattern,
+    term_pattern::{SubstringPattern, TermPattern, term_query},
 };
-use treering_domain::{Namespace, Revision};
+use treering_domain::Namespace;
 
 /// Up to this many conversations are terms of the query; more are looked up in each segment.
 pub(super) const TAGGED_CONVERSATIONS_MAX: usize = 1_024;
@@ -41,7 +43,7 @@ const EXACT_BONUS: f32 = 0.3;
 const WHOLE_BOOST: f32 = 1.0;
 /// Bytes of a required substring of a word that the index looks for; few words contain that much.
 const PIECE_BYTES_MAX: usize = 64;
-/// Most terms per segment that a prefix after other words expands to.
+/// Maximum number of terms per segment that a prefix after other words expands to.
 const PREFIX_TERMS_MAX: u32 = 256;
 /// tantivy fixes BM25's length normalisation at b = 0.75, too strong for passages of similar
 /// length. Reporting a longer average weakens it.
@@ -62,6 +64,8 @@ pub(super) struct Planner<'a> {
     pub(crate) is_one_word: bool,
     /// Passages with whole names are found by a query of their own, and rank first.
     pub(crate) puts_names_first: bool,
+    /// Passages of the namespace quote a memory.
+    pub(crate) has_recalled: bool,
 }
 
 /// The purpose of a query.
@@ -278,7 +282,10 @@ impl Planner<'_> {
     pub(crate) fn piece(&self, piece: &str) -> Box<dyn Query> {
         let end = piece.floor_char_boundary(PIECE_BYTES_MAX.min(piece.len()));
         let prefix = text_term(self.namespace, "");
-        TermPattern::having(&prefix, &piece[..end]).query(self.fields.text)
+        term_query(
+            self.fields.text,
+            SubstringPattern::new(&prefix, &piece[..end]),
+        )
     }
 
     /// Returns the tags that filters accept: one of each list must match.
@@ -314,6 +321,7 @@ impl Planner<'_> {
             happened_to,
             kinds: _,
             roles: _,
+            recalled,
             paths,
         } = &asked.filters;
         let mut clauses: Vec<Clause> = Vec::new();
@@ -341,8 +349,16 @@ impl Planner<'_> {
         }
         if !paths.is_empty() {
             let pattern = TermPattern::globs(&path_tag(self.namespace, ""), paths);
-            let named = pattern.query(self.fields.tags);
+            let named = term_query(self.fields.tags, pattern);
             clauses.push((Occur::Must, constant(named, 0.0)));
+        }
+        let of_memory = || self.tag(&recalled_tag(self.namespace));
+        match recalled {
+            RecalledTexts::LeftOut if self.has_recalled => {
+                clauses.push((Occur::MustNot, Box::new(Exclusion(of_memory()))));
+            }
+            RecalledTexts::Only => clauses.push((Occur::Must, constant(of_memory(), 0.0))),
+            RecalledTexts::LeftOut | RecalledTexts::Included => {}
         }
         if clauses.is_empty() {
             return query;
@@ -444,14 +460,13 @@ fn only_within(column: &'static str, (from, to): (i64, i64)) -> Box<dyn Query> {
     Box::new(DocPredicateQuery::from(predicate))
 }
 
-/// Matches passages of these revisions in any conversation.
-pub(super) fn only_revisions(revisions: &[Revision]) -> Box<dyn Query> {
-    let wanted: std::sync::Arc<std::collections::HashSet<u64>> =
-        std::sync::Arc::new(revisions.iter().map(|revision| revision.0).collect());
+/// Matches the passages of events at some offsets.
+pub(super) fn only_offsets(offsets: &BTreeSet<u64>) -> Box<dyn Query> {
+    let wanted = Arc::new(offsets.clone());
     let predicate = FunctionPredicate::from(move |segment: &SegmentReader| {
-        let wanted = wanted.clone();
-        let revisions = segment.fast_fields().u64(column::REVISION)?;
-        Ok(move |doc: DocId| revisions.first(doc).is_some_and(|r| wanted.contains(&r)))
+        let wanted = Arc::clone(&wanted);
+        let offsets = segment.fast_fields().u64(column::OFFSET)?;
+        Ok(move |doc: DocId| offsets.first(doc).is_some_and(|at| wanted.contains(&at)))
     });
     Box::new(DocPredicateQuery::from(predicate))
 }

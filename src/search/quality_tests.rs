@@ -2,7 +2,7 @@
 //! tool results. Runs when `TREERING_TEST_DATA` names the data folder.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
 };
@@ -40,6 +40,7 @@ pub(super) fn result(position: u64, text: String) -> SearchableEvent {
         tool: "tool".to_owned(),
         paths: Vec::new(),
         success: Some(true),
+        recalled: false,
         recorded_at: TimestampMicros(0),
         happened_at: TimestampMicros(0),
         text,
@@ -311,6 +312,7 @@ fn labelled(texts: &[String]) -> Vec<SearchableEvent> {
             other => TOOLS[(other % 3) as usize],
         }
         .to_owned(),
+        recalled: at % 7 == 0,
         success: Some(at % 5 != 0),
         recorded_at: TimestampMicros(at.cast_signed()),
         ..result(at, text.clone())
@@ -361,7 +363,7 @@ fn restrict(query: &mut SearchQuery, number: usize) {
         1 => query.scope = Some(Scope::Conversations(chosen(2).collect())),
         2 => query.scope = Some(Scope::Conversations(chosen(90).collect())),
         3 => {
-            let all_but = ChosenConversations::all_but(chosen(3).collect(), None);
+            let all_but = chosen(3).collect::<ChosenConversations>().others();
             query.scope = Some(Scope::Conversations(all_but));
         }
         4 => {
@@ -428,21 +430,22 @@ fn block_skipping_equals_exhaustive_scoring() {
         index.add(part, part[part.len() - 1].position).unwrap();
         index.commit().unwrap();
     }
-    let erased: Vec<Revision> = (1..=last).step_by(17).map(Revision).collect();
-    index
-        .erase(
-            &Namespace::default(),
-            ConversationId::default(),
-            Some(&erased),
-        )
-        .unwrap();
+    let erased = (1..=last).step_by(17).collect();
+    index.erase(&erased, &[]).unwrap();
     let (mut queries, mut hits, mut others) = (0, 0, 0);
     for (number, text) in texts.iter().enumerate().step_by(11) {
         let words: Vec<&str> = text.split_whitespace().collect();
         let from = (number * 7) % words.len();
         let words = &words[from..(from + 1 + number % 4).min(words.len())];
         let mut query = SearchQuery {
-            filters: filters(queries, last),
+            filters: SearchFilters {
+                recalled: match queries % 5 {
+                    0 => RecalledTexts::Included,
+                    1 => RecalledTexts::Only,
+                    _ => RecalledTexts::LeftOut,
+                },
+                ..filters(queries, last)
+            },
             offset: if queries % 10 == 9 { 20 } else { 0 },
             count_all: queries % 2 == 0,
             ..SearchQuery::new(Namespace::default(), as_words(&words.join(" ")))
@@ -475,4 +478,46 @@ fn block_skipping_equals_exhaustive_scoring() {
         queries > 300 && hits > queries,
         "{queries} queries, {hits} hits"
     );
+}
+
+/// Prints how long erasing takes beside building the index again, over 50,000 real results.
+#[test]
+#[ignore = "a measurement"]
+fn print_times_of_erasing() {
+    const RESULTS: usize = 50_000;
+    let Some(data) = data() else { return };
+    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+    let repeated = texts.iter().cycle().take(RESULTS).enumerate();
+    let texts: Vec<String> = repeated
+        .map(|(number, text)| format!("{text}\nresult{number}"))
+        .collect();
+    let events = labelled(&texts);
+    let dir = tempfile::tempdir().unwrap();
+    let started = std::time::Instant::now();
+    let index = SearchIndex::open(dir.path(), SearchOptions::default()).unwrap();
+    for part in events.chunks(2_048) {
+        index.add(part, part[part.len() - 1].position).unwrap();
+        index.commit_if_due().unwrap();
+    }
+    index.commit().unwrap();
+    let built = started.elapsed();
+    index.join_before_closing().unwrap();
+    let bytes = index.size_bytes().unwrap() >> 20;
+    println!(
+        "{} passages, {bytes} MiB: built in {built:?}",
+        index.passage_count()
+    );
+    for erased in [1, 100, 5_000] {
+        let step = RESULTS / erased;
+        let offsets: BTreeSet<u64> = (1..=RESULTS as u64).step_by(step).collect();
+        let started = std::time::Instant::now();
+        index.erase(&offsets, &[]).unwrap();
+        index.purge().unwrap();
+        let took = started.elapsed();
+        let ratio = took.as_secs_f64() / built.as_secs_f64();
+        println!(
+            "{} results erased in {took:?}, {ratio:.3} of a build",
+            offsets.len()
+        );
+    }
 }

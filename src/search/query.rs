@@ -13,6 +13,7 @@ use super::{
     plan::{NamespaceStatistics, Planner, Purpose},
     query_terms::{QueryNames, WholeNames},
     rank::{POOL, Scores, Words, rescore},
+    schema::recalled_tag,
     syntax::{self, QueryError, QuerySyntax},
     term_pattern::check_globs,
     top_k::TopSearch,
@@ -27,10 +28,11 @@ use treering_meaning::TextWindow;
 
 /// The largest sum of a search's offset and limit.
 pub(crate) const HITS_MAX: usize = 10_000;
-/// Most values in one filter.
+/// Maximum number of values in one filter.
 pub(crate) const FILTER_VALUES_MAX: usize = 10_000;
-/// Most passages fetched to fill a page when events or equal texts are collapsed into one hit: a
-/// text stored 100,000 times needs that many. While ranked, each takes about 200 bytes of memory.
+/// Maximum number of passages fetched to fill a page when events or equal texts are collapsed into
+/// one hit: a text stored 100,000 times needs that many. While ranked, each takes about 200 bytes
+/// of memory.
 pub(super) const FETCHED_MAX: usize = 1 << 18;
 /// Matches are counted up to this number unless all are requested: nobody pages that far, and
 /// finding the best hits does not need every match.
@@ -45,7 +47,7 @@ pub struct SearchQuery {
     pub text: String,
     /// How the text is parsed.
     pub reading: QuerySyntax,
-    /// Most hits to return.
+    /// Maximum number of hits to return.
     pub limit: usize,
     /// Hits to skip.
     pub offset: usize,
@@ -121,6 +123,20 @@ pub struct SearchFilters {
     /// Globs, one of which must match a path that a call or its result names. `*` and `?` stay
     /// within a folder, `**` crosses folders; a glob without `/` matches the last path component.
     pub paths: Vec<String>,
+    /// Texts that quote a memory.
+    pub recalled: RecalledTexts,
+}
+
+/// Whether texts match that quote a memory: see [`is_recall_call`](super::is_recall_call).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RecalledTexts {
+    /// They do not.
+    #[default]
+    LeftOut,
+    /// No others do.
+    Only,
+    /// They do, like all others.
+    Included,
 }
 
 /// The part of a namespace to search.
@@ -249,6 +265,8 @@ pub struct Hit {
     pub tool: String,
     /// Whether the tool succeeded, for tool results.
     pub success: Option<bool>,
+    /// The text quotes a memory.
+    pub recalled: bool,
     /// When the event was recorded.
     pub recorded_at: TimestampMicros,
     /// When the event happened.
@@ -338,7 +356,16 @@ impl SearchIndex {
             passes_small: false,
             is_one_word: false,
             puts_names_first: false,
+            has_recalled: self.has_recalled(&query.namespace),
         }
+    }
+
+    /// Returns whether texts of a namespace quote a memory. True if the index cannot be read.
+    #[must_use]
+    pub fn has_recalled(&self, namespace: &Namespace) -> bool {
+        let tag = self.fields.tag(&recalled_tag(namespace));
+        let passages = self.published().searcher.doc_freq(&tag);
+        passages.map_or(true, |passages| passages > 0)
     }
 
     fn run(
@@ -452,6 +479,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
     }
     // Times, kinds and outcomes are few.
     let SearchFilters {
+        recalled: _,
         tools,
         success: _,
         recorded_from: _,

@@ -1,5 +1,5 @@
-//! Reranks the best passages: how much of the query they contain, in its order and close together,
-//! whole names, and the kind of event.
+//! Reranks the best passages by how much of the query they contain in its order and close together,
+//! by whole names, and by the kind of event.
 //!
 //! Reading positions for every match would slow down each search; reading those of the first
 //! [`POOL`] passages is cheap, and these are the ones that matter.
@@ -23,11 +23,11 @@ use treering_meaning::TextWindow;
 /// The number of passages that are reranked. Independent of the page, so that all pages of a search
 /// agree on the order.
 pub(super) const POOL: usize = 100;
-/// Most words of a query used for reranking; of more, the rarest.
+/// Maximum number of words of a query used for reranking. Of a longer query, the rarest are used.
 const UNITS_MAX: usize = 48;
 /// The largest distance, in words, at which two words count as near.
 const NEAR_MAX: u32 = 8;
-/// Most matches examined in one passage.
+/// Maximum number of matches examined in one passage.
 const MATCHES_MAX: usize = 1_024;
 
 // The weights below are measured: docs/decisions/0023-search-ranking.md. Each is a share of the
@@ -35,16 +35,17 @@ const MATCHES_MAX: usize = 1_024;
 
 /// Weight of the query's words in a row, in their order.
 const ORDER_WEIGHT: f32 = 2.5;
-/// Share of a word in a row that is near the previous one but not right after it.
+/// Share of its worth that a word adds to a row if it is near the previous word, but not at the
+/// same distance as in the query.
 const NEAR_SHARE: f32 = 0.5;
 /// Weight of the query's words close together, in any order.
 const NEARNESS_WEIGHT: f32 = 1.5;
-/// Up to this share of a query stands in a row, or together, in many texts by chance.
+/// Many texts contain up to this share of a query in a row, or close together, by chance.
 const BY_CHANCE: f32 = 0.6;
 /// Weight of adjacent pairs of query words, by BM25.
 const PAIRS_WEIGHT: f32 = 0.2;
-/// Weight of names found whole rather than as parts, when the name is all of the query. Scaled by
-/// the name's share of the query.
+/// Weight of a name that is found whole rather than in parts, if the name is the whole query.
+/// Otherwise the weight is scaled by the name's share of the query.
 const WHOLE_WEIGHT: f32 = 1.0;
 /// Weight of the place where such a name is defined.
 const DEFINITION_WEIGHT: f32 = 0.1;
@@ -52,7 +53,7 @@ const DEFINITION_WEIGHT: f32 = 0.1;
 const SHORTNESS_WEIGHT: f32 = 0.15;
 /// Weight of matches near the passage's beginning.
 const EARLINESS_WEIGHT: f32 = 0.2;
-/// Share of a small word (a stop word) beside other words.
+/// Share of its worth that a small word (a stop word) keeps if the query has other words.
 pub(super) const SMALL_SHARE: f32 = 0.25;
 /// Factors for kinds of event that are not tool results.
 const MESSAGE_SHARE: f32 = 0.85;
@@ -132,7 +133,7 @@ fn kind_weight(kind: Option<EventKind>) -> f32 {
     }
 }
 
-/// How many of the query's names a passage has whole.
+/// Whether a passage contains some or all of the query's names whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tier {
     /// Parts at most.
@@ -354,7 +355,7 @@ impl<'a> RankContext<'a> {
             .matches
             .first()
             .map_or(0.0, |(at, _)| 1.0 / (1.0 + *at as f32 / 16.0));
-        // Part of a query stands in a row in many texts by chance, most of it in few.
+        // Many texts contain a part of a query in a row by chance; few contain most of it.
         let most = |share: f32| {
             let above = ((share - BY_CHANCE) / (1.0 - BY_CHANCE)).max(0.0);
             above * above
@@ -370,7 +371,7 @@ impl<'a> RankContext<'a> {
             * self.worth_of_all;
     }
 
-    /// Returns whether a passage has whole all names that come first.
+    /// Returns whether a passage contains all names that come first, each of them whole.
     fn has_all_whole(&self, seen: &PassageMatches) -> bool {
         let is_there = |(number, (name, _)): (usize, &(&Name, f32))| {
             let is_one = seen.wholes & (1 << number) != 0;

@@ -105,6 +105,7 @@ impl Fields {
         tags.extend(event.paths.iter().map(|path| path_tag(namespace, path)));
         tags.extend(event.role.map(|role| role_tag(namespace, role)));
         tags.extend(event.success.map(|success| success_tag(namespace, success)));
+        tags.extend(event.recalled.then(|| recalled_tag(namespace)));
         tags
     }
 
@@ -146,17 +147,25 @@ pub(super) fn role_tag(namespace: &Namespace, role: Role) -> String {
     format!("{namespace}{SEPARATOR}r{}", role.as_str())
 }
 
+pub(super) fn recalled_tag(namespace: &Namespace) -> String {
+    format!("{namespace}{SEPARATOR}q")
+}
+
+/// Added to the `outcome` of passages that quote a memory.
+pub(super) const RECALLED: u64 = 4;
+
 /// Returns the value of the `outcome` column.
-pub(super) fn outcome_number(success: Option<bool>) -> u64 {
-    match success {
+pub(super) fn outcome_number(success: Option<bool>, recalled: bool) -> u64 {
+    let outcome = match success {
         None => 0,
         Some(false) => 1,
         Some(true) => 2,
-    }
+    };
+    outcome + if recalled { RECALLED } else { 0 }
 }
 
 pub(super) fn outcome_of(number: u64) -> Option<bool> {
-    match number {
+    match number & !RECALLED {
         1 => Some(false),
         2 => Some(true),
         _ => None,

@@ -26,8 +26,8 @@ use super::{
 use treering_base::cancel;
 use treering_domain::{ConversationId, Position, TimestampMicros};
 
-/// Most events on which a pattern is tried. Each takes 32 bytes, twice; reading the texts of
-/// 332,000 took 8 s on two busy cores.
+/// Maximum number of events on which a pattern is tried. Each takes 32 bytes, twice; reading the
+/// texts of 332,000 took 8 s on two busy cores.
 pub(crate) const CANDIDATES_MAX: usize = 500_000;
 
 /// Events that are looked for at first. A page has ten hits, and a regular expression matches most

@@ -10,10 +10,10 @@
 //! groups                         (disk OR volume) AND full
 //! ```
 //!
-//! `AND` binds closer than `OR` and than adjacency. Parsing is lenient: an unfinished quote or
+//! `AND` binds more tightly than `OR` and adjacency. Parsing is lenient: an unfinished quote or
 //! group ends with the query, a stray bracket or operator is skipped, and brackets inside a word
-//! (`main(argc)`) and options (`--all`) belong to the word. An error says where the query cannot be
-//! searched.
+//! (`main(argc)`) and options (`--all`) belong to the word. An error gives the place in the query
+//! that cannot be searched.
 //!
 //! People and models mostly paste error messages, commands and code, in which `NOT` is a word and
 //! `-v` an option. A text is therefore plain words unless all of it looks like a deliberate query
@@ -23,12 +23,12 @@ use std::ops::Range;
 
 use super::stop_words::is_small;
 
-/// Longest query, in bytes. An error message with its stack trace fits; longer ones are pasted
-/// texts, not queries.
+/// Maximum length of a query, in bytes. An error message with its stack trace fits; longer ones are
+/// pasted texts, not queries.
 pub const QUERY_BYTES_MAX: usize = 16 << 10;
-/// Most words, phrases and prefixes of a query.
+/// Maximum number of words, phrases and prefixes in a query.
 pub(crate) const QUERY_CLAUSES_MAX: usize = 512;
-/// Deepest nesting of groups.
+/// Maximum nesting depth of groups.
 pub(crate) const QUERY_DEPTH_MAX: usize = 32;
 
 /// Why a query cannot be searched.
@@ -136,8 +136,8 @@ pub fn read(text: &str, reading: QuerySyntax) -> Result<(Node, QuerySyntax), Que
     Ok((plain(text)?, QuerySyntax::Plain))
 }
 
-/// Splits a text into words at blanks. Of more than [`QUERY_CLAUSES_MAX`] words the first ones are
-/// used, which suffice to find a pasted text.
+/// Splits a text into words at blanks. Uses only the first [`QUERY_CLAUSES_MAX`] words, which
+/// suffice to find a pasted text.
 fn plain(text: &str) -> Result<Node, QueryError> {
     check_length(text)?;
     let start_of = |word: &str| word.as_ptr().addr() - text.as_ptr().addr();
@@ -156,15 +156,15 @@ fn plain(text: &str) -> Result<Node, QueryError> {
     Ok(Node::Group(words))
 }
 
-/// Characters of code, commands and logs that queries do not have.
+/// Characters that occur in code, commands and logs but not in queries.
 const NOT_IN_QUERIES: [char; 14] = [
     ';', '{', '}', '=', '<', '>', '$', '|', '`', '[', ']', '\\', '\'', '%',
 ];
 
-/// Most tokens of a query with `NOT` but no `AND` or `OR`; longer texts are sentences.
+/// Maximum number of tokens in a query with `NOT` but no `AND` or `OR`; longer texts are sentences.
 const WITHOUT_TOKENS_MAX: usize = 8;
 /// Words that follow an emphatic `NOT` in prose.
-const DENIED: [&str; 21] = [
+const AFTER_EMPHATIC_NOT: [&str; 21] = [
     "allowed",
     "available",
     "change",
@@ -222,7 +222,7 @@ pub fn is_meant(text: &str) -> bool {
         return is_joined(&tokens, text);
     }
     if nots > 0 && brackets + signs == 0 {
-        return is_without(&tokens, text);
+        return is_exclusion_query(&tokens, text);
     }
     if brackets + nots > 0 || has_option() {
         return false;
@@ -235,8 +235,8 @@ pub fn is_meant(text: &str) -> bool {
     words == 0 && phrases + beginnings > 0 || beginnings > 0 && phrases == 0
 }
 
-/// Returns true for few operands with `NOT` between them that is no emphasis in a sentence.
-fn is_without(tokens: &[Token], text: &str) -> bool {
+/// Returns true for a few operands with a `NOT` between them that is not emphasis in a sentence.
+fn is_exclusion_query(tokens: &[Token], text: &str) -> bool {
     let is_operand = |token: Option<&Token>| {
         matches!(
             token,
@@ -247,7 +247,7 @@ fn is_without(tokens: &[Token], text: &str) -> bool {
         Token::Word(range) => {
             let word = &text[range.clone()];
             let ends = word.ends_with([':', ',', '.', '!', '?']);
-            !ends && !is_small(word) && !is_denied(word)
+            !ends && !is_small(word) && !follows_emphatic_not(word)
         }
         _ => true,
     };
@@ -260,8 +260,8 @@ fn is_without(tokens: &[Token], text: &str) -> bool {
 }
 
 /// Returns true for a word that follows an emphatic `NOT`, as in `file NOT found`.
-fn is_denied(word: &str) -> bool {
-    DENIED.contains(&word.to_lowercase().as_str())
+fn follows_emphatic_not(word: &str) -> bool {
+    AFTER_EMPHATIC_NOT.contains(&word.to_lowercase().as_str())
 }
 
 /// Returns true for operands with `AND` or `OR` between all of them, without shell operators.

@@ -3,8 +3,9 @@
 //! A pattern is simulated step by step. A state table would be faster, but takes megabytes for a
 //! glob with a few stars, and a search may have hundreds of globs.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
+use smallvec::{SmallVec, smallvec};
 use tantivy::{
     query::{AutomatonWeight, EnableScoring, Query, Weight},
     schema::Field,
@@ -13,8 +14,8 @@ use tantivy_fst::Automaton;
 
 use super::error::IndexSearchError;
 
-/// Most bytes of a search's path globs together. A state of the simulation takes about a quarter of
-/// this, once for each byte of the longest term.
+/// Maximum number of bytes of a search's path globs together. A state of the simulation takes about
+/// a quarter of this, once for each byte of the longest term.
 pub(crate) const GLOBS_BYTES_MAX: usize = 8 << 10;
 
 /// Checks the total length of path globs.
@@ -71,16 +72,6 @@ impl TermPattern {
         pattern
     }
 
-    /// Matches terms that begin with `prefix` and contain `piece` after it.
-    pub(crate) fn having(prefix: &str, piece: &str) -> Self {
-        let mut pattern = Self::default();
-        pattern.bytes(prefix);
-        pattern.steps.push(Step::Any);
-        pattern.bytes(piece);
-        pattern.steps.extend([Step::Any, Step::Match]);
-        pattern
-    }
-
     fn bytes(&mut self, text: &str) {
         self.steps.extend(text.bytes().map(Step::Byte));
     }
@@ -124,21 +115,16 @@ impl TermPattern {
         self.steps.push(Step::Fork(vec![at + 1, at + 3]));
         self.steps.extend([Step::Any, Step::Byte(b'/')]);
     }
-
-    /// Returns a query for passages with a matching term in this field.
-    pub(crate) fn query(self, field: Field) -> Box<dyn Query> {
-        let pattern = Arc::new(self);
-        Box::new(TermPatternQuery { field, pattern })
-    }
 }
 
-/// The current steps, a bit each.
+/// The current steps, a bit each. One is made for each byte of each term, so short patterns must
+/// not allocate.
 #[derive(Clone, Debug)]
-pub(super) struct StepSet(Vec<u64>);
+pub(super) struct StepSet(SmallVec<[u64; 2]>);
 
 impl StepSet {
     fn none(steps: usize) -> Self {
-        Self(vec![0; steps.div_ceil(64)])
+        Self(smallvec![0; steps.div_ceil(64)])
     }
 
     /// Returns false when the step was already present or does not exist.
@@ -220,25 +206,108 @@ impl Automaton for TermPattern {
     }
 }
 
+/// Matches terms that begin with a prefix and contain a string after it (Knuth, Morris, Pratt).
+/// Every term of a namespace is tried, so a step takes a few instructions.
 #[derive(Clone, Debug)]
-struct TermPatternQuery {
-    field: Field,
-    pattern: Arc<TermPattern>,
+pub(super) struct SubstringPattern {
+    prefix: Vec<u8>,
+    piece: Vec<u8>,
+    /// For each prefix of `piece`, the length of its longest proper prefix that also ends it.
+    borders: Vec<usize>,
 }
 
-impl Query for TermPatternQuery {
+impl SubstringPattern {
+    pub(crate) fn new(prefix: &str, piece: &str) -> Self {
+        let piece = piece.as_bytes().to_vec();
+        let mut borders = vec![0; piece.len()];
+        let mut border = 0;
+        for at in 1..piece.len() {
+            while border > 0 && piece[at] != piece[border] {
+                border = borders[border - 1];
+            }
+            border += usize::from(piece[at] == piece[border]);
+            borders[at] = border;
+        }
+        Self {
+            prefix: prefix.as_bytes().to_vec(),
+            piece,
+            borders,
+        }
+    }
+}
+
+impl Automaton for SubstringPattern {
+    /// Number of matched bytes of the prefix and then of the piece; none if the prefix differs.
+    type State = Option<usize>;
+
+    fn start(&self) -> Self::State {
+        Some(0)
+    }
+
+    fn is_match(&self, matched: &Self::State) -> bool {
+        self.will_always_match(matched)
+    }
+
+    fn can_match(&self, matched: &Self::State) -> bool {
+        matched.is_some()
+    }
+
+    fn will_always_match(&self, matched: &Self::State) -> bool {
+        *matched == Some(self.prefix.len() + self.piece.len())
+    }
+
+    fn accept(&self, matched: &Self::State, byte: u8) -> Self::State {
+        let matched = (*matched)?;
+        if let Some(expected) = self.prefix.get(matched) {
+            return (*expected == byte).then_some(matched + 1);
+        }
+        let mut of_piece = matched - self.prefix.len();
+        loop {
+            match self.piece.get(of_piece) {
+                None => return Some(matched),
+                Some(expected) if *expected == byte => {
+                    return Some(self.prefix.len() + of_piece + 1);
+                }
+                Some(_) if of_piece == 0 => return Some(self.prefix.len()),
+                Some(_) => of_piece = self.borders[of_piece - 1],
+            }
+        }
+    }
+}
+
+/// Returns a query for passages with a term in this field that a pattern matches.
+pub(super) fn term_query<A>(field: Field, pattern: A) -> Box<dyn Query>
+where
+    A: Automaton<State: Clone> + Clone + fmt::Debug + Send + Sync + 'static,
+{
+    let pattern = Arc::new(pattern);
+    Box::new(TermPatternQuery { field, pattern })
+}
+
+#[derive(Clone, Debug)]
+struct TermPatternQuery<A> {
+    field: Field,
+    pattern: Arc<A>,
+}
+
+impl<A> Query for TermPatternQuery<A>
+where
+    A: Automaton<State: Clone> + Clone + fmt::Debug + Send + Sync + 'static,
+{
     fn weight(&self, _: EnableScoring<'_>) -> tantivy::Result<Box<dyn Weight>> {
-        let weight = AutomatonWeight::<TermPattern>::new(self.field, Arc::clone(&self.pattern));
+        let weight = AutomatonWeight::<A>::new(self.field, Arc::clone(&self.pattern));
         Ok(Box::new(weight))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::{prelude::*, proptest};
+
     use super::*;
 
-    fn is_match(pattern: &TermPattern, term: &str) -> bool {
-        let accept = |places: StepSet, byte| pattern.accept(&places, byte);
+    fn is_match<A: Automaton>(pattern: &A, term: &str) -> bool {
+        let accept = |state: A::State, byte| pattern.accept(&state, byte);
         pattern.is_match(&term.bytes().fold(pattern.start(), accept))
     }
 
@@ -270,9 +339,26 @@ mod tests {
             assert_eq!(found, expected, "{glob} {term}");
             assert!(!is_match(&pattern, &format!("other\u{1F}p{term}")));
         }
-        let pattern = TermPattern::having("n", "aab");
+    }
+
+    #[test]
+    fn substring_is_found_after_a_prefix() {
+        let pattern = SubstringPattern::new("n", "aab");
         for (term, expected) in [("naab", true), ("nxaaab/y", true), ("aab", false)] {
             assert_eq!(is_match(&pattern, term), expected, "{term}");
+        }
+    }
+
+    proptest! {
+        // A word that is passed over is a hit that a regular expression loses. Two letters, so that
+        // beginnings of the piece repeat within it.
+        #[test]
+        fn substring_is_found_wherever_it_stands(
+            prefix in "[ab]{0,3}", word in "[ab]{0,16}", piece in "[ab]{1,5}",
+        ) {
+            let pattern = SubstringPattern::new(&prefix, &piece);
+            let found = is_match(&pattern, &format!("{prefix}{word}"));
+            prop_assert_eq!(found, word.contains(&piece));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The index end to end: what goes in is found, nothing else is.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
@@ -33,6 +33,7 @@ pub(super) fn result(position: u64, text: &str) -> SearchableEvent {
         tool: "bash".to_owned(),
         paths: Vec::new(),
         success: Some(true),
+        recalled: false,
         recorded_at: TimestampMicros(i64::try_from(position).unwrap() * 1_000),
         happened_at: TimestampMicros(i64::try_from(position).unwrap()),
         text: text.to_owned(),
@@ -562,8 +563,8 @@ fn merged_segments_give_the_same_results() {
             index.commit().unwrap();
         }
     }
-    let erased = index.erase(&namespace("default"), conversation(1), None);
-    erased.unwrap();
+    let erased = (1..=48).filter(|at| at % 8 == 1).collect();
+    index.erase(&erased, &[]).unwrap();
     let texts = ["needle", "hay", "needle hay", "nee*", "\"needle hay\""];
     let answers = |index: &SearchIndex| -> Vec<(Vec<u64>, u64)> {
         let answer = |text| {
@@ -907,40 +908,134 @@ fn recovery_discards_uncommitted_events() {
     assert_eq!(found(&index, &query("needle")), [1, 2, 3]);
 }
 
-// Erased events are invisible at once, and out of the files after a purge.
+/// Returns the terms and tool names with a word in the segments of an index. Segments that a merge
+/// removes meanwhile are left out.
+fn stored_terms(index: &SearchIndex, word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut note = |term: &[u8]| {
+        let term = String::from_utf8_lossy(term).into_owned();
+        if term.contains(word) {
+            found.push(term);
+        }
+    };
+    for segment in index.index.searchable_segments().unwrap() {
+        let Ok(reader) = tantivy::SegmentReader::open(&segment) else {
+            continue;
+        };
+        for field in [index.fields.text, index.fields.tags] {
+            let Ok(inverted) = reader.inverted_index(field) else {
+                continue;
+            };
+            let mut terms = inverted.terms().stream().unwrap();
+            while terms.advance() {
+                note(terms.key());
+            }
+        }
+        if let Ok(Some(tools)) = reader.fast_fields().str("tool") {
+            for ordinal in 0..tools.num_terms() as u64 {
+                let mut name = String::new();
+                tools.ord_to_str(ordinal, &mut name).unwrap();
+                note(name.as_bytes());
+            }
+        }
+    }
+    found
+}
+
+fn segment_ids(index: &SearchIndex) -> HashSet<String> {
+    let segments = index.index.searchable_segment_metas().unwrap();
+    let ids = segments.iter().map(|segment| segment.id().uuid_string());
+    ids.collect()
+}
+
+// Erased events are invisible at once, and out of the files after a purge: no dictionary has a word
+// that only they had. What is left of them is found, and other segments are not rewritten.
 #[test]
 fn erased_events_are_hidden_and_purged() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(dir.path()).unwrap();
-    let mut other = result(4, "zebracode needle");
-    other.conversation = conversation(2);
+    index
+        .add(&[result(1, "needle")], Position::local(1))
+        .unwrap();
+    index.commit().unwrap();
+    let untouched = segment_ids(&index);
     let events = [
-        result(1, "needle"),
         result(2, "zebracode needle"),
-        result(3, "needle"),
-        other,
+        tagged(3, |event| {
+            event.text = "needle".to_owned();
+            event.tool = "zebratool".to_owned();
+            event.paths = vec!["src/zebrapath.rs".to_owned()];
+        }),
+        result(4, "zebracode needle"),
     ];
     index.add(&events, Position::local(4)).unwrap();
     index.commit().unwrap();
-    index
-        .erase(&namespace("default"), conversation(1), Some(&[Revision(2)]))
-        .unwrap();
-    assert_eq!(found(&index, &query("needle")), [1, 3, 4]);
-    index
-        .erase(&namespace("default"), conversation(2), None)
-        .unwrap();
-    index
-        .erase(&namespace("other"), conversation(1), None)
-        .unwrap();
+    for word in ["zebracode", "zebratool", "zebrapath"] {
+        assert_ne!(stored_terms(&index, word), [""; 0], "{word}");
+    }
+    let before = segment_ids(&index);
+    // Of the last one, which the index has not reached, nothing may be added yet.
+    let left = [result(3, "needle"), result(5, "needle")];
+    index.erase(&[2, 3, 4, 5].into(), &left).unwrap();
     assert_eq!(found(&index, &query("needle")), [1, 3]);
     index.purge().unwrap();
     assert_eq!(found(&index, &query("needle")), [1, 3]);
-    drop(index);
-    for entry in std::fs::read_dir(dir.path()).unwrap() {
-        let bytes = std::fs::read(entry.unwrap().path()).unwrap();
-        assert!(!bytes.windows(9).any(|window| window == b"zebracode"));
+    assert_eq!(stored_terms(&index, "zebra"), [""; 0]);
+    let after = segment_ids(&index);
+    assert!(after.is_superset(&untouched), "{after:?}");
+    for replaced in before.difference(&untouched) {
+        let mut names = std::fs::read_dir(dir.path()).unwrap().flatten();
+        let is_of = |name: String| name.starts_with(replaced);
+        assert!(!names.any(|file| is_of(file.file_name().to_string_lossy().into_owned())));
     }
+    drop(index);
     assert_eq!(found(&open(dir.path()).unwrap(), &query("needle")), [1, 3]);
+}
+
+// Events are erased while others are added, segments are merged by two other threads, and searches
+// go on. A merge that began before an erase must not bring its words back, and a purge must not end
+// while a merge holds a file with them.
+#[test]
+fn purge_is_complete_beside_adding_and_merging() {
+    const EVENTS: u64 = 600;
+    let dir = tempfile::tempdir().unwrap();
+    let index = Arc::new(open(dir.path()).unwrap());
+    let erased: Vec<u64> = (20..EVENTS).step_by(40).collect();
+    std::thread::scope(|scope| {
+        let adding = scope.spawn(|| {
+            for at in 1..=EVENTS {
+                let text = format!("needle zebra{at}code");
+                index
+                    .add(&[result(at, &text)], Position::local(at))
+                    .unwrap();
+                if at % 4 == 0 {
+                    index.commit().unwrap();
+                }
+            }
+        });
+        let merging = scope.spawn(|| {
+            while index.added_to().offset < EVENTS {
+                SearchIndex::join_segments(&Arc::downgrade(&index)).unwrap();
+            }
+        });
+        for at in &erased {
+            while index.added_to().offset < at + 10 {
+                index.search(&query("needle")).unwrap();
+            }
+            index.erase(&[*at].into(), &[]).unwrap();
+            index.purge().unwrap();
+            let word = format!("zebra{at}code");
+            assert_eq!(stored_terms(&index, &word), [""; 0]);
+            assert_eq!(found(&index, &query(&word)), [0; 0]);
+        }
+        adding.join().unwrap();
+        merging.join().unwrap();
+    });
+    index.commit().unwrap();
+    assert_eq!(index.passage_count(), EVENTS - erased.len() as u64);
+    for at in &erased {
+        assert_eq!(stored_terms(&index, &format!("zebra{at}code")), [""; 0]);
+    }
 }
 
 // A child process started while an index closes holds a copy of its lock for a moment. Reopening

@@ -11,7 +11,7 @@ use super::{
 };
 use treering_domain::Namespace;
 
-/// Most names of a segment that are compared.
+/// Maximum number of names of a segment that are compared.
 const COMPARED_MAX: usize = 1 << 16;
 
 impl SearchIndex {

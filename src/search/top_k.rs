@@ -31,8 +31,8 @@ use super::{
 /// and pruning would skip little.
 const PRUNED_SHARE_MIN: f64 = 0.05;
 
-/// Most passages examined to count hits, unless all are counted: 100,000 copies of a text are one
-/// hit.
+/// Maximum number of passages examined to count hits, unless all are counted: 100,000 copies of a
+/// text are one hit.
 const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
 
 /// The best passages.

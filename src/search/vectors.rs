@@ -18,6 +18,7 @@ use tantivy::{
     directory::{Directory, MmapDirectory},
     index::SegmentId,
 };
+use treering_base::disk;
 use treering_domain::Position;
 use treering_meaning::{
     ColumnError, PassageKey, PassageVectors, VectorColumn, VectorColumnBuilder,
@@ -338,7 +339,8 @@ impl VectorIndex {
         for entry in fs::read_dir(dir).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             if parse_name(&path).is_none_or(|(segment, _)| !current.contains(&segment)) {
-                remove(&path);
+                // An erase must not end while they are still there.
+                disk::remove(&path).map_err(fail)?;
             }
         }
         Ok(())

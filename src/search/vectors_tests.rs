@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use treering_meaning::{PassageVectors, QueryVector, StoredVector, windows};
 
 use super::{tests::result, *};
-use treering_domain::{Namespace, Revision};
+use treering_domain::Namespace;
 
 /// Topics in place of a model: a dimension each.
 const TOPICS: [&str; 4] = ["car", "disk", "cake", "moon"];
@@ -66,6 +66,7 @@ fn found(index: &SearchIndex, vectors: &VectorIndex, query: &SearchQuery) -> Vec
     let vector = QueryVector::new(&vector(&query.text)).unwrap();
     let meaning = MeaningQuery {
         vectors,
+        except: None,
         vector: &vector,
         with_words: false,
     };
@@ -81,6 +82,7 @@ fn most_similar_passages_come_first() {
     let vector_of_car = QueryVector::new(&vector("car")).unwrap();
     let meaning = MeaningQuery {
         vectors: &vectors,
+        except: None,
         vector: &vector_of_car,
         with_words: false,
     };
@@ -110,6 +112,7 @@ fn most_similar_passages_come_first() {
         &far,
         MeaningQuery {
             vectors: &vectors,
+            except: None,
             vector: &vector,
             with_words: true,
         },
@@ -127,6 +130,7 @@ fn both_finds_by_words_and_by_meaning() {
     let vector = QueryVector::new(&[0.01, 0.01, 0.01, 1.0]).unwrap();
     let meaning = MeaningQuery {
         vectors: &vectors,
+        except: None,
         vector: &vector,
         with_words: true,
     };
@@ -149,6 +153,7 @@ fn both_finds_by_words_and_by_meaning() {
     let empty = VectorIndex::in_memory();
     let meaning = MeaningQuery {
         vectors: &empty,
+        except: None,
         ..meaning
     };
     let results = index.search_by_meaning(&query("candle"), meaning).unwrap();
@@ -244,11 +249,7 @@ fn erased_passages_lose_their_vectors() {
     add(&index, &events);
     let vectors = VectorIndex::open(dir.path(), "topics").unwrap();
     embed(&vectors, &index, &events);
-    let first = &events[0];
-    // The other event with this text is in another conversation, and stays.
-    index
-        .erase(&first.namespace, first.conversation, Some(&[Revision(4)]))
-        .unwrap();
+    index.erase(&[4].into(), &[]).unwrap();
     assert!(!found(&index, &vectors, &query("moon")).contains(&4));
     index.purge().unwrap();
     vectors.missing(&index, 10).unwrap();

@@ -1,0 +1,52 @@
+//! The text of attached files.
+
+use std::borrow::Cow;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use treering_domain::{Media, MediaSource, is_text_type};
+
+/// Types that say nothing: the content decides.
+const UNKNOWN_TYPES: [&str; 2] = ["", "application/octet-stream"];
+
+/// Returns the text of a file that is stored in the event, if its type or, for unknown types, its
+/// content is text; otherwise an empty text.
+pub(super) fn text(file: &Media) -> Cow<'_, str> {
+    let nothing = Cow::Borrowed("");
+    let (media_type, bytes) = match &file.source {
+        MediaSource::Absent => return nothing,
+        MediaSource::Data(bytes) => (file.media_type.as_str(), Cow::from(&bytes[..])),
+        MediaSource::Uri(uri) => match data_url(uri) {
+            Some((own, _)) if !is_text(of(file, own)) => return nothing,
+            Some((own, data)) => match STANDARD.decode(data) {
+                Ok(bytes) => (of(file, own), Cow::from(bytes)),
+                Err(_) => return nothing,
+            },
+            None => return nothing,
+        },
+    };
+    // A NUL is in no text, and in most other files.
+    if !is_text(media_type) || bytes.contains(&0) {
+        return nothing;
+    }
+    match bytes {
+        Cow::Borrowed(bytes) => Cow::from(str::from_utf8(bytes).unwrap_or_default()),
+        Cow::Owned(bytes) => Cow::from(String::from_utf8(bytes).unwrap_or_default()),
+    }
+}
+
+fn of<'a>(file: &'a Media, of_url: &'a str) -> &'a str {
+    match file.media_type.as_str() {
+        "" => of_url,
+        own => own,
+    }
+}
+
+/// Returns the media type and the Base64 text of a `data:` URL.
+fn data_url(uri: &str) -> Option<(&str, &str)> {
+    let (head, data) = uri.strip_prefix("data:")?.split_once(',')?;
+    Some((head.strip_suffix(";base64")?, data.trim()))
+}
+
+fn is_text(media_type: &str) -> bool {
+    is_text_type(media_type) || UNKNOWN_TYPES.contains(&media_type)
+}

@@ -1,0 +1,247 @@
+//! Recognises texts that quote a memory: results of memory tools, and what memory programs put into
+//! a session. They repeat events that are searched themselves, so every use of a memory would put
+//! one more copy before the original.
+
+use super::arguments::call_target;
+
+/// The first words of every text that this program's MCP server takes from the store. Agents
+/// rename tools and servers; the text stays.
+pub const RECALL_MARK: &str = "[from treering]";
+
+/// The mark stands in this many first bytes: agents put a line or a JSON envelope before it, and
+/// prompts a sentence.
+const MARK_WITHIN_BYTES: usize = 1_024;
+
+/// Names of memory servers, in lower case with `_` between words. All of a server's tools read its
+/// memory but those with a word of [`WRITING`].
+const SERVERS: [&str; 12] = [
+    "treering",
+    "mem0",
+    "openmemory",
+    "basic_memory",
+    "claude_mem",
+    "graphiti",
+    "graphiti_memory",
+    "supermemory",
+    "hindsight",
+    "cognee",
+    "letta",
+    "zep",
+];
+/// Tools that read a memory, whatever their server is called. Names that other programs use too
+/// are left out, such as `read_memory` of debuggers.
+const TOOLS: [&str; 18] = [
+    "search_memory",
+    "search_memories",
+    "memory_search",
+    "get_memories",
+    "list_memories",
+    "retrieve_memory",
+    "retrieve_memories",
+    "recall_memory",
+    "recall_memories",
+    "search_memory_nodes",
+    "search_memory_facts",
+    "archival_memory_search",
+    "conversation_search",
+    // The reference server `memory` of the Model Context Protocol.
+    "search_nodes",
+    "open_nodes",
+    "read_graph",
+    // claude-mem, whatever its plugin is called.
+    "mem_search",
+    "get_observations",
+];
+/// Words of tools that write: the text is an original.
+const WRITING: [&str; 16] = [
+    "add", "create", "write", "save", "store", "set", "insert", "update", "edit", "delete",
+    "remove", "clear", "remember", "retain", "fork", "decide",
+];
+/// Elements that memory programs put into a session, with nothing before or after them.
+const ELEMENTS: [&str; 5] = [
+    "claude-mem-context",
+    "supermemory-context",
+    "hindsight_memories",
+    "hindsight-memory",
+    "relevant_memories",
+];
+/// Commands of this program that print recorded text.
+const COMMANDS: [&str; 6] = ["search", "log", "show", "context", "result", "export"];
+
+/// Returns whether a tool call reads a memory: a call of a memory server's tool, or a shell command
+/// that runs this program.
+#[must_use]
+pub fn is_recall_call(tool: &str, arguments: &str) -> bool {
+    let name = plain(tool);
+    if name.split('_').any(|word| WRITING.contains(&word)) {
+        return false;
+    }
+    // Anthropic's memory tool has one name for all its commands.
+    if name == "memory" {
+        return call_target(arguments).command == "view";
+    }
+    let is_part = |part: &&str| {
+        let mut found = name.match_indices(*part);
+        found.any(|(at, _)| {
+            let end = at + part.len();
+            (at == 0 || name.as_bytes()[at - 1] == b'_')
+                && (end == name.len() || name.as_bytes()[end] == b'_')
+        })
+    };
+    let is_tool = TOOLS
+        .iter()
+        .any(|tool| is_part(tool) && name.ends_with(tool));
+    is_tool || SERVERS.iter().any(is_part) || runs_this_program(arguments)
+}
+
+/// Returns a tool's name in lower case, with `_` for everything between words.
+fn plain(tool: &str) -> String {
+    let sign = |c: char| match c.is_ascii_alphanumeric() {
+        true => c.to_ascii_lowercase(),
+        false => '_',
+    };
+    tool.chars().map(sign).collect()
+}
+
+fn runs_this_program(arguments: &str) -> bool {
+    // Most calls have no such word, and reading JSON costs more than this.
+    if !arguments.contains("treering") {
+        return false;
+    }
+    let command = call_target(arguments).command;
+    let mut words = command.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
+    program == "treering" && words.any(|word| COMMANDS.contains(&word))
+}
+
+/// Returns whether a text begins with [`RECALL_MARK`], or is one element of a memory program.
+#[must_use]
+pub fn is_recalled_text(text: &str) -> bool {
+    let text = text.trim();
+    let first = &text[..text.floor_char_boundary(MARK_WITHIN_BYTES)];
+    first.contains(RECALL_MARK)
+        || ELEMENTS.iter().any(|element| {
+            let inner = text.strip_prefix('<').and_then(|t| t.strip_prefix(element));
+            let inner = inner.and_then(|t| t.strip_suffix('>')?.strip_suffix(element));
+            inner.is_some_and(|inner| inner.ends_with("</"))
+        })
+}
+
+/// Returns the address of the event that a recalled text quotes at a byte, as it stands in the
+/// text: the last address before, otherwise the first one after it.
+#[must_use]
+pub fn quoted_address(text: &str, byte: usize) -> Option<&str> {
+    let at = text.floor_char_boundary(byte);
+    let addresses = |text| addresses_in(text);
+    addresses(&text[..at])
+        .last()
+        .or_else(|| addresses(&text[at..]).next())
+}
+
+/// Returns the words of a text that are addresses of events: `5d0c3c0e#19`.
+fn addresses_in(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "#-_.:".contains(c)));
+    words.filter(|word| {
+        word.split_once('#').is_some_and(|(id, revision)| {
+            id.len() >= 4
+                && id.bytes().any(|b| b.is_ascii_digit())
+                && !revision.is_empty()
+                && revision.bytes().all(|b| b.is_ascii_digit())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Each agent spells the tools of a server in its own way. A spelling that is missed puts
+    // echoes before originals; one too many hides an original.
+    #[test]
+    fn memory_tools_are_known_in_every_spelling() {
+        for tool in [
+            "mcp__treering__search",
+            "treering__around",
+            "treering_read",
+            "treering.search",
+            "mcp_treering_request",
+            "mcp__plugin_claude-mem_mcp-search__timeline",
+            "mcp__memory__search_nodes",
+            "memory_read_graph",
+            "mcp__openmemory__search_memory",
+            "mcp__basic-memory__read_note",
+            "mcp__graphiti-memory__get_episodes",
+            "mcp__big-brain__search_memory_facts",
+            "archival_memory_search",
+        ] {
+            assert!(is_recall_call(tool, "{}"), "{tool}");
+        }
+        for tool in [
+            "mcp__treering__remember",
+            "mcp__basic-memory__write_note",
+            "mcp__memory__create_entities",
+            "mcp__memory__add_observations",
+            "mcp__gdb__read_memory",
+            "get_memory_usage",
+            "mcp__github__search_code",
+            "treerings",
+            "Bash",
+            "memory",
+            "",
+        ] {
+            assert!(!is_recall_call(tool, "{}"), "{tool}");
+        }
+        assert!(is_recall_call(
+            "memory",
+            r#"{"command":"view","path":"/memories"}"#
+        ));
+        assert!(!is_recall_call(
+            "memory",
+            r#"{"command":"create","path":"/memories/a"}"#
+        ));
+    }
+
+    // An agent without the MCP server uses the program in its shell.
+    #[test]
+    fn shell_commands_that_print_recorded_text_are_known() {
+        let bash = |command: &str| {
+            let arguments = serde_json::json!({ "command": command }).to_string();
+            is_recall_call("Bash", &arguments)
+        };
+        assert!(bash("treering search \"disk full\" --limit 3"));
+        assert!(bash("/usr/bin/treering --data x log 5d0c3c0e"));
+        assert!(!bash("treering init"));
+        assert!(!bash("cargo test -p treering-search"));
+        assert!(!bash("cat docs/treering search.md"));
+    }
+
+    // A person's question behind an injected block must stay findable.
+    #[test]
+    fn only_whole_texts_are_recalled() {
+        let found = format!("{RECALL_MARK}\n1 of 1 hits");
+        assert!(is_recalled_text(&found));
+        let wrapped =
+            format!("Wall time: 0.1 s\nOutput:\n[{{\"type\":\"text\",\"text\":\"{found}\"}}]");
+        assert!(is_recalled_text(&wrapped));
+        let block = "<supermemory-context project=\"a\">\nlikes Rust\n</supermemory-context>\n";
+        assert!(is_recalled_text(block));
+        assert!(!is_recalled_text(&format!(
+            "{block}\nWhy does the build fail?"
+        )));
+        assert!(!is_recalled_text("<supermemory-context>"));
+        let late = format!("{}{RECALL_MARK}", "a line of source code\n".repeat(60));
+        assert!(!is_recalled_text(&late));
+    }
+
+    #[test]
+    fn a_quote_belongs_to_the_address_above_it() {
+        let text =
+            "2 of 2 hits\n\n1. 5d0c3c0e#19  Bash\n> disk full\n\n2. ses_4aF#7  Read\n> é full";
+        let of = |what: &str| quoted_address(text, text.rfind(what).unwrap());
+        assert_eq!(of("disk"), Some("5d0c3c0e#19"));
+        assert_eq!(of("é full"), Some("ses_4aF#7"));
+        assert_eq!(of("2 of 2"), Some("5d0c3c0e#19"));
+        assert_eq!(quoted_address("issue #19, C#7, a#b", 3), None);
+    }
+}
