@@ -9,9 +9,9 @@ use treering_domain::{JsonText, ToolCallRequested, ToolDefinition};
 
 /// [`ToolDefinition::source`] of a derived definition.
 const SOURCE: &str = "calls of the conversation";
-/// Most derived tools: OpenAI accepts 128 in all.
+/// Maximum number of derived tools: OpenAI accepts 128 in all.
 const TOOLS_MAX: usize = 128;
-/// Most keys of one object in a schema.
+/// Maximum number of keys of one object in a schema.
 const KEYS_MAX: usize = 48;
 /// Longest key: Anthropic's limit.
 const KEY_CHARS_MAX: usize = 64;

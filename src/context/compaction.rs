@@ -15,20 +15,23 @@ use super::{
     turns::{Turn, turns},
     window::{WindowEvent, WindowInput},
 };
-use treering_domain::{ContentPart, EventBody, MessageAppended, Revision, Role, ToolCallRequested};
+use treering_domain::{
+    ContentPart, Entity, EventBody, MessageAppended, Revision, Role, ToolCallRequested,
+};
 
 pub use names::tool_names_in;
 
 /// Minimum limit of an extract, in characters: about 1,500 tokens.
 pub const EXTRACT_CHARS_MIN: usize = 6_000;
-/// Longest material for a summarising model, in characters: about 60,000 tokens, which fits in the
-/// context window of every current model. The middle of longer material is left out.
+/// Maximum length of the material (the text for a summarising model), in characters: about 60,000
+/// tokens, which fits in the context window of every current model. The middle of longer material
+/// is left out.
 pub(crate) const MATERIAL_CHARS_MAX: usize = 240_000;
-/// Longest message in the material, in characters.
+/// Maximum length of a message in the material, in characters.
 const MESSAGE_CHARS_MAX: usize = 8_000;
-/// Longest result in the material, in characters.
+/// Maximum length of a result in the material, in characters.
 const RESULT_CHARS_MAX: usize = 400;
-/// Longest arguments in the material, in characters.
+/// Maximum length of the arguments in the material, in characters.
 const ARGUMENTS_CHARS_MAX: usize = 300;
 
 /// Instruction for the model that writes a summary. It names no tool.
@@ -82,7 +85,7 @@ it. Write the summary and nothing else.";
 pub struct CompactionCut {
     /// The last revision that the summary replaces.
     pub revision: Revision,
-    /// Index after its event in [`WindowInput::events`].
+    /// Index of the first event that stays, in [`WindowInput::events`].
     pub end: usize,
     /// Finished turns that stay. The open turn stays as well.
     pub kept_turns: u32,
@@ -165,7 +168,7 @@ pub fn plan_at(
     }
 }
 
-/// Where a compaction that leaves `keep_turns` finished turns cuts.
+/// Where to cut so that `keep_turns` finished turns stay.
 ///
 /// # Errors
 /// Why there is nothing to cut, as text for people.
@@ -257,6 +260,69 @@ fn extract(window: &WindowInput, events: &[Arc<WindowEvent>], policy: &Compactio
     window.heuristics.extract(events, previous, most)
 }
 
+/// Precedes the noted entities at the end of a summary.
+const ENTITIES_PREFIX: &str = "\n\nEntities: ";
+/// Maximum length of that line, in characters; entities beyond it are only counted.
+const ENTITIES_CHARS_MAX: usize = 4_000;
+
+/// Adds a line with the noted entities: those noted since the last compaction, and those in the
+/// summary that this one replaces. Ids thus survive every compaction, whoever wrote the summary.
+#[must_use]
+pub fn with_entities(mut summary: String, window: &WindowInput) -> String {
+    let earlier = previous(window).and_then(|text| {
+        let (_, added) = text.rsplit_once(ENTITIES_PREFIX)?;
+        Some(added.lines().next()?.split("; "))
+    });
+    let noted = window.branch.memory.entities.iter().rev();
+    let mut known: Vec<(String, String)> = noted
+        .map(|entity| (one_line(&entity.id), described(entity)))
+        .filter(|(id, _)| !id.is_empty())
+        .collect();
+    for text in earlier.into_iter().flatten() {
+        let id = text.split(" (").next().unwrap_or(text);
+        if known.iter().all(|(known, _)| known != id) {
+            known.push((id.to_owned(), text.to_owned()));
+        }
+    }
+    let mut room = ENTITIES_CHARS_MAX;
+    let fits = known.iter().take_while(|(_, text)| {
+        let chars = text.chars().count() + 2;
+        let has_room = chars <= room;
+        room = room.saturating_sub(chars);
+        has_room
+    });
+    let texts: Vec<&str> = fits.map(|(_, text)| text.as_str()).collect();
+    if texts.is_empty() {
+        return summary;
+    }
+    let line = texts.join("; ");
+    let more = known.len() - texts.len();
+    summary.truncate(summary.trim_end().len());
+    let _ = write!(summary, "{ENTITIES_PREFIX}{line}");
+    if more > 0 {
+        let _ = write!(summary, "\nEntities left out: {more}");
+    }
+    summary
+}
+
+/// Whether a stored summary is the given one, unchanged or as [`with_entities`] completed it.
+#[must_use]
+pub fn is_completed(stored: &str, given: &str) -> bool {
+    let added = stored.strip_prefix(given.trim_end());
+    stored == given || added.is_some_and(|added| added.starts_with(ENTITIES_PREFIX))
+}
+
+/// An entity as text: `id (kind, name)`.
+fn described(entity: &Entity) -> String {
+    let parts = [&entity.kind, &entity.name].map(|text| one_line(text).replace("; ", ", "));
+    let known: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    let id = one_line(&entity.id);
+    match known.is_empty() {
+        true => id,
+        false => format!("{id} ({})", known.join(", ")),
+    }
+}
+
 /// Estimated size of an event's text, in bytes.
 fn bytes(event: &Arc<WindowEvent>) -> usize {
     let parts = |parts: &[ContentPart]| -> usize {
@@ -271,7 +337,8 @@ fn bytes(event: &Arc<WindowEvent>) -> usize {
     }
 }
 
-/// Longest summary by the engine for `replaced` characters: a share of them, within limits.
+/// Maximum length of the engine's own summary of `replaced` characters, in characters: a share of
+/// them, within limits.
 fn extract_chars(replaced: usize, policy: &CompactionPolicy) -> usize {
     /// Estimated characters per token.
     const TOKEN_CHARS: usize = 4;
@@ -290,7 +357,7 @@ fn previous(window: &WindowInput) -> Option<&str> {
     }
 }
 
-/// The first events of a window as text for a summarising model, behind the previous summary.
+/// The first events of a window as text for a summarising model, after the previous summary.
 #[must_use]
 pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
     let tools = tools_of(window);
@@ -311,8 +378,8 @@ pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
     )
 }
 
-/// A transcript of events: who said what, and results in short. Tools are named only in the user's
-/// words. If the transcript exceeds `max_chars` characters, its middle is left out.
+/// A transcript of events: who said what, with results shortened. Tools are named only in the
+/// user's words. If the transcript exceeds `max_chars` characters, its middle is left out.
 #[must_use]
 pub fn transcript(
     heuristics: &dyn Heuristics,
@@ -340,7 +407,7 @@ pub fn transcript(
     )
 }
 
-/// How many of the lengths fit in `room`, taken in order.
+/// How many of the lengths, taken in order, fit in `room`.
 fn fitting<'a>(lengths: impl Iterator<Item = &'a usize>, room: usize) -> usize {
     let mut left = room;
     lengths
@@ -455,7 +522,7 @@ fn arguments(call: &ToolCallRequested) -> String {
     )
 }
 
-/// The text with lines escaped that look like labels.
+/// The text, with lines that look like labels escaped.
 fn fenced(text: &str) -> String {
     let mut fenced = String::with_capacity(text.len());
     for line in text.trim_end().lines() {

@@ -88,7 +88,7 @@ fn token_counting_stops_when_cancelled() {
 // messages ran to its end all the same, using a core and its memory.
 #[test]
 fn folding_and_rendering_stop_when_cancelled() {
-    /// Most steps between two checks, see `cancellation`, and one check at the start.
+    /// Maximum number of steps between two checks, see `cancellation`, and one check at the start.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
     let mut story = Story::new();

@@ -5,13 +5,18 @@
 //! message is by the author of its role, texts are cut to a length, and notes only count dropped
 //! steps.
 
-use std::{collections::BTreeSet, fmt, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    ops::Range,
+    sync::Arc,
+};
 
 use super::{
     compaction::transcript,
     draft::Item,
     text::{clip, head},
-    window::WindowEvent,
+    window::{NamesInResult, WindowEvent},
 };
 use treering_domain::{ContentPart, ConversationId, MessageAppended, ToolResultRecorded};
 
@@ -70,6 +75,18 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
         earlier: Option<&str>,
         max_chars: usize,
     ) -> String;
+
+    /// Returns the tools and entities that results name, by the rules in a conversation's
+    /// `policies`, for results from the index `from` on. Earlier events are calls only.
+    ///
+    /// # Errors
+    /// A message if the policy is invalid.
+    fn names_in_results(
+        &self,
+        policies: &BTreeMap<String, String>,
+        events: &[Arc<WindowEvent>],
+        from: usize,
+    ) -> Result<Vec<NamesInResult>, String>;
 
     /// Whether [`extract`](Self::extract) wrote a summary.
     fn is_extract(&self, summary: &str) -> bool;
@@ -239,6 +256,15 @@ impl Heuristics for PlainHeuristics {
         let room = max_chars.saturating_sub(earlier.chars().count() + 2);
         let rest = transcript(self, events, &BTreeSet::new(), room);
         clip(format!("{earlier}\n\n{rest}").trim(), max_chars)
+    }
+
+    fn names_in_results(
+        &self,
+        _: &BTreeMap<String, String>,
+        _: &[Arc<WindowEvent>],
+        _: usize,
+    ) -> Result<Vec<NamesInResult>, String> {
+        Ok(Vec::new())
     }
 
     fn is_extract(&self, _: &str) -> bool {

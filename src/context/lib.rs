@@ -6,13 +6,13 @@
 //! events, the branch's state and a policy: no clock, no randomness, no I/O. Read in this order:
 //!
 //! - [`draft`]: the items of a request, each with its source and fate; [`shared`]: the content that
-//!   requests share;
+//!   successive requests share;
 //! - [`policy`]: what a conversation or a call can configure;
 //! - [`called_tools`]: tool definitions derived from calls;
 //! - [`window`], [`enhancer`], [`budget`], [`tokens`], [`prefix`]: build a draft;
 //! - [`provider`]: renders a draft as a provider's body;
 //! - [`explain`]: the explanation of a request;
-//! - [`references`]: how to read shortened results as a whole;
+//! - [`references`]: how to read shortened results in full;
 //! - [`compaction`], [`due`], [`turns`], [`names`]: summaries that replace events;
 //! - [`heuristics`]: the interface to guesses about text, which the crate `treering-digest`
 //!   implements.
@@ -49,4 +49,4 @@ pub use explain::*;
 pub use policy::ContextPolicy;
 pub use provider::{Provider, RenderError, RenderedBody};
 pub use shared::{Part, Parts, SharedContent};
-pub use window::{LongTermEntry, WindowEvent, WindowInput};
+pub use window::{LongTermEntry, NamesInResult, WindowEvent, WindowInput};

@@ -28,7 +28,7 @@ pub struct ContextPolicy {
     pub unsupported_media: UnsupportedMedia,
     /// Set cache breakpoints in bodies for Anthropic.
     pub anthropic_cache_breakpoints: bool,
-    /// Most tokens of the answer, for providers that require it.
+    /// Maximum number of tokens of the answer, for providers that require it.
     pub max_output_tokens: u64,
     /// Name of the tool that reads shortened results. It is offered when something is shortened,
     /// and the caller answers its calls. JSON: a name, or `true` for the default one.

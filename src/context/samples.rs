@@ -68,6 +68,8 @@ pub fn window_of(conversation: ConversationId, events: Vec<Arc<WindowEvent>>) ->
         earlier_tools: Arc::default(),
         referred: BTreeMap::new(),
         long_term: Vec::new(),
+        names_in_results: Vec::new(),
+        warnings: Vec::new(),
         knowledge: None,
         heuristics: Arc::new(PlainHeuristics),
         cancellation: CancellationToken::default(),

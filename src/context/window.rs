@@ -21,7 +21,7 @@ use std::{
 
 use super::{called_tools::CalledTools, cancellation::CancellationToken, heuristics::Heuristics};
 use treering_domain::{
-    BranchState, ConversationId, ConversationInfo, EventBody, EventRef, JsonText, Revision,
+    BranchState, ConversationId, ConversationInfo, Entity, EventBody, EventRef, JsonText, Revision,
     TimestampMicros,
 };
 
@@ -63,12 +63,27 @@ pub struct WindowInput {
     pub earlier_tools: Arc<CalledTools>,
     /// The namespace's long-term context as of then, by key.
     pub long_term: Vec<LongTermEntry>,
+    /// Tools and entities that results since the last compaction name, in order.
+    pub names_in_results: Vec<NamesInResult>,
+    /// Warnings for the explanation of the request.
+    pub warnings: Vec<String>,
     /// Tool knowledge as text; none if the policy does not enable it.
     pub knowledge: Option<String>,
     /// Heuristics about recorded text.
     pub heuristics: Arc<dyn Heuristics>,
     /// Ends folding early; what is folded then is incomplete.
     pub cancellation: CancellationToken,
+}
+
+/// Tools and entities that the result at an index of the window names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamesInResult {
+    /// Index in `events`.
+    pub place: usize,
+    /// Names of tools.
+    pub tools: Vec<String>,
+    /// Entities.
+    pub entities: Vec<Entity>,
 }
 
 /// A key of the namespace's long-term context.
@@ -105,5 +120,44 @@ impl WindowInput {
         };
         let place = self.events.iter().position(|event| event.at == compaction);
         place.map_or(0, |place| place + 1)
+    }
+
+    /// Adds the tools and entities that results since the last compaction name, as if
+    /// `ToolsDiscovered` and `EntitiesNoted` events had followed the results.
+    pub fn add_names_in_results(&mut self) {
+        let begins = self.memory_begins();
+        let policies = &self.info.policies;
+        match self
+            .heuristics
+            .names_in_results(policies, &self.events, begins)
+        {
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => {
+                self.names_in_results = names;
+                self.add_to_memory(begins);
+            }
+            Err(error) => self.warnings.push(error),
+        }
+    }
+
+    /// Makes the working memory anew, in the order of events: a tool that is discovered later must
+    /// not move those before it.
+    fn add_to_memory(&mut self, begins: usize) {
+        let mut branch = BranchState::clone(&self.branch);
+        branch.memory.discovered_tools.clear();
+        branch.memory.entities.clear();
+        let mut named = self.names_in_results.iter().peekable();
+        for (place, event) in self.events.iter().enumerate().skip(begins) {
+            match &event.body {
+                EventBody::ToolsDiscovered { names } => branch.memory.discover_tools(names),
+                EventBody::EntitiesNoted { entities } => branch.memory.note_entities(entities),
+                _ => {}
+            }
+            if let Some(names) = named.next_if(|names| names.place == place) {
+                branch.memory.discover_tools(&names.tools);
+                branch.memory.note_entities(&names.entities);
+            }
+        }
+        self.branch = Arc::new(branch);
     }
 }

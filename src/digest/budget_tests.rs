@@ -921,8 +921,8 @@ fn note_keeps_user_requests_before_calls() {
 #[test]
 fn cut_stays_in_place_over_many_requests() {
     for (words, budget) in [(60, 2_000), (100, 8_000)] {
-        let story = open_turn(300, words);
-        let fronts: Vec<_> = (10..300)
+        let story = open_turn(160, words);
+        let fronts: Vec<_> = (10..160)
             .map(|steps| {
                 let window = story.input_at(2 + steps * 3).digested();
                 let mut draft = draft(&window, &policy(budget), Provider::Neutral);
@@ -1046,7 +1046,17 @@ fn orders() -> impl Strategy<Value = Vec<Drop>> {
     ]
 }
 
+/// Fewer cases than usual, because each takes half a second; `PROPTEST_CASES` sets their number.
+fn cases() -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(64),
+    }
+}
+
 proptest! {
+    #![proptest_config(cases())]
+
     // For any history and budget: the request is within the budget or says that it is not, no step
     // is split, the numbers add up, and each provider accepts it.
     #[test]

@@ -21,7 +21,7 @@ use treering_context::{
         samples::{Story, call, conversation, json, tool},
     },
 };
-use treering_domain::EventBody;
+use treering_domain::{EventBody, MessageAppended, Role};
 
 /// Factor between the sizes of the two inputs.
 const TIMES: usize = 8;
@@ -122,6 +122,33 @@ fn knowing_many_variables_of_a_file() {
 }
 
 #[test]
+fn knowing_many_files_of_one_name() {
+    grows_gently("files of one name", 250, |n| {
+        let paths: Vec<String> = (0..n)
+            .map(|number| format!("src/{number}/mod.rs"))
+            .collect();
+        let story = Story::new()
+            .then(call("c", false))
+            .result("c", &paths.join("\n"))
+            .then(EventBody::MessageAppended(MessageAppended::text(
+                Role::Assistant,
+                paths.join(" "),
+            )));
+        let policy = r#"{"rules": {"files": {"tools": {"prefixes": [""]}}}}"#;
+        let policy = Arc::new(KnowledgePolicy::merged(policy).unwrap());
+        let mut knowledge = Knowledge::new(policy, 10_000);
+        let window = story.input().digested();
+        let (steps, ()) = steps::of(|| {
+            for event in &window.events {
+                knowledge.apply(event.at, &event.body);
+            }
+        });
+        assert_eq!(knowledge.files().len(), n);
+        steps
+    });
+}
+
+#[test]
 fn suggesting_among_many_arguments() {
     grows_gently("suggesting", 50, |n| {
         let names = |letter: &str| {
@@ -133,7 +160,7 @@ fn suggesting_among_many_arguments() {
         let policy = Arc::new(KnowledgePolicy::merged("").unwrap());
         let knowledge = Knowledge::new(policy, 10_000);
         let arguments = format!("{{{}}}", names("a"));
-        let work = || knowledge.suggest_arguments(&arguments, Some(&definition));
+        let work = || knowledge.suggest_arguments("Read", &arguments, Some(&definition));
         steps::of(work).0
     });
 }

@@ -1,16 +1,17 @@
 //! Heuristics about recorded text, without a model: who wrote a message, which lines of a result
-//! matter, what to quote of dropped history, what calls did to files.
+//! matter, what to quote from dropped history, what calls did to files.
 //!
-//! [`TextHeuristics`] implements [`Heuristics`], through which requests use everything here except
-//! [`knowledge`]. Without this crate, requests are plain: texts are cut to a length, and notes only
-//! count dropped items.
+//! [`TextHeuristics`] implements [`Heuristics`]. Requests use this crate through that trait, except
+//! for [`knowledge`]. Without this crate, texts in requests are cut to a maximum length, and notes
+//! only count dropped items.
 //!
 //! - [`result`]: digests of tool results;
 //! - [`summary`]: extracts and dialogue summaries;
-//! - `user_text`: tells the user's words from harness notices in the user's role;
+//! - `user_text`: tells the user's words apart from harness notices in the user's role;
 //! - `note`: notes that quote dropped history;
-//! - `runs`: cuts the output of tests and builds to a length;
-//! - [`knowledge`]: what tool results have shown: files, variables, the working directory.
+//! - `runs`: cuts the output of tests and builds to a maximum length;
+//! - [`knowledge`]: what tool results have shown: files, variables, the working directory, tools,
+//!   entities.
 //!
 //! All functions are pure. Their texts quote the conversation and contain no control characters.
 
@@ -31,11 +32,11 @@ mod savings_tests;
 pub mod summary;
 mod user_text;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use treering_context::{
     heuristics::{Heuristics, LocalCommand, NoteWriter, Reply, ResultOf},
-    window::WindowEvent,
+    window::{NamesInResult, WindowEvent},
 };
 use treering_domain::{ConversationId, MessageAppended, ToolResultRecorded};
 
@@ -100,6 +101,15 @@ impl Heuristics for TextHeuristics {
         max_chars: usize,
     ) -> String {
         summary::compaction_extract(events, earlier, max_chars)
+    }
+
+    fn names_in_results(
+        &self,
+        policies: &BTreeMap<String, String>,
+        events: &[Arc<WindowEvent>],
+        from: usize,
+    ) -> Result<Vec<NamesInResult>, String> {
+        knowledge::names_in_results(policies, events, from)
     }
 
     fn is_extract(&self, summary: &str) -> bool {

@@ -19,8 +19,8 @@ use treering_context::{
 };
 use treering_domain::{ContentPart, ConversationId, EventRef, Revision};
 
-/// Most tools that a note lists.
-const TOOLS_TOLD: usize = 8;
+/// Maximum number of tools that a note lists.
+const TOOLS_LISTED_MAX: usize = 8;
 /// Characters of an answer, and of a call that the user commented on.
 const ANSWER_CHARS: usize = 200;
 const REPLIED_CHARS: usize = 80;
@@ -48,17 +48,17 @@ struct NoteLimits {
     ended_chars: usize,
 }
 
-/// Characters of a user message and of a call, until there is room for more.
+/// Characters of a user message and of a call. If there is room, a note takes more.
 const WORD_CHARS: usize = 160;
 const CALL_CHARS: usize = 70;
 
 /// A setter and the amounts to try, largest first. The first amount that fits is used.
 type LimitStep = (fn(&mut NoteLimits, usize), &'static [usize]);
 
-/// The contents of a note in the order in which they get room; each tells the newest ones. User
-/// messages come before what was done about them. Tool names matter least.
+/// The contents of a note, in the order in which they get room. Of each kind, the newest are shown.
+/// User messages come before what was done about them. Tool names matter least.
 const MORE: [LimitStep; 11] = [
-    // With one answer and the last calls.
+    // User messages, together with one answer and the last calls.
     (
         |told, n| {
             (told.words, told.word_chars) = (n, WORD_CHARS);
@@ -84,7 +84,7 @@ const MORE: [LimitStep; 11] = [
         &[4_000, 1_500, 800, 500, 320, 240],
     ),
     (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
-    // With the arguments: the tool's name alone says nothing.
+    // Calls with their arguments: the tool's name alone says nothing.
     (
         |told, n| {
             (told.calls, told.call_chars) = (told.calls.max(n), told.call_chars.max(CALL_CHARS));
@@ -137,8 +137,8 @@ impl NoteWriter for Notes {
 }
 
 impl Notes {
-    /// The tasks that are open after the dropped items `gone`. Items must be passed in order. None
-    /// if no dropped call is about tasks.
+    /// The tasks that are open after the dropped items `gone`; `None` if no dropped call is about
+    /// tasks. Items must be passed in order.
     fn tasks_behind(&mut self, items: &[Item], gone: Range<usize>) -> Option<String> {
         for item in items.get(self.items..gone.start).unwrap_or_default() {
             self.note(item);
@@ -180,7 +180,7 @@ impl Notes {
     }
 }
 
-/// The user's comment in place of the result of a call, and its event.
+/// The user's comment that takes the place of a call's result, and the comment's event.
 fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
     let Outcome::Result(result) = &call.outcome else {
         return None;
@@ -318,8 +318,8 @@ impl<'a> DroppedContent<'a> {
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let more = counts.len().saturating_sub(TOOLS_TOLD);
-        let told = counts.iter().take(TOOLS_TOLD).map(|(tool, count)| {
+        let more = counts.len().saturating_sub(TOOLS_LISTED_MAX);
+        let told = counts.iter().take(TOOLS_LISTED_MAX).map(|(tool, count)| {
             let tool = clip(&one_line(tool), 40);
             match count {
                 1 => tool,
@@ -449,7 +449,7 @@ fn quoted(text: &str, max_chars: usize) -> String {
 }
 
 /// As [`quoted`], but keeps both ends of a long text: users who paste a log ask their question
-/// behind it.
+/// after it.
 fn with_ends(text: &str, max_chars: usize) -> String {
     whole_or_ends(&one_line(text), max_chars)
 }
@@ -528,7 +528,7 @@ fn line(call: &Call, told: NoteLimits, below: Option<&str>) -> (Revision, String
     }
 }
 
-/// The outcome of a call in short. Empty for successful reads and writes, whose names say enough.
+/// The outcome of a call, shortened. Empty for successful reads and writes, whose names say enough.
 fn came(call: &Call, chars_max: usize) -> String {
     let Outcome::Result(result) = &call.outcome else {
         return String::new();

@@ -16,7 +16,7 @@ use treering_domain::{ConversationId, EventRef};
 pub(crate) const BUDGET: &str = "budget";
 /// No long text has more bytes per token. A text above this bound is rejected without counting.
 const TOKEN_BYTES_MAX: u64 = 12;
-/// Most ranges of events that a note lists.
+/// Maximum number of ranges of events that a note lists.
 const RANGES_TOLD: usize = 4;
 
 /// Writes the notes of a request.

@@ -86,10 +86,14 @@ fn tell(window: &WindowInput, defined: &[ToolDefinition]) -> Vec<GuidanceContent
     let mut known = BTreeSet::new();
     let mut told = Vec::new();
     let begins = window.memory_begins();
+    let mut named = window.names_in_results.iter().peekable();
     for (place, event) in window.events.iter().enumerate().skip(begins) {
+        let named = named.next_if(|names| names.place == place);
+        let named = named.map_or_else(Vec::new, |names| definitions(&names.tools, &defined));
         let texts = texts(event, &defined);
         let new: Vec<_> = texts
             .into_iter()
+            .chain(named)
             .filter(|(tool, text)| !text.is_empty() && known.insert(tool.to_owned()))
             .map(|(tool, text)| format!("{tool}: {text}"))
             .collect();
@@ -111,13 +115,17 @@ fn texts<'a>(event: &'a WindowEvent, defined: &tools::ByName<'a>) -> Vec<(&'a st
             .iter()
             .map(|given| (given.tool.as_str(), given.text.as_str()))
             .collect(),
-        EventBody::ToolsDiscovered { names } => names
-            .iter()
-            .filter_map(|name| defined.get(name.as_str()))
-            .map(|tool| (tool.name.as_str(), tool.guidance.as_str()))
-            .collect(),
+        EventBody::ToolsDiscovered { names } => definitions(names, defined),
         _ => Vec::new(),
     }
+}
+
+/// The guidance of the tools' definitions, by name.
+fn definitions<'a>(names: &[String], defined: &tools::ByName<'a>) -> Vec<(&'a str, &'a str)> {
+    let known = names.iter().filter_map(|name| defined.get(name.as_str()));
+    known
+        .map(|tool| (tool.name.as_str(), tool.guidance.as_str()))
+        .collect()
 }
 
 /// Inserts each message before the first item that began after its event.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use crate::draft::Speaker;
-use treering_domain::{Media, MediaSource};
+use treering_domain::{Media, MediaSource, is_text_type};
 
 /// Image types that OpenAI and Anthropic accept.
 pub(super) const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -148,15 +148,7 @@ impl<'a> Medium<'a> {
     /// Its content if it is inline text, for providers that do not accept such a file.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
-        const TEXTS: [&str; 5] = [
-            "application/json",
-            "application/xml",
-            "application/yaml",
-            "application/x-yaml",
-            "application/javascript",
-        ];
-        let is_text =
-            self.media_type.starts_with("text/") || TEXTS.contains(&self.media_type.as_ref());
+        let is_text = is_text_type(&self.media_type);
         let MediumSource::Base64(data) = &self.source else {
             return None;
         };

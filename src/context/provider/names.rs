@@ -13,7 +13,7 @@ pub(crate) struct Charset {
     pub marks: Option<&'static str>,
     /// The first character must be a letter or underscore.
     pub starts_with_letter: bool,
-    /// Most characters.
+    /// Maximum number of characters.
     pub max: usize,
 }
 

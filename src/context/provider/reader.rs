@@ -29,7 +29,7 @@ pub(super) struct Warnings {
     more: u64,
 }
 
-/// Most different warnings. The others are counted.
+/// Maximum number of different warnings. The others are counted.
 const WARNINGS_MAX: usize = 256;
 
 impl Warnings {

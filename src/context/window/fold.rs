@@ -1,12 +1,11 @@
 //! Folds events into items.
 //!
-//! What was sent must stay: an event changes no item before the last step, and the last step only
-//! while it waits for results or is still being recorded.
+//! Items that were sent must not change: an event changes no item before the last step, and changes
+//! the last step only while it waits for results or is still being recorded.
 //!
-//! A new step begins with an assistant message, unless that has the same message id as the last
-//! step without an outcome in between, or follows only reasoning. It also begins with a call that
-//! names another message, or that comes when every call of the last step has a result, because the
-//! model must have read them.
+//! An assistant message begins a new step, unless the last step has only reasoning, or has the same
+//! message id and no outcome in between. A call also begins a new step if it names another message,
+//! or if every call of the last step has an outcome: the model must have read them.
 
 use std::{
     borrow::Cow,
@@ -46,8 +45,8 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
     }
 }
 
-/// The fold of a window's events, which later events can extend. Items before them stay shared with
-/// earlier requests.
+/// The fold of a window's events, which later events can extend. The items of earlier events stay
+/// shared with earlier requests.
 #[derive(Clone, Debug)]
 pub struct FoldedWindow {
     fold: WindowFold,
@@ -111,9 +110,10 @@ impl FoldedWindow {
     fn can_grow(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> bool {
         let Some(last) = &self.last else { return false };
         let is_front = self.events.checked_sub(1).and_then(|at| events.get(at));
-        // The fold of a return depends on the event after it.
+        // How a sub-context's return is folded depends on the event after it.
         let is_settled = !matches!(last.body, EventBody::SubContextReturned(_));
-        // Once another model is set, the one before it is unknown.
+        // If an event of the window sets the model, the model before that event is unknown (see
+        // `with_model`), and the earlier events must be folded again.
         let is_same_model = self.fold.model_set
             || self.fold.model.is_empty()
             || !events[self.events..]
@@ -149,7 +149,7 @@ impl FoldedWindow {
         self.fold.finished()
     }
 
-    /// Estimated memory besides the events, in bytes, with all cached values.
+    /// Estimated memory without the events, in bytes, with all cached values.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         /// Size of an id in a set, with its text.
@@ -188,7 +188,7 @@ struct WindowFold {
     turn: u32,
     items: Vec<Item>,
     current: Option<CurrentStep>,
-    /// Tools of calls that were frozen without a result, by call id.
+    /// Tools of the calls that were open when `freeze` was called, by call id.
     frozen: HashMap<String, String>,
     /// Calls whose last outcome is a result.
     answered: HashSet<String>,
@@ -220,7 +220,7 @@ impl WindowFold {
         }
     }
 
-    /// If no event of the window sets the model, it is the branch's.
+    /// Takes the branch's model if no event of the window sets one.
     fn with_model(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         if !events.iter().any(|event| sets_model(&event.body).is_some()) {
             self.model.clone_from(&branch.config.model_id);
@@ -277,10 +277,10 @@ impl WindowFold {
     }
 
     /// Applies an imported compaction: its summary replaces all events before it, even in the
-    /// middle of a turn, because the source's model was shown none of those steps. Requests of the
-    /// user in that turn stay, with a note about the steps, so that they do not read as not begun.
-    /// An open call usually has no result; if one comes, it becomes a note. Turns that the source
-    /// kept stay whole.
+    /// middle of a turn, because the source's model was shown none of those steps. The user's
+    /// requests in that turn stay. A note says which steps were replaced, so that these requests do
+    /// not look as if no work was done on them. An open call usually has no result; if one comes,
+    /// it becomes a note. Turns that the source kept stay whole.
     fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
         if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
             return;
@@ -290,7 +290,7 @@ impl WindowFold {
         let count = steps.clone().count();
         let events = steps.flat_map(|item| item.events.iter().copied());
         let place = events.clone().min().zip(events.max());
-        // Texts of skills were for those steps and are not requests of the user.
+        // Skill texts belonged to those steps and are not requests of the user.
         self.items
             .retain(|item| item.step().is_none() && !item.is_told());
         self.current = None;
@@ -402,7 +402,7 @@ impl WindowFold {
                 current.answered = false;
                 current.has_finished |= has_finished;
             }
-            return self.came_from(at);
+            return self.add_source(at);
         }
         let step = Step {
             blocks: blocks.collect(),
@@ -480,7 +480,7 @@ impl WindowFold {
     fn request(&mut self, event: &Arc<WindowEvent>, call: &ToolCallRequested) {
         let at = event.at;
         if self.is_of_last_step(at, call) {
-            self.came_from(at);
+            self.add_source(at);
         } else {
             let maker = self
                 .step()
@@ -519,8 +519,8 @@ impl WindowFold {
         }
     }
 
-    /// The id of a call in requests. The first use of an id keeps it; later ones get the revision
-    /// of their request, which never changes.
+    /// The id of a call in requests. The first call with an id keeps it; later ones get the
+    /// revision of their call event appended, which never changes.
     fn wire_id(&mut self, call_id: &str, at: EventRef) -> String {
         let mut wire_id = call_id.to_owned();
         while !self.wire_ids.insert(wire_id.clone()) {
@@ -618,7 +618,7 @@ impl WindowFold {
     }
 
     fn settle(&mut self, block: usize, at: EventRef, outcome: Outcome) {
-        self.came_from(at);
+        self.add_source(at);
         if let Some(current) = &mut self.current {
             current.answered = true;
             current.has_outcome = true;
@@ -630,7 +630,7 @@ impl WindowFold {
 
     fn set_missing(&mut self, block: usize, why: String, event: Option<EventRef>, open: bool) {
         if let Some(event) = event {
-            self.came_from(event);
+            self.add_source(event);
         }
         if let Some(Block::Call(call)) = self.step().and_then(|step| step.blocks.get_mut(block)) {
             call.outcome = Outcome::Missing { why, event, open };
@@ -638,7 +638,7 @@ impl WindowFold {
     }
 
     /// Adds an event to the last step.
-    fn came_from(&mut self, at: EventRef) {
+    fn add_source(&mut self, at: EventRef) {
         let Some(current) = &mut self.current else {
             return;
         };
@@ -650,12 +650,12 @@ impl WindowFold {
         }
     }
 
-    /// The items if no more events come.
+    /// The items, as if no more events came.
     fn finished(&self) -> Vec<Item> {
         let mut items = self.items.clone();
         let has_open = match &self.current {
             Some(current) if !current.open.is_empty() => {
-                // Its calls, and the event of each, as a request tells them.
+                // Show the calls of the last step as missing, each with the event that says why.
                 let mut told = Self {
                     items: items.split_off(current.index),
                     current: Some(CurrentStep {
@@ -676,7 +676,10 @@ impl WindowFold {
         let turn = &self.counting.turn;
         // A call that was left open long ago does not keep later turns open.
         let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
-        let thinks = items.last().and_then(Item::step).is_some_and(only_thinks);
+        let thinks = items
+            .last()
+            .and_then(Item::step)
+            .is_some_and(has_only_reasoning);
         let volatile_from = match &self.current {
             Some(current) if has_open => current.index,
             _ if thinks => items.len() - 1,
@@ -716,9 +719,9 @@ fn is_reasoning(part: &ContentPart) -> bool {
     matches!(part, ContentPart::Reasoning(_))
 }
 
-/// Whether a step has only reasoning. The next message is the answer that it led to, whatever their
-/// ids.
-fn only_thinks(step: &Step) -> bool {
+/// Whether a step has only reasoning. The next message then belongs to the same answer, even if the
+/// ids differ.
+fn has_only_reasoning(step: &Step) -> bool {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if is_reasoning(part));
     !step.blocks.is_empty() && step.blocks.iter().all(is_thought)
 }
@@ -726,13 +729,13 @@ fn only_thinks(step: &Step) -> bool {
 /// Whether a message follows from a step's reasoning.
 fn goes_on(step: &Step, made_by: &Maker) -> bool {
     let may_be = |one: &str, other: &str| one.is_empty() || other.is_empty() || one == other;
-    only_thinks(step)
+    has_only_reasoning(step)
         && may_be(&step.maker.provider, &made_by.provider)
         && may_be(&step.maker.model, &made_by.model)
 }
 
-/// Sort position of an event in its step. An extended fold finds the ends of calls in another order
-/// than a fold from the start.
+/// Sort position of an event in its step. An extended fold finds the ends of calls in a different
+/// order from a fold from the start.
 fn place_of(at: EventRef, events: &[EventRef]) -> usize {
     let is_before =
         |event: &EventRef| event.conversation == at.conversation && event.revision < at.revision;

@@ -130,6 +130,8 @@ impl Story {
             folded: None,
             earlier_tools: Arc::new(CalledTools::of(earlier)),
             long_term: Vec::new(),
+            names_in_results: Vec::new(),
+            warnings: Vec::new(),
             knowledge: None,
             heuristics: Arc::new(PlainHeuristics),
             cancellation: CancellationToken::default(),

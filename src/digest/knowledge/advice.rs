@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use super::{
+    file_effects::FileEffect,
     fold::Knowledge,
     policy::{From, RuleOutput, UNKNOWN_FILE, stands_for},
 };
 
-/// Most names in a sentence of guidance.
+/// Maximum number of names in a sentence of guidance.
 const GUIDANCE_NAMES_MAX: usize = 3;
 /// Longest guidance, in characters.
 const GUIDANCE_CHARS_MAX: usize = 2_000;
@@ -46,14 +47,23 @@ impl Knowledge {
                 &self.tools(RuleOutput::Files, offered),
             ));
         } else if self.variables().is_empty() && !self.files().is_empty() {
-            let files = self
-                .files()
-                .iter()
-                .filter(|file| file.is_there())
-                .map(|file| &*file.path);
-            let files = named(files, GUIDANCE_NAMES_MAX);
+            let read = self.newest(|effect| effect == FileEffect::Read);
+            let changed = self.newest(FileEffect::changes);
+            let other = self.newest(|effect| effect == FileEffect::Listed);
+            let other_text = match read.is_empty() && changed.is_empty() {
+                true => &texts.files_known,
+                false => &texts.files_not_read,
+            };
             let tools = self.tools(RuleOutput::Variables, offered);
-            said.push(fill(&texts.files_known, &files, &tools));
+            for (text, files) in [
+                (&texts.files_read, read),
+                (other_text, other),
+                (&texts.files_changed, changed),
+            ] {
+                if !files.is_empty() {
+                    said.push(fill(text, &files, &tools));
+                }
+            }
         } else if !self.variables().is_empty() {
             let files = self.variables().iter().map(|of_file| &*of_file.file);
             said.push(fill(
@@ -67,6 +77,16 @@ impl Knowledge {
         }
         said.retain(|text| !text.is_empty());
         cut(said.join(" "), GUIDANCE_CHARS_MAX)
+    }
+
+    /// Files with such a last effect, the most recent first, as text; empty if there are none.
+    fn newest(&self, has: impl Fn(FileEffect) -> bool) -> String {
+        let files = self.files().iter();
+        let mut files: Vec<_> = files
+            .filter(|file| file.is_there() && has(file.touch))
+            .collect();
+        files.sort_by_key(|file| std::cmp::Reverse(file.recency));
+        named(files.iter().map(|file| &*file.path), GUIDANCE_NAMES_MAX)
     }
 
     /// Offered tools that give something, as ` (for example list_files)`.
@@ -223,6 +243,27 @@ mod tests {
         assert_eq!(told(&[("think", "{}", "hm")]).guidance(&offered), "");
         let own = r#"{"guidance": {"start": "{tools}{files}!"}}"#;
         assert_eq!(with_policy(own, &[]).guidance(&[]), "!");
+    }
+
+    // Coding agents show no variables. Guidance must follow what they did: what was looked into,
+    // what was only found, and that changes are to be checked.
+    #[test]
+    fn guidance_follows_files_that_are_read_and_changed() {
+        let steps = [
+            ("Glob", r#"{"pattern": "*.rs"}"#, "src/a.rs\nsrc/b.rs"),
+            ("Read", r#"{"file_path": "src/a.rs"}"#, "fn main() {}"),
+            ("Edit", r#"{"file_path": "src/a.rs"}"#, "ok"),
+            ("Read", r#"{"file_path": "src/b.rs"}"#, "mod a;"),
+        ];
+        let said: Vec<String> = (1..=steps.len())
+            .map(|count| told(&steps[..count]).guidance(&[]))
+            .collect();
+        insta::assert_snapshot!(said.join("\n"), @r"
+        Known files: src/a.rs, src/b.rs. Look into one of them to learn what it holds.
+        Looked into: src/a.rs. Found, but not looked into: src/b.rs.
+        Found, but not looked into: src/b.rs. Changed: src/a.rs. Check the changes, for example by running the tests, before reporting what was done.
+        Looked into: src/b.rs. Changed: src/a.rs. Check the changes, for example by running the tests, before reporting what was done.
+        ");
     }
 
     // A prerequisite is missing until it has succeeded. A failed call does not count.

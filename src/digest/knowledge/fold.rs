@@ -2,36 +2,51 @@
 //! are counted but not kept.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
 use serde_json::Value;
 
 use super::{
-    file_effects::{FileEffect, FileEffectForm, FileEffects, ParsedCall, and_then},
+    file_effects::{FileEffect, FileEffectForm, FileEffects, ParsedCall},
+    files::{FileTable, KnownFile},
     policy::{From, KnowledgePolicy, KnowledgeRule, RuleOutput, TextForm, UNKNOWN_FILE},
-    read::{ExtractedFacts, PATH_BYTES_MAX, ReadableResult, below, clean, shell_cd},
+    read::{
+        ExtractedFacts, PATH_BYTES_MAX, ReadableResult, below, clean, is_rooted, names_in, shell_cd,
+    },
 };
 use treering_context::steps;
-use treering_domain::{EventBody, EventKind, EventRef, ToolCallRequested, ToolResultRecorded};
+use treering_domain::{
+    ContentPart, ConversationCreated, EventBody, EventKind, EventRef, MessageAppended, Role,
+    ToolCallRequested, ToolResultRecorded,
+};
 
-/// Most texts of a call's arguments that are kept until it returns.
+/// Maximum number of texts of a call's arguments that are kept until it returns.
 const MENTIONS_MAX: usize = 16;
-/// Most files that one call's arguments give.
+/// Maximum number of files that one call's arguments give.
 const ARGUMENT_FILES_MAX: usize = 64;
-/// Most recent tools that the summary names.
+/// Maximum number of recent tools that the summary names.
 const RECENT_TOOLS: usize = 5;
-/// Memory of an item besides its texts, in bytes.
-const ITEM_BYTES: usize = 96;
+/// Maximum number of files that are noted as planned, from one message of the model.
+const PLANNED_MAX: usize = 8;
+/// Maximum length of a message's text that is searched for names of files, in bytes.
+const PLAN_BYTES_MAX: usize = 16 << 10;
+/// Keys by which sources name the working directory, in addition to the argument names.
+const SOURCE_DIRECTORY: [&str; 1] = ["directory"];
+/// Memory of an item without its texts, in bytes.
+pub(super) const ITEM_BYTES: usize = 96;
 
 /// What the results of a branch have shown so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knowledge {
     pub(super) policy: Arc<KnowledgePolicy>,
     items_max: usize,
-    pub(super) files: Vec<KnownFile>,
-    file_places: HashMap<Arc<str>, usize>,
+    pub(super) files: FileTable,
+    /// Indices of the known files that the model's last message names, in its order.
+    pub(super) planned: Vec<usize>,
+    /// Tools that gave an absolute path in their last call that named a file.
+    pub(super) absolute_tools: HashSet<Arc<str>>,
     pub(super) variables: Vec<FileVariables>,
     variable_places: HashMap<Arc<str>, usize>,
     /// Index of each variable by name, for each entry of `variables`.
@@ -43,33 +58,10 @@ pub struct Knowledge {
     pub(super) recent: VecDeque<Arc<str>>,
     /// Number of results so far, used as the measure of recency.
     results: u64,
-    /// Results of other tools that worked with known files.
+    /// Results of calls that used known files, by tools whose results no rule reads.
     pub(super) analyses: u64,
     left_out: u64,
     bytes: usize,
-}
-
-/// A file that a result named.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownFile {
-    /// The path as the result has it.
-    pub path: Arc<str>,
-    /// The first result that named it.
-    pub event: EventRef,
-    /// The tool of that result.
-    pub tool: Arc<str>,
-    /// Its state after the last touch.
-    pub touch: FileEffect,
-    /// Number of the last result that named or used it.
-    pub(super) recency: u64,
-}
-
-impl KnownFile {
-    /// Whether it was not deleted.
-    #[must_use]
-    pub fn is_there(&self) -> bool {
-        self.touch != FileEffect::Deleted
-    }
 }
 
 /// The variables of a file.
@@ -131,7 +123,9 @@ struct OpenCall {
 
 impl Knowledge {
     /// The kinds of events that the fold reads. Others change nothing.
-    pub const KINDS: [EventKind; 3] = [
+    pub const KINDS: [EventKind; 5] = [
+        EventKind::ConversationCreated,
+        EventKind::MessageAppended,
         EventKind::ToolCallRequested,
         EventKind::ToolResultRecorded,
         EventKind::ToolCallCancelled,
@@ -143,8 +137,9 @@ impl Knowledge {
         Self {
             policy,
             items_max,
-            files: Vec::new(),
-            file_places: HashMap::new(),
+            files: FileTable::default(),
+            planned: Vec::new(),
+            absolute_tools: HashSet::new(),
             variables: Vec::new(),
             variable_places: HashMap::new(),
             name_places: Vec::new(),
@@ -163,8 +158,13 @@ impl Knowledge {
     /// Applies an event of the branch.
     pub fn apply(&mut self, at: EventRef, body: &EventBody) {
         match body {
+            EventBody::ConversationCreated(created) => self.apply_creation(at, created),
+            EventBody::MessageAppended(message) if message.role == Role::Assistant => {
+                self.apply_plan(message);
+            }
             EventBody::ToolCallRequested(call) => {
                 let asked = OpenCall::new(&self.policy, call);
+                self.note_request(&asked);
                 self.asked.insert(call.call_id.clone(), asked);
             }
             EventBody::ToolCallCancelled(cancelled) => {
@@ -182,7 +182,7 @@ impl Knowledge {
     /// Files, in the order in which they were first seen.
     #[must_use]
     pub fn files(&self) -> &[KnownFile] {
-        &self.files
+        self.files.all()
     }
 
     /// Variables by file, in the order in which the files were first analysed.
@@ -201,7 +201,15 @@ impl Knowledge {
     /// The file, if it is known.
     #[must_use]
     pub fn file(&self, path: &str) -> Option<&KnownFile> {
-        self.files.get(*self.file_places.get(path)?)
+        let place = self.files.find(path, self.directory());
+        let place = place.or_else(|| self.files.shown_as(path))?;
+        self.files.all().get(place)
+    }
+
+    /// The directory that relative paths start at.
+    fn directory(&self) -> Option<&str> {
+        let known = self.directory.as_ref().map(|known| known.path.as_str());
+        known.or_else(|| self.files.root())
     }
 
     /// The working directory, if it is known.
@@ -232,6 +240,56 @@ impl Knowledge {
     #[must_use]
     pub fn estimated_bytes(&self) -> usize {
         self.bytes + (self.asked.len() + self.outcomes.len()) * 2 * ITEM_BYTES
+    }
+
+    /// Takes the working directory from the source's own description of the conversation.
+    fn apply_creation(&mut self, at: EventRef, created: &ConversationCreated) {
+        let described: Value =
+            serde_json::from_str(created.source_meta.as_str()).unwrap_or_default();
+        let names = self.policy.directory_arguments.iter().map(String::as_str);
+        let given = names
+            .chain(SOURCE_DIRECTORY)
+            .find_map(|name| described.get(name)?.as_str());
+        if let Some(path) = given.map(str::to_owned) {
+            self.set_directory(&path, false, at);
+        }
+    }
+
+    /// Notes the known files that the model's message names: it is likely to use them next.
+    fn apply_plan(&mut self, message: &MessageAppended) {
+        let mut left = PLAN_BYTES_MAX;
+        self.planned.clear();
+        for text in message.parts.iter().filter_map(ContentPart::text) {
+            let text = &text[..text.floor_char_boundary(left)];
+            left -= text.len();
+            for name in names_in(text) {
+                steps::note(1);
+                let place = self.files.find(name, self.directory());
+                let place = place.or_else(|| self.files.newest_ending_with(name));
+                let Some(place) = place.filter(|place| !self.planned.contains(place)) else {
+                    continue;
+                };
+                self.planned.push(place);
+                if self.planned.len() == PLANNED_MAX {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Notes which known files a call is about to use, and removes them from the planned files.
+    fn note_request(&mut self, asked: &OpenCall) {
+        for text in &asked.mentions {
+            if !is_rooted(text) {
+                self.absolute_tools.remove(&asked.tool);
+            } else if self.absolute_tools.len() < self.items_max {
+                self.absolute_tools.insert(Arc::clone(&asked.tool));
+            }
+            if let Some(place) = self.files.find(text, self.directory()) {
+                self.files.note_use(place, self.results + 1);
+                self.planned.retain(|planned| *planned != place);
+            }
+        }
     }
 
     fn apply_result(&mut self, at: EventRef, asked: &OpenCall, result: &ToolResultRecorded) {
@@ -325,6 +383,8 @@ impl Knowledge {
                     self.set_directory(&path, rule.relative, at);
                 }
             }
+            // Read when a request is built (`names`).
+            RuleOutput::Tools | RuleOutput::Entities => {}
         }
     }
 
@@ -346,12 +406,13 @@ impl Knowledge {
         outcomes.last = at;
     }
 
-    /// Marks known files that a call uses as recent. Returns true if there are any.
+    /// Marks as recent the known files that a call uses. Returns true if there are any.
     fn mention(&mut self, mentions: &[String]) -> bool {
         let mut known = false;
         for text in mentions {
-            if let Some(place) = self.file_places.get(text.as_str()) {
-                self.files[*place].recency = self.results;
+            if let Some(place) = self.files.find(text, self.directory()) {
+                self.name_file(place, text);
+                self.files.note_use(place, self.results);
                 known = true;
             }
             if let Some(place) = self.variable_places.get(text.as_str()) {
@@ -363,26 +424,22 @@ impl Knowledge {
     }
 
     fn add_file(&mut self, path: &str, event: EventRef, tool: &Arc<str>, touch: FileEffect) {
-        if let Some(place) = self.file_places.get(path) {
-            let known = &mut self.files[*place];
-            known.recency = self.results;
-            known.touch = and_then(known.touch, touch);
-            return;
-        }
-        if self.files.len() >= self.items_max {
+        if let Some(place) = self.files.find(path, self.directory()) {
+            self.name_file(place, path);
+            self.files.note_effect(place, touch, self.results);
+        } else if self.files.all().len() < self.items_max {
+            let place = self.files.add(path, event, tool, touch, self.results);
+            self.bytes += path.len() + 2 * ITEM_BYTES;
+            self.name_file(place, path);
+        } else {
             self.left_out += 1;
-            return;
         }
-        let path: Arc<str> = path.into();
-        self.bytes += path.len() + 2 * ITEM_BYTES;
-        self.file_places.insert(Arc::clone(&path), self.files.len());
-        self.files.push(KnownFile {
-            path,
-            event,
-            tool: Arc::clone(tool),
-            touch,
-            recency: self.results,
-        });
+    }
+
+    /// Records one more name of a file.
+    fn name_file(&mut self, place: usize, path: &str) {
+        let directory = self.directory().map(str::to_owned);
+        self.bytes += self.files.name(place, path, directory.as_deref());
     }
 
     fn add_variables(
@@ -448,6 +505,9 @@ impl Knowledge {
         if clean(&path, PATH_BYTES_MAX).is_none() {
             self.left_out += 1;
             return;
+        }
+        if self.directory().is_none() && is_rooted(&path) {
+            self.bytes += self.files.begin_at(&path);
         }
         self.directory = Some(WorkingDirectory { path, event });
     }
@@ -522,8 +582,8 @@ impl OpenCall {
                     }
                 }
             }
-            // A name without a result says nothing about a variable.
-            RuleOutput::Variables => {}
+            // A name without a result says nothing about these.
+            RuleOutput::Variables | RuleOutput::Tools | RuleOutput::Entities => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::file_effects::{self, FileEffectRule};
+use super::file_effects::{self, FileEffectForm, FileEffectRule};
 
 /// Name of the policy in `ConversationCreated.policies`.
 pub const KNOWLEDGE_POLICY: &str = "knowledge";
@@ -57,6 +57,12 @@ pub struct KnowledgeRule {
     pub name_keys: Vec<String>,
     /// Members of JSON objects that have the list.
     pub list_keys: Vec<String>,
+    /// For `gives: entities`: members of JSON objects that have the id, the most specific first.
+    pub id_keys: Vec<String>,
+    /// For `gives: entities`: members of JSON objects that have the kind.
+    pub kind_keys: Vec<String>,
+    /// For `gives: entities`: the kind of objects that have none of `kind_keys`.
+    pub kind: String,
     /// How to read a result that is not JSON.
     pub text: TextForm,
     /// Relative directories start at the known one.
@@ -85,6 +91,10 @@ pub enum RuleOutput {
     Files,
     Variables,
     WorkingDirectory,
+    /// Tools, as if a `ToolsDiscovered` event had followed the result.
+    Tools,
+    /// Entities, as if an `EntitiesNoted` event had followed the result. Only JSON is read.
+    Entities,
 }
 
 /// Where a rule reads.
@@ -124,8 +134,14 @@ pub enum TextForm {
 pub struct GuidanceTexts {
     /// No tool has returned a result yet.
     pub start: String,
-    /// Files are known, but no variables.
+    /// Files are known, but none was looked into.
     pub files_known: String,
+    /// Files were looked into or changed, but no variables are known.
+    pub files_read: String,
+    /// Files are known besides those that were looked into.
+    pub files_not_read: String,
+    /// Files were changed.
+    pub files_changed: String,
     /// Variables are known.
     pub variables_known: String,
     /// Tools have worked with known files or variables.
@@ -138,6 +154,11 @@ impl Default for GuidanceTexts {
             start: "No tool has shown anything yet: list the files first{tools}.".into(),
             files_known:
                 "Known files: {files}. Look into one of them to learn what it holds{tools}.".into(),
+            files_read: "Looked into: {files}.".into(),
+            files_not_read: "Found, but not looked into: {files}.".into(),
+            files_changed: "Changed: {files}. Check the changes, for example by running the \
+                            tests, before reporting what was done."
+                .into(),
             variables_known:
                 "Variables are known for {files}: they can be read and computed with by name."
                     .into(),
@@ -152,15 +173,15 @@ impl Default for GuidanceTexts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SummaryBounds {
-    /// Most characters in total.
+    /// Maximum number of characters in total.
     pub chars_max: usize,
-    /// Most files that are named.
+    /// Maximum number of files that are named.
     pub files_max: usize,
-    /// Most files whose variables are named.
+    /// Maximum number of files whose variables are named.
     pub analysed_files_max: usize,
-    /// Most variables of a file that are named.
+    /// Maximum number of variables of a file that are named.
     pub variables_max: usize,
-    /// Most tools that are named.
+    /// Maximum number of tools that are named.
     pub tools_max: usize,
 }
 
@@ -298,12 +319,32 @@ fn default_rules() -> BTreeMap<String, KnowledgeRule> {
         name_keys: strings(&WORKING_DIRECTORY),
         ..KnowledgeRule::default()
     };
+    let discovered_tools = KnowledgeRule {
+        tools: ToolPattern::names(&[
+            "search_tools",
+            "searchTools",
+            "find_tools",
+            "findTools",
+            "discover_tools",
+            "discoverTools",
+            "list_tools",
+            "listTools",
+            "tool_search",
+            "toolSearch",
+            "ToolSearch",
+        ]),
+        gives: RuleOutput::Tools,
+        name_keys: strings(&["tool_name", "toolName", "name"]),
+        list_keys: strings(&["tools", "tool_references", "results", "matches", "items"]),
+        ..KnowledgeRule::default()
+    };
     [
         ("files", files),
         ("variables", variables),
         ("cwd_argument", cwd_argument),
         ("change_directory", change_directory),
         ("tell_directory", tell_directory),
+        ("discovered_tools", discovered_tools),
     ]
     .map(|(name, rule)| (name.to_owned(), rule))
     .into()
@@ -338,6 +379,15 @@ impl KnowledgePolicy {
     /// The rules for a tool.
     pub fn rules_of<'a>(&'a self, tool: &'a str) -> impl Iterator<Item = &'a KnowledgeRule> {
         self.rules.values().filter(|rule| rule.tools.matches(tool))
+    }
+
+    /// Whether a tool's calls are known to change files.
+    pub(super) fn changes_files(&self, tool: &str) -> bool {
+        let mut touches = self.touches.values();
+        let form = touches
+            .find(|rule| rule.matches(tool))
+            .map(|rule| rule.form);
+        form.is_some_and(FileEffectForm::changes)
     }
 
     /// The tools that are configured to come before a tool, in order, without duplicates.

@@ -5,17 +5,17 @@ use serde_json::{Map, Value};
 use super::policy::{KnowledgeRule, TextForm};
 use treering_domain::{ContentPart, ToolResultRecorded};
 
-/// Longest accepted path, in bytes.
+/// Maximum length of a path, in bytes.
 pub(super) const PATH_BYTES_MAX: usize = 1_024;
-/// Longest name of a variable, in bytes.
+/// Maximum length of a variable's name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 256;
-/// Longest detail of a variable, in bytes of JSON text.
+/// Maximum length of a variable's detail, in bytes of JSON text.
 pub(super) const DETAIL_BYTES_MAX: usize = 240;
 /// A larger result is not parsed as JSON, and lines after these bytes are not read.
 const TEXT_BYTES_MAX: usize = 2 << 20;
 /// Names are near the top of a result. Deeper values are data.
-const DEPTH_MAX: usize = 8;
-/// Most values of one result that are read.
+pub(super) const DEPTH_MAX: usize = 8;
+/// Maximum number of values of one result that are read.
 const VALUES_MAX: usize = 200_000;
 /// A line with more words is prose, not a name with spaces.
 const WORDS_MAX: usize = 4;
@@ -72,7 +72,7 @@ impl ReadableResult {
     }
 
     /// The parts that a rule's pointers select; without pointers, all of it.
-    fn parts<'a>(&'a self, rule: &'a KnowledgeRule) -> Vec<&'a Value> {
+    pub fn parts<'a>(&'a self, rule: &'a KnowledgeRule) -> Vec<&'a Value> {
         let Self::Json(value) = self else {
             return Vec::new();
         };
@@ -317,7 +317,7 @@ impl ExtractedFacts {
             };
             let name = unquoted(name.trim());
             let named = !name.is_empty() && !name.contains(char::is_whitespace);
-            // A single word is a name only among others like it.
+            // A single word is a name only if the text has more than one line.
             if named && (!detail.is_empty() || text.trim().contains('\n')) {
                 let detail = match detail {
                     "" => Value::Null,
@@ -376,7 +376,7 @@ pub(super) fn short_json(value: &Value) -> String {
         return whole;
     }
     let text = value.as_str().unwrap_or(&whole);
-    // An escape can take six bytes for one.
+    // An escaped byte can take six bytes.
     let mut end = text.floor_char_boundary(DETAIL_BYTES_MAX);
     loop {
         let short = Value::from(format!("{}…", &text[..end])).to_string();
@@ -450,7 +450,7 @@ fn name_of_line(line: &str) -> Option<&str> {
     }
 }
 
-/// Whether it is the first column of `ls -l`.
+/// Whether the line starts with a mode, the first column of `ls -l`.
 fn is_mode(line: &str) -> bool {
     let mode = line.split(' ').next().unwrap_or("");
     mode.len() >= 10
@@ -474,7 +474,7 @@ fn long_listing(line: &str) -> Option<&str> {
     Some(rest.split(" -> ").next().unwrap_or(rest))
 }
 
-fn is_rooted(text: &str) -> bool {
+pub(super) fn is_rooted(text: &str) -> bool {
     let drive = text
         .as_bytes()
         .get(1..3)
@@ -527,6 +527,16 @@ pub(super) fn shell_cd(command: &str) -> Option<String> {
     // Only a shell can expand these.
     let plain = !path.is_empty() && path != "-" && !path.contains(['$', '`', '(', '*', '?']);
     (ends && plain).then(|| path.to_owned())
+}
+
+/// The words of a text that look like paths, without quotes and punctuation.
+pub(super) fn names_in(text: &str) -> impl Iterator<Item = &str> {
+    let of_paths = |c: char| c.is_alphanumeric() || "/\\._-@~+".contains(c);
+    let words = text.split(move |c| !of_paths(c));
+    words
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| word.len() <= PATH_BYTES_MAX && looks_like_path(word))
+        .map(|word| word.strip_prefix("./").unwrap_or(word))
 }
 
 /// A directory relative to a known one, with `.` and `..` resolved.

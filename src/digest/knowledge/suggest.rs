@@ -1,18 +1,21 @@
 //! Fills empty file and variable arguments. Values of the caller are never replaced. A partial path
 //! is completed if exactly one known file matches.
 
-use std::{collections::HashSet, fmt};
+use std::{cmp::Reverse, collections::HashSet, fmt};
 
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, value::RawValue};
 
+use super::files::KnownFile;
 use super::fold::{FileVariables, Knowledge};
 use super::policy::UNKNOWN_FILE;
 use treering_context::steps;
 use treering_domain::{EventRef, ToolDefinition};
 
-/// Most alternatives in a suggestion.
+/// Maximum number of alternatives in a suggestion.
 const ALTERNATIVES_MAX: usize = 10;
+/// Most of the recently used files that come before files that were only listed.
+const USED_FIRST_MAX: usize = 6;
 /// A shorter text is not a partial path: too many files would match.
 const PARTIAL_CHARS_MIN: usize = 3;
 
@@ -67,14 +70,16 @@ struct ArgumentSchema<'a> {
 }
 
 impl Knowledge {
-    /// Fills arguments that are null, empty, or missing although the tool's schema names them:
-    /// files, variables and the working directory, the most recently shown or used first.
-    /// `arguments` is JSON text of an object; empty counts as `{}`.
+    /// Fills arguments of a call of `tool` that are null, empty, or missing although the tool's
+    /// schema names them: files that the model's last message names, then the most recently used
+    /// or shown; variables and the working directory. `arguments` is JSON text of an object; empty
+    /// counts as `{}`.
     ///
     /// # Errors
     /// [`NotAnObject`] if `arguments` is not a JSON object.
     pub fn suggest_arguments(
         &self,
+        tool: &str,
         arguments: &str,
         definition: Option<&ToolDefinition>,
     ) -> Result<CompletedArguments, NotAnObject> {
@@ -112,7 +117,8 @@ impl Knowledge {
                 let declared = ArgumentSchema {
                     schema: properties.and_then(|all| all.get(name)?.as_object()),
                 };
-                let Some(suggestion) = self.suggest(name, meaning, value.get(), declared, &given)
+                let Some(suggestion) =
+                    self.suggest(tool, (name, meaning), value.get(), declared, &given)
                 else {
                     continue;
                 };
@@ -146,8 +152,8 @@ impl Knowledge {
 
     fn suggest(
         &self,
-        name: &str,
-        meaning: ArgumentRole,
+        tool: &str,
+        (name, meaning): (&str, ArgumentRole),
         value: &str,
         declared: ArgumentSchema<'_>,
         given: &Members,
@@ -161,10 +167,13 @@ impl Knowledge {
         };
         if !empty {
             let partial = value.as_str().filter(|_| meaning == ArgumentRole::File)?;
-            return Some(self.completion(partial)?.suggestion(name, declared, &[]));
+            return Some(
+                self.completion(tool, partial)?
+                    .suggestion(name, declared, &[]),
+            );
         }
         let candidates = match meaning {
-            ArgumentRole::File => self.file_candidates(),
+            ArgumentRole::File => self.file_candidates(tool),
             ArgumentRole::Variable => self.variable_candidates(given),
             ArgumentRole::Directory => self.directory_candidates(),
         };
@@ -176,29 +185,57 @@ impl Knowledge {
         Some(best.suggestion(name, declared, &others))
     }
 
-    /// Files, the most recently shown or used first. Files of one result keep its order.
-    fn file_candidates(&self) -> Vec<Candidate<'_>> {
-        let mut files: Vec<(u64, Candidate<'_>)> = self
-            .files
-            .iter()
-            .filter(|file| file.is_there())
-            .map(|file| {
-                let reason = format!("a file that {} showed", file.tool);
-                let candidate = Candidate::new(&file.path, reason, file.event);
-                (file.recency, candidate)
+    /// Files that the model's last message names, then the last used ones, then the most recently
+    /// shown or used. Files of one result keep its order. Of several named files, a tool that
+    /// changes files mostly takes the first, and then those at hand.
+    fn file_candidates(&self, tool: &str) -> Vec<Candidate<'_>> {
+        let planned = match self.policy.changes_files(tool) {
+            true => self.planned.get(..1).unwrap_or_default(),
+            false => &self.planned,
+        };
+        let files = self.files();
+        let mut used: Vec<u64> = files.iter().map(|file| file.used).collect();
+        used.sort_unstable_by_key(|used| Reverse(*used));
+        let used_first = used.get(USED_FIRST_MAX).copied().unwrap_or_default();
+        let rank = |place: usize, file: &KnownFile| {
+            let planned = planned.iter().position(|planned| *planned == place);
+            let used = file.used.checked_sub(used_first + 1);
+            (
+                planned.unwrap_or(usize::MAX),
+                Reverse(used),
+                Reverse(file.recency),
+            )
+        };
+        let there = files.iter().enumerate().filter(|(_, file)| file.is_there());
+        let mut ranked: Vec<_> = there
+            .map(|(place, file)| {
+                let reason = match planned.contains(&place) {
+                    true => "a file that the last message names".to_owned(),
+                    false => format!("a file that {} showed", file.tool),
+                };
+                let value = self.name_of(tool, file);
+                (rank(place, file), Candidate::new(value, reason, file.event))
             })
             .collect();
         let analysed = self
             .variables
             .iter()
             .filter(|of_file| &*of_file.file != UNKNOWN_FILE && self.file(&of_file.file).is_none());
-        files.extend(analysed.map(|of_file| {
+        ranked.extend(analysed.map(|of_file| {
             let reason = format!("a file that {} looked into", of_file.tool);
             let candidate = Candidate::new(&of_file.file, reason, of_file.event);
-            (of_file.recency, candidate)
+            let rank = (usize::MAX, Reverse(None), Reverse(of_file.recency));
+            (rank, candidate)
         }));
-        files.sort_by_key(|(recency, _)| std::cmp::Reverse(*recency));
-        files.into_iter().map(|(_, candidate)| candidate).collect()
+        ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// The file's name in the form that the tool's calls have used.
+    fn name_of<'a>(&self, tool: &str, file: &'a KnownFile) -> &'a str {
+        let is_absolute = self.absolute_tools.contains(tool);
+        let absolute = file.absolute.as_deref().filter(|_| is_absolute);
+        absolute.unwrap_or(&file.path)
     }
 
     /// Variables of the file that the arguments name. Without one, of all files, the most recently
@@ -212,7 +249,7 @@ impl Knowledge {
             Some(of_file) => vec![of_file],
             None => self.variables.iter().collect(),
         };
-        files.sort_by_key(|of_file| std::cmp::Reverse(of_file.recency));
+        files.sort_by_key(|of_file| Reverse(of_file.recency));
         let of_file = |of_file: &FileVariables| match &*of_file.file {
             UNKNOWN_FILE => format!("a variable that {} showed", of_file.tool),
             file => format!("a variable of {file}, as {} showed", of_file.tool),
@@ -236,7 +273,7 @@ impl Knowledge {
     }
 
     /// The only known file that ends or begins with a partial path.
-    fn completion(&self, partial: &str) -> Option<Candidate<'_>> {
+    fn completion(&self, tool: &str, partial: &str) -> Option<Candidate<'_>> {
         let wanted = partial.trim().trim_start_matches("./");
         if wanted.chars().count() < PARTIAL_CHARS_MIN || self.file(partial.trim()).is_some() {
             return None;
@@ -247,17 +284,17 @@ impl Knowledge {
         };
         let starts = |path: &str| path.starts_with(wanted) && path.len() > wanted.len();
         let only = |fits: &dyn Fn(&str) -> bool| {
-            let mut fitting = self.files.iter().filter(|file| fits(&file.path));
+            let mut fitting = self.files().iter().filter(|file| fits(&file.path));
             let first = fitting.next();
             first.filter(|_| fitting.next().is_none())
         };
         let (file, how) = match only(&ends) {
             Some(file) => (file, "ends"),
-            None if self.files.iter().any(|file| ends(&file.path)) => return None,
+            None if self.files().iter().any(|file| ends(&file.path)) => return None,
             None => (only(&starts)?, "begins"),
         };
         let reason = format!("the only known file that {how} with what was given");
-        Some(Candidate::new(&file.path, reason, file.event))
+        Some(Candidate::new(self.name_of(tool, file), reason, file.event))
     }
 }
 
@@ -355,8 +392,11 @@ impl<'de> Deserialize<'de> for Members {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::told, *};
-    use treering_domain::JsonText;
+    use super::{
+        super::tests::{request, told},
+        *,
+    };
+    use treering_domain::{EventBody, JsonText, MessageAppended, Role};
 
     fn tool(schema: &'static str) -> ToolDefinition {
         ToolDefinition {
@@ -429,11 +469,13 @@ mod tests {
             (r#"{"cwd": ""}"#, None, r#"{"cwd":"/work"}"#),
             (r#"{"title": ""}"#, None, r#"{"title": ""}"#),
         ] {
-            let suggested = known().suggest_arguments(arguments, definition).unwrap();
+            let suggested = known()
+                .suggest_arguments("t", arguments, definition)
+                .unwrap();
             assert_eq!(suggested.arguments, expected, "{arguments}");
         }
         for bad in ["[]", "1", "{", "{\"a\": }"] {
-            assert_eq!(known().suggest_arguments(bad, None), Err(NotAnObject));
+            assert_eq!(known().suggest_arguments("t", bad, None), Err(NotAnObject));
         }
     }
 
@@ -441,7 +483,7 @@ mod tests {
     #[test]
     fn suggestion_has_reason_and_alternatives() {
         let suggested = known()
-            .suggest_arguments(r#"{"file": null, "column": null}"#, None)
+            .suggest_arguments("t", r#"{"file": null, "column": null}"#, None)
             .unwrap();
         let [file, column] = suggested.suggestions.as_slice() else {
             panic!("{suggested:?}");
@@ -452,6 +494,30 @@ mod tests {
         assert_eq!(column.value, "\"salt\"");
         assert_eq!(column.alternatives, ["\"wind\"", "\"temp\""]);
         assert!(column.reason.contains("data/b.nc"), "{}", column.reason);
+    }
+
+    // What the model says that it will do next is the best hint. What it then does is no hint any
+    // more, and a tool that changes files takes only the first file of a list.
+    #[test]
+    fn files_that_the_last_message_names_come_first() {
+        let values = |knowledge: &Knowledge, tool: &str| {
+            let answer = knowledge
+                .suggest_arguments(tool, r#"{"path": ""}"#, None)
+                .unwrap();
+            let file = answer.suggestions.into_iter().next().unwrap();
+            let named = file.alternatives.into_iter();
+            std::iter::once(file.value).chain(named).collect::<Vec<_>>()
+        };
+        let mut knowledge = known();
+        let at = knowledge.files()[0].event;
+        let says = "I compare `data/b.nc`, then a.nc.";
+        let says = MessageAppended::text(Role::Assistant, says);
+        knowledge.apply(at, &EventBody::MessageAppended(says));
+        let [a, b, notes] = [r#""data/a.nc""#, r#""data/b.nc""#, r#""notes.txt""#];
+        assert_eq!(values(&knowledge, "read_file"), [b, a, notes]);
+        assert_eq!(values(&knowledge, "write_file"), [b, notes, a]);
+        knowledge.apply(at, &request("c", "read_file", r#"{"path": "data/b.nc"}"#));
+        assert_eq!(values(&knowledge, "read_file"), [a, b, notes]);
     }
 
     // A partial path is completed only if one file matches; a whole one does not change.
@@ -468,7 +534,7 @@ mod tests {
             ("new.txt", None),
         ] {
             let arguments = serde_json::json!({ "path": given }).to_string();
-            let suggested = known().suggest_arguments(&arguments, None).unwrap();
+            let suggested = known().suggest_arguments("t", &arguments, None).unwrap();
             let value = completed.map(|path| format!("\"{path}\""));
             let got = suggested.suggestions.first().map(|s| s.value.clone());
             assert_eq!(got, value, "{given}");
@@ -482,7 +548,7 @@ mod tests {
             r#"{"properties": {"file": {"type": "array"}, "variable": {"enum": ["temp", "x"]}}}"#,
         );
         let suggested = known()
-            .suggest_arguments(r#"{"file": []}"#, Some(&schema))
+            .suggest_arguments("t", r#"{"file": []}"#, Some(&schema))
             .unwrap();
         assert_eq!(
             suggested.arguments,

@@ -7,7 +7,7 @@ use super::{
 use crate::summary::reports_error;
 use treering_context::text::counted;
 
-/// Most places that are named. The rest are counted.
+/// Maximum number of places that are named. The rest are counted.
 const NAMED_MAX: usize = 12;
 
 /// The count for the first line.

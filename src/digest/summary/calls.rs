@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The most important arguments of a call.
-const TELLING: [&str; 17] = [
+const MAIN_KEYS: [&str; 17] = [
     "command",
     "cmd",
     "pattern",
@@ -33,7 +33,7 @@ const TELLING: [&str; 17] = [
     "id",
     "code",
 ];
-/// Arguments that have a command. They take precedence, together with those that say where.
+/// Arguments that contain a command. They take precedence, together with those that name a place.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 const WHERE: [&str; 9] = [
     "pattern",
@@ -47,7 +47,7 @@ const WHERE: [&str; 9] = [
     "question",
 ];
 /// Arguments of searches: the pattern and the place.
-const SOUGHT: [&str; 3] = ["pattern", "regex", "query"];
+const SEARCH_KEYS: [&str; 3] = ["pattern", "regex", "query"];
 const PLACES: [&str; 4] = ["path", "glob", "file_path", "dir"];
 /// Arguments that are paths.
 const PATHS: [&str; 6] = [
@@ -62,8 +62,8 @@ const PATHS: [&str; 6] = [
 const PATH_CHARS_MAX: usize = 200;
 /// Characters of one argument that are read to describe it.
 const LOOKED_AT_CHARS: usize = 1_000;
-/// First words of tool names that only read or think.
-const ASKING: [&str; 34] = [
+/// First words of the names of tools that only read or think.
+const READ_VERBS: [&str; 34] = [
     "get",
     "list",
     "read",
@@ -99,9 +99,9 @@ const ASKING: [&str; 34] = [
     "help",
     "ping",
 ];
-/// Words that may be in front of those.
-const BEFORE_ASKING: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
-/// Internal tools of a harness. What they do is told elsewhere or is useless later.
+/// Words that may precede those.
+const READ_VERB_PREFIXES: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
+/// Internal tools of a harness. What they do is described elsewhere or does not matter later.
 const HOUSEKEEPING: [&str; 16] = [
     "todowrite",
     "todoread",
@@ -131,9 +131,9 @@ pub(super) fn acts(tool: &str) -> bool {
     let words = words(own);
     let mut words = words.iter().map(String::as_str);
     match words.next() {
-        Some(first) if ASKING.contains(&first) => false,
-        Some(first) if BEFORE_ASKING.contains(&first) => {
-            !words.next().is_some_and(|word| ASKING.contains(&word))
+        Some(first) if READ_VERBS.contains(&first) => false,
+        Some(first) if READ_VERB_PREFIXES.contains(&first) => {
+            !words.next().is_some_and(|word| READ_VERBS.contains(&word))
         }
         first => first.is_some(),
     }
@@ -187,7 +187,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     if let Some(all) = values(&object, chars_max) {
         return all;
     }
-    let telling = named(&TELLING).or_else(|| first_text(&object));
+    let telling = named(&MAIN_KEYS).or_else(|| first_text(&object));
     let Some(telling) = telling else {
         return clip(&looked_at(arguments), chars_max);
     };
@@ -203,7 +203,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     }
     let told = shown(telling, chars_max, below);
     // Pattern and place together.
-    let place = named(&SOUGHT).and(named(&PLACES));
+    let place = named(&SEARCH_KEYS).and(named(&PLACES));
     match place.filter(|place| *place != telling) {
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
         None => told,
@@ -298,7 +298,9 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
             _ if depth == DEPTH_MAX => None,
             Value::Array(values) => values.iter().find_map(inner),
             Value::Object(object) => {
-                let named = TELLING.iter().find_map(|name| object.get(*name)?.as_str());
+                let named = MAIN_KEYS
+                    .iter()
+                    .find_map(|name| object.get(*name)?.as_str());
                 named.or_else(|| object.values().find_map(inner))
             }
             _ => None,
@@ -313,7 +315,7 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
 fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     const SHORT: usize = 35;
     let has_telling = |name: &&str| object.get(*name).is_some_and(Value::is_string);
-    if TELLING.iter().any(has_telling) {
+    if MAIN_KEYS.iter().any(has_telling) {
         return None;
     }
     let short = object.values().filter_map(|value| match value {
@@ -348,7 +350,7 @@ fn clip_front(path: &str, max_chars: usize) -> String {
 
 /// How a call ended, by its result: the line with an error, a verdict or a total, else the last
 /// line with content, with `…` if there are others. If the text ends with a line without content
-/// (`fi`), its length. For JSON, its error. Empty if nothing tells.
+/// (`fi`), the length of the text. For JSON, its error. Otherwise empty.
 pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     /// Bytes read at the end of a long text, where a run reports its outcome.
     const LOOKED_AT_BYTES: usize = 8 << 10;
@@ -380,7 +382,7 @@ pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// The last line with a verdict (`**Verdict:** REQUEST CHANGES`), in the beginning of a text or in
+/// The last line with a verdict (`**Verdict:** REQUEST CHANGES`), at the beginning of a text or in
 /// `lines`. Reports have it at the start or at the end.
 fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     const FRONT_BYTES: usize = 2 << 10;
@@ -566,7 +568,7 @@ mod tests {
         assert!(!shows_a_file(r#"{"command":"cat build.log"}"#));
     }
 
-    // The 60 characters for a command only told where it ran.
+    // The 60 characters for a command only showed where it ran.
     #[test]
     fn command_is_described_without_its_cd() {
         let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";

@@ -13,13 +13,13 @@ use crate::user_text;
 use treering_context::{steps, window::WindowEvent};
 use treering_domain::{ContentPart, ConversationId, EventBody, MessageAppended, Role};
 
-/// Most files, and most ids, that are listed.
+/// Maximum number of files, and of ids, that are listed.
 const NAMES_MAX: usize = 24;
 /// Least room for a turn, in characters.
 const TURN_CHARS_MIN: usize = 120;
-/// Most characters for one turn.
+/// Maximum number of characters for one turn.
 const TURN_CHARS_MAX: usize = 1_200;
-/// Most failures of a turn that are quoted.
+/// Maximum number of failures of a turn that are quoted.
 const FAILURES_MAX: usize = 2;
 /// Bytes of a turn's request that are kept. Only its beginning is quoted.
 const ASKED_BYTES_MAX: usize = 64 << 10;

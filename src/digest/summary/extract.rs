@@ -15,7 +15,7 @@ use treering_context::window::WindowEvent;
 /// Opening of an extract, for the model that continues from it.
 pub(super) const CONTINUATION: &str = "This continues an earlier conversation, whose messages are \
 no longer shown. What came of it, in quotations from it:";
-/// Most files of one state that are named.
+/// Maximum number of files of one state that are named.
 const FILES_MAX: usize = 40;
 /// Longest quotation of a later request, in characters, unless half of the room is more.
 const ASK_CHARS: usize = 2_000;

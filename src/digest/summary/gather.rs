@@ -32,11 +32,11 @@ use treering_domain::{
 const SUMMARY_BYTES_MIN: usize = 400;
 /// Bytes of a message that are kept.
 const SAID_BYTES_MAX: usize = 64 << 10;
-/// Most decisions that are kept, the last ones.
+/// Maximum number of decisions that are kept, the last ones.
 const DECISIONS_MAX: usize = 40;
 /// Longest quoted command line, in characters.
 const COMMAND_CHARS_MAX: usize = 200;
-/// Most calls with effects that are kept, the last ones.
+/// Maximum number of calls with effects that are kept, the last ones.
 const ACTS_MAX: usize = 40;
 /// Longest arguments and outcome of such a call, in characters.
 const ACT_CHARS_MAX: usize = 400;
@@ -45,7 +45,7 @@ const OUTCOME_CHARS_MAX: usize = 1_000;
 const NAMED_CHARS_MAX: usize = 80;
 /// Label of requests from before an imported summary.
 const BEFORE_SUMMARY: &str = "before that summary";
-/// Most skills that are named.
+/// Maximum number of skills that are named.
 const SKILLS_MAX: usize = 20;
 
 /// A quotation.

@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::text::{clip, counted, one_line};
 
-/// Most keys and elements that are kept. The others are counted.
+/// Maximum number of keys and elements that are kept. The others are counted.
 const SHOWN_MAX: usize = 8;
 /// Longest quoted key or value, in characters.
 const QUOTED_CHARS_MAX: usize = 60;

@@ -13,7 +13,7 @@ const SAME_BYTES_MAX: usize = 64;
 const SAME_LEAST: usize = 3;
 /// Average length from which the texts of a place are long, in bytes.
 const LONG_BYTES: usize = 80;
-/// Most places that are removed one after the other.
+/// Maximum number of places that are removed one after the other.
 const DROPPED_MAX: usize = 256;
 /// Members that matter most, besides any name that contains "error".
 const TELLING: [&str; 19] = [

@@ -12,7 +12,7 @@ const MESSAGE_SHARE: u64 = 8;
 /// Largest share of the room for a step that is kept only with everything cut. The newest step may
 /// use all that is left.
 const PARED_SHARE: u64 = 4;
-/// Most large steps that are skipped before the search for older ones ends.
+/// Maximum number of large steps that are skipped before the search for older ones ends.
 const PASSED_OVER_MAX: usize = 6;
 
 impl Layout<'_, '_> {

@@ -2,7 +2,7 @@
 
 use super::{CutScope, Layout, is_said_at_length};
 
-/// Most pieces that are cut again to fill the room.
+/// Maximum number of pieces that are cut again to fill the room.
 const REFITS_MAX: usize = 8;
 
 impl Layout<'_, '_> {

@@ -28,7 +28,7 @@ use super::read::{PATH_BYTES_MAX, below, clean};
 pub use rule::{FileEffectForm, FileEffectRule};
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Most files of one call. Later ones are ignored.
+/// Maximum number of files of one call. Later ones are ignored.
 const TOUCHES_MAX: usize = 2_000;
 /// Longest text of a result that is read, in bytes.
 pub(super) const OUTPUT_BYTES_MAX: usize = 1 << 20;

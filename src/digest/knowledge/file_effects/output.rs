@@ -2,7 +2,7 @@
 
 use super::{FileEffect, FileEffects, looks_like_file, shell::SimpleCommand};
 
-/// Most names from one output.
+/// Maximum number of names from one output.
 const NAMES_MAX: usize = 2_000;
 
 /// How the output of a command was changed before it is seen.

@@ -46,6 +46,16 @@ pub enum FileEffectForm {
     Editor,
 }
 
+impl FileEffectForm {
+    /// Whether all its calls change files.
+    pub(in crate::knowledge) fn changes(self) -> bool {
+        matches!(
+            self,
+            Self::Write | Self::Edit | Self::Delete | Self::Move | Self::Patch
+        )
+    }
+}
+
 /// Rules for common agent tools.
 pub(in crate::knowledge) fn defaults() -> BTreeMap<String, FileEffectRule> {
     const RULES: [(&str, FileEffectForm, &[&str]); 12] = [

@@ -3,7 +3,7 @@
 
 /// Longest command line that is read, in bytes.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
-/// Most simple commands of one line.
+/// Maximum number of simple commands of one line.
 const COMMANDS_MAX: usize = 256;
 
 /// A word.

@@ -10,7 +10,7 @@ use crate::summary::{
     text::{clip, one_line},
 };
 
-/// Most ids that are named.
+/// Maximum number of ids that are named.
 const IDS_MAX: usize = 24;
 
 /// Strings in arguments with their keys, up to a limit.

@@ -13,7 +13,7 @@ use crate::{
 };
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Most failures, and most commands, that are kept: the last ones.
+/// Maximum number of failures, and of commands, that are kept: the last ones.
 const RUNS_MAX: usize = 16;
 
 /// Keeps the last run of each command, at the place of that run.
