@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use futures::future::BoxFuture;
 
 use super::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     context::compactions_of,
     error::{AppendError, ReadError},
     history::History,
@@ -60,7 +60,7 @@ impl Engine {
         };
         let entry = self.inner.used_key(namespace, key).map_err(storage)?;
         match entry {
-            Some(entry) => self.inner.repeated(&entry).await.map(Some),
+            Some(entry) => self.inner.reads.repeated(&entry).await.map(Some),
             None => Ok(None),
         }
     }
@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// Like [`Self::submit`]; the companion's events are appended atomically with the batch.
-    /// Nothing is made for a batch that is a retry.
+    /// For a batch that is a retry, the companion makes no events.
     ///
     /// # Errors
     /// As [`Self::submit`]. The outcome is also an error when the companion's batch cannot be
@@ -112,7 +112,7 @@ impl Engine {
         companion: Option<Companion>,
     ) -> Result<AppendFuture, AppendError> {
         self.inner.pseudonymize(&mut command)?;
-        let companion = match &self.inner.pseudonyms {
+        let companion = match &self.inner.appends.pseudonyms {
             Some(pseudonyms) => companion.map(|of| of.with_pseudonyms(pseudonyms.clone())),
             None => companion,
         };
@@ -120,7 +120,7 @@ impl Engine {
             Ok(prepared) => self.submit_prepared(prepared, companion).await,
             Err(error) => Err(error),
         };
-        submitted.inspect_err(|error| self.inner.refusals.note(error))
+        submitted.inspect_err(|error| self.inner.appends.refusals.note(error))
     }
 
     async fn submit_prepared(
@@ -138,11 +138,12 @@ impl Engine {
         let answer = inner.enqueue(request).await?;
         Ok(Box::pin(async move {
             let settled = inner.retry_until_decided(answer.await).await;
-            let (mut outcome, known) = settled.inspect_err(|error| inner.refusals.note(error))?;
+            let (mut outcome, known) =
+                settled.inspect_err(|error| inner.appends.refusals.note(error))?;
             if may_create && outcome.events.len() + known.len() > asked {
                 outcome.created = Some(outcome.events.remove(0));
             }
-            inner.put_known(known, &mut outcome).await?;
+            inner.reads.put_known(known, &mut outcome).await?;
             inner
                 .warn_of_compactions(&namespace, &compactions, &mut outcome)
                 .await;
@@ -154,12 +155,13 @@ impl Engine {
 impl Inner {
     /// Replaces identifying fields with pseudonyms, if this store has them.
     fn pseudonymize<B>(&self, command: &mut AppendCommand<B>) -> Result<(), AppendError> {
-        let Some(pseudonyms) = &self.pseudonyms else {
+        let Some(pseudonyms) = &self.appends.pseudonyms else {
             return Ok(());
         };
-        // A key used before pseudonyms were enabled is stored in plain text: the batch is a retry.
+        // If the key is stored in plain text, it was used before pseudonyms were enabled, and this
+        // batch is a retry.
         if let Some(key) = &command.idempotency_key {
-            let used = self.find_exact_key(&command.namespace, key);
+            let used = self.reads.find_exact_key(&command.namespace, key);
             if used.map_err(AppendError::from_projections)?.is_some() {
                 return Ok(());
             }
@@ -170,7 +172,7 @@ impl Inner {
             let Some(key) = &event.idempotency_key else {
                 continue;
             };
-            let used = self.find_exact_key(&command.namespace, key);
+            let used = self.reads.find_exact_key(&command.namespace, key);
             if used.map_err(AppendError::from_projections)?.is_some() {
                 let (actor, correlation) = (event.actor.clone(), event.correlation_id.clone());
                 said.push((index, key.clone(), actor, correlation));
@@ -193,25 +195,13 @@ impl Inner {
         key: &str,
     ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ProjectionsError>
     {
-        let entry = self.find_exact_key(namespace, key)?;
-        match &self.pseudonyms {
-            Some(pseudonyms) if entry.is_none() => {
-                self.find_exact_key(namespace, &pseudonyms.of(namespace, key))
-            }
+        let entry = self.reads.find_exact_key(namespace, key)?;
+        match &self.appends.pseudonyms {
+            Some(pseudonyms) if entry.is_none() => self
+                .reads
+                .find_exact_key(namespace, &pseudonyms.of(namespace, key)),
             _ => Ok(entry),
         }
-    }
-
-    /// Looks up an idempotency key exactly as given, unless it has expired.
-    fn find_exact_key(
-        &self,
-        namespace: &Namespace,
-        key: &str,
-    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ProjectionsError>
-    {
-        let (_, entry) = self.projections.load().key(namespace, key)?;
-        let now = TimestampMicros::now();
-        Ok(entry.filter(|entry| !entry.has_ended(now)))
     }
 
     /// Loads what the decision needs, so that the writer need not.
@@ -219,14 +209,14 @@ impl Inner {
         &self,
         mut prepared: ValidatedBatch,
     ) -> Result<WriteRequest, AppendError> {
-        let erasures = self.cached_set.erasures();
+        let erasures = self.appends.cached_set.erasures();
         self.look_up_patches(&mut prepared).await;
-        let projections = self.projections.load_full();
+        let projections = self.reads.projections.load_full();
         let storage = AppendError::from_projections;
         let mut loaded = Vec::new();
         for id in prepared.conversations() {
             let id = prepared.command.namespace.key(id);
-            if self.cached_set.contains(id) {
+            if self.appends.cached_set.contains(id) {
                 continue;
             }
             let (reached, state) = projections.state_with_mark(id).map_err(storage)?;
@@ -240,13 +230,13 @@ impl Inner {
             }
             None => None,
         };
-        let names = self.look_up_names(&prepared).await?;
+        let names = self.reads.look_up_names(&prepared).await?;
         let mut blob_homes = HashMap::new();
         for body in prepared.bodies.iter().filter(|body| body.is_blob()) {
             if let Some(home) = projections
                 .blob_home(&command.namespace, &body.hash)
                 .map_err(storage)?
-                && self.cached_set.may_refer_to(home)
+                && self.appends.cached_set.may_refer_to(home)
                 && self.is_readable(body.reference(home)).await
             {
                 blob_homes.insert(body.hash, home);
@@ -255,7 +245,7 @@ impl Inner {
         let mut past = BTreeMap::new();
         for place in places_of_the_past(command) {
             // A missing revision may be in flight: the writer will ask for it.
-            if let Some(found) = self.past(&command.namespace, place, false).await? {
+            if let Some(found) = self.reads.past(&command.namespace, place, false).await? {
                 past.insert(place, Some(found));
             }
         }
@@ -271,8 +261,110 @@ impl Inner {
         })
     }
 
-    /// Looks up which of a batch's events are already stored, by id or idempotency key, and the
-    /// newest events with the keys that it has expectations on.
+    /// Returns whether a stored large body can be read. If not, the body is stored again instead of
+    /// being referenced: acknowledged content must be readable.
+    async fn is_readable(&self, blob: BlobRef) -> bool {
+        let shard = treering_domain::ShardId::default();
+        let read = self.log.blob(shard, &blob).await;
+        read.inspect_err(|error| {
+            tracing::warn!(error = %with_causes(&error), "a stored large body cannot be read, so it is stored again")
+        })
+        .is_ok()
+    }
+
+    /// Hands a request to the writer once nothing holds the exclusive lock.
+    async fn enqueue(
+        &self,
+        request: WriteRequest,
+    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
+        let _not_alone = self.appends.gate.read().await;
+        self.hand_over(request)
+    }
+
+    pub(super) fn hand_over(
+        &self,
+        request: WriteRequest,
+    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
+        if self.closing.load(std::sync::atomic::Ordering::Acquire) {
+            return Err(AppendError::Closing);
+        }
+        let bytes = request.prepared.bytes;
+        self.appends
+            .writer
+            .submit(request, bytes)
+            .map_err(|not_taken| match not_taken {
+                SubmitError::Full(full) => AppendError::Busy {
+                    retry_after_ms: full.retry_after_ms,
+                },
+                SubmitError::Closed => AppendError::Closing,
+            })
+    }
+
+    async fn retry_until_decided(
+        &self,
+        answer: Result<WriteAnswer, WriterGone>,
+    ) -> Result<(AppendOutcome, KnownEvents), AppendError> {
+        let mut answer = answer.map_err(never_answered)?;
+        for _ in 0..NEEDS_MAX {
+            let request = match answer {
+                WriteAnswer::Done(outcome, known) => return Ok((outcome, known)),
+                WriteAnswer::Repeated(entry) => {
+                    return Ok((self.reads.repeated(&entry).await?, Vec::new()));
+                }
+                WriteAnswer::Failed(error) => return Err(error),
+                WriteAnswer::Retry(mut request, offset) => {
+                    self.wait_for_projections(offset).await;
+                    request.names = self.reads.look_up_names(&request.prepared).await?;
+                    request
+                }
+                WriteAnswer::MissingData(mut request, need) => {
+                    if let MissingData::BranchAt(conversation, branch, revision) = need {
+                        let place = (conversation, branch, revision);
+                        let namespace = &request.prepared.command.namespace;
+                        let found = self.reads.past(namespace, place, true).await?;
+                        request.past.insert(place, found);
+                    }
+                    request
+                }
+            };
+            answer = self
+                .enqueue(*request)
+                .await?
+                .await
+                .map_err(never_answered)?;
+        }
+        if matches!(answer, WriteAnswer::Retry(..)) {
+            return Err(AppendError::projections_behind());
+        }
+        Err(AppendError::Storage {
+            source: Cause::of("the batch needs more of the past than one batch may read"),
+        })
+    }
+
+    /// Waits until reads see the log up to an offset. The wait is bounded, because the events
+    /// staged there may never have been written.
+    async fn wait_for_projections(&self, offset: u64) {
+        let mut news = self.appends.news.of_log();
+        let come = news.wait_for(|reached| *reached >= offset);
+        let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, come).await;
+    }
+}
+
+impl ReadPath {
+    /// Looks up an idempotency key exactly as given, unless it has expired.
+    fn find_exact_key(
+        &self,
+        namespace: &Namespace,
+        key: &str,
+    ) -> Result<Option<treering_projections::KeyEntry>, treering_projections::ProjectionsError>
+    {
+        let (_, entry) = self.projections.load().key(namespace, key)?;
+        let now = TimestampMicros::now();
+        Ok(entry.filter(|entry| !entry.has_ended(now)))
+    }
+
+    /// Looks up which of a batch's events are already stored, by id or idempotency key. Also looks
+    /// up the newest event for each event key that the batch has an expectation about.
     async fn look_up_names(&self, prepared: &ValidatedBatch) -> Result<NameFacts, AppendError> {
         let command = &prepared.command;
         if !prepared.has_names() && command.expected_keys.is_empty() {
@@ -345,17 +437,6 @@ impl Inner {
         })
     }
 
-    /// Returns whether a stored large body can be read. If not, the body is stored again instead of
-    /// being referenced: acknowledged content must be readable.
-    async fn is_readable(&self, blob: BlobRef) -> bool {
-        let shard = treering_domain::ShardId::default();
-        let read = self.log.blob(shard, &blob).await;
-        read.inspect_err(|error| {
-            tracing::warn!(error = %with_causes(&error), "a stored large body cannot be read, so it is stored again")
-        })
-        .is_ok()
-    }
-
     async fn past(
         &self,
         namespace: &Namespace,
@@ -376,82 +457,6 @@ impl Inner {
         self.history()
             .branch_at(conversation, branch, revision)
             .await
-    }
-
-    /// Hands a request to the writer once nothing holds the exclusive lock.
-    async fn enqueue(
-        &self,
-        request: WriteRequest,
-    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
-        let _not_alone = self.appending.read().await;
-        self.hand_over(request)
-    }
-
-    pub(super) fn hand_over(
-        &self,
-        request: WriteRequest,
-    ) -> Result<impl Future<Output = Result<WriteAnswer, WriterGone>> + use<>, AppendError> {
-        if self.closing.load(std::sync::atomic::Ordering::Acquire) {
-            return Err(AppendError::Closing);
-        }
-        let bytes = request.prepared.bytes;
-        self.writer
-            .submit(request, bytes)
-            .map_err(|not_taken| match not_taken {
-                SubmitError::Full(full) => AppendError::Busy {
-                    retry_after_ms: full.retry_after_ms,
-                },
-                SubmitError::Closed => AppendError::Closing,
-            })
-    }
-
-    async fn retry_until_decided(
-        &self,
-        answer: Result<WriteAnswer, WriterGone>,
-    ) -> Result<(AppendOutcome, KnownEvents), AppendError> {
-        let mut answer = answer.map_err(never_answered)?;
-        for _ in 0..NEEDS_MAX {
-            let request = match answer {
-                WriteAnswer::Done(outcome, known) => return Ok((outcome, known)),
-                WriteAnswer::Repeated(entry) => {
-                    return Ok((self.repeated(&entry).await?, Vec::new()));
-                }
-                WriteAnswer::Failed(error) => return Err(error),
-                WriteAnswer::Retry(mut request, offset) => {
-                    self.wait_for_projections(offset).await;
-                    request.names = self.look_up_names(&request.prepared).await?;
-                    request
-                }
-                WriteAnswer::MissingData(mut request, need) => {
-                    if let MissingData::BranchAt(conversation, branch, revision) = need {
-                        let place = (conversation, branch, revision);
-                        let namespace = &request.prepared.command.namespace;
-                        let found = self.past(namespace, place, true).await?;
-                        request.past.insert(place, found);
-                    }
-                    request
-                }
-            };
-            answer = self
-                .enqueue(*request)
-                .await?
-                .await
-                .map_err(never_answered)?;
-        }
-        if matches!(answer, WriteAnswer::Retry(..)) {
-            return Err(AppendError::projections_behind());
-        }
-        Err(AppendError::Storage {
-            source: Cause::of("the batch needs more of the past than one batch may read"),
-        })
-    }
-
-    /// Waits until reads see the log up to an offset. The wait is bounded, because the events
-    /// staged there may never have been written.
-    async fn wait_for_projections(&self, offset: u64) {
-        let mut news = self.news.of_log();
-        let come = news.wait_for(|reached| *reached >= offset);
-        let _ = tokio::time::timeout(PUBLISH_WAIT_MAX, come).await;
     }
 
     /// Inserts the events that were already stored between the appended ones.

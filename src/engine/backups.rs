@@ -16,7 +16,7 @@ impl Engine {
     /// # Errors
     /// When the folder cannot be written.
     pub async fn note_backup(&self, note: BackupNote) -> Result<(), ReadError> {
-        if self.inner.files.is_none() {
+        if self.inner.upkeep.files.is_none() {
             return Ok(());
         }
         let folder = self.inner.options.data_dir.join(FOLDER);

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     error::{AppendError, ReadError},
     history::Segment,
     query::{
@@ -41,14 +41,17 @@ impl Engine {
         let address = address.clone();
         let read = |engine: Self| async move {
             let (inner, id) = (&engine.inner, address.conversation);
-            let row = inner.row(&address.namespace, id)?;
-            let now = inner.branch_at(&address)?;
-            let (branches, more) = inner.branches_after(row.key(), None, BRANCHES_SHOWN_MAX)?;
+            let row = inner.reads.row(&address.namespace, id)?;
+            let now = inner.reads.branch_at(&address)?;
+            let (branches, more) =
+                inner
+                    .reads
+                    .branches_after(row.key(), None, BRANCHES_SHOWN_MAX)?;
             let branch = match as_of {
                 None => now,
-                Some(revision) => inner.as_of(row.key(), &now, revision).await?,
+                Some(revision) => inner.reads.as_of(row.key(), &now, revision).await?,
             };
-            let active_name = inner.active_name(&row)?;
+            let active_name = inner.reads.active_name(&row)?;
             Ok(ConversationView {
                 summary: summary(row, active_name),
                 branches,
@@ -73,9 +76,9 @@ impl Engine {
         let namespace = namespace.clone();
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            let row = inner.row(&namespace, id)?;
+            let row = inner.reads.row(&namespace, id)?;
             let limit = limit.clamp(1, inner.options.limits.page_events_max);
-            let (branches, more) = inner.branches_after(row.key(), after, limit)?;
+            let (branches, more) = inner.reads.branches_after(row.key(), after, limit)?;
             Ok(BranchPage {
                 branches,
                 active: row.active,
@@ -98,7 +101,7 @@ impl Engine {
         let namespace = namespace.clone();
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            if inner.row(&namespace, id)?.head == Revision::NONE {
+            if inner.reads.row(&namespace, id)?.head == Revision::NONE {
                 // The conversation is damaged from its first event on.
                 return Ok(JsonText::default());
             }
@@ -106,7 +109,7 @@ impl Engine {
                 conversation: id,
                 revision: Revision(1),
             };
-            let history = inner.history();
+            let history = inner.reads.history();
             let Some((offset, record)) = history.event(&namespace, first).await? else {
                 return Ok(JsonText::default());
             };
@@ -162,9 +165,9 @@ impl Engine {
         let by_beginning = {
             let (namespace, part) = (namespace.clone(), part.clone());
             |engine: Self| async move {
-                let ids = engine.inner.projections.load();
+                let ids = engine.inner.reads.projections.load();
                 let ids = ids.beginning(&namespace, &part, limit + 1)?;
-                engine.inner.found_by_part(&namespace, ids, limit)
+                engine.inner.reads.found_by_part(&namespace, ids, limit)
             }
         };
         let found = self.on(PriorityClass::Short, by_beginning).await?;
@@ -173,11 +176,11 @@ impl Engine {
         }
         // Keys are not sorted by suffix: scan all.
         self.on(PriorityClass::Search, |engine: Self| async move {
-            let projections = engine.inner.projections.load();
+            let projections = engine.inner.reads.projections.load();
             let is_wanted = || work::check().is_ok();
             let ids = projections.ending(&namespace, &part, limit + 1, is_wanted)?;
             work::check()?;
-            engine.inner.found_by_part(&namespace, ids, limit)
+            engine.inner.reads.found_by_part(&namespace, ids, limit)
         })
         .await
     }
@@ -206,12 +209,13 @@ impl Engine {
         {
             return Ok(forked);
         }
-        let parent = self.inner.branch_at(&command.address)?;
+        let parent = self.inner.reads.branch_at(&command.address)?;
         let at = command.at.unwrap_or(parent.head);
         let (target, events) = match command.into {
             Some(into) => {
                 let created = self
                     .inner
+                    .reads
                     .created_by_fork(&command, &options, &parent, at)?;
                 (into, events_of_new_conversation(&command, into, created))
             }
@@ -240,6 +244,7 @@ impl Engine {
         match self.append(append).await {
             Ok(outcome) => self
                 .inner
+                .reads
                 .forked(command.address.namespace.key(target), outcome.events),
             // A concurrent call with the same key may have won.
             Err(error) if command.at.is_none() && is_key_conflict(&error) => {
@@ -256,7 +261,7 @@ impl Engine {
     /// [`ReadError`] when the branch does not exist.
     pub async fn lineage(&self, address: &BranchAddress) -> Result<Lineage, ReadError> {
         let address = address.clone();
-        let read = |engine: Self| async move { engine.inner.lineage_of(&address) };
+        let read = |engine: Self| async move { engine.inner.reads.lineage_of(&address) };
         self.on(PriorityClass::Short, read).await
     }
 
@@ -293,9 +298,9 @@ impl Engine {
         headers_only: bool,
     ) -> Result<BranchDiff, ReadError> {
         let inner = &self.inner;
-        let history = inner.history();
-        let left_branch = inner.branch(namespace, id, left)?;
-        let right_branch = inner.branch(namespace, id, right)?;
+        let history = inner.reads.history();
+        let left_branch = inner.reads.branch(namespace, id, left)?;
+        let right_branch = inner.reads.branch(namespace, id, right)?;
         let key = namespace.key(id);
         let left_lineage = history.lineage(key, &left_branch)?;
         let right_lineage = history.lineage(key, &right_branch)?;
@@ -335,20 +340,6 @@ impl Engine {
 }
 
 impl Inner {
-    fn forked(
-        &self,
-        conversation: ConversationKey,
-        events: Vec<AppendedEvent>,
-    ) -> Result<ForkOutcome, AppendError> {
-        let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
-        let branch = Arc::new(self.history().branch(conversation, branch)?);
-        Ok(ForkOutcome {
-            conversation: conversation.id,
-            branch,
-            events,
-        })
-    }
-
     /// Returns the fork that was made with this idempotency key. The head that it forked at may
     /// have moved since, so a retry is recognised by what it requests.
     async fn forked_before(
@@ -378,7 +369,57 @@ impl Inner {
         }
         let target = command.into.unwrap_or(source);
         let target = command.address.namespace.key(target);
-        self.forked(target, recorded.repeated().events).map(Some)
+        self.reads
+            .forked(target, recorded.repeated().events)
+            .map(Some)
+    }
+
+    pub(super) fn list(
+        &self,
+        query: &ListQuery,
+        filter: &ListFilter,
+    ) -> Result<ConversationPage, ReadError> {
+        let limit = query.limit.clamp(1, self.options.limits.page_events_max);
+        let facets = facets_of(filter);
+        let page = ListPage {
+            narrowing: ListNarrowing {
+                facets: &facets,
+                parent: filter.parent,
+                updated_from: filter.updated_from,
+            },
+            namespace: &query.namespace,
+            after: query.after,
+            limit,
+            order: query.order,
+            ascending: query.ascending,
+            source: query.source.as_deref(),
+        };
+        let keep = |row: &ConversationRow| filter.lets(row);
+        let (rows, next) = self
+            .reads
+            .projections
+            .load()
+            .list_where(&page, LIST_SCAN_MAX, &keep)?;
+        Ok(ConversationPage {
+            conversations: self.reads.summaries(rows)?,
+            next,
+        })
+    }
+}
+
+impl ReadPath {
+    fn forked(
+        &self,
+        conversation: ConversationKey,
+        events: Vec<AppendedEvent>,
+    ) -> Result<ForkOutcome, AppendError> {
+        let branch = events.first().map_or(BranchId::MAIN, |event| event.branch);
+        let branch = Arc::new(self.history().branch(conversation, branch)?);
+        Ok(ForkOutcome {
+            conversation: conversation.id,
+            branch,
+            events,
+        })
     }
 
     /// Returns the first event of a forked conversation.
@@ -413,37 +454,6 @@ impl Inner {
             source,
             source_id: options.source_id.clone(),
             ..ConversationCreated::default()
-        })
-    }
-
-    pub(super) fn list(
-        &self,
-        query: &ListQuery,
-        filter: &ListFilter,
-    ) -> Result<ConversationPage, ReadError> {
-        let limit = query.limit.clamp(1, self.options.limits.page_events_max);
-        let facets = facets_of(filter);
-        let page = ListPage {
-            narrowing: ListNarrowing {
-                facets: &facets,
-                parent: filter.parent,
-                updated_from: filter.updated_from,
-            },
-            namespace: &query.namespace,
-            after: query.after,
-            limit,
-            order: query.order,
-            ascending: query.ascending,
-            source: query.source.as_deref(),
-        };
-        let keep = |row: &ConversationRow| filter.lets(row);
-        let (rows, next) = self
-            .projections
-            .load()
-            .list_where(&page, LIST_SCAN_MAX, &keep)?;
-        Ok(ConversationPage {
-            conversations: self.summaries(rows)?,
-            next,
         })
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Inner,
+    ReadPath,
     error::ReadError,
     query::{EventSource, ReadQuery},
 };
@@ -173,7 +173,7 @@ impl QuarantineList {
     }
 }
 
-impl Inner {
+impl ReadPath {
     /// Fails if `revision` is in the damaged part of a conversation.
     pub(super) fn check_whole(
         &self,

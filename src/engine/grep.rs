@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    Inner,
+    Inner, ReadPath,
     error::{ReadError, SearchError},
     hit::{HitReader, MatchFinder},
     search::{Names, refused},
@@ -45,7 +45,7 @@ impl Inner {
         let pattern = Pattern::new(&query.text).map_err(|error| SearchError::Query {
             message: error.to_string(),
         })?;
-        let index = self.indexer.index();
+        let index = self.search.indexer.index();
         let candidates = index.candidates(&pattern, query);
         let mut candidates = candidates.map_err(|error| self.search_failed(&index, error))?;
         let mut names = Names::default();
@@ -78,7 +78,7 @@ impl Inner {
                 batch = next.into_iter();
                 continue;
             };
-            if self.is_damaged(&query.namespace, &candidate) {
+            if self.reads.is_damaged(&query.namespace, &candidate) {
                 continue;
             }
             if query.copies == DuplicateHandling::Folded {
@@ -92,7 +92,7 @@ impl Inner {
             }
             let is_full = hits.len() >= query.limit;
             let conversation = candidate.conversation;
-            let found = match self.read_hit(&candidate, &mut reader).await {
+            let found = match self.reads.read_hit(&candidate, &mut reader).await {
                 Ok(found) => found,
                 Err(error @ ReadError::Damaged { .. }) => {
                     self.record_damage(&error);
@@ -112,19 +112,22 @@ impl Inner {
                 *counts.entry(conversation).or_default() += 1;
             }
             if total > query.offset && !is_full {
-                hits.push(self.named(candidate.clone(), found, &mut names, query)?);
+                hits.push(
+                    self.reads
+                        .named(candidate.clone(), found, &mut names, query)?,
+                );
                 of_page.push(candidate);
             }
         };
         let copies = index.copies(query, &of_page);
         let copies = copies.map_err(|error| self.search_failed(&index, error))?;
         for (hit, copies) in hits.iter_mut().zip(copies) {
-            self.add_copies(hit, copies, &names, query)?;
+            self.reads.add_copies(hit, copies, &names, query)?;
         }
         let conversations = match wanted.conversations_max {
             Some(max) => {
                 let best = best_conversations(counts, &HashMap::new(), max);
-                self.hits_by_conversation(best, &mut names, query)?
+                self.reads.hits_by_conversation(best, &mut names, query)?
             }
             None => Vec::new(),
         };
@@ -135,7 +138,9 @@ impl Inner {
         answer.conversations = conversations;
         Ok(answer)
     }
+}
 
+impl ReadPath {
     /// Adds the names to conversations with hits.
     pub(super) fn hits_by_conversation(
         &self,

@@ -32,7 +32,7 @@ impl Engine {
     /// Returns the store's health.
     #[must_use]
     pub fn health(&self) -> Health {
-        let WriterHealth { live, ready } = self.inner.writer.health();
+        let WriterHealth { live, ready } = self.inner.appends.writer.health();
         if self.inner.closing.load(Ordering::Acquire) {
             let ready = Err("the engine is shutting down".to_owned());
             return Health { live, ready };
@@ -68,7 +68,7 @@ impl Engine {
     /// [`Engine::verify`] searches for more.
     #[must_use]
     pub fn damage_met(&self) -> Option<DamageMet> {
-        lock(&self.inner.damaged).clone()
+        lock(&self.inner.upkeep.damaged).clone()
     }
 }
 
@@ -77,7 +77,7 @@ impl Inner {
     pub(super) fn record_damage(&self, error: &ReadError) {
         if matches!(error, ReadError::Damaged { .. }) {
             tracing::error!(error = %with_causes(&error), "a read met damaged data");
-            lock(&self.damaged)
+            lock(&self.upkeep.damaged)
                 .get_or_insert_with(|| DamageMet {
                     reads: 0,
                     first: error.clone(),

@@ -2,16 +2,16 @@
 //! it, the author's role, and what the call does.
 
 use super::{
-    Inner,
+    ReadPath,
     error::ReadError,
     history::same_event,
     search_query::{HitDetails, HitPassage},
 };
-use treering_domain::{EventBody, EventHeader, Namespace, Position, Role};
+use treering_domain::{ContentPart, EventBody, EventHeader, Namespace, Position, Role};
 use treering_projections::EventEntry;
 use treering_search::{
-    CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, is_reasoning_at,
-    passage_at, passages, searchable_text,
+    CallTarget, Hit, Passage, Pattern, Snippet, Snippeter, call_target, part_at, passage_at,
+    passages, quoted_address, searchable_text,
 };
 
 /// Maximum size of a snippet, in bytes.
@@ -36,7 +36,7 @@ pub(super) enum MatchFinder<'a> {
     Pattern(&'a Pattern),
 }
 
-impl Inner {
+impl ReadPath {
     /// Reads the details of a hit from its event; `None` when the text has no match.
     pub(super) async fn read_hit(
         &self,
@@ -67,10 +67,17 @@ impl Inner {
             _ => None,
         };
         let first = usize::try_from(found.byte_start).unwrap_or(usize::MAX);
-        found.in_reasoning = is_reasoning_at(&body, first);
+        let part = part_at(&body, first);
+        found.in_reasoning = matches!(part, Some(ContentPart::Reasoning(_)));
+        if hit.recalled {
+            found.quotes = quoted_address(&text, first).unwrap_or_default().to_owned();
+        }
         found.call_id = call_id(&body).to_owned();
         let target = self.target(&header, &body).await?;
         found.path = target.paths.into_iter().next().unwrap_or_default();
+        if let Some(ContentPart::File(file)) = part {
+            found.path.clone_from(&file.name);
+        }
         found.command = shortened(&target.command);
         Ok(Some(found))
     }

@@ -25,7 +25,7 @@ use super::{
 };
 use treering_domain::{Cause, Position, with_causes};
 use treering_log::LogIdentity;
-use treering_search::{IndexError, SearchIndex, SearchOptions};
+use treering_search::{IndexError, IndexSearchError, SearchIndex, SearchOptions};
 
 pub(super) use super::reindex::rebuild_index;
 
@@ -387,10 +387,12 @@ pub(super) fn sign(dir: &Path, identity: LogIdentity) -> Result<(), IndexError> 
 
 /// Runs the indexer's task until the engine closes or is dropped.
 pub(super) async fn run(weak: Weak<Inner>) {
-    let Some((indexer, mut news)) = weak
-        .upgrade()
-        .map(|inner| (Arc::clone(&inner.indexer), inner.news.of_log()))
-    else {
+    let Some((indexer, mut news)) = weak.upgrade().map(|inner| {
+        (
+            Arc::clone(&inner.search.indexer),
+            inner.appends.news.of_log(),
+        )
+    }) else {
         return;
     };
     let mut hurried = false;
@@ -427,7 +429,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 }
                 if worked {
                     is_joined = false;
-                    let behind = indexer.behind(inner.published.load(Ordering::Acquire));
+                    let behind = indexer.behind(inner.reads.published.load(Ordering::Acquire));
                     drop(inner);
                     if !hurried && behind <= PAUSE_BEHIND_MAX {
                         hurried = indexer.pause().await;
@@ -481,7 +483,7 @@ fn join_segments(index: &Weak<SearchIndex>) {
 
 /// Fails unless the folder at the index's path still is this store's; the index is written by path.
 pub(super) fn held(inner: &Inner) -> Result<(), Failure> {
-    match (inner.keep_lock)() {
+    match (inner.upkeep.keep_lock)() {
         true => Ok(()),
         false => Err(Failure::NotHeld),
     }
@@ -489,7 +491,7 @@ pub(super) fn held(inner: &Inner) -> Result<(), Failure> {
 
 /// Does the next step; returns true if there was something to do.
 async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
-    let indexer = &inner.indexer;
+    let indexer = &inner.search.indexer;
     held(inner)?;
     match indexer.doing() {
         IndexerState::Following => {
@@ -498,8 +500,10 @@ async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
         }
         IndexerState::Opening => {
             let inner = Arc::clone(inner);
-            let opened =
-                blocking(move || open_index(&inner.indexer.place, inner.indexer.identity)).await;
+            let opened = blocking(move || {
+                open_index(&inner.search.indexer.place, inner.search.indexer.identity)
+            })
+            .await;
             indexer.answers(Arc::new(opened?));
             Ok(true)
         }
@@ -512,6 +516,8 @@ async fn work(inner: &Arc<Inner>) -> Result<bool, Failure> {
 pub(super) enum Failure {
     #[error(transparent)]
     Index(#[from] IndexError),
+    #[error(transparent)]
+    Search(#[from] IndexSearchError),
     #[error(transparent)]
     Log(#[from] ReadError),
     #[error(transparent)]
@@ -586,15 +592,15 @@ async fn sleep_until(due: Option<std::time::Instant>) {
 
 /// Indexes some records; returns true if there was something to do.
 async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
-    let index = inner.indexer.index();
-    let head = inner.published.load(Ordering::Acquire);
+    let index = inner.search.indexer.index();
+    let head = inner.reads.published.load(Ordering::Acquire);
     let behind = head.saturating_sub(index.added_to().offset);
     if behind > HURRIED_EVENTS || behind == 0 {
         let hurried = Arc::clone(&index);
         blocking(move || hurried.set_hurried(behind > 0)).await?;
     }
     if behind == 0 {
-        let waited_for = inner.indexer.reached() < head;
+        let waited_for = inner.search.indexer.reached() < head;
         if waited_for {
             finish(inner).await?;
         }
@@ -602,9 +608,16 @@ async fn step(inner: &Arc<Inner>) -> Result<bool, Failure> {
     }
     let added = add_some(inner, &index, head).await?;
     let left = added.not_indexed;
-    inner.indexer.not_indexed.fetch_add(left, Ordering::AcqRel);
+    inner
+        .search
+        .indexer
+        .not_indexed
+        .fetch_add(left, Ordering::AcqRel);
     if added.committed {
-        inner.indexer.publish_commit(&index, index.reached().offset);
+        inner
+            .search
+            .indexer
+            .publish_commit(&index, index.reached().offset);
     }
     Ok(true)
 }
@@ -643,9 +656,9 @@ pub(super) async fn add_some(
 }
 
 async fn finish(inner: &Arc<Inner>) -> Result<(), Failure> {
-    let index = inner.indexer.index();
+    let index = inner.search.indexer.index();
     let committed = Arc::clone(&index);
     let reached = blocking(move || committed.commit()).await?;
-    inner.indexer.publish_commit(&index, reached.offset);
+    inner.search.indexer.publish_commit(&index, reached.offset);
     Ok(())
 }

@@ -27,7 +27,7 @@ async fn life() {
 }
 
 fn head(engine: &Engine, id: ConversationId) -> u64 {
-    let projections = engine.inner.projections.load();
+    let projections = engine.inner.reads.projections.load();
     projections
         .conversation(Namespace::default().key(id))
         .unwrap()
@@ -37,7 +37,7 @@ fn head(engine: &Engine, id: ConversationId) -> u64 {
 }
 
 fn rows(engine: &Engine) -> usize {
-    let projections = engine.inner.projections.load();
+    let projections = engine.inner.reads.projections.load();
     (0..100)
         .filter(|n| {
             projections
@@ -50,12 +50,15 @@ fn rows(engine: &Engine) -> usize {
 }
 
 async fn is_what_a_rebuild_makes(engine: &Engine) {
-    let before = engine.inner.projections.load().digest().unwrap();
+    let before = engine.inner.reads.projections.load().digest().unwrap();
     let mut rebuilding = engine.rebuild(true, false);
     while let Some(item) = futures::StreamExt::next(&mut rebuilding).await {
         item.unwrap();
     }
-    assert_eq!(engine.inner.projections.load().digest().unwrap(), before);
+    assert_eq!(
+        engine.inner.reads.projections.load().digest().unwrap(),
+        before
+    );
 }
 
 // Keys that only make retries harmless were kept for ever, so twenty thousand appends grew the

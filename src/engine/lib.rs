@@ -5,9 +5,7 @@
 //! calls, searches, verifies and rebuilds. The gRPC services are a thin layer over it, and a
 //! program that embeds Treering uses it directly.
 //!
-//! It knows nothing of gRPC, the command line or any provider's format.
-//!
-//! The code calls the projections `projections`.
+//! It does not know gRPC, the command line or any provider's format.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -23,6 +21,7 @@ mod delta;
 mod derived;
 mod erase;
 pub mod error;
+mod facet_sets;
 mod fold;
 mod formats;
 mod grep;
@@ -150,8 +149,8 @@ pub use treering_log::{
 pub use treering_meaning::Embedder;
 /// The text in which search counts bytes and lines, and which parts of it are reasoning.
 pub use treering_search::{
-    DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, Scores, SearchFilters, is_reasoning_at,
-    searchable_text,
+    DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts, Scores, SearchFilters,
+    part_at, searchable_text,
 };
 
 /// Options for opening a store.
@@ -165,14 +164,15 @@ pub struct OpenOptions {
     pub mode: OpenMode,
     /// When the log is packed into blocks.
     pub packing: PackingMode,
-    /// Build the projections from the log, whatever is in the folder: for projections that were
+    /// Rebuild the projections from the log, even if the folder has some: for projections that were
     /// found damaged ([`ReadError::ViewsDamaged`]).
     pub fresh_projections: bool,
     /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
     /// The store then does so at every later opening, whatever this field says. If the key was
     /// lost, a new one is created only where this is set.
     pub pseudonyms: bool,
-    /// Nothing will be appended: a store with pseudonyms opens without their key.
+    /// The store is only checked, and nothing will be appended. So a store with pseudonyms opens
+    /// without their key.
     pub only_checked: bool,
     /// The quotas of the namespaces. Existing content stays, even above its quota.
     pub quotas: Quotas,
@@ -266,8 +266,57 @@ type Announce = Box<dyn Fn(&str, &HolderSecret) + Send + Sync>;
 
 struct Inner {
     options: OpenOptions,
-    pseudonyms: Option<Pseudonyms>,
     log: Arc<dyn EventLog>,
+    closing: Arc<AtomicBool>,
+    work: work::Work,
+    reads: ReadPath,
+    appends: AppendPath,
+    search: SearchPath,
+    context: ContextPath,
+    upkeep: Upkeep,
+}
+
+/// What all reads see.
+struct ReadPath {
+    projections: SharedProjections,
+    reader: Arc<LogReader>,
+    /// Log offset up to which the projections are current: the head that all reads see.
+    published: Arc<AtomicU64>,
+    /// The conversations that cannot be read to their end, because of damage.
+    quarantine: Arc<damage::QuarantineList>,
+}
+
+/// The path of an append, from the validated batch to the announcement of its events.
+struct AppendPath {
+    writer: GroupWriter<EngineSequencer>,
+    /// Held shared while a request is handed to the writer, and exclusively to keep all appends
+    /// out.
+    gate: tokio::sync::RwLock<()>,
+    pseudonyms: Option<Pseudonyms>,
+    cached_set: Arc<CachedConversations>,
+    refusals: measures::Refusals,
+    news: append_watch::AppendReceiver,
+    /// Published events that are not indexed yet, up to the queue's limit.
+    feed: Arc<group_queue::GroupQueue>,
+    followers: measures::Followers,
+}
+
+/// The index, and what searches keep in memory.
+struct SearchPath {
+    indexer: Arc<indexer::Indexer>,
+    meaning: Option<Arc<meaning::Meaning>>,
+    facet_sets: facet_sets::FacetSets,
+}
+
+/// What is kept in memory for requests and tool observations.
+struct ContextPath {
+    windows: context::ContextCaches,
+    knowledge: context::KnowledgeCache,
+}
+
+/// The folder and its files, and the work that goes on beside appends and reads.
+struct Upkeep {
+    started_at: TimestampMicros,
     /// Announces to other processes where this store is served.
     announce: Announce,
     /// The address that the store is served at, and the secret that identifies the server there.
@@ -275,43 +324,21 @@ struct Inner {
     /// Restores the folder's lock file if it was deleted. Returns false if another folder is at the
     /// path, or if another process holds the lock.
     keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
-    projections: SharedProjections,
-    cached_set: Arc<CachedConversations>,
     projections_path: Option<PathBuf>,
     /// Held while the projections change.
     projections_gate: Arc<Mutex<()>>,
-    reader: Arc<LogReader>,
-    writer: GroupWriter<EngineSequencer>,
-    /// Log offset up to which the projections are current: the head that all reads see.
-    published: Arc<AtomicU64>,
-    news: append_watch::AppendReceiver,
-    /// Published events that are not indexed yet, as far as there is room.
-    feed: Arc<group_queue::GroupQueue>,
-    closing: Arc<AtomicBool>,
-    damaged: Mutex<Option<DamageMet>>,
-    refusals: measures::Refusals,
-    followers: measures::Followers,
-    /// Disk space at the last check; a fresh query may hang when the disk does. `None`: there is no
-    /// disk, or the system does not report it.
-    disk: Mutex<Option<DiskSpace>>,
-    /// The conversations that cannot be served to their end.
-    quarantine: Arc<damage::QuarantineList>,
     /// Held by the running rebuild; at most one runs at a time.
     rebuilding: Arc<tokio::sync::Mutex<()>>,
     erasings: erase::ErasureCounter,
-    indexer: Arc<indexer::Indexer>,
-    meaning: Option<Arc<meaning::Meaning>>,
-    contexts: context::ContextCaches,
-    knowledge: context::KnowledgeCache,
-    work: work::Work,
+    erasing_at_open: ErasureAtOpen,
     /// `None` if the log is in memory or read-only.
     packer: Option<packing::LogPacker>,
-    erasing_at_open: ErasureAtOpen,
     /// `None` if the log is in memory.
     files: Option<Arc<RedbLog>>,
-    /// Held shared while a request is handed to the writer, exclusively to keep all appends out.
-    appending: tokio::sync::RwLock<()>,
-    started_at: TimestampMicros,
+    damaged: Mutex<Option<DamageMet>>,
+    /// Disk space at the last check; a fresh query may hang when the disk does. `None`: there is no
+    /// disk, or the system does not report it.
+    disk: Mutex<Option<DiskSpace>>,
 }
 
 impl Engine {
@@ -338,7 +365,7 @@ impl Engine {
             }
         };
         *self.served() = Some((address.to_owned(), secret.clone()));
-        (self.inner.announce)(address, &secret);
+        (self.inner.upkeep.announce)(address, &secret);
     }
 
     /// Answers a challenge that only the server of this folder can answer; `None` if the store is
@@ -351,7 +378,7 @@ impl Engine {
     }
 
     fn served(&self) -> MutexGuard<'_, Option<(String, HolderSecret)>> {
-        let served = self.inner.served.lock();
+        let served = self.inner.upkeep.served.lock();
         served.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -364,7 +391,7 @@ impl Engine {
     /// Returns the log position of the last event that reads see.
     #[must_use]
     pub fn head(&self) -> Position {
-        Position::local(self.inner.published.load(Ordering::Acquire))
+        Position::local(self.inner.reads.published.load(Ordering::Acquire))
     }
 
     /// Returns the conversation with this UUID, or else with this id at its source.
@@ -377,10 +404,18 @@ impl Engine {
         namespace: &Namespace,
         id: &str,
     ) -> Result<ConversationId, ReadError> {
-        let projections = self.inner.projections.load_full();
+        let projections = self.inner.reads.projections.load_full();
         if let Ok(conversation) = id.parse::<ConversationId>()
-            && (self.inner.cached_set.contains(namespace.key(conversation))
-                || self.inner.find_row(namespace, conversation)?.is_some())
+            && (self
+                .inner
+                .appends
+                .cached_set
+                .contains(namespace.key(conversation))
+                || self
+                    .inner
+                    .reads
+                    .find_row(namespace, conversation)?
+                    .is_some())
         {
             return Ok(conversation);
         }
@@ -405,17 +440,23 @@ impl Engine {
         source_id: &str,
     ) -> Result<Option<ConversationId>, ReadError> {
         let derived = derived_id(namespace, "source", &[source, source_id]);
-        if self.inner.cached_set.contains(namespace.key(derived)) {
+        if self
+            .inner
+            .appends
+            .cached_set
+            .contains(namespace.key(derived))
+        {
             return Ok(Some(derived));
         }
         let mut found = Vec::new();
         for id in self
             .inner
+            .reads
             .projections
             .load()
             .by_source_id(namespace, source_id)?
         {
-            let row = self.inner.row(namespace, id)?;
+            let row = self.inner.reads.row(namespace, id)?;
             if row.info.source == source {
                 found.push(id);
             }
@@ -432,7 +473,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl ReadPath {
     fn history(&self) -> History {
         History {
             projections: self.projections.load_full(),

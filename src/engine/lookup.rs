@@ -4,7 +4,7 @@
 use std::{collections::HashMap, sync::atomic::Ordering};
 
 use super::{
-    Engine, Inner,
+    Engine, ReadPath,
     error::ReadError,
     history::{History, Segment, same_event, stored},
     query::{
@@ -31,7 +31,7 @@ impl Engine {
     /// # Errors
     /// [`ReadError`] when a conversation or its branch does not exist or cannot be read.
     pub async fn latest(&self, query: LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
-        let read = |engine: Self| async move { engine.inner.latest(&query).await };
+        let read = |engine: Self| async move { engine.inner.reads.latest(&query).await };
         self.on(PriorityClass::Short, read).await
     }
 
@@ -43,8 +43,10 @@ impl Engine {
         let address = address.clone();
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            let row = inner.row(&address.namespace, address.conversation)?;
-            inner.branch_id(&inner.history(), &row, address.branch.as_ref())?;
+            let row = inner.reads.row(&address.namespace, address.conversation)?;
+            inner
+                .reads
+                .branch_id(&inner.reads.history(), &row, address.branch.as_ref())?;
             Ok(())
         };
         self.on(PriorityClass::Short, read).await
@@ -56,7 +58,7 @@ impl Engine {
     /// [`ReadError`] when a stored event cannot be read.
     pub async fn get_events(&self, query: GetQuery) -> Result<Vec<FoundEvent>, ReadError> {
         let lane = priority_for_page(query.names.len());
-        let read = |engine: Self| async move { engine.inner.get_events(&query).await };
+        let read = |engine: Self| async move { engine.inner.reads.get_events(&query).await };
         self.on(lane, read).await
     }
 }
@@ -89,7 +91,7 @@ impl AnswerSpace {
     }
 }
 
-impl Inner {
+impl ReadPath {
     pub(super) async fn latest(&self, query: &LatestQuery) -> Result<Vec<LatestEvent>, ReadError> {
         let history = self.history();
         let mut room = AnswerSpace::new(query.bytes_max, query.headers_only);

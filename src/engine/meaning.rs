@@ -14,9 +14,10 @@ use std::{
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     error::{OpenError, ReadError, SearchError},
     indexer::{IndexPlace, blocking},
+    search_query::SearchRequest,
     sequencer::lock,
 };
 use treering_domain::{Position, with_causes};
@@ -24,7 +25,9 @@ use treering_meaning::{
     ColumnError, EmbedError, Embedder, PassageKey, PassageVectors, QueryVector, StoredVector,
     TextRole, TextWindow, VectorError, windows,
 };
-use treering_search::{MissingPassage, SearchIndex, VectorIndex, passage_at, searchable_text};
+use treering_search::{
+    MissingPassage, SearchIndex, VectorIndex, passage_at, searchable_text, text_hash,
+};
 
 /// Name of the vectors' folder in the data folder.
 pub(super) const VECTORS_FOLDER: &str = "vectors";
@@ -42,9 +45,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest time that a query waits for its vector.
 const QUERY_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Most queries that are embedded at once. Each has a thread, also after its caller has left.
+/// Maximum number of queries that are embedded at once. Each has a thread, also after its caller
+/// has left.
 const QUERIES_MAX: usize = 8;
-/// Most bytes of a query's text.
+/// Maximum number of bytes of a query's text.
 const QUERY_BYTES_MAX: usize = 16 << 10;
 
 /// What a search compares.
@@ -57,6 +61,14 @@ pub enum SearchBy {
     Meaning,
     /// Both: passages that either finds, in one order.
     Both,
+}
+
+/// What a search by meaning compares with.
+#[derive(Clone, Debug)]
+pub(super) struct MeaningVector {
+    pub(crate) vector: QueryVector,
+    /// The hash of the text that is left out.
+    pub(crate) except: Option<u64>,
 }
 
 /// The vectors of a store.
@@ -208,12 +220,12 @@ impl Meaning {
     /// Makes the vectors follow the index, so that nothing remains of erased passages. Those of
     /// other models, and without an embedder all, are removed.
     pub(super) async fn forget_erased(inner: &Arc<Inner>) -> Result<(), super::indexer::Failure> {
-        let Some(this) = inner.meaning.clone() else {
+        let Some(this) = inner.search.meaning.clone() else {
             let dir = inner.options.data_dir.join(VECTORS_FOLDER);
             return blocking(move || VectorIndex::wipe(&dir)).await;
         };
         let _adding = this.adding.lock().await;
-        let (meaning, index) = (Arc::clone(&this), inner.indexer.index());
+        let (meaning, index) = (Arc::clone(&this), inner.search.indexer.index());
         let follow = move || {
             meaning.vectors.missing(&index, 0)?;
             meaning.vectors.remove_other_models()
@@ -241,7 +253,10 @@ enum StepError {
 
 /// Embeds what is new until the engine closes or is dropped.
 pub(super) async fn run(weak: Weak<Inner>) {
-    let Some(this) = weak.upgrade().and_then(|inner| inner.meaning.clone()) else {
+    let Some(this) = weak
+        .upgrade()
+        .and_then(|inner| inner.search.meaning.clone())
+    else {
         return;
     };
     let mut failures = 0_u32;
@@ -306,10 +321,10 @@ enum StepOutcome {
 /// Embeds some passages, if there are any without vectors.
 async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, StepError> {
     let adding = this.adding.lock().await;
-    if !inner.indexer.is_following() {
+    if !inner.search.indexer.is_following() {
         return Ok(StepOutcome::NoIndex);
     }
-    let index = inner.indexer.index();
+    let index = inner.search.indexer.index();
     let (meaning, looked) = (Arc::clone(this), Arc::clone(&index));
     let missing = blocking(move || meaning.vectors.missing(&looked, PASSAGES_MAX)).await?;
     drop(adding);
@@ -320,7 +335,7 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     let meaning = Arc::clone(this);
     let _adding = this.adding.lock().await;
     // An erasure replaces the index: what was read before it must not be added after it.
-    if !Arc::ptr_eq(&index, &inner.indexer.index()) {
+    if !Arc::ptr_eq(&index, &inner.search.indexer.index()) {
         return Ok(StepOutcome::Embedded);
     }
     blocking(move || meaning.vectors.add(&index, &vectors)).await?;
@@ -388,8 +403,8 @@ async fn windows_of(
 ) -> Result<Vec<(TextWindow, String)>, ReadError> {
     let Position { offset, .. } = passage.position;
     let read = async {
-        let record = inner.reader.record(offset).await?;
-        inner.history().decode(offset, &record).await
+        let record = inner.reads.reader.record(offset).await?;
+        inner.reads.history().decode(offset, &record).await
     };
     let body = match read.await {
         Ok(body) => body,
@@ -409,26 +424,66 @@ async fn windows_of(
 impl Engine {
     /// Returns how much of the index has vectors; `None`: there is no embedder.
     pub(super) fn vector_stats(&self) -> Option<VectorStats> {
-        let index = self.inner.indexer.index();
-        let meaning = self.inner.meaning.as_ref();
+        let index = self.inner.search.indexer.index();
+        let meaning = self.inner.search.meaning.as_ref();
         meaning.map(|meaning| meaning.stats(&index))
     }
 }
 
 impl Inner {
-    /// Returns the vector of a query, if the search is by meaning.
+    /// Returns what a search compares with; `None` for words only. With `similar_to`, the request
+    /// gets the beginning of that event's text as its own.
     ///
     /// # Errors
-    /// [`SearchError::NoEmbedder`], [`SearchError::Embedder`], [`SearchError::EmptyQuery`].
-    pub(super) async fn query_vector(
+    /// When there is no embedder, no such event, or no vector.
+    pub(super) async fn meaning_vector(
         &self,
-        by: SearchBy,
-        text: &str,
-    ) -> Result<Option<QueryVector>, SearchError> {
-        if by == SearchBy::Words {
+        request: &mut SearchRequest,
+    ) -> Result<Option<MeaningVector>, SearchError> {
+        if request.by == SearchBy::Words {
             return Ok(None);
         }
-        let meaning = self.meaning.as_ref().ok_or(SearchError::NoEmbedder)?;
-        meaning.query_vector(text).await.map(Some)
+        let meaning = self
+            .search
+            .meaning
+            .as_ref()
+            .ok_or(SearchError::NoEmbedder)?;
+        let except = self.reads.take_similar(request).await?;
+        let vector = meaning.query_vector(&request.text).await?;
+        Ok(Some(MeaningVector { vector, except }))
+    }
+}
+
+impl ReadPath {
+    /// Makes the beginning of the event that `similar_to` names the text of the request, and returns
+    /// the hash of the event's text.
+    async fn take_similar(&self, request: &mut SearchRequest) -> Result<Option<u64>, SearchError> {
+        let Some(at) = request.similar_to.take() else {
+            return Ok(None);
+        };
+        let history = self.history();
+        let Some((offset, record)) = history.event(&request.namespace, at).await? else {
+            return Err(SearchError::Query {
+                message: format!(
+                    "conversation {} has no event {}",
+                    at.conversation, at.revision
+                ),
+            });
+        };
+        let body = history.decode(offset, &record).await?;
+        let Some(text) = searchable_text(&body) else {
+            return Err(SearchError::Query {
+                message: format!("event {} has no text to compare with", at.revision),
+            });
+        };
+        if let Some(window) = passage_at(&text, 0).and_then(|first| {
+            let first = first.text;
+            windows(first)
+                .first()
+                .map(|window| window.text(first).to_owned())
+        }) {
+            request.text = window;
+        }
+        Ok(Some(text_hash(body.kind(), &text)))
     }
 }

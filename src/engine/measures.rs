@@ -102,15 +102,19 @@ impl Engine {
     /// [`ReadError`] when the log or the projections cannot be read.
     pub async fn measures(&self) -> Result<Measures, ReadError> {
         let inner = &self.inner;
-        let projections = inner.projections.load_full();
+        let projections = inner.reads.projections.load_full();
         let log = inner.log.stats(ShardId::default()).await?;
         let limits = &inner.options.limits;
-        let files = inner.files.as_ref().map(|files| files.file_measures());
-        let writer = inner.writer.measures();
+        let files = inner
+            .upkeep
+            .files
+            .as_ref()
+            .map(|files| files.file_measures());
+        let writer = inner.appends.writer.measures();
         let head = self.head().offset;
         let most = |count: usize| count as u64;
         Ok(Measures {
-            started_at: inner.started_at,
+            started_at: inner.upkeep.started_at,
             commit_micros: writer.commit_micros.read(),
             sync_micros: files.map(|files| files.sync_micros.read()),
             failed_syncs: files.map_or(0, |files| files.failed_syncs.get()),
@@ -118,29 +122,32 @@ impl Engine {
             group_appends: writer.group_requests.read(),
             appended_bytes: writer.bytes.get(),
             failed_groups: writer.failed_groups.get(),
-            refused_appends: inner.refusals.read(),
-            queue_appends: (most(inner.writer.queued()), most(limits.queue_appends_max)),
+            refused_appends: inner.appends.refusals.read(),
+            queue_appends: (
+                most(inner.appends.writer.queued()),
+                most(limits.queue_appends_max),
+            ),
             queue_bytes: (
-                most(inner.writer.queued_bytes()),
+                most(inner.appends.writer.queued_bytes()),
                 most(limits.queue_bytes_max),
             ),
             head,
             views_durable: projections.durable().min(head),
-            index_reached: inner.indexer.reached().min(head),
-            not_indexed: inner.indexer.not_indexed(),
+            index_reached: inner.search.indexer.reached().min(head),
+            not_indexed: inner.search.indexer.not_indexed(),
             not_embedded: self
                 .vector_stats()
                 .map(|stats| stats.passages - stats.embedded),
             log_bytes: log.bytes,
             log_segments: log.segments,
             views_bytes: projections.file_bytes(),
-            index_bytes: inner.indexer.index().size_bytes().ok(),
+            index_bytes: inner.search.indexer.index().size_bytes().ok(),
             disk: self.disk_space(),
             disk_floor_bytes: self.disk_space().map_or(0, |disk| self.floor_of(disk)),
-            subscriptions: inner.followers.count(),
-            subscription_lag: inner.followers.largest_lag(head),
+            subscriptions: inner.appends.followers.count(),
+            subscription_lag: inner.appends.followers.largest_lag(head),
             caches: inner.cache_uses(),
-            damaged_conversations: inner.quarantine.count(),
+            damaged_conversations: inner.reads.quarantine.count(),
             unreadable_positions: projections.lost()?.iter().map(|(a, b)| b - a + 1).sum(),
             damaged_reads: self.damage_met().map_or(0, |met| met.reads),
         })
@@ -148,7 +155,7 @@ impl Engine {
 
     /// Returns the store's disk space at the last check.
     pub(super) fn disk_space(&self) -> Option<DiskSpace> {
-        *lock(&self.inner.disk)
+        *lock(&self.inner.upkeep.disk)
     }
 
     /// Returns the space that should stay free, in bytes.
@@ -171,7 +178,7 @@ pub(super) async fn watch_disk(inner: Weak<Inner>) {
         let dir = inner.options.data_dir.clone();
         let looked = tokio::task::spawn_blocking(move || disk::space(&dir)).await;
         if let Ok(Some(disk)) = looked {
-            *lock(&inner.disk) = Some(disk);
+            *lock(&inner.upkeep.disk) = Some(disk);
         }
     }
 }

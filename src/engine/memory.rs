@@ -112,14 +112,14 @@ impl Shares {
 impl Inner {
     /// Returns all caches with their names, in the order of [`Shares::in_order`].
     pub(super) fn caches(&self) -> [(&'static str, &dyn Cache); 6] {
-        let [windows, sent, long_term] = self.contexts.shared();
+        let [windows, sent, long_term] = self.context.windows.shared();
         [
-            ("states", &self.cached_set.room),
-            ("frames", self.reader.cache()),
+            ("states", &self.appends.cached_set.room),
+            ("frames", self.reads.reader.cache()),
             ("windows", windows),
             ("remembered_requests", sent),
             ("long_term", long_term),
-            ("knowledge", self.knowledge.cache()),
+            ("knowledge", self.context.knowledge.cache()),
         ]
     }
 

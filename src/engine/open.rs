@@ -13,12 +13,13 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::{
-    Announce, Engine, Inner, OpenOptions,
+    Announce, AppendPath, ContextPath, Engine, Inner, OpenOptions, ReadPath, SearchPath, Upkeep,
     catch_up::{VIEWS_CACHE_BYTES, catch_up, empty, open_projections, reopen, replacement_path},
     consistency_check::{self, LogRelation},
     damage::QuarantineList,
     erase::{ErasureAtOpen, InterruptedErasure, finish_erasing},
     error::{OpenError, ReadError},
+    facet_sets::FacetSets,
     group_queue::GroupQueue,
     meaning::Meaning,
     memory::{Cache as _, Shares},
@@ -323,38 +324,49 @@ impl Engine {
         let disk = parts.files.as_ref().and_then(|_| disk::space(&dir));
         let inner = Arc::new(Inner {
             work: super::work::Work::new(&options.limits, Arc::clone(&closing)),
-            contexts: super::context::ContextCaches::new(&options.limits, shares),
+            reads: ReadPath {
+                projections,
+                reader,
+                published,
+                quarantine,
+            },
+            appends: AppendPath {
+                writer,
+                gate: tokio::sync::RwLock::default(),
+                pseudonyms,
+                cached_set,
+                refusals: super::measures::Refusals::default(),
+                news,
+                feed,
+                followers: super::measures::Followers::default(),
+            },
+            search: SearchPath {
+                indexer: Arc::new(indexer),
+                meaning: meaning.map(Arc::new),
+                facet_sets: FacetSets::default(),
+            },
+            context: ContextPath {
+                windows: super::context::ContextCaches::new(&options.limits, shares),
+                knowledge,
+            },
+            upkeep: Upkeep {
+                started_at: TimestampMicros::now(),
+                announce: parts.announce,
+                served: Mutex::default(),
+                keep_lock: parts.keep_lock,
+                projections_path: parts.projections_path,
+                projections_gate,
+                rebuilding: Arc::default(),
+                erasings: super::erase::ErasureCounter::default(),
+                erasing_at_open: parts.erasing_at_open,
+                packer: parts.packer,
+                files: parts.files,
+                damaged: Mutex::new(None),
+                disk: Mutex::new(disk),
+            },
             options,
-            pseudonyms,
             log: parts.log,
-            announce: parts.announce,
-            served: Mutex::default(),
-            keep_lock: parts.keep_lock,
-            packer: parts.packer,
-            erasing_at_open: parts.erasing_at_open,
-            files: parts.files,
-            appending: tokio::sync::RwLock::default(),
-            projections,
-            cached_set,
-            projections_path: parts.projections_path,
-            projections_gate,
-            reader,
-            writer,
-            published,
-            news,
-            feed,
             closing,
-            damaged: Mutex::new(None),
-            refusals: super::measures::Refusals::default(),
-            followers: super::measures::Followers::default(),
-            disk: Mutex::new(disk),
-            quarantine,
-            rebuilding: Arc::default(),
-            erasings: super::erase::ErasureCounter::default(),
-            indexer: Arc::new(indexer),
-            meaning: meaning.map(Arc::new),
-            knowledge,
-            started_at: TimestampMicros::now(),
         });
         if !inner.options.mode.is_read_only() {
             tokio::spawn(maintain_projections(Arc::downgrade(&inner)));
@@ -371,7 +383,7 @@ impl Engine {
     /// Returns whether opening found an interrupted erasure, and what became of it.
     #[must_use]
     pub fn erasing_at_open(&self) -> &ErasureAtOpen {
-        &self.inner.erasing_at_open
+        &self.inner.upkeep.erasing_at_open
     }
 
     /// Finishes accepted appends, makes the projections and the index durable, and releases the
@@ -380,17 +392,17 @@ impl Engine {
         if self.inner.closing.swap(true, Ordering::AcqRel) {
             return;
         }
-        if let Some(meaning) = &self.inner.meaning {
+        if let Some(meaning) = &self.inner.search.meaning {
             meaning.stop();
         }
         let inner = Arc::clone(&self.inner);
         let stopped = tokio::task::spawn_blocking(move || {
-            inner.writer.shutdown();
-            if let Some(packer) = &inner.packer {
+            inner.appends.writer.shutdown();
+            if let Some(packer) = &inner.upkeep.packer {
                 packer.close();
             }
             if !inner.options.mode.is_read_only()
-                && let Err(error) = inner.projections.load().make_durable()
+                && let Err(error) = inner.reads.projections.load().make_durable()
             {
                 tracing::warn!(error = %with_causes(&error), "the projections were not made durable; the next start catches up");
             }
@@ -398,9 +410,9 @@ impl Engine {
         if let Err(error) = stopped.await {
             tracing::error!(error = %with_causes(&error), "the writer did not stop cleanly");
         }
-        self.inner.indexer.close().await;
-        let have_grown = self.inner.projections.load().have_grown();
-        if self.inner.close_projections().await && have_grown {
+        self.inner.search.indexer.close().await;
+        let have_grown = self.inner.reads.projections.load().have_grown();
+        if self.inner.reads.close_projections().await && have_grown {
             self.inner.compact_projections().await;
         }
         if let Err(error) = self.inner.log.close().await {
@@ -465,20 +477,9 @@ async fn refuse_a_log_that_went_back(dir: &Path, log: &Arc<RedbLog>) -> Result<(
 }
 
 impl Inner {
-    /// Closes the projections once running reads have ended: another engine may open the folder
-    /// while handles of this one remain. Returns true if no one uses them any more.
-    async fn close_projections(&self) -> bool {
-        let projections = self.projections.swap(Arc::new(Projections::closed()));
-        let patience = tokio::time::Instant::now() + READS_END_WITHIN;
-        while Arc::strong_count(&projections) > 1 && tokio::time::Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        Arc::into_inner(projections).is_some()
-    }
-
     /// Returns free pages of the projections' file to the file system.
     async fn compact_projections(&self) {
-        let Some(path) = self.projections_path.clone() else {
+        let Some(path) = self.upkeep.projections_path.clone() else {
             return;
         };
         let however_long = self.options.packing == super::PackingMode::WhenClosed;
@@ -489,6 +490,19 @@ impl Inner {
         };
         // A panic has already been logged.
         let _ = tokio::task::spawn_blocking(compact).await;
+    }
+}
+
+impl ReadPath {
+    /// Closes the projections once running reads have ended: another engine may open the folder
+    /// while handles of this one remain. Returns true if no one uses them any more.
+    async fn close_projections(&self) -> bool {
+        let projections = self.projections.swap(Arc::new(Projections::closed()));
+        let patience = tokio::time::Instant::now() + READS_END_WITHIN;
+        while Arc::strong_count(&projections) > 1 && tokio::time::Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Arc::into_inner(projections).is_some()
     }
 }
 
@@ -513,18 +527,18 @@ async fn maintain_projections(inner: std::sync::Weak<Inner>) {
         if inner.closing.load(Ordering::Acquire) {
             return;
         }
-        (inner.keep_lock)();
-        if inner.projections.load().are_damaged() {
+        (inner.upkeep.keep_lock)();
+        if inner.reads.projections.load().are_damaged() {
             if mend_from <= Instant::now() && !inner.repair_projections().await {
                 mend_from = Instant::now() + MEND_AGAIN_AFTER;
             }
             continue;
         }
-        let published = inner.published.load(Ordering::Acquire);
+        let published = inner.reads.published.load(Ordering::Acquire);
         if published == durable_to {
             continue;
         }
-        let projections = inner.projections.load_full();
+        let projections = inner.reads.projections.load_full();
         let done = tokio::task::spawn_blocking(move || projections.make_durable()).await;
         match done {
             Ok(Ok(_)) => durable_to = published,

@@ -21,7 +21,7 @@ impl Engine {
     /// [`ReadError::Storage`] with the cause. Nothing is lost, and packing is retried later.
     pub async fn pack_log(&self) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
-        let done = tokio::task::spawn_blocking(move || match &inner.packer {
+        let done = tokio::task::spawn_blocking(move || match &inner.upkeep.packer {
             Some(packer) => packer.log.pack_log(u64::MAX, &NEVER).map(|_| ()),
             None => Ok(()),
         });

@@ -70,11 +70,13 @@ impl Inner {
         event: &NewEvent<EncodedBody>,
         key: &str,
     ) -> Result<Option<(PatchBase, Bytes)>, ReadError> {
-        let Some(row) = self.find_row(namespace, event.conversation)? else {
+        let Some(row) = self.reads.find_row(namespace, event.conversation)? else {
             return Ok(None);
         };
-        let history = self.history();
-        let branch = self.branch_id(&history, &row, event.branch.as_ref())?;
+        let history = self.reads.history();
+        let branch = self
+            .reads
+            .branch_id(&history, &row, event.branch.as_ref())?;
         let segments = history.lineage_to(row.key(), branch, row.head)?;
         let wanted = EventSelector::Key(key.to_owned());
         let Some((entry, _)) = lookup::newest(&history, &segments, &wanted)? else {
@@ -84,7 +86,7 @@ impl Inner {
         match record.body {
             RecordBody::Blob(blob)
                 if blob.bytes_len <= patch::PATCHED_BYTES_MAX as u64
-                    && self.cached_set.may_refer_to(blob.home_offset) =>
+                    && self.appends.cached_set.may_refer_to(blob.home_offset) =>
             {
                 let bytes = history.reader.body(&record).await?;
                 Ok(Some((PatchBase::Home(blob.home_offset), bytes)))

@@ -134,7 +134,8 @@ impl Engine {
     /// [`AppendError::Read`] when the record of that cannot be read.
     pub fn has_pseudonyms(&self) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
-        Ok(self.inner.pseudonyms.is_some() || self.inner.find_row(&namespace, id)?.is_some())
+        Ok(self.inner.appends.pseudonyms.is_some()
+            || self.inner.reads.find_row(&namespace, id)?.is_some())
     }
 
     /// Records that the store has pseudonyms, if it does; fails if their key is missing. `anew`:
@@ -160,8 +161,8 @@ impl Engine {
     /// Returns false if the store has pseudonyms but their key is missing.
     async fn say_pseudonyms(&self, anew: bool) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
-        let is_said = self.inner.find_row(&namespace, id)?.is_some();
-        if self.inner.pseudonyms.is_none() {
+        let is_said = self.inner.reads.find_row(&namespace, id)?.is_some();
+        if self.inner.appends.pseudonyms.is_none() {
             return Ok(!is_said);
         }
         if is_said {

@@ -36,8 +36,8 @@ pub struct ReadQuery {
     pub source: EventSource,
     /// First revision (branch, conversation) or log offset (log), inclusive.
     pub from: u64,
-    /// The conversation that `from` (in a backward read `to`) is a revision of, if that is an
-    /// inherited event of a branch; `None` for the branch's own conversation.
+    /// If `from` (`to` in a backward read) is the revision of an inherited event: the conversation
+    /// of that event. `None` for the branch's own conversation.
     pub begins_in: Option<ConversationId>,
     /// Last revision or log offset, inclusive.
     pub to: u64,
@@ -66,7 +66,7 @@ pub struct ReadFilter {
     pub key: Option<String>,
     /// A prefix of the event key. Indexed.
     pub key_prefix: String,
-    /// One of these types of frameworks' events. A single type is indexed.
+    /// A framework event of one of these types. A single type is indexed.
     pub types: Vec<String>,
     /// The actor.
     pub actor: String,
@@ -467,7 +467,7 @@ pub struct ForkOptions {
     pub expected_head: Option<Revision>,
     /// Copy the labels of the parent conversation.
     pub keep_labels: bool,
-    /// Copy the source of the parent conversation, but not its id there.
+    /// Copy the source of the parent conversation, but not its id at that source.
     pub keep_source: bool,
     /// Labels to set, on top of copied ones.
     pub labels: BTreeMap<String, String>,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 
 use super::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     error::ReadError,
     history::{ENTRIES_PAGE, History, PAGE_BYTES, Segment, stored},
     query::{EventSource, NamedEvent, ReadFilter, ReadQuery, ReadStop},
@@ -26,9 +26,9 @@ use treering_proto::tags;
 /// Records of the log that are scanned per batch.
 const LOG_PAGE: u64 = 1_024;
 /// Records in the first page of a log read. A backward read does not know how large they are, so it
-/// starts small; and a small first page keeps the cost of many starting reads low.
+/// starts small; and a small first page keeps many new reads cheap.
 const FIRST_PAGE: u64 = 64;
-/// Maximum number of stretches that one page of entries covers.
+/// Maximum number of stretches (ranges of revisions) that one page of entries covers.
 const STRETCHES_AHEAD: usize = 64;
 
 impl Engine {
@@ -57,7 +57,7 @@ impl Engine {
             let mut lane = PriorityClass::Short;
             if query.backward {
                 // A backward read begins at the end, which damage may make unreadable.
-                inner.check_read_whole(&query)?;
+                inner.reads.check_read_whole(&query)?;
             }
             while left > 0 {
                 let page = reading.next(Arc::clone(&inner), Arc::clone(&query), left);
@@ -71,7 +71,7 @@ impl Engine {
                 (reading, lane) = (next, PriorityClass::Bulk);
                 let batch = batch.inspect_err(|error| inner.record_damage(error))?;
                 let Some((events, made)) = batch else {
-                    inner.check_read_whole(&query)?;
+                    inner.reads.check_read_whole(&query)?;
                     break;
                 };
                 if events > 0 {
@@ -116,7 +116,7 @@ impl ReadState {
     ) -> (Self, Result<Option<Vec<NamedEvent>>, ReadError>) {
         let mut cursor = match self {
             Self::At(cursor) => cursor,
-            Self::Begins => match inner.cursor(&query) {
+            Self::Begins => match inner.reads.cursor(&query) {
                 Ok(cursor) => cursor,
                 Err(error) => return (Self::Begins, Err(error)),
             },
@@ -139,7 +139,7 @@ impl ReadState {
     }
 }
 
-impl Inner {
+impl ReadPath {
     pub(super) fn cursor(&self, query: &ReadQuery) -> Result<Cursor, ReadError> {
         let mut cursor = self.cursor_of_all(query)?;
         if let Some(stop) = &query.go_on_at {
@@ -373,7 +373,7 @@ impl LogCursor {
         let count = self.page.min(LOG_PAGE).min(self.last - self.first + 1);
         self.page = LOG_PAGE;
         let records = records(self.first, count, |from, count| {
-            inner.reader.records_once(from, count, PAGE_BYTES)
+            inner.reads.reader.records_once(from, count, PAGE_BYTES)
         });
         let records = records.await?;
         if let Some((end, _)) = records.last() {
@@ -391,7 +391,7 @@ impl LogCursor {
             work::check()?;
             // The previous page may begin in the same frame.
             let records = records(from, self.last - from + 1, |from, count| {
-                inner.reader.records(from, count, PAGE_BYTES)
+                inner.reads.reader.records(from, count, PAGE_BYTES)
             });
             let mut records = records.await?;
             let Some((end, _)) = records.last() else {

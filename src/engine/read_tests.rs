@@ -157,8 +157,8 @@ async fn deep_fork_is_read_as_one_history() {
     let engine = memory().await;
     let id = chain(&engine, 40).await;
     let inner = &engine.inner;
-    let head = inner.branch(&ns(), id, None).unwrap();
-    let all = inner.history().lineage(ns().key(id), &head).unwrap();
+    let head = inner.reads.branch(&ns(), id, None).unwrap();
+    let all = inner.reads.history().lineage(ns().key(id), &head).unwrap();
     assert_eq!(all.len(), 41);
     let whole = batches(&engine, ReadQuery::all(ns(), branch(id))).await;
     assert_eq!(whole.len(), 1, "what is read together comes together");
@@ -168,6 +168,7 @@ async fn deep_fork_is_read_as_one_history() {
         ..ReadQuery::all(ns(), branch(id))
     };
     let near = inner
+        .reads
         .history()
         .lineage_while(ns().key(id), &head, |segment| {
             seen.push(segment.branch);
@@ -223,8 +224,9 @@ async fn event_that_differs_from_the_projections_is_damage() {
     }
     // The projections of one store over the log of the other.
     ours.inner
+        .reads
         .projections
-        .store(other.inner.projections.load_full());
+        .store(other.inner.reads.projections.load_full());
     let mut damage = Vec::new();
     let mut query = ReadQuery::all(ns(), branch(other_id));
     damage.push(ours.read_all(query.clone()).await.unwrap_err());
@@ -310,7 +312,7 @@ async fn chain_fork(engine: &Engine, id: ConversationId) {
     let fork = EventBody::BranchForked(BranchForked {
         name: BranchName::new("try").unwrap(),
         parent: BranchId::MAIN,
-        fork_revision: engine.inner.branch(&ns(), id, None).unwrap().head,
+        fork_revision: engine.inner.reads.branch(&ns(), id, None).unwrap().head,
         system_prompt: String::new(),
     });
     append(engine, vec![NewEvent::new(id, fork)]).await;
@@ -337,7 +339,7 @@ async fn next_call_of_a_branch_is_found_past_other_branches() {
         ],
     )
     .await;
-    let answer = engine.inner.branch(&ns(), id, None).unwrap().head;
+    let answer = engine.inner.reads.branch(&ns(), id, None).unwrap().head;
     chain_fork(&engine, id).await;
     let attempt = BranchName::new("try").unwrap();
     let tries = (0..600).map(|number| NewEvent {
@@ -347,7 +349,7 @@ async fn next_call_of_a_branch_is_found_past_other_branches() {
     append(&engine, tries.collect()).await;
     let call = pending_call(id, "c1");
     append(&engine, vec![main(call.body)]).await;
-    let history = engine.inner.history();
+    let history = engine.inner.reads.history();
     let past = history
         .branch_at(ns().key(id), BranchId::MAIN, answer)
         .await;
@@ -432,11 +434,15 @@ async fn branch_lookup_cost_does_not_depend_on_fork_count() {
         let name = BranchName::new(&format!("branch {}", forks / 2)).unwrap();
         let inner = &engine.inner;
         let before = treering_projections::rows_read();
-        let found = inner.branch(&ns(), id, Some(&name)).unwrap();
+        let found = inner.reads.branch(&ns(), id, Some(&name)).unwrap();
         assert_eq!(found.name, name);
-        inner.history().lineage(ns().key(id), &found).unwrap();
-        assert_eq!(inner.branch(&ns(), id, None).unwrap().id, BranchId::MAIN);
+        inner.reads.history().lineage(ns().key(id), &found).unwrap();
+        assert_eq!(
+            inner.reads.branch(&ns(), id, None).unwrap().id,
+            BranchId::MAIN
+        );
         inner
+            .reads
             .branches_after(ns().key(id), Some(found.id), 1)
             .unwrap();
         treering_projections::rows_read() - before
@@ -469,7 +475,7 @@ async fn branch_names_resolve_after_renames() {
     append(&engine, vec![NewEvent::new(id, fork)]).await;
     let side = BranchId(3);
     let is = |text: &str, expected: Option<BranchId>| {
-        let found = engine.inner.branch(&ns(), id, Some(&name(text)));
+        let found = engine.inner.reads.branch(&ns(), id, Some(&name(text)));
         assert_eq!(found.ok().map(|branch| branch.id), expected, "{text}");
     };
     is("main", Some(BranchId::MAIN));

@@ -70,7 +70,7 @@ async fn rebuild(
     index: bool,
     reports: &mut Reports,
 ) -> Result<RebuildOutcome, ReadError> {
-    let one = Arc::clone(&inner.rebuilding).try_lock_owned();
+    let one = Arc::clone(&inner.upkeep.rebuilding).try_lock_owned();
     let _one = one.map_err(|_| ReadError::RebuildRuns)?;
     held(inner).map_err(ReadError::storage)?;
     let mut outcome = RebuildOutcome::default();
@@ -80,7 +80,7 @@ async fn rebuild(
         (outcome.events, outcome.damaged) = made?;
     }
     if index {
-        let head = inner.published.load(Ordering::Acquire);
+        let head = inner.reads.published.load(Ordering::Acquire);
         let made =
             super::indexer::rebuild_index(inner, |done| report(reports, "index", done, head));
         let made = made.await.map_err(|error| {
@@ -115,7 +115,7 @@ pub(super) async fn rebuild_projections(
     appends: Appends,
     report: &mut (impl FnMut(u64, u64) + Send),
 ) -> Result<(u64, u64), ReadError> {
-    let place = inner.projections_path.as_deref().map(beside);
+    let place = inner.upkeep.projections_path.as_deref().map(beside);
     let fresh = match &place {
         Some(place) => empty(place)?,
         None => Projections::in_memory()?,
@@ -135,17 +135,17 @@ async fn fill_and_swap(
     appends: Appends,
     report: &mut (impl FnMut(u64, u64) + Send),
 ) -> Result<(u64, u64), ReadError> {
-    let folder = ProjectionFold::new(Arc::clone(&projections), Arc::clone(&inner.reader))?;
+    let folder = ProjectionFold::new(Arc::clone(&projections), Arc::clone(&inner.reads.reader))?;
     let mut folder = folder
         .stop_when(Arc::clone(&inner.closing))
-        .after((**inner.projections.load()).clone());
-    let head = inner.published.load(Ordering::Acquire);
+        .after((**inner.reads.projections.load()).clone());
+    let head = inner.reads.published.load(Ordering::Acquire);
     folder.run(head, |done| report(done, head)).await?;
     projections.make_durable()?;
     let _alone = match appends {
         Appends::GoOn => None,
         Appends::Wait => {
-            let alone = inner.appending.write().await;
+            let alone = inner.appends.gate.write().await;
             inner.settled().await.map_err(ReadError::storage)?;
             Some(alone)
         }
@@ -153,21 +153,21 @@ async fn fill_and_swap(
     let inner = Arc::clone(inner);
     let last = tokio::task::spawn_blocking(move || {
         // Nothing is published while the last events are folded and the projections are replaced.
-        let _gate = lock(&inner.projections_gate);
-        let head = inner.published.load(Ordering::Acquire);
+        let _gate = lock(&inner.upkeep.projections_gate);
+        let head = inner.reads.published.load(Ordering::Acquire);
         futures::executor::block_on(folder.run(head, |_| {}))?;
         if inner.closing.load(Ordering::Acquire) {
             return Err(ReadError::storage("the engine is closing"));
         }
         held(&inner).map_err(ReadError::storage)?;
-        if let Some(old) = &inner.projections_path {
+        if let Some(old) = &inner.upkeep.projections_path {
             replace_projections(&projections, old)?;
         }
-        inner.projections.store(Arc::clone(&projections));
+        inner.reads.projections.store(Arc::clone(&projections));
         if appends == Appends::Wait {
-            inner.cached_set.forget_all(None);
+            inner.appends.cached_set.forget_all(None);
         }
-        let damaged = inner.quarantine.replace(&projections)?;
+        let damaged = inner.reads.quarantine.replace(&projections)?;
         Ok::<_, ReadError>((head, damaged as u64))
     });
     last.await.map_err(ReadError::storage)?

@@ -77,11 +77,13 @@ pub(super) async fn rebuild_index(
     inner: &Arc<Inner>,
     mut report: impl FnMut(u64),
 ) -> Result<ReindexOutcome, Failure> {
-    let indexer = &inner.indexer;
+    let indexer = &inner.search.indexer;
     let _one = indexer.remaking.lock().await;
     held(inner)?;
     let making = Arc::clone(inner);
-    let fresh = blocking(move || new_index(&making.indexer.place, making.indexer.identity)).await?;
+    let fresh =
+        blocking(move || new_index(&making.search.indexer.place, making.search.indexer.identity))
+            .await?;
     let fresh = Arc::new(fresh);
     if indexer.stands_in.load(Ordering::Acquire) {
         // A partial index is better than none; answers state how far it reaches.
@@ -132,7 +134,7 @@ async fn follow(
         if inner.closing.load(Ordering::Acquire) {
             return Err(Failure::Closing);
         }
-        let head = inner.published.load(Ordering::Acquire);
+        let head = inner.reads.published.load(Ordering::Acquire);
         if fresh.added_to().offset >= head {
             return Ok(not_indexed);
         }
@@ -141,8 +143,12 @@ async fn follow(
                 failures = 0;
                 not_indexed += added.not_indexed;
                 report(fresh.added_to().offset);
-                if added.committed && inner.indexer.stands_in.load(Ordering::Acquire) {
-                    inner.indexer.reached.send_replace(fresh.reached().offset);
+                if added.committed && inner.search.indexer.stands_in.load(Ordering::Acquire) {
+                    inner
+                        .search
+                        .indexer
+                        .reached
+                        .send_replace(fresh.reached().offset);
                 }
             }
             Err(failure) => {

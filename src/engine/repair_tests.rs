@@ -342,7 +342,7 @@ async fn bad_frame_blocks_neither_opening_nor_erasing() {
     assert!(done.log.manifest_rebuilt, "{done:?}");
 
     let harm = || toggle(&data, &bad[2_000..2_016]);
-    let under_way = |engine: &Engine| engine.inner.files.as_ref().unwrap().erasing();
+    let under_way = |engine: &Engine| engine.inner.upkeep.files.as_ref().unwrap().erasing();
     harm();
     for mode in [OpenMode::Append, OpenMode::Read] {
         let engine = open(&data, mode).await.unwrap();
@@ -383,7 +383,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
     let engine = open(&data, OpenMode::Append).await.unwrap();
     for _ in 0..2 {
         rebuild(&engine).await;
-        let marks = &engine.inner.quarantine;
+        let marks = &engine.inner.reads.quarantine;
         let mark = marks.get(Namespace::default().key(cut)).unwrap();
         assert_eq!((mark.revision, mark.position.offset), (Revision(3), 3));
         assert_eq!(
@@ -422,6 +422,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
         assert!(
             engine
                 .inner
+                .reads
                 .quarantine
                 .get(Namespace::default().key(id))
                 .is_none()

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    Engine, Inner,
+    Engine, ReadPath,
     context::RecordedBatch,
     error::{AppendError, ReadError},
     query::{EventSource, NamedEvent, ReadQuery, RewindCommand, RewindOutcome},
@@ -44,21 +44,21 @@ impl Engine {
             if let Some(recorded) = inner.recorded_batch(namespace, key.as_ref()).await? {
                 return self.rewound_before(&command, &recorded).await;
             }
-            let place = inner.place_to_rewind(&command)?;
+            let place = inner.reads.place_to_rewind(&command)?;
             let went = self
                 .what_goes(&command, &place.branch, place.last())
                 .await?;
             if went.is_nothing() && key.is_none() {
                 // The events were read by the branch's name, which another rewind may have given to
                 // its fork meanwhile. Then the result is about another branch.
-                let now = inner.branch_at(&command.address)?;
+                let now = inner.reads.branch_at(&command.address)?;
                 if now.id != place.branch.id && attempt < ATTEMPTS_MAX {
                     continue;
                 }
                 return Ok(place.unchanged());
             }
             match self.append(place.command(&command)).await {
-                Ok(outcome) => return inner.rewound(&place.row, outcome.events, went, false),
+                Ok(outcome) => return inner.reads.rewound(&place.row, outcome.events, went, false),
                 Err(error) if attempt < ATTEMPTS_MAX && command.lost_race(&error) => {
                     inner.next_news().await;
                 }
@@ -95,12 +95,12 @@ impl Engine {
         }
         let inner = &self.inner;
         let id = command.address.conversation;
-        let row = inner.row(&command.address.namespace, id)?;
-        let kept = inner.history().branch(row.key(), renamed.branch)?;
+        let row = inner.reads.row(&command.address.namespace, id)?;
+        let kept = inner.reads.history().branch(row.key(), renamed.branch)?;
         let last = Revision(renamed.revision.0.saturating_sub(1));
         let went = self.what_goes(command, &kept, last).await?;
         let events = recorded.events.iter().map(|(event, _)| event.clone());
-        inner.rewound(&row, events.collect(), went, true)
+        inner.reads.rewound(&row, events.collect(), went, true)
     }
 
     /// Returns a branch's events after the revision to keep, up to `last`.
@@ -240,7 +240,7 @@ impl RewindCommand {
     }
 }
 
-impl Inner {
+impl ReadPath {
     fn place_to_rewind(&self, command: &RewindCommand) -> Result<BranchAtRead, AppendError> {
         let id = command.address.conversation;
         let row = self.row(&command.address.namespace, id)?;

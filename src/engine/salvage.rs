@@ -286,7 +286,7 @@ async fn check_target(to: &Path) -> Result<(), SalvageError> {
     };
     let opened = Engine::open(options).await;
     let engine = opened.map_err(|error: OpenError| unusable(Cause::of(error)))?;
-    let damaged = engine.inner.projections.load().damaged();
+    let damaged = engine.inner.reads.projections.load().damaged();
     engine.close().await;
     match damaged {
         Ok(rows) if rows.is_empty() => Ok(()),

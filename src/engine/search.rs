@@ -15,19 +15,18 @@ use super::{
     error::SearchError,
     grep::{GrepOptions, best_conversations},
     hit::{HitReader, MatchFinder},
-    meaning::SearchBy,
+    meaning::{MeaningVector, SearchBy},
     search_query::{
         ConversationFilters, ConversationHits, HitDetails, HitDuplicate, SearchAnswer, SearchHit,
         SearchRequest,
     },
     work::{self, PriorityClass},
 };
-use super::{Inner, error::ReadError};
+use super::{Inner, ReadPath, error::ReadError};
 use treering_domain::{Cause, ConversationId, Namespace, Position};
-use treering_meaning::QueryVector;
 use treering_search::{
-    DuplicateHandling, ExceededBound, Hit, HitDuplicates, IndexError, IndexSearchError,
-    MeaningQuery, NameCompleteness, QueryError, QuerySyntax, SearchIndex, SearchMemory,
+    DuplicateHandling, Hit, HitDuplicates, IndexError, IndexSearchError, MeaningQuery,
+    NameCompleteness, QueryError, QuerySyntax, RecalledTexts, SearchIndex, SearchMemory,
     SearchQuery, SearchResults, ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at,
     searchable_text,
 };
@@ -45,7 +44,7 @@ impl Engine {
     /// # Errors
     /// [`SearchError::Index`] when indexing keeps failing.
     pub async fn wait_indexed(&self, position: Position) -> Result<(), SearchError> {
-        self.inner.indexer.wait_for(position.offset).await
+        self.inner.search.indexer.wait_for(position.offset).await
     }
 
     /// Searches tool results, messages, arguments and summaries.
@@ -87,11 +86,12 @@ impl Engine {
         let inner = &self.inner;
         // After closing, the index is empty and would find nothing.
         inner
+            .reads
             .projections
             .load()
             .reached()
             .map_err(ReadError::from)?;
-        let head = inner.published.load(Ordering::Acquire);
+        let head = inner.reads.published.load(Ordering::Acquire);
         at.reach(SearchStage::Index);
         if let Some(position) = request.at_least {
             if position.offset > head {
@@ -99,14 +99,15 @@ impl Engine {
                     message: format!("position {position} is not yet written; the head is {head}"),
                 });
             }
-            let waiting = inner.indexer.wait_for(position.offset);
+            let waiting = inner.search.indexer.wait_for(position.offset);
             match request.wait_max {
                 None => waiting.await?,
                 // After `wait_max`, answer from what is indexed.
                 Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
             }
         }
-        let vector = inner.query_vector(request.by, &request.text).await?;
+        let mut request = request;
+        let vector = inner.meaning_vector(&mut request).await?;
         let vector = vector.as_ref();
         let searched = self.search_index(request.clone(), vector, head, at).await;
         let Err(SearchError::IndexDamaged { .. }) = searched else {
@@ -114,7 +115,7 @@ impl Engine {
         };
         at.reach(SearchStage::NewIndex);
         // The index is being rebuilt; a small one is complete before a caller would retry.
-        let waiting = inner.indexer.wait_for(head);
+        let waiting = inner.search.indexer.wait_for(head);
         match tokio::time::timeout(INDEX_MADE_WITHIN, waiting).await {
             Ok(waited) => waited?,
             Err(_) => return searched,
@@ -125,7 +126,7 @@ impl Engine {
     async fn search_index(
         &self,
         request: SearchRequest,
-        vector: Option<&QueryVector>,
+        vector: Option<&MeaningVector>,
         head: u64,
         at: &Arc<Stages>,
     ) -> Result<SearchAnswer, SearchError> {
@@ -140,7 +141,18 @@ impl Engine {
             at.reach(SearchStage::Run);
             let memory = SearchMemory::default();
             let vector = vector.as_ref();
-            engine.inner.search(request, vector, head, memory).await
+            let inner = &engine.inner;
+            let found = inner.search(request.clone(), vector, head, memory.clone());
+            let found = found.await?;
+            let left_out = request.filters.recalled == RecalledTexts::LeftOut;
+            let index = inner.search.indexer.index();
+            if found.total > 0 || !left_out || !index.has_recalled(&request.namespace) {
+                return Ok(found);
+            }
+            // What only a memory tool quotes is better than nothing.
+            let mut request = request;
+            request.filters.recalled = RecalledTexts::Only;
+            inner.search(request, vector, head, memory).await
         })
         .await
     }
@@ -309,7 +321,7 @@ impl Inner {
     pub(super) async fn search(
         &self,
         request: SearchRequest,
-        vector: Option<&QueryVector>,
+        vector: Option<&MeaningVector>,
         head: u64,
         memory: SearchMemory,
     ) -> Result<SearchAnswer, SearchError> {
@@ -319,6 +331,8 @@ impl Inner {
             reading,
             regex,
             by,
+            // Its text was taken.
+            similar_to: _,
             limit,
             offset,
             within,
@@ -331,17 +345,16 @@ impl Inner {
             at_least: _,
             wait_max: _,
         } = request;
-        let index = self.indexer.index();
+        let index = self.search.indexer.index();
         let refused = |error| self.search_failed(&index, error);
         let tools = index.tools_named(&namespace, &filters.tools);
         filters.tools = tools.map_err(refused)?;
         let scope = self.scope(&namespace, &within, &memory)?;
-        // Its memory is accounted for until the end.
-        let mut held = memory.holding(ExceededBound::Branches);
-        let shown = match within.active_branches_only {
-            true => self.shown_by_active_branches(&namespace, scope.as_ref(), &mut held)?,
-            false => Vec::new(),
-        };
+        let (mut shown, mut active) = (ShownBranches::default(), None);
+        if within.active_branches_only {
+            let looked = self.shown_by_active_branches(&namespace, scope.as_ref(), &memory)?;
+            (shown, active) = (looked.0, Some(looked.1));
+        }
         let query = SearchQuery {
             namespace,
             text,
@@ -352,7 +365,7 @@ impl Inner {
             copies,
             count_all,
             scope,
-            shown: ShownBranches::new(shown),
+            shown,
             filters,
             memory,
         };
@@ -361,21 +374,24 @@ impl Inner {
                 context_lines,
                 conversations_max,
             };
-            return self.search_pattern(&query, wanted, head).await;
+            let answer = self.search_pattern(&query, wanted, head).await?;
+            active.map_or(Ok(()), |active| active.check())?;
+            return Ok(answer);
         }
         work::check()?;
-        let mut results = match (vector, &self.meaning) {
+        let mut results = match (vector, &self.search.meaning) {
             (Some(vector), Some(meaning)) => {
                 let meaning = MeaningQuery {
                     vectors: meaning.vectors(),
-                    vector,
+                    vector: &vector.vector,
+                    except: vector.except,
                     with_words: by == SearchBy::Both,
                 };
                 index.search_by_meaning(&query, meaning).map_err(refused)?
             }
             _ => index.search(&query).map_err(refused)?,
         };
-        let parts_only = self.rerank_by_texts(&mut results, &query).await?;
+        let parts_only = self.reads.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
         let hidden = match by {
             SearchBy::Words => self.hidden(&index, &query, &results)?,
@@ -395,24 +411,24 @@ impl Inner {
         for (hit, copies) in results.hits.into_iter().zip(copies) {
             work::check()?;
             // An index older than the damage has events that cannot be served.
-            if self.is_damaged(&query.namespace, &hit) {
+            if self.reads.is_damaged(&query.namespace, &hit) {
                 continue;
             }
             let found = self.read_or_note(&hit, &mut reader).await?;
-            let mut hit = self.named(hit, found, &mut names, &query)?;
-            self.add_copies(&mut hit, copies, &names, &query)?;
+            let mut hit = self.reads.named(hit, found, &mut names, &query)?;
+            self.reads.add_copies(&mut hit, copies, &names, &query)?;
             hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
         answer.parts_only = parts_only && by == SearchBy::Words;
         if vector.is_some() && answer.lagging.is_none() {
-            let meaning = self.meaning.as_ref();
+            let meaning = self.search.meaning.as_ref();
             answer.lagging = meaning.and_then(|meaning| meaning.lagging(results.not_embedded));
             answer.complete &= answer.lagging.is_none();
         }
         if let Some(hit) = hidden {
             let found = self.read_or_note(&hit, &mut reader).await?;
-            answer.hidden = Some(Box::new(self.named(hit, found, &mut names, &query)?));
+            answer.hidden = Some(Box::new(self.reads.named(hit, found, &mut names, &query)?));
         }
         answer.total = results.total;
         answer.more_than_total = results.more_than_total;
@@ -420,6 +436,7 @@ impl Inner {
         if let Some(max) = conversations_max {
             answer.conversations = self.grouped(&index, &query, &mut names, max)?;
         }
+        active.map_or(Ok(()), |active| active.check())?;
         Ok(answer)
     }
 
@@ -429,7 +446,7 @@ impl Inner {
         hit: &Hit,
         reader: &mut HitReader<'_>,
     ) -> Result<HitDetails, ReadError> {
-        match self.read_hit(hit, reader).await {
+        match self.reads.read_hit(hit, reader).await {
             Err(error @ ReadError::Damaged { .. }) => {
                 self.record_damage(&error);
                 Ok(HitDetails::default())
@@ -438,6 +455,101 @@ impl Inner {
         }
     }
 
+    /// Returns the best result that the `success` filter hides, if it matches clearly more of the
+    /// query than the best shown hit.
+    fn hidden(
+        &self,
+        index: &Arc<SearchIndex>,
+        query: &SearchQuery,
+        shown: &SearchResults,
+    ) -> Result<Option<Hit>, SearchError> {
+        let phrase_score = shown.hits.first().map_or(0.0, |hit| hit.phrase_score);
+        let hides = query.filters.success.is_some() && query.offset == 0;
+        if !hides || phrase_score > 1.0 - CLEARLY_MORE {
+            return Ok(None);
+        }
+        let mut others = SearchQuery {
+            limit: 1,
+            count_all: false,
+            told_by_text: false,
+            ..query.clone()
+        };
+        others.filters.success = query.filters.success.map(|success| !success);
+        let best = index.search(&others);
+        let best = best.map_err(|error| self.search_failed(index, error))?;
+        let is_clear = |hit: &Hit| {
+            hit.phrase_score - phrase_score >= CLEARLY_MORE
+                && !self.reads.is_damaged(&query.namespace, hit)
+        };
+        Ok(best.hits.into_iter().next().filter(is_clear))
+    }
+
+    /// Returns the conversations with matches, with the scores of the best ones.
+    fn grouped(
+        &self,
+        index: &Arc<SearchIndex>,
+        query: &SearchQuery,
+        names: &mut Names,
+        max: usize,
+    ) -> Result<Vec<ConversationHits>, SearchError> {
+        let best = SearchQuery {
+            offset: 0,
+            limit: GROUPED_HITS,
+            told_by_text: false,
+            copies: DuplicateHandling::Each,
+            ..query.clone()
+        };
+        let refused = |error| self.search_failed(index, error);
+        let mut scores: HashMap<ConversationId, f32> = HashMap::new();
+        for hit in index.search(&best).map_err(refused)?.hits {
+            let score = scores.entry(hit.conversation).or_insert(hit.score);
+            *score = score.max(hit.score);
+        }
+        work::check()?;
+        let counts = index.by_conversation(query).map_err(refused)?;
+        let best = best_conversations(counts, &scores, max);
+        self.reads.hits_by_conversation(best, names, query)
+    }
+
+    /// Converts a search error; a damaged index is rebuilt.
+    pub(super) fn search_failed(
+        &self,
+        index: &Arc<SearchIndex>,
+        error: IndexSearchError,
+    ) -> SearchError {
+        if let IndexSearchError::Index(IndexError::NeedsRebuild { reason }) = &error {
+            self.search.indexer.mark_damaged(index, reason);
+        }
+        refused(error)
+    }
+
+    /// Creates an answer that states how much of the log it covers.
+    pub(super) fn answer(
+        &self,
+        hits: Vec<SearchHit>,
+        reached: Position,
+        head: u64,
+    ) -> SearchAnswer {
+        let published = self.reads.published.load(Ordering::Acquire);
+        let lagging = self.search.indexer.lagging(published);
+        let events_missing = head.saturating_sub(reached.offset);
+        SearchAnswer {
+            hits,
+            total: 0,
+            more_than_total: false,
+            reached,
+            complete: events_missing == 0 && lagging.is_none(),
+            events_missing,
+            read_as: QuerySyntax::Plain,
+            parts_only: false,
+            hidden: None,
+            conversations: Vec::new(),
+            lagging,
+        }
+    }
+}
+
+impl ReadPath {
     /// Reranks the first hits by their texts, and cuts the page. Returns true if the query is one
     /// name and no text contains the whole name.
     async fn rerank_by_texts(
@@ -484,35 +596,6 @@ impl Inner {
         Ok(passage.to_owned())
     }
 
-    /// Returns the best result that the `success` filter hides, if it matches clearly more of the
-    /// query than the best shown hit.
-    fn hidden(
-        &self,
-        index: &Arc<SearchIndex>,
-        query: &SearchQuery,
-        shown: &SearchResults,
-    ) -> Result<Option<Hit>, SearchError> {
-        let phrase_score = shown.hits.first().map_or(0.0, |hit| hit.phrase_score);
-        let hides = query.filters.success.is_some() && query.offset == 0;
-        if !hides || phrase_score > 1.0 - CLEARLY_MORE {
-            return Ok(None);
-        }
-        let mut others = SearchQuery {
-            limit: 1,
-            count_all: false,
-            told_by_text: false,
-            ..query.clone()
-        };
-        others.filters.success = query.filters.success.map(|success| !success);
-        let best = index.search(&others);
-        let best = best.map_err(|error| self.search_failed(index, error))?;
-        let is_clear = |hit: &Hit| {
-            hit.phrase_score - phrase_score >= CLEARLY_MORE
-                && !self.is_damaged(&query.namespace, hit)
-        };
-        Ok(best.hits.into_iter().next().filter(is_clear))
-    }
-
     pub(super) fn add_copies(
         &self,
         hit: &mut SearchHit,
@@ -535,70 +618,6 @@ impl Inner {
             });
         }
         Ok(())
-    }
-
-    /// Returns the conversations with matches, with the scores of the best ones.
-    fn grouped(
-        &self,
-        index: &Arc<SearchIndex>,
-        query: &SearchQuery,
-        names: &mut Names,
-        max: usize,
-    ) -> Result<Vec<ConversationHits>, SearchError> {
-        let best = SearchQuery {
-            offset: 0,
-            limit: GROUPED_HITS,
-            told_by_text: false,
-            copies: DuplicateHandling::Each,
-            ..query.clone()
-        };
-        let refused = |error| self.search_failed(index, error);
-        let mut scores: HashMap<ConversationId, f32> = HashMap::new();
-        for hit in index.search(&best).map_err(refused)?.hits {
-            let score = scores.entry(hit.conversation).or_insert(hit.score);
-            *score = score.max(hit.score);
-        }
-        work::check()?;
-        let counts = index.by_conversation(query).map_err(refused)?;
-        let best = best_conversations(counts, &scores, max);
-        self.hits_by_conversation(best, names, query)
-    }
-
-    /// Converts a search error; a damaged index is rebuilt.
-    pub(super) fn search_failed(
-        &self,
-        index: &Arc<SearchIndex>,
-        error: IndexSearchError,
-    ) -> SearchError {
-        if let IndexSearchError::Index(IndexError::NeedsRebuild { reason }) = &error {
-            self.indexer.mark_damaged(index, reason);
-        }
-        refused(error)
-    }
-
-    /// Creates an answer that states how much of the log it covers.
-    pub(super) fn answer(
-        &self,
-        hits: Vec<SearchHit>,
-        reached: Position,
-        head: u64,
-    ) -> SearchAnswer {
-        let published = self.published.load(Ordering::Acquire);
-        let lagging = self.indexer.lagging(published);
-        let events_missing = head.saturating_sub(reached.offset);
-        SearchAnswer {
-            hits,
-            total: 0,
-            more_than_total: false,
-            reached,
-            complete: events_missing == 0 && lagging.is_none(),
-            events_missing,
-            read_as: QuerySyntax::Plain,
-            parts_only: false,
-            hidden: None,
-            conversations: Vec::new(),
-            lagging,
-        }
     }
 
     /// Adds names to a hit.

@@ -1,8 +1,8 @@
 //! Search requests and their answers, as plain values.
 
 use super::meaning::SearchBy;
-use treering_domain::{BranchName, ConversationId, Namespace, Position, Revision, Role};
-use treering_search::{DuplicateHandling, Hit, QuerySyntax, SearchFilters};
+use treering_domain::{BranchName, ConversationId, EventRef, Namespace, Position, Revision, Role};
+use treering_search::{DuplicateHandling, Hit, QuerySyntax, RecalledTexts, SearchFilters};
 
 /// A search request.
 #[derive(Clone, Debug)]
@@ -18,6 +18,9 @@ pub struct SearchRequest {
     pub regex: bool,
     /// Whether words or meanings are compared.
     pub by: SearchBy,
+    /// With [`SearchBy::Meaning`] and without `text`: compare with the beginning of this event's
+    /// text, and leave that text out.
+    pub similar_to: Option<EventRef>,
     /// Maximum number of hits.
     pub limit: usize,
     /// Number of hits to skip.
@@ -99,6 +102,7 @@ impl SearchRequest {
             kinds,
             roles,
             paths,
+            recalled: _,
         } = &self.filters;
         let lists = [tools, paths, sources, labels];
         let times = [recorded_from, recorded_to, happened_from, happened_to];
@@ -116,6 +120,7 @@ impl SearchRequest {
         if by_words && !self.regex && self.text.trim().is_empty() && self.is_narrowed() {
             self.text = Self::ANYTHING.to_owned();
             self.regex = true;
+            self.filters.recalled = RecalledTexts::Included;
         }
         self
     }
@@ -129,6 +134,7 @@ impl SearchRequest {
             reading: QuerySyntax::Guess,
             regex: false,
             by: SearchBy::Words,
+            similar_to: None,
             limit,
             offset: 0,
             within: ConversationFilters::default(),
@@ -185,10 +191,13 @@ pub struct HitDetails {
     pub in_reasoning: bool,
     /// The call id, for a call or a tool result.
     pub call_id: String,
-    /// The first file or folder that the call names, or empty.
+    /// The first file or folder that the call names, the attached file with the match, or empty.
     pub path: String,
     /// What the call does: its command, query or pattern; or empty.
     pub command: String,
+    /// For a text that quotes a memory, the address of the quoted event as it stands there; or
+    /// empty.
+    pub quotes: String,
     /// The lines around the match, if requested.
     pub context: String,
     /// The line of the event's text at which `context` begins, from 1.

@@ -1,19 +1,25 @@
 //! The scope of a search: the conversations that it names or that its filters select, and what
 //! their active branches show.
 
-use std::{collections::BTreeSet, iter};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
 
 use super::{
-    Inner,
+    Inner, ReadPath,
     error::{ReadError, SearchError},
+    history::History,
     search::refused,
     search_query::ConversationFilters,
+    sequencer::lock,
     work,
 };
 use treering_domain::{ConversationId, ConversationRow, Namespace};
 use treering_projections::Facet;
 use treering_search::{
     ChosenConversations, ExceededBound, HeldMemory, LineageSegment, Scope, SearchMemory,
+    ShownBranches,
 };
 
 /// Maximum number of conversations that a search with sub-contexts covers.
@@ -22,11 +28,60 @@ const SUB_CONTEXTS_MAX: usize = 1_000;
 const CHOSEN_FEW_MAX: usize = 100;
 /// Memory per selected conversation, in bytes.
 const CHOSEN_BYTES: usize = size_of::<ConversationId>();
-/// Memory per conversation with several branches during their look-up, in bytes.
-const SEVERAL_BYTES: usize = 48;
 /// Memory per shown branch, in bytes: in the filter, in the query made from it, and for its number
 /// in a segment.
 const SHOWN_BYTES: usize = 160;
+
+/// Looks up what active branches show, while a search goes on.
+pub(super) struct ActiveBranches {
+    namespace: Namespace,
+    history: History,
+    /// The first failure.
+    failed: Mutex<Option<SearchError>>,
+    held: Mutex<HeldMemory>,
+}
+
+impl ActiveBranches {
+    /// Fails if anything could not be looked up: the search then left it out.
+    pub(super) fn check(&self) -> Result<(), SearchError> {
+        lock(&self.failed).take().map_or(Ok(()), Err)
+    }
+
+    /// Returns the own events in the history of a conversation's active branch.
+    fn look_up(&self, id: ConversationId) -> Vec<LineageSegment> {
+        self.shown(id).unwrap_or_else(|error| {
+            lock(&self.failed).get_or_insert(error);
+            Vec::new()
+        })
+    }
+
+    fn shown(&self, id: ConversationId) -> Result<Vec<LineageSegment>, SearchError> {
+        work::check()?;
+        let key = self.namespace.key(id);
+        let row = self.history.projections.conversation(key);
+        let Some(row) = row.map_err(ReadError::from)? else {
+            return Ok(Vec::new());
+        };
+        let active = self.history.branch(key, row.active)?;
+        let segments = self.history.lineage_while(key, &active, |segment| {
+            // Events before these belong to another conversation.
+            segment.fork.is_none_or(|fork| fork.conversation == id)
+        })?;
+        let bytes = segments.len() * SHOWN_BYTES;
+        lock(&self.held).more(bytes).map_err(refused)?;
+        let shown = segments.into_iter().map(|segment| LineageSegment {
+            conversation: segment.conversation.id,
+            branch: segment.branch,
+            up_to: segment.last,
+        });
+        Ok(shown.collect())
+    }
+}
+
+/// Returns the conversations if they are so few that each can be looked at.
+fn few(chosen: &ChosenConversations) -> Option<&[ConversationId]> {
+    chosen.ids().filter(|ids| ids.len() < CHOSEN_FEW_MAX)
+}
 
 impl Inner {
     /// Returns the conversations or histories that a search is restricted to.
@@ -44,15 +99,15 @@ impl Inner {
             let chosen = self.chosen_conversations(namespace, within, memory)?;
             return Ok(chosen.map(Scope::Conversations));
         };
-        self.row(namespace, id)?;
+        self.reads.row(namespace, id)?;
         let mut conversations = BTreeSet::from([id]);
         if within.include_sub_contexts {
-            self.add_children(namespace, id, &mut conversations)?;
+            self.reads.add_children(namespace, id, &mut conversations)?;
         }
         if chooses(within) {
             for id in conversations.clone() {
                 work::check()?;
-                if !is_chosen(within, &self.row(namespace, id)?) {
+                if !is_chosen(within, &self.reads.row(namespace, id)?) {
                     conversations.remove(&id);
                 }
             }
@@ -65,8 +120,8 @@ impl Inner {
                 conversations.into_iter().collect(),
             )));
         };
-        let branch = self.branch(namespace, id, Some(name))?;
-        let segments = self.history().lineage(namespace.key(id), &branch)?;
+        let branch = self.reads.branch(namespace, id, Some(name))?;
+        let segments = self.reads.history().lineage(namespace.key(id), &branch)?;
         let mut lineage: Vec<_> = segments
             .into_iter()
             .map(|segment| LineageSegment {
@@ -76,7 +131,7 @@ impl Inner {
             })
             .collect();
         for child in conversations.into_iter().filter(|child| *child != id) {
-            let state = self.state(namespace, child)?;
+            let state = self.reads.state(namespace, child)?;
             lineage.extend(state.branches.values().map(|branch| LineageSegment {
                 conversation: child,
                 branch: branch.id,
@@ -86,58 +141,43 @@ impl Inner {
         Ok(Some(Scope::Lineage(lineage)))
     }
 
-    /// Returns the own events in the histories of the active branches, for conversations with
-    /// several branches.
+    /// Returns the restriction to the own events in the histories of the active branches, for
+    /// conversations with several branches.
     pub(super) fn shown_by_active_branches(
         &self,
         namespace: &Namespace,
         scope: Option<&Scope>,
-        held: &mut HeldMemory,
-    ) -> Result<Vec<LineageSegment>, SearchError> {
-        let mut of_several = Vec::new();
-        let mut look_at = |row: ConversationRow| -> Result<(), SearchError> {
-            if row.branch_count > 1 {
-                held.more(SEVERAL_BYTES).map_err(refused)?;
-                of_several.push((row.key(), row.active));
-            }
-            Ok(())
-        };
-        let chosen = match scope {
-            Some(Scope::Conversations(chosen)) => chosen.ids(),
+        memory: &SearchMemory,
+    ) -> Result<(ShownBranches, Arc<ActiveBranches>), SearchError> {
+        let mut held = memory.holding(ExceededBound::Branches);
+        let few = match scope {
+            Some(Scope::Conversations(chosen)) => few(chosen),
             // A named branch already determines what is shown.
-            Some(Scope::Lineage(_)) => return Ok(Vec::new()),
+            Some(Scope::Lineage(_)) => Some(&[][..]),
             None => None,
         };
-        match chosen.filter(|ids| ids.len() < CHOSEN_FEW_MAX) {
+        let of_several = match few {
             Some(few) => {
+                let mut of_several = Vec::new();
                 for id in few {
                     work::check()?;
-                    look_at(self.row(namespace, *id)?)?;
+                    if self.reads.row(namespace, *id)?.branch_count > 1 {
+                        of_several.push(*id);
+                    }
                 }
+                of_several.into()
             }
-            None => self.each_with(namespace, Facet::Forked, |id| {
-                match chosen.is_none_or(|ids| ids.binary_search(&id).is_ok()) {
-                    true => look_at(self.row(namespace, id)?),
-                    false => Ok(()),
-                }
-            })?,
-        }
-        let (history, mut shown) = (self.history(), Vec::new());
-        for (id, active) in of_several {
-            work::check()?;
-            let active = history.branch(id, active)?;
-            let segments = history.lineage_while(id, &active, |segment| {
-                // Events before these belong to another conversation.
-                segment.fork.is_none_or(|fork| fork.conversation == id.id)
-            })?;
-            held.more(segments.len() * SHOWN_BYTES).map_err(refused)?;
-            shown.extend(segments.into_iter().map(|segment| LineageSegment {
-                conversation: segment.conversation.id,
-                branch: segment.branch,
-                up_to: segment.last,
-            }));
-        }
-        Ok(shown)
+            None => self.with_facet(namespace, Facet::Forked, &mut held)?,
+        };
+        let active = Arc::new(ActiveBranches {
+            namespace: namespace.clone(),
+            history: self.reads.history(),
+            failed: Mutex::default(),
+            held: Mutex::new(held),
+        });
+        let looks = Arc::clone(&active);
+        let shown = ShownBranches::looked_up(of_several, Box::new(move |id| looks.look_up(id)));
+        Ok((shown, active))
     }
 
     /// Returns the namespace's conversations that match the source, label and sealed filters;
@@ -152,72 +192,38 @@ impl Inner {
             return Ok(None);
         }
         let mut held = memory.holding(ExceededBound::Chosen);
-        let mut chosen: Option<Vec<ConversationId>> = None;
-        let mut narrow = |found: Vec<ConversationId>| match &mut chosen {
-            None => chosen = Some(found),
-            Some(chosen) => chosen.retain(|id| found.binary_search(id).is_ok()),
-        };
-        let sources = within.sources.iter().map(|source| Facet::Source(source));
-        if !within.sources.is_empty() {
-            narrow(self.with_one_of(namespace, sources, &mut held)?);
+        let mut chosen: Option<ChosenConversations> = None;
+        let mut of_sources = Vec::new();
+        for source in &within.sources {
+            of_sources.push(self.with_facet(namespace, Facet::Source(source), &mut held)?);
+        }
+        if let Some((first, others)) = of_sources.split_first() {
+            chosen = Some(match others {
+                [] => first.clone(),
+                _ => union(&of_sources, &mut held)?,
+            });
         }
         for label in &within.labels {
-            let label = label_facet(label);
-            narrow(self.with_one_of(namespace, iter::once(label), &mut held)?);
+            let found = self.with_facet(namespace, label_facet(label), &mut held)?;
+            chosen = Some(match chosen {
+                None => found,
+                Some(chosen) => common(&chosen, &found, &mut held)?,
+            });
         }
-        if !within.not_sealed {
-            let chosen = chosen.unwrap_or_default();
-            return Ok(Some(ChosenConversations::holding(chosen, Some(held))));
+        if within.not_sealed {
+            let open = self
+                .with_facet(namespace, Facet::Sealed, &mut held)?
+                .others();
+            chosen = Some(match chosen {
+                None => open,
+                Some(chosen) => common(&chosen, &open, &mut held)?,
+            });
         }
-        let sealed = self.with_one_of(namespace, iter::once(Facet::Sealed), &mut held)?;
-        Ok(Some(match chosen {
-            None => ChosenConversations::all_but(sealed, Some(held)),
-            Some(mut chosen) => {
-                chosen.retain(|id| sealed.binary_search(id).is_err());
-                ChosenConversations::holding(chosen, Some(held))
-            }
-        }))
+        Ok(chosen.map(|chosen| chosen.holding(held)))
     }
+}
 
-    /// Returns the conversations with one of these facets, in order.
-    fn with_one_of<'f>(
-        &self,
-        namespace: &Namespace,
-        facets: impl Iterator<Item = Facet<'f>>,
-        held: &mut HeldMemory,
-    ) -> Result<Vec<ConversationId>, SearchError> {
-        let mut found = Vec::new();
-        for facet in facets {
-            self.each_with(namespace, facet, |id| {
-                held.more(CHOSEN_BYTES).map_err(refused)?;
-                found.push(id);
-                Ok(())
-            })?;
-        }
-        found.sort_unstable();
-        found.dedup();
-        Ok(found)
-    }
-
-    /// Visits the conversations with a facet, until the work is cancelled.
-    fn each_with(
-        &self,
-        namespace: &Namespace,
-        facet: Facet<'_>,
-        mut each: impl FnMut(ConversationId) -> Result<(), SearchError>,
-    ) -> Result<(), SearchError> {
-        let (projections, mut looked) = (self.projections.load(), Ok(()));
-        let walked = projections.each_with(namespace, facet, |id| {
-            looked = work::check().map_err(SearchError::from);
-            if looked.is_ok() {
-                looked = each(id);
-            }
-            looked.is_ok()
-        });
-        walked.map_err(ReadError::from)?;
-        looked
-    }
-
+impl ReadPath {
     fn add_children(
         &self,
         namespace: &Namespace,
@@ -237,6 +243,29 @@ impl Inner {
     }
 }
 
+/// Returns the conversations of all sets.
+fn union(
+    sets: &[ChosenConversations],
+    held: &mut HeldMemory,
+) -> Result<ChosenConversations, SearchError> {
+    let ids: Vec<_> = sets.iter().filter_map(ChosenConversations::ids).collect();
+    let ids = ids.concat();
+    held.more(ids.len() * CHOSEN_BYTES).map_err(refused)?;
+    Ok(ids.into())
+}
+
+/// Returns the conversations that both sets have. The first one must not be inverted.
+fn common(
+    chosen: &ChosenConversations,
+    others: &ChosenConversations,
+    held: &mut HeldMemory,
+) -> Result<ChosenConversations, SearchError> {
+    let ids = chosen.ids().unwrap_or_default().iter().copied();
+    let ids: Vec<_> = ids.filter(|id| others.has(*id)).collect();
+    held.more(ids.len() * CHOSEN_BYTES).map_err(refused)?;
+    Ok(ids.into())
+}
+
 /// Returns whether the search selects conversations by filters.
 fn chooses(within: &ConversationFilters) -> bool {
     !within.sources.is_empty() || !within.labels.is_empty() || within.not_sealed
@@ -252,12 +281,9 @@ fn label_facet(label: &str) -> Facet<'_> {
 
 /// Returns whether the filters select this conversation.
 fn is_chosen(within: &ConversationFilters, row: &ConversationRow) -> bool {
-    let info = &row.info;
-    let has_label = |label: &String| match label.split_once('=') {
-        Some((name, value)) => info.labels.get(name).is_some_and(|own| own == value),
-        None => info.labels.contains_key(label),
-    };
-    !(within.not_sealed && row.sealed)
-        && (within.sources.is_empty() || within.sources.contains(&info.source))
-        && within.labels.iter().all(has_label)
+    let has = |facet: Facet<'_>| facet.is_of(row);
+    let mut sources = within.sources.iter().map(|source| Facet::Source(source));
+    !(within.not_sealed && has(Facet::Sealed))
+        && (within.sources.is_empty() || sources.any(has))
+        && within.labels.iter().all(|label| has(label_facet(label)))
 }

@@ -2,7 +2,7 @@
 
 use super::{query::*, test_events::*, *};
 use treering_domain::*;
-use treering_search::SearchMemory;
+use treering_search::{RecalledTexts, SearchMemory};
 
 /// Creates a call and its result.
 fn ran(id: ConversationId, call_id: &str, result: ToolResultRecorded) -> [NewEvent; 2] {
@@ -43,6 +43,91 @@ fn asked(text: &str, at_least: Position) -> SearchRequest {
 
 fn revisions(answer: &SearchAnswer) -> Vec<u64> {
     answer.hits.iter().map(|hit| hit.found.revision.0).collect()
+}
+
+/// Creates a call of a tool and its result.
+fn asked_tool(id: ConversationId, tool: &str, call_id: &str, text: &str) -> [NewEvent; 2] {
+    let mut events = ran(id, call_id, ToolResultRecorded::text(call_id, text));
+    if let EventBody::ToolCallRequested(call) = &mut events[0].body {
+        tool.clone_into(&mut call.tool);
+    }
+    events
+}
+
+// Three sessions asked for the same error, and the three answers ranked above the output that they
+// quoted: every use of the memory made its next answer worse.
+#[tokio::test]
+async fn quotes_from_a_memory_do_not_hide_the_original() {
+    let original = ConversationId::generate();
+    let [recent, renamed, typed] = [(); 3].map(|()| ConversationId::generate());
+    let error = "error: no space left on device: the cache partition is full";
+    let quote = format!("1 of 1 hits\n\n1. 5d0c3c0e#3  bash  line 1\n> {error}\n");
+    let marked = format!("{}\n{quote}", treering_search::RECALL_MARK);
+    let mut events = vec![created(original)];
+    events.extend(ran(original, "a", ToolResultRecorded::text("a", error)));
+    let (engine, _) = engine_with(events).await;
+    let [call, answer] = asked_tool(recent, "mcp__treering__search", "b", &quote);
+    append(&engine, vec![created(recent), call, answer]).await;
+    let [call, answer] = asked_tool(renamed, "lookup", "c", &marked);
+    append(&engine, vec![created(renamed), call, answer]).await;
+    let appended = append(&engine, vec![created(typed), said(typed, &marked)]).await;
+    let last = appended.events.last().unwrap().position;
+    let places = |answer: &SearchAnswer| -> Vec<_> {
+        let places = answer.hits.iter();
+        places.map(|hit| hit.found.conversation).collect()
+    };
+    for text in [
+        "cache partition full",
+        "\"no space left\"",
+        "partition AND cache",
+    ] {
+        let answer = engine.search(asked(text, last)).await.unwrap();
+        assert_eq!(places(&answer), [original], "{text}");
+        assert_eq!(answer.total, 1, "{text}");
+    }
+    let counted = SearchRequest {
+        conversations_max: Some(10),
+        ..asked("cache partition", last)
+    };
+    assert_eq!(engine.search(counted).await.unwrap().conversations.len(), 1);
+    let pattern = SearchRequest {
+        regex: true,
+        ..asked("cache part", last)
+    };
+    assert_eq!(places(&engine.search(pattern).await.unwrap()), [original]);
+    // Each of them is there for those who ask, and says what it quotes.
+    let mut all = asked("cache partition", last);
+    all.filters.recalled = RecalledTexts::Included;
+    let answer = engine.search(all).await.unwrap();
+    assert_eq!(answer.total, 4);
+    for hit in &answer.hits {
+        let quotes = match hit.found.conversation == original {
+            true => "",
+            false => "5d0c3c0e#3",
+        };
+        assert_eq!(hit.details.quotes, quotes);
+    }
+    // Listings are of everything that the filter allows.
+    let mut listing = asked("", last);
+    listing.within = ConversationFilters::only(recent);
+    assert!(!engine.search(listing).await.unwrap().hits.is_empty());
+}
+
+// A memory of another machine quotes events that this store does not have: better a quote than
+// nothing.
+#[tokio::test]
+async fn a_quote_is_found_when_nothing_else_is() {
+    let id = ConversationId::generate();
+    let mut events = vec![created(id), said(id, "what was it with the cache?")];
+    let quote = "the partition was full";
+    events.extend(asked_tool(id, "mcp__mem0__search_memories", "a", quote));
+    let (engine, last) = engine_with(events).await;
+    let answer = engine.search(asked("partition", last)).await.unwrap();
+    assert_eq!(revisions(&answer), [4]);
+    assert!(answer.hits[0].found.recalled && answer.hits[0].details.quotes.is_empty());
+    let answer = engine.search(asked("cache", last)).await.unwrap();
+    assert_eq!(revisions(&answer), [2]);
+    assert!(!answer.hits[0].found.recalled);
 }
 
 // A name that no text contains was answered with texts containing its parts, indistinguishable from

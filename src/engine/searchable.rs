@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{
-    Inner,
+    Inner, ReadPath,
     damage::{LogStretch, stretch},
     error::ReadError,
 };
@@ -11,7 +11,9 @@ use treering_domain::{
     BranchId, ConversationKey, EventBody, EventHeader, EventKind, EventRef, Position, Role,
     TimestampMicros, ToolCallRequested, with_causes,
 };
-use treering_search::{SearchableEvent, call_target, searchable_text};
+use treering_search::{
+    SearchableEvent, attached_names, call_target, is_recall_call, is_recalled_text, searchable_text,
+};
 
 /// Maximum number of records per read, and their maximum size in bytes.
 const RECORDS_MAX: usize = 2_048;
@@ -41,9 +43,15 @@ pub(super) async fn searchable(
         reached: from - 1,
         not_indexed: 0,
     };
-    let fed = inner.feed.take(from, head, RECORDS_MAX);
+    let fed = inner.appends.feed.take(from, head, RECORDS_MAX);
     let records = if fed.is_empty() {
-        let read = stretch(&inner.reader, from, head, RECORDS_MAX, RECORDS_BYTES_MAX);
+        let read = stretch(
+            &inner.reads.reader,
+            from,
+            head,
+            RECORDS_MAX,
+            RECORDS_BYTES_MAX,
+        );
         match read.await? {
             LogStretch::Records(records) => records,
             LogStretch::Lost(lost) => {
@@ -55,14 +63,14 @@ pub(super) async fn searchable(
     } else {
         fed
     };
-    let history = inner.history();
+    let history = inner.reads.history();
     let mut called = RecentCalls::default();
     let before = last_times_before(inner, from).await;
     let times = times_of(records.iter().map(|(_, record)| &record.header), before);
     for ((offset, record), happened_at) in records.into_iter().zip(times) {
         found.reached = offset;
         let header = &record.header;
-        if inner.quarantine.covers(header.key(), header.revision) {
+        if inner.reads.quarantine.covers(header.key(), header.revision) {
             found.not_indexed += 1;
             continue;
         }
@@ -94,6 +102,7 @@ pub(super) async fn searchable(
                 tool: of.call.tool,
                 paths: of.call.paths,
                 success: of.success,
+                recalled: of.call.recalls || is_recalled_text(&text),
                 recorded_at: header.recorded_at,
                 happened_at,
                 text,
@@ -161,7 +170,7 @@ async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
     let mut append = None;
     for offset in (first..from).rev() {
         // An unreadable record provides no time; it is reported when it is indexed.
-        let Ok(record) = inner.reader.record(offset).await else {
+        let Ok(record) = inner.reads.reader.record(offset).await else {
             break;
         };
         let header = &record.header;
@@ -197,12 +206,15 @@ fn is_looked_at(kind: EventKind) -> bool {
 struct Call {
     tool: String,
     paths: Vec<String>,
+    /// It reads a memory.
+    recalls: bool,
 }
 
 impl Call {
     fn of(request: &ToolCallRequested) -> Self {
         Self {
             tool: request.tool.clone(),
+            recalls: is_recall_call(&request.tool, request.arguments.as_str()),
             paths: call_target(request.arguments.as_str()).paths,
         }
     }
@@ -229,12 +241,12 @@ impl RecentCalls {
         if let Some(call) = self.0.get(&of) {
             return Ok(call.clone());
         }
-        let request = inner.request_body(header, call_id).await?;
+        let request = inner.reads.request_body(header, call_id).await?;
         Ok(request.as_ref().map(Call::of).unwrap_or_default())
     }
 }
 
-impl Inner {
+impl ReadPath {
     /// Returns the last request with a call's id before an event; `None` if there is none that can
     /// be read.
     ///
@@ -284,8 +296,10 @@ async fn about(
     match body {
         EventBody::MessageAppended(message) => {
             about.role = Some(message.role);
+            about.call.paths = attached_names(body).map(str::to_owned).collect();
             if message.role == Role::Tool {
                 about.call.tool.clone_from(&message.tool_name);
+                about.call.recalls = is_recall_call(&message.tool_name, "");
             }
         }
         EventBody::ToolCallRequested(request) => {

@@ -115,7 +115,7 @@ pub(super) struct EngineSequencer {
     cache: StateCache,
     staged: DeltaBuilder,
     staged_conversations: HashSet<ConversationKey>,
-    /// Names used since the offset that the projections had reached.
+    /// Names that were used and may not be in the projections yet.
     recent: UnpublishedNames,
     /// Homes of bodies that the projections may not know yet.
     recent_blobs: HashMap<(Namespace, ContentHash), u64>,
@@ -181,7 +181,8 @@ impl EngineSequencer {
         entry.first_offset <= self.committed
     }
 
-    /// Returns the key's first use with the same content, as far as that is known without reading.
+    /// Returns the key's first use with the same content, as far as that is known without reading
+    /// the store.
     fn used_key(&self, request: &WriteRequest) -> Option<KeyEntry> {
         let command = &request.prepared.command;
         let key = command.idempotency_key.as_ref()?;
@@ -193,14 +194,14 @@ impl EngineSequencer {
         is_known.then(|| entry.clone())
     }
 
-    /// Returns the time for the next batch. Each batch has a unique time: a restored store
-    /// recognises its batches by it.
+    /// Returns the time for the next batch. Each batch has a unique time, by which a restored store
+    /// recognises the batch.
     fn now(&self) -> TimestampMicros {
         TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1))
     }
 
-    /// Decides the events that are not stored yet, and returns those that are; no decision if all
-    /// are.
+    /// Decides the events that are not stored yet, and returns those that are stored. If all are
+    /// stored, there is no decision.
     fn decide_new(
         &mut self,
         request: &mut WriteRequest,

@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::atomic::Ordering};
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 
-use super::{Engine, Inner, error::ReadError, history::decode_body, work::PriorityClass};
+use super::{Engine, Inner, ReadPath, error::ReadError, history::decode_body, work::PriorityClass};
 use treering_domain::{
     BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Position, Revision,
     TimestampMicros,
@@ -136,21 +136,21 @@ impl Engine {
         let engine = self.clone();
         async_stream::try_stream! {
             let inner = &engine.inner;
-            let mut news = inner.news.of_log();
+            let mut news = inner.appends.news.of_log();
             news.mark_unchanged();
             let mut next = query.from.max(1);
             yield inner.ship_start(next).await?;
             let mut held = Vec::new();
             loop {
                 news.mark_unchanged();
-                let head = inner.published.load(Ordering::Acquire);
+                let head = inner.reads.published.load(Ordering::Acquire);
                 let end = query.to.map_or(head, |to| to.min(head));
                 while next + (held.len() as u64) <= end {
                     // Packing handles megabytes at a time: keep it off the threads that serve
                     // calls.
                     let before = std::mem::take(&mut held);
                     let packed = engine.on(PriorityClass::Bulk, |engine: Self| async move {
-                        engine.inner.packed_page(next, end, before).await
+                        engine.inner.reads.packed_page(next, end, before).await
                     });
                     let packed = packed.await?;
                     held = packed.held;
@@ -188,7 +188,7 @@ impl Engine {
     /// [`ReadError::Damaged`] when there are none.
     pub async fn records_once(&self, from: u64, to: u64) -> Result<Vec<(u64, Record)>, ReadError> {
         let mut held = Vec::new();
-        let mut page = self.inner.page(from, to, &mut held).await?;
+        let mut page = self.inner.reads.page(from, to, &mut held).await?;
         page.append(&mut held);
         Ok(page)
     }
@@ -198,20 +198,20 @@ impl Engine {
     /// # Errors
     /// When the projections cannot be read.
     pub fn is_whole(&self) -> Result<bool, ReadError> {
-        Ok(self.inner.projections.load().damaged()?.is_empty())
+        Ok(self.inner.reads.projections.load().damaged()?.is_empty())
     }
 }
 
 impl Inner {
     /// Waits while an erasure is being recorded but not hidden yet.
     async fn wait_for_erasures(&self) {
-        drop(self.appending.read().await);
+        drop(self.appends.gate.read().await);
     }
 
     /// Creates the first item. Content erased by events up to its head is hidden in everything that
     /// follows.
     async fn ship_start(&self, from: u64) -> Result<ShipmentItem, ReadError> {
-        let head = self.published.load(Ordering::Acquire);
+        let head = self.reads.published.load(Ordering::Acquire);
         self.wait_for_erasures().await;
         let before = match from
             .checked_sub(1)
@@ -219,7 +219,7 @@ impl Inner {
         {
             Some(offset) => Some(ShipMark {
                 offset,
-                chain: self.reader.record(offset).await?.chain_hash(),
+                chain: self.reads.reader.record(offset).await?.chain_hash(),
             }),
             None => None,
         };
@@ -229,7 +229,9 @@ impl Inner {
             before,
         })
     }
+}
 
+impl ReadPath {
     /// Returns the next records up to the end of a batch; none if no batch has ended. Records after
     /// that are held back.
     async fn page(

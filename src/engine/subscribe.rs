@@ -8,7 +8,7 @@ use std::sync::{Arc, atomic::Ordering};
 use futures::{StreamExt, stream::BoxStream};
 
 use super::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     error::ReadError,
     query::{EventSource, NamedEvent, ReadQuery, StartAfter, SubscribeQuery, SubscriptionItem},
 };
@@ -27,24 +27,24 @@ impl Engine {
         let inner = Arc::clone(&self.inner);
         let engine = self.clone();
         async_stream::try_stream! {
-            let followed = inner.followed(&query)?;
+            let followed = inner.reads.followed(&query)?;
             let mut news = match &followed {
-                FollowedSource::Log => inner.news.of_log(),
-                FollowedSource::Conversation(id) | FollowedSource::Branch(id, _) => inner.news.of(*id),
+                FollowedSource::Log => inner.appends.news.of_log(),
+                FollowedSource::Conversation(id) | FollowedSource::Branch(id, _) => inner.appends.news.of(*id),
             };
             let mut last = match query.start {
                 StartAfter::Place(place) => place,
-                StartAfter::Now => inner.end_of(&followed)?.1,
+                StartAfter::Now => inner.reads.end_of(&followed)?.1,
             };
-            let follower = inner.followers.join(start_of(&followed, &query, &inner));
+            let follower = inner.appends.followers.join(start_of(&followed, &query, &inner));
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
                 // Mark before reading: whatever arrives during the read is news.
                 news.mark_unchanged();
                 follower.record_waiting(false);
-                let head = inner.published.load(Ordering::Acquire);
-                let (source, end) = inner.end_of(&followed)?;
+                let head = inner.reads.published.load(Ordering::Acquire);
+                let (source, end) = inner.reads.end_of(&followed)?;
                 let mut seen = head;
                 let mut batches = engine.read(continuation(&query, source, last, end));
                 while let Some(batch) = batches.next().await {
@@ -54,7 +54,7 @@ impl Engine {
                         last = followed.place_of(&event).unwrap_or(last);
                         yield SubscriptionItem::Event(Box::new(event));
                     }
-                    let now = inner.published.load(Ordering::Acquire);
+                    let now = inner.reads.published.load(Ordering::Acquire);
                     if caught_up && !told_behind && now.saturating_sub(seen) > FELL_BEHIND_OFFSETS {
                         told_behind = true;
                         yield SubscriptionItem::FellBehind(Position::local(now));
@@ -70,7 +70,7 @@ impl Engine {
                     yield SubscriptionItem::CaughtUp(Position::local(head));
                 }
                 // A damaged conversation gets no more events.
-                inner.check_followed_whole(&followed)?;
+                inner.reads.check_followed_whole(&followed)?;
                 follower.record_waiting(true);
                 if news.changed().await.is_err() {
                     break;
@@ -107,7 +107,7 @@ impl FollowedSource {
 fn start_of(followed: &FollowedSource, query: &SubscribeQuery, inner: &Inner) -> u64 {
     match (followed, query.start) {
         (FollowedSource::Log, StartAfter::Place(place)) => place,
-        _ => inner.published.load(Ordering::Acquire),
+        _ => inner.reads.published.load(Ordering::Acquire),
     }
 }
 
@@ -122,7 +122,7 @@ fn continuation(query: &SubscribeQuery, source: EventSource, last: u64, end: u64
     }
 }
 
-impl Inner {
+impl ReadPath {
     fn followed(&self, query: &SubscribeQuery) -> Result<FollowedSource, ReadError> {
         Ok(match &query.source {
             EventSource::Log => FollowedSource::Log,

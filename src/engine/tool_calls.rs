@@ -10,7 +10,7 @@ use std::{
 use futures::StreamExt;
 
 use super::{
-    Engine, Inner,
+    Engine, ReadPath,
     error::ReadError,
     history::{decode_body, stored},
     query::{
@@ -63,7 +63,7 @@ impl Engine {
     {
         let address = query.address.clone();
         let lane = self.on(PriorityClass::Short, |engine| async move {
-            let branch = engine.inner.branch_at(&address)?;
+            let branch = engine.inner.reads.branch_at(&address)?;
             Ok::<_, ReadError>(priority_for(branch.history_events))
         });
         let lane = lane.await?;
@@ -77,9 +77,10 @@ impl Engine {
         wanted: impl Fn(&ToolCall) -> bool + Send + Sync,
     ) -> Result<Vec<ToolCall>, ReadError> {
         let (namespace, id) = (&query.address.namespace, query.address.conversation);
-        let branch = self.inner.branch_at(&query.address)?;
+        let branch = self.inner.reads.branch_at(&query.address)?;
         if let Some(revision) = query.as_of {
             self.inner
+                .reads
                 .as_of(query.address.key(), &branch, revision)
                 .await?;
         }
@@ -120,6 +121,7 @@ impl Engine {
         let read = |engine: Self| async move {
             let inner = &engine.inner;
             inner
+                .reads
                 .pending(&namespace, conversation, branch.as_ref(), limit)
                 .await
         };
@@ -140,10 +142,10 @@ impl Engine {
         let inner = &self.inner;
         let (namespace, id) = (&address.namespace, address.conversation);
         let deadline = tokio::time::Instant::now() + timeout;
-        let mut news = inner.news.of(address.key());
+        let mut news = inner.appends.news.of(address.key());
         loop {
             news.mark_unchanged();
-            let state = inner.branch_at(address)?;
+            let state = inner.reads.branch_at(address)?;
             let open = state.open_calls.get(call_id);
             if open.is_none_or(|open| open.approval != ApprovalStatus::Pending) {
                 // Read from the events, because the state does not hold who decided.
@@ -151,7 +153,10 @@ impl Engine {
             }
             let changed = tokio::time::timeout_at(deadline, news.changed()).await;
             if !matches!(changed, Ok(Ok(()))) {
-                return Ok((inner.open_call(namespace, &state, call_id).await?, false));
+                return Ok((
+                    inner.reads.open_call(namespace, &state, call_id).await?,
+                    false,
+                ));
             }
         }
     }
@@ -177,7 +182,7 @@ impl Engine {
         which: WhichResult,
     ) -> Result<RecordedResult, ReadError> {
         let inner = &self.inner;
-        let (id, state) = (address.conversation, inner.branch_at(address)?);
+        let (id, state) = (address.conversation, inner.reads.branch_at(address)?);
         let query = ReadQuery {
             backward: true,
             kinds: vec![EventKind::ToolResultRecorded],
@@ -204,7 +209,7 @@ impl Engine {
                     head: state.head,
                 };
                 let event = found.ok_or_else(not_found)?.event;
-                return inner.recorded(event)?.ok_or_else(not_found);
+                return inner.reads.recorded(event)?.ok_or_else(not_found);
             }
             WhichResult::CallId(call_id) => call_id,
         };
@@ -214,7 +219,7 @@ impl Engine {
                 if let EventBody::ToolResultRecorded(result) = decoded(&event)?
                     && result.call_id == call_id
                 {
-                    let recorded = inner.recorded(event.event)?;
+                    let recorded = inner.reads.recorded(event.event)?;
                     return recorded.ok_or_else(|| call_not_found(&state, &call_id, RECORDED));
                 }
             }
@@ -245,7 +250,7 @@ impl Engine {
             limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
         let find = |engine: Self, mut query: ToolHistoryQuery| async move {
-            let state = engine.inner.branch_at(&query.address)?;
+            let state = engine.inner.reads.branch_at(&query.address)?;
             query.address.branch = Some(state.name.clone());
             let address = query.address.clone();
             let same = |call: &ToolCall| {
@@ -294,7 +299,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl ReadPath {
     async fn pending(
         &self,
         namespace: &Namespace,

@@ -191,8 +191,8 @@ async fn damaged_projections_are_rebuilt_while_serving() {
     let command = AppendCommand::new(Namespace::default(), vec![event]);
     engine.append(command).await.unwrap();
     let inner = &engine.inner;
-    inner.projections.load().make_durable().unwrap();
-    let projections = inner.projections_path.clone().unwrap();
+    inner.reads.projections.load().make_durable().unwrap();
+    let projections = inner.upkeep.projections_path.clone().unwrap();
     let mut bytes = std::fs::read(&projections).unwrap();
     let blocks = bytes.windows(ZSTD_MAGIC.len());
     let found: Vec<_> = blocks
@@ -210,7 +210,7 @@ async fn damaged_projections_are_rebuilt_while_serving() {
             Err(_) => bytes[at] ^= 0x10,
         }
     }
-    inner.projections.store(Arc::new(rotten.unwrap()));
+    inner.reads.projections.store(Arc::new(rotten.unwrap()));
     let read = || async {
         let namespace = Namespace::default();
         engine
@@ -241,7 +241,7 @@ async fn commit_to_a_damaged_index_is_discarded() {
     let created = EventBody::ConversationCreated(ConversationCreated::default());
     let command = AppendCommand::new(Namespace::default(), vec![NewEvent::new(id, created)]);
     engine.append(command).await.unwrap();
-    let (indexer, head) = (&engine.inner.indexer, engine.head().offset);
+    let (indexer, head) = (&engine.inner.search.indexer, engine.head().offset);
     indexer.wait_for(head).await.unwrap();
     let index = indexer.index();
     // No other task runs between these.

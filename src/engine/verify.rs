@@ -62,10 +62,10 @@ impl Engine {
     /// [`ReadError`] when a part of the store fails.
     pub async fn stats(&self, namespace: &Namespace) -> Result<Stats, ReadError> {
         let inner = &self.inner;
-        let projections = inner.projections.load_full();
+        let projections = inner.reads.projections.load_full();
         let counts = projections.counts(namespace)?;
         let log = inner.log.stats(ShardId::default()).await?;
-        let index = inner.indexer.index();
+        let index = inner.search.indexer.index();
         let damaged = projections.damaged()?.into_iter();
         let damaged = damaged.filter(|row| row.namespace == *namespace);
         let by_kind = |(number, count): (&u16, &u64)| {
@@ -81,7 +81,7 @@ impl Engine {
             events_by_kind: counts.by_kind.iter().map(by_kind).collect(),
             head: self.head(),
             views_reached: Position::local(projections.reached()?),
-            index_reached: Position::local(inner.indexer.reached()),
+            index_reached: Position::local(inner.search.indexer.reached()),
             log_bytes: log.bytes,
             views_bytes: projections.file_bytes(),
             index_bytes: index.size_bytes().map_err(ReadError::storage)?,
@@ -99,7 +99,7 @@ impl Engine {
                 conversations: counts.conversations,
             },
             quota: inner.options.quotas.of(namespace),
-            started_at: inner.started_at,
+            started_at: inner.upkeep.started_at,
         })
     }
 
@@ -176,7 +176,7 @@ impl Check {
         for _ in 0..TRIES_MAX {
             self.erasings = loop {
                 self.stop.check()?;
-                match self.inner.erasings.settled() {
+                match self.inner.upkeep.erasings.settled() {
                     Some(settled) => break settled,
                     None => tokio::time::sleep(STOP_SEEN_WITHIN).await,
                 }
@@ -197,11 +197,11 @@ impl Check {
 
     /// Returns true as long as no erasure has changed anything since the start.
     fn is_undisturbed(&self) -> bool {
-        self.inner.erasings.settled() == Some(self.erasings)
+        self.inner.upkeep.erasings.settled() == Some(self.erasings)
     }
 
     async fn check(&mut self, deep: bool) -> Result<(), ReadError> {
-        let head = self.inner.published.load(Ordering::Acquire);
+        let head = self.inner.reads.published.load(Ordering::Acquire);
         self.check_log(head, deep).await?;
         let log_is_whole = self.outcome.faults == 0;
         self.check_heads(head).await?;
@@ -221,7 +221,7 @@ impl Check {
         let mut next = 1;
         while next <= head {
             self.stop.check()?;
-            let reader = &self.inner.reader;
+            let reader = &self.inner.reads.reader;
             match stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await? {
                 LogStretch::Records(records) => {
                     for (offset, record) in records {
@@ -271,6 +271,7 @@ impl Check {
         };
         let dir = self
             .inner
+            .upkeep
             .projections_path
             .as_deref()
             .and_then(Path::parent);
@@ -280,7 +281,7 @@ impl Check {
         {
             self.outcome.blobs += 1;
         }
-        match self.inner.history().decode(offset, record).await {
+        match self.inner.reads.history().decode(offset, record).await {
             Ok(body) if deep => {
                 if let Some(text) = searchable_text(&body)
                     && !text.is_empty()
@@ -303,7 +304,7 @@ impl Check {
 
     /// Checks that the projections have the same heads as the log.
     async fn check_heads(&mut self, head: u64) -> Result<(), ReadError> {
-        let projections = self.inner.projections.load_full();
+        let projections = self.inner.reads.projections.load_full();
         if projections.reached()? < head {
             self.fault(
                 "views",
@@ -356,12 +357,12 @@ impl Check {
     /// Checks that the projections equal those that a rebuild produces.
     async fn check_projections(&mut self, log_is_whole: bool) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
-        let total = inner.published.load(Ordering::Acquire);
+        let total = inner.reads.published.load(Ordering::Acquire);
         let (_file, fresh) = self.fresh_projections(total)?;
-        let mut folder = ProjectionFold::new(Arc::clone(&fresh), Arc::clone(&inner.reader))?;
+        let mut folder = ProjectionFold::new(Arc::clone(&fresh), Arc::clone(&inner.reads.reader))?;
         let stop = self.stop.clone();
         self.fold_up_to(&mut folder, 0, total).await?;
-        let projections = inner.projections.load_full();
+        let projections = inner.reads.projections.load_full();
         // Compared at one moment, because appends continue.
         let rest =
             |reached| futures::executor::block_on(self.fold_up_to(&mut folder, total, reached));
@@ -412,7 +413,7 @@ impl Check {
         &self,
         events: u64,
     ) -> Result<(Option<TemporaryFile>, Arc<Projections>), ReadError> {
-        let path = self.inner.projections_path.as_deref();
+        let path = self.inner.upkeep.projections_path.as_deref();
         let Some(path) = path.filter(|_| events > FRESH_IN_MEMORY_EVENTS_MAX) else {
             return Ok((None, Arc::new(Projections::in_memory()?)));
         };
@@ -427,7 +428,7 @@ impl Check {
         let inner = Arc::clone(&self.inner);
         // A single wait, because it counts the failures that end it; polled, because a stuck
         // indexer must not block cancellation.
-        let mut waited = std::pin::pin!(inner.indexer.wait_for(head));
+        let mut waited = std::pin::pin!(inner.search.indexer.wait_for(head));
         let reached = loop {
             self.stop.check()?;
             if let Ok(reached) = tokio::time::timeout(STOP_SEEN_WITHIN, &mut waited).await {
@@ -439,8 +440,8 @@ impl Check {
             self.fault("index", None, message).await?;
             return Ok(());
         }
-        let at_head = self.inner.published.load(Ordering::Acquire) == head;
-        let found = self.inner.indexer.index().passage_count();
+        let at_head = self.inner.reads.published.load(Ordering::Acquire) == head;
+        let found = self.inner.search.indexer.index().passage_count();
         if count && at_head && found != self.passages {
             let message = format!("the index has {found} passages, the log {}", self.passages);
             self.fault("index", None, message).await?;

@@ -38,7 +38,7 @@ pub const HEADER_BYTES: usize = 48;
 /// Target size of a block's bodies, in bytes; a record that would exceed it starts a new block.
 /// Larger blocks compress better, but reading a single record takes longer.
 pub(crate) const BODIES_BYTES_TARGET: usize = 64 * 1024;
-/// Most records in a block.
+/// Maximum number of records in a block.
 pub const RECORDS_MAX: usize = 1024;
 /// Maximum size of the header texts in a block (actors, correlation ids, keys), in bytes, unless a
 /// single record has more.

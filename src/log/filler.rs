@@ -10,11 +10,11 @@ use super::{
 };
 use treering_domain::{ContentHash, ConversationKey, EventHeader, Namespace, ShardId};
 
-/// Most records in one append.
+/// Maximum number of records in one append.
 const RECORDS_MAX: usize = 4_096;
-/// Most bytes of large bodies kept in memory before an append.
+/// Maximum number of bytes of large bodies kept in memory before an append.
 const BLOB_BYTES_MAX: usize = 32 << 20;
-/// Most bytes of bodies kept as patch bases for later ones.
+/// Maximum number of bytes of bodies kept as patch bases for later ones.
 const CHAIN_BYTES_MAX: usize = 32 << 20;
 
 /// A log that is filled record by record, storing each large body once per namespace.

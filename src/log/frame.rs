@@ -23,7 +23,7 @@ pub(crate) use encode::looks_incompressible;
 use encode::{Payload, seal_frame};
 
 /// The newest format version that this program reads, and the one it writes.
-pub(crate) const FORMAT_VERSION: u8 = 2;
+pub const FORMAT_VERSION: u8 = 2;
 /// Length of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 32;
 /// Stored frames stay below this size, header included, in bytes, so that redb, which rounds a
@@ -34,7 +34,8 @@ pub(crate) const STORED_BYTES_MAX: usize = 28 * 1024;
 pub(crate) const RAW_BYTES_TARGET: usize = 64 * 1024;
 /// Maximum unpacked size of a frame, in bytes: twice the largest record.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
-/// Most records in a frame: as many of the smallest records as fit in the largest frame.
+/// Maximum number of records in a frame: as many of the smallest records as fit in the largest
+/// frame.
 pub const FRAME_RECORDS_MAX: u64 = (RAW_BYTES_MAX / codec::RECORD_BYTES_MIN) as u64;
 
 const MAGIC: [u8; 3] = *b"TRF";
@@ -170,20 +171,8 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
     if block::is_block(&frame.bytes) {
         return block::decode(frame);
     }
-    let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
-    let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
-    let salts = HEADER_BYTES.saturating_add(header.payload_len);
-    if frame.bytes.len() != salts.saturating_add(header.salts * NODE_BYTES) {
-        return Err(damaged("frame length differs from its header"));
-    }
-    let payload = frame.bytes.slice(HEADER_BYTES..salts);
-    if crc_of(&frame.bytes) != header.crc {
-        return Err(damaged("frame CRC32C mismatch"));
-    }
-    if header.count != frame.count {
-        return Err(damaged("frame's record count differs from its header"));
-    }
-    let raw = unpack(&header, payload)?;
+    let (header, salts) = checked_header(frame)?;
+    let raw = unpack(&header, frame.bytes.slice(HEADER_BYTES..salts))?;
     let mut records = decode_records(&header, &raw)?;
     assign_salts(&header, &frame.bytes[salts..], &mut records)?;
     Ok(DecodedFrame {
@@ -191,6 +180,35 @@ pub fn decode(frame: &EncodedFrame) -> Result<DecodedFrame, LogError> {
         records,
         raw_bytes: raw.len(),
     })
+}
+
+/// Checks a frame's header and checksum without unpacking it; a block is unpacked. For backends
+/// that report damage when they read.
+///
+/// # Errors
+/// As [`decode`].
+pub fn check(frame: &EncodedFrame) -> Result<(), LogError> {
+    if block::is_block(&frame.bytes) {
+        return block::decode(frame).map(drop);
+    }
+    checked_header(frame).map(drop)
+}
+
+/// Returns the header of a frame with a correct checksum, and where its salts begin.
+fn checked_header(frame: &EncodedFrame) -> Result<(FrameHeader, usize), LogError> {
+    let damaged = |what: &str| LogError::damaged(frame.first_offset, what);
+    let header = FrameHeader::read(frame.first_offset, &frame.bytes)?;
+    let salts = HEADER_BYTES.saturating_add(header.payload_len);
+    if frame.bytes.len() != salts.saturating_add(header.salts * NODE_BYTES) {
+        return Err(damaged("frame length differs from its header"));
+    }
+    if crc_of(&frame.bytes) != header.crc {
+        return Err(damaged("frame CRC32C mismatch"));
+    }
+    if header.count != frame.count {
+        return Err(damaged("frame's record count differs from its header"));
+    }
+    Ok((header, salts))
 }
 
 /// Returns true when the start of a frame or block occurs anywhere in the bytes.

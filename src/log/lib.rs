@@ -1,11 +1,11 @@
-//! The log: every event exactly once, in one total order, durable.
+//! The log: stores every event durably, exactly once and in one total order.
 //!
 //! What lives here: the backend port ([`EventLog`]), the backends ([`memory`], [`redb`]), records
 //! and frames and their byte formats ([`record`], [`frame`]), the caching reader and the
 //! group-committing writer.
 //!
-//! What does not: the meaning of events. The log knows a record's header and the hash of its body,
-//! never the body's content. `docs/FORMAT.md` specifies the byte format.
+//! What does not: the meaning of events. The log uses a record's header and the hash of its body,
+//! and never interprets the body. `docs/FORMAT.md` specifies the byte format.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

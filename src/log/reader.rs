@@ -25,7 +25,7 @@ const READ_AHEAD_BYTES: usize = 256 * 1024;
 /// Approximate minimum size of a stored record, compressed, in bytes. It keeps a read of a few
 /// records from fetching thousands.
 const STORED_RECORD_BYTES_MIN: usize = 64;
-/// Most records for which memory is reserved before their number is known.
+/// Maximum number of records for which memory is reserved before their number is known.
 const RECORDS_AT_ONCE: usize = 1_024;
 /// Memory of a decoded record, in bytes, besides its share of the frame's bytes.
 const RECORD_OVERHEAD_BYTES: usize = size_of::<Record>() + 64;

@@ -1,5 +1,5 @@
-//! Group commit: one thread decides and writes; while more is waiting to be written, a second
-//! thread publishes and answers, otherwise the first does that too.
+//! Group commit. One thread decides and writes. While more is waiting to be written, a second
+//! thread publishes and answers; otherwise the first thread does that too.
 //!
 //! There is no timer: a group is what arrived while the previous one was being written. All
 //! answers, rejections included, are sent only after their group is durable and published, so that
@@ -48,7 +48,7 @@ use super::{
 use treering_base::trace::WriteTrace;
 use treering_domain::ShardId;
 
-/// Most groups queued for the publisher; beyond that, the writer waits for it.
+/// Maximum number of groups queued for the publisher; beyond that, the writer waits for it.
 const PUBLISH_GROUPS_MAX: usize = 3;
 
 /// The outcome of one request.
@@ -127,9 +127,9 @@ pub struct PublishError {
 /// Limits of the writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterLimits {
-    /// Most requests between `submit` and the end of their commit.
+    /// Maximum number of requests between `submit` and the end of their commit.
     pub queue_appends_max: usize,
-    /// Most bytes of those requests.
+    /// Maximum number of bytes of those requests.
     pub queue_bytes_max: usize,
     /// A group takes no more requests once it has this many records.
     pub group_records_max: usize,

@@ -43,11 +43,12 @@ impl Projections {
     ///
     /// # Errors
     /// [`ProjectionsError::NotBeyond`] when the delta, or its first event, is not after the reached
-    /// offset, so that nothing is counted twice. [`ProjectionsError::Gap`] when revisions are missing,
-    /// [`ProjectionsError::Incomplete`] when the row of a conversation is. [`ProjectionsError::NoSpace`],
-    /// [`ProjectionsError::Storage`] when it cannot be written.
+    /// offset, so that nothing is counted twice. [`ProjectionsError::Gap`] when revisions are
+    /// missing, [`ProjectionsError::Incomplete`] when the row of a conversation is missing.
+    /// [`ProjectionsError::NoSpace`], [`ProjectionsError::Storage`] when it cannot be written.
     pub fn apply(&self, delta: &ProjectionDelta) -> Result<(), ProjectionsError> {
-        self.write(|txn| {
+        let mut changed = Vec::new();
+        let written = self.write(|txn| {
             let reached = advance(txn, delta)?;
             let mut table = txn.table(CONVERSATIONS);
             let (rows, listed) = conversation_rows(&table, delta, reached)?;
@@ -59,6 +60,7 @@ impl Projections {
             }
             for facets in listed.facets {
                 facets.apply(&mut table)?;
+                changed.extend(facets.versions());
             }
             let waiting = apply_pending(&mut table, &delta.pending)?;
             let ended = key_expiry::forget(self, &mut table, delta)?;
@@ -66,7 +68,11 @@ impl Projections {
             count(&table, delta, (&waiting, &ended), &mut rows)?;
             rows.write(&mut table);
             Ok(())
-        })
+        });
+        for place in changed {
+            self.facet_versions().note(place);
+        }
+        written
     }
 }
 

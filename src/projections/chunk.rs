@@ -10,8 +10,8 @@ use treering_domain::{BranchId, ConversationKey, Revision};
 
 use super::delta::EventEntry;
 
-/// Most entries in a chunk. At four bytes each it stays well within a page of the store, which an
-/// append rewrites.
+/// Maximum number of entries in a chunk. At four bytes each it stays well within a page of the
+/// store, which an append rewrites.
 pub(super) const CHUNK_EVENTS: u64 = 128;
 
 const HEAD_BYTES: usize = 1 + 8 + 8;

@@ -1,7 +1,11 @@
 //! Facets: properties that filters select conversations by. Each has rows with its conversations,
 //! so that a filter reads those that it selects and not all.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    ops::Bound,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -79,6 +83,22 @@ impl Facet<'_> {
         hash
     }
 
+    /// Returns whether a conversation has it.
+    #[must_use]
+    pub fn is_of(self, row: &ConversationRow) -> bool {
+        match self {
+            Self::Source(source) => row.info.source == source,
+            Self::IdTail(_) => tails(row).any(|tail| tail == self),
+            facet => facets_of(&row.info, row.sealed, row.branch_count).contains(&facet.hash()),
+        }
+    }
+
+    /// Returns bytes that are different for each facet of each namespace.
+    #[must_use]
+    pub fn key(self, namespace: &Namespace) -> Vec<u8> {
+        self.prefix(namespace).as_bytes().to_vec()
+    }
+
     /// Returns the prefix of its rows' keys; each ends with the offset of a conversation's first
     /// event.
     pub(super) fn prefix(self, namespace: &Namespace) -> keys::Key {
@@ -105,6 +125,12 @@ pub(super) fn tail(id: &str) -> Option<Facet<'static>> {
     id.as_bytes().last_chunk().copied().map(Facet::IdTail)
 }
 
+fn tails(row: &ConversationRow) -> impl Iterator<Item = Facet<'static>> {
+    [tail(&row.id.to_string()), tail(&row.info.source_id)]
+        .into_iter()
+        .flatten()
+}
+
 /// Returns the facets that can change. The source cannot, and has a list of its own.
 fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<FacetHash> {
     let mut facets = BTreeSet::new();
@@ -126,9 +152,54 @@ fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<F
     facets
 }
 
+/// Counts changes of facets of conversations that existed before. A list that was read can be
+/// extended by new conversations as long as its count is the same.
+pub(super) struct FacetVersions {
+    store: u64,
+    counts: [AtomicU64; VERSIONS],
+}
+
+/// Facets share a count if their keys have the same hash modulo this.
+const VERSIONS: usize = 256;
+
+/// As of when a list of the conversations with a facet was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FacetVersion {
+    store: u64,
+    count: u64,
+}
+
+impl FacetVersions {
+    pub(super) fn new() -> Self {
+        static STORES: AtomicU64 = AtomicU64::new(0);
+        Self {
+            store: STORES.fetch_add(1, Ordering::Relaxed),
+            counts: [const { AtomicU64::new(0) }; VERSIONS],
+        }
+    }
+
+    fn of(&self, prefix: &keys::Key) -> FacetVersion {
+        let count = &self.counts[Self::place(prefix)];
+        FacetVersion {
+            store: self.store,
+            count: count.load(Ordering::Acquire),
+        }
+    }
+
+    /// Notes a change that readers already see.
+    pub(super) fn note(&self, place: usize) {
+        self.counts[place].fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn place(prefix: &keys::Key) -> usize {
+        crc32c::crc32c(prefix.as_bytes()) as usize % VERSIONS
+    }
+}
+
 /// How the facets of a conversation change.
 pub(super) struct FacetChange<'a> {
     row: &'a ConversationRow,
+    is_new: bool,
     added: Vec<FacetHash>,
     removed: Vec<FacetHash>,
 }
@@ -144,10 +215,10 @@ impl<'a> FacetChange<'a> {
         let now = || facets_of(&row.info, row.sealed, row.branch_count);
         let Some(before) = before else {
             let mut added = now();
-            let ids = [tail(&row.id.to_string()), tail(&row.info.source_id)];
-            added.extend(ids.into_iter().flatten().map(Facet::hash));
+            added.extend(tails(row).map(Facet::hash));
             return Ok(Some(Self {
                 row,
+                is_new: true,
                 added: added.into_iter().collect(),
                 removed: Vec::new(),
             }));
@@ -162,9 +233,20 @@ impl<'a> FacetChange<'a> {
         let now = now();
         Ok(Some(Self {
             row,
+            is_new: false,
             added: now.difference(&old).copied().collect(),
             removed: old.difference(&now).copied().collect(),
         }))
+    }
+
+    /// Returns the places of the counts to increment.
+    pub(super) fn versions(&self) -> Vec<usize> {
+        let changed = self.added.iter().chain(&self.removed);
+        let changed = changed.filter(|_| !self.is_new);
+        let prefix = |facet: &FacetHash| keys::faceted(&self.row.namespace, *facet);
+        changed
+            .map(|facet| FacetVersions::place(&prefix(facet)))
+            .collect()
     }
 
     pub(super) fn apply(&self, table: &mut RawTable<'_>) -> Result<(), ProjectionsError> {
@@ -184,8 +266,14 @@ impl<'a> FacetChange<'a> {
 }
 
 impl Projections {
-    /// Calls `each` for the conversations with a facet, in the order of their first events, until
-    /// it returns false.
+    /// Returns as of when a list that is read now is.
+    #[must_use]
+    pub fn facet_version(&self, namespace: &Namespace, facet: Facet<'_>) -> FacetVersion {
+        self.facet_versions().of(&facet.prefix(namespace))
+    }
+
+    /// Calls `each` for the conversations with a facet whose first event is after an offset, with
+    /// the offset of that event and in its order, until it returns false.
     ///
     /// # Errors
     /// As for every read.
@@ -193,11 +281,21 @@ impl Projections {
         &self,
         namespace: &Namespace,
         facet: Facet<'_>,
-        mut each: impl FnMut(ConversationId) -> bool,
+        after: u64,
+        mut each: impl FnMut(u64, ConversationId) -> bool,
     ) -> Result<(), ProjectionsError> {
+        let under = facet.prefix(namespace);
+        let (from, end) = (under.clone().number(after + 1), under.after_prefix());
+        let bounds = (
+            Bound::Included(from.as_bytes()),
+            Bound::Excluded(end.as_bytes()),
+        );
         self.read(|reader| {
-            for found in with_facet(reader, namespace, facet) {
-                if !each(found?) {
+            for row in reader.table(NAMESPACES).range(bounds) {
+                let (key, value) = row?;
+                let offset = key.last_chunk().copied().map(u64::from_be_bytes);
+                let id = listed_conversation(&key, &value)?;
+                if !each(offset.unwrap_or_default(), id) {
                     break;
                 }
             }

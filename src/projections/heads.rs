@@ -15,8 +15,8 @@ use treering_domain::{ContentHash, ConversationKey, Revision};
 /// A conversation's key to its last revision and that event's chain hash.
 const HEADS: TableDefinition<[u8; ConversationKey::BYTES], [u8; 40]> =
     TableDefinition::new("heads");
-/// Most heads in memory, about 6 MiB. Small in tests, so that they reach the file with a few
-/// conversations.
+/// Maximum number of heads in memory, about 6 MiB. Small in tests, so that they reach the file with
+/// a few conversations.
 const RECENT_MAX: usize = if cfg!(test) { 8 } else { 65_536 };
 /// Page cache of the file, in bytes.
 const CACHE_BYTES: usize = 8 << 20;

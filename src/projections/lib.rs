@@ -4,8 +4,8 @@
 //! engine does). Deleting its file loses nothing.
 //!
 //! Read on in `delta` (the input), `keys` (the layout), `apply` (from input to rows), then `read`
-//! and `namespace` (the queries). Below them, `table` is a table of rows: `memtable` rows in memory
-//! over `sorted_table`, the rows in the file, where they are packed into `block`s.
+//! and `namespace` (the queries). Below them, `table` puts the rows in memory (`memtable`) over the
+//! rows in the file (`sorted_table`), which are packed into `block`s.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -49,7 +49,7 @@ pub use delta::{CallEntry, EventEntry, FoundBy, KeyEntry, PendingEntry, Projecti
 pub use table::steps;
 pub use {
     error::ProjectionsError,
-    facets::Facet,
+    facets::{Facet, FacetVersion},
     find_events::{EventRange, EventTerm, FoundEvents, KeyAfter},
     heads::{Head, Heads},
     namespace::{ListNarrowing, ListOrder, ListPage, ListPlace, NamespaceCounts},

@@ -242,7 +242,7 @@ pub struct ListPage<'a> {
     pub namespace: &'a Namespace,
     /// Where the previous page ended.
     pub after: Option<ListPlace>,
-    /// Most conversations on the page.
+    /// Maximum number of conversations on the page.
     pub limit: usize,
     /// The order of the list.
     pub order: ListOrder,
@@ -268,7 +268,8 @@ pub struct ListNarrowing<'a> {
 
 /// If a property has at most this many conversations, all of them are read and sorted.
 const GATHERED_MAX: usize = 1_000;
-/// Most conversations without a facet that a page passes over, at about a microsecond each.
+/// Maximum number of conversations without a facet that a page passes over, at about a microsecond
+/// each.
 const PASSED_OVER_MAX: usize = 50_000;
 
 impl ListPage<'_> {

@@ -21,7 +21,8 @@ use super::{
     table::{CONVERSATIONS, Get, Range, ReadTable},
 };
 
-/// Errors of all reads: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`], [`ProjectionsError::Storage`].
+/// Errors of every read: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`],
+/// [`ProjectionsError::Storage`].
 impl Projections {
     /// Returns a conversation's row.
     ///
@@ -89,8 +90,8 @@ impl Projections {
         })
     }
 
-    /// Returns at most `limit` branches of a conversation, by id: those after one, or from the
-    /// first on.
+    /// Returns at most `limit` branches of a conversation, ordered by id: those after a given one,
+    /// or from the first.
     ///
     /// # Errors
     /// As for every read.
@@ -118,8 +119,8 @@ impl Projections {
     }
 
     /// Visits a branch and its ancestors up to the root, through every fork, until `visit` returns
-    /// false. One pass over one state of the projections, which reads only the origin of each
-    /// branch: chains of forks can be long, and branches can be large.
+    /// false. Makes one pass over one state of the projections. Reads only the origin of each
+    /// branch, because chains of forks can be long and branches can be large.
     ///
     /// Returns a branch that is missing although it should exist.
     ///
@@ -246,7 +247,7 @@ impl Projections {
         Ok(self.entry(id, revision)?.map(|entry| entry.offset))
     }
 
-    /// Returns every call with this provider's id, by request.
+    /// Returns every call that has this id from the provider, ordered by request.
     ///
     /// # Errors
     /// As for every read.
@@ -273,7 +274,7 @@ impl Projections {
         })
     }
 
-    /// Returns the conversations that were forked or spawned from this one, by id.
+    /// Returns the conversations that were forked or spawned from this one, ordered by id.
     ///
     /// # Errors
     /// As for every read.
@@ -395,7 +396,7 @@ pub(super) fn ending_conversations(
     Ok(found)
 }
 
-/// Reads a conversation's tip, if the conversation exists.
+/// Reads a conversation's head row (its tip), if the conversation exists.
 fn with_tip<T>(
     table: &ReadTable,
     id: ConversationKey,

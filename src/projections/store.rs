@@ -17,19 +17,19 @@ use redb::{
 use super::{
     codec::VIEWS_VERSION,
     error::ProjectionsError,
+    facets::FacetVersions,
     meta,
     repack::repack,
     row_store::{Reader, RowStore, Writer, catch_redb_panics},
 };
 use treering_base::disk::{self, Overlay};
 
-/// Files up to this size, in bytes, have every page checked when they are opened; that reads the
-/// whole file, which a start must have time for. In larger ones, damage is noticed when a row is
-/// read.
+/// Files up to this size, in bytes, have every page checked when they are opened, which reads the
+/// whole file and delays the start. In larger ones, damage is noticed when a row is read.
 const CHECKED_OPEN_BYTES_MAX: u64 = 256 << 20;
-/// A file is compacted after it has grown by a quarter, and at least by this, in bytes.
+/// A file is compacted after it has grown by a quarter, and by at least this many bytes.
 const GROWN_BYTES_MIN: u64 = 64 << 10;
-/// Larger files are not compacted in passing, in bytes: 64 MiB take about a second.
+/// Files with more bytes than this are compacted only on request: 64 MiB take about a second.
 const COMPACT_BYTES_MAX: u64 = 128 << 20;
 /// Page cache while a file is compacted, in bytes.
 const COMPACT_CACHE_BYTES: usize = 16 << 20;
@@ -37,7 +37,7 @@ const COMPACT_CACHE_BYTES: usize = 16 << 20;
 /// Approximate maximum memory for rows that are not in the file yet, in bytes; beyond it, a writer
 /// waits until they are flushed.
 const RECENT_BYTES_MAX: usize = 48 << 20;
-/// The cache is divided by this: one part for the file's pages, one for unpacked blocks.
+/// The cache has this many equal parts: one for the file's pages, one for unpacked blocks.
 const BLOCKS_SHARE: usize = 2;
 /// Cache for in-memory projections, in bytes.
 const MEMORY_CACHE_BYTES: usize = 8 << 20;
@@ -60,6 +60,7 @@ struct Inner {
     damaged: AtomicBool,
     /// Size of the file when it was opened, in bytes; 0: it was new.
     opened_bytes: u64,
+    facet_versions: FacetVersions,
 }
 
 impl Inner {
@@ -76,9 +77,9 @@ impl Projections {
     /// blocks.
     ///
     /// # Errors
-    /// [`ProjectionsError::OtherVersion`] and [`ProjectionsError::Damaged`] require [`wipe`](Self::wipe) and a
-    /// rebuild; [`ProjectionsError::Locked`] when the file is in use; [`ProjectionsError::NoSpace`];
-    /// [`ProjectionsError::Storage`].
+    /// [`ProjectionsError::OtherVersion`] and [`ProjectionsError::Damaged`] require a
+    /// [`wipe`](Self::wipe) and a rebuild; [`ProjectionsError::Locked`] when the file is in use;
+    /// [`ProjectionsError::NoSpace`]; [`ProjectionsError::Storage`].
     pub fn open(path: &Path, cache_bytes: usize) -> Result<Self, ProjectionsError> {
         Self::open_checking(path, cache_bytes, CHECKED_OPEN_BYTES_MAX)
     }
@@ -134,7 +135,7 @@ impl Projections {
     }
 
     /// Creates closed projections, which answer everything with [`ProjectionsError::Closed`]. They
-    /// replace others whose file must be released.
+    /// replace projections whose file must be released.
     #[must_use]
     pub fn closed() -> Self {
         Self {
@@ -143,12 +144,17 @@ impl Projections {
                 path: RwLock::default(),
                 damaged: AtomicBool::new(false),
                 opened_bytes: 0,
+                facet_versions: FacetVersions::new(),
             }),
         }
     }
 
     fn rows(&self) -> Result<&Arc<RowStore>, ProjectionsError> {
         self.inner.rows.as_ref().ok_or(ProjectionsError::Closed)
+    }
+
+    pub(super) fn facet_versions(&self) -> &FacetVersions {
+        &self.inner.facet_versions
     }
 
     /// Deletes the file, if it exists. No [`Projections`] may have it open.
@@ -189,6 +195,7 @@ impl Projections {
                 path: RwLock::new(path),
                 damaged: AtomicBool::new(false),
                 opened_bytes,
+                facet_versions: FacetVersions::new(),
             }),
         })
     }
@@ -196,12 +203,14 @@ impl Projections {
     /// Returns the log offset up to which the projections are complete; 0: they are empty.
     ///
     /// # Errors
-    /// As for every read: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`], [`ProjectionsError::Storage`].
+    /// As for all reads: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`],
+    /// [`ProjectionsError::Storage`].
     pub fn reached(&self) -> Result<u64, ProjectionsError> {
         self.read(Reader::reached)
     }
 
-    /// Returns the offset that the projections would have reached after a crash now.
+    /// Returns the log offset that is on disk: the projections would be at this offset after a
+    /// crash.
     #[must_use]
     pub fn durable(&self) -> u64 {
         let rows = self.inner.rows.as_ref();
@@ -212,8 +221,8 @@ impl Projections {
     /// and writes continue meanwhile.
     ///
     /// # Errors
-    /// [`ProjectionsError::NoSpace`], [`ProjectionsError::Storage`]; after either, nothing can be applied any
-    /// more, and the store must be reopened.
+    /// [`ProjectionsError::NoSpace`], [`ProjectionsError::Storage`]; after either, nothing more can
+    /// be applied, and the store must be reopened.
     pub fn make_durable(&self) -> Result<u64, ProjectionsError> {
         self.inner.noted(catch_redb_panics(|| self.rows()?.flush()))
     }
@@ -226,9 +235,9 @@ impl Projections {
         self.file_bytes() > opened + (opened / 4).max(GROWN_BYTES_MIN)
     }
 
-    /// Returns the free pages of a file to the system. The file must not be open. A file that is
-    /// too large to do so quickly is left as it is, unless `however_long` is set; then its rows are
-    /// also repacked.
+    /// Returns the free pages of a file to the system. The file must not be open. Without
+    /// `however_long`, a file that is too large to do so quickly is left unchanged. With it, a file
+    /// of any size is compacted, and its rows are also repacked.
     ///
     /// # Errors
     /// As [`Projections::open`]; the file stays valid.
@@ -246,7 +255,7 @@ impl Projections {
             match db.compact() {
                 Ok(_) => Ok(()),
                 Err(redb::CompactionError::Storage(error)) => Err(error.into()),
-                // The database was opened for this alone, so other errors are unexpected.
+                // Nothing else uses this handle of the database, so other errors are unexpected.
                 Err(error) => Err(ProjectionsError::Storage {
                     source: Box::new(error),
                 }),
@@ -290,7 +299,7 @@ impl Projections {
         self.inner.noted(done)
     }
 
-    /// Writes all or nothing; readers see it at once, the disk later.
+    /// Writes all or nothing. Readers see the write at once; it reaches the disk later.
     pub(super) fn write(
         &self,
         work: impl FnOnce(&mut Writer) -> Result<(), ProjectionsError>,
@@ -352,7 +361,8 @@ mod tests {
 
         fn sync_data(&self) -> io::Result<()> {
             self.check()?;
-            // Not in `write`: redb holds a lock there, and would panic again when dropped.
+            // The panic must not be in `write`: redb holds a lock there, and would panic again when
+            // dropped.
             assert!(self.how.load(Ordering::SeqCst) != PANICS, "no sync");
             self.file.sync_data()
         }
@@ -371,9 +381,9 @@ mod tests {
         })
     }
 
-    // Rows whose flush failed are not in the file, and no later log entry would bring them again:
-    // readers must still see them, and nothing may be applied until the projections are reopened
-    // and have caught up.
+    // Rows whose flush failed are not in the file, and no later log entry writes them again.
+    // Readers must still see them. Nothing may be applied until the projections are reopened and
+    // have caught up.
     #[test]
     fn rows_of_a_failed_flush_stay_readable() {
         for how in [REFUSES, PANICS] {
@@ -424,8 +434,8 @@ mod tests {
         drop(projections);
     }
 
-    // Blocks are rewritten as they fill, and the file kept the space of the old ones for ever: 67
-    // MB for 20.
+    // Blocks are rewritten as they fill, and the file kept the space of the old ones forever: 67 MB
+    // instead of 20.
     #[test]
     fn compaction_returns_free_space() {
         let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use futures::{StreamExt, stream::BoxStream};
 
 use super::ContextError;
 use crate::{
-    Engine, Inner,
+    Engine, ReadPath,
     error::{AppendError, ReadError},
     history::decode_body,
     query::{EventSource, NamedEvent, StartAfter, SubscribeQuery, SubscriptionItem},
@@ -134,7 +134,7 @@ impl Engine {
         let events = key_events(&command, id, branch);
         let long_term = *scope == ContextScope::LongTerm;
         // Another writer may create the conversation first.
-        let mut creates = long_term && inner.find_row(namespace, id)?.is_none();
+        let mut creates = long_term && inner.reads.find_row(namespace, id)?.is_none();
         if long_term {
             let key = command.idempotency_key.as_ref();
             if let Some(recorded) = inner.recorded_batch(namespace, key).await? {
@@ -167,8 +167,8 @@ impl Engine {
         let (namespace, scope) = (namespace.clone(), scope.clone());
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            match inner.watched(&namespace, &scope)? {
-                Some((_, branch)) => inner.context_entries(&namespace, &branch).await,
+            match inner.reads.watched(&namespace, &scope)? {
+                Some((_, branch)) => inner.reads.context_entries(&namespace, &branch).await,
                 None => Ok(Vec::new()),
             }
         };
@@ -190,10 +190,12 @@ impl Engine {
         let (namespace, scope) = (namespace.clone(), scope.clone());
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            let Some((id, branch)) = inner.watched(&namespace, &scope)? else {
+            let Some((id, branch)) = inner.reads.watched(&namespace, &scope)? else {
                 return Ok(ContextValues::default());
             };
-            inner.check_whole(namespace.key(id), Revision(u64::MAX))?;
+            inner
+                .reads
+                .check_whole(namespace.key(id), Revision(u64::MAX))?;
             let mut values = ContextValues {
                 revision: branch.head,
                 ..ContextValues::default()
@@ -205,7 +207,7 @@ impl Engine {
                     values.left_out.push(key.to_owned());
                     continue;
                 }
-                let Some(entry) = inner.context_entry(&namespace, at).await? else {
+                let Some(entry) = inner.reads.context_entry(&namespace, at).await? else {
                     continue;
                 };
                 let size = entry.value.as_bytes().len();
@@ -236,13 +238,13 @@ impl Engine {
         async_stream::try_stream! {
             let wanted = |key: &str| keys.is_empty() || keys.contains(key);
             let inner = &engine.inner;
-            let mut news = inner.news.of(namespace.key(scope.place(&namespace).0));
-            let mut watched = inner.watched(&namespace, &scope)?;
+            let mut news = inner.appends.news.of(namespace.key(scope.place(&namespace).0));
+            let mut watched = inner.reads.watched(&namespace, &scope)?;
             let mut after = Revision::NONE;
             if let Some((_, branch)) = &watched {
                 after = branch.head;
                 for (_, at) in wanted_of(branch, &keys) {
-                    if let Some(entry) = inner.context_entry(&namespace, at).await? {
+                    if let Some(entry) = inner.reads.context_entry(&namespace, at).await? {
                         yield ContextChange::Set(entry);
                     }
                 }
@@ -253,7 +255,7 @@ impl Engine {
                 if news.changed().await.is_err() {
                     return;
                 }
-                watched = inner.watched(&namespace, &scope)?;
+                watched = inner.reads.watched(&namespace, &scope)?;
             }
             let Some((id, branch)) = watched else { return };
             let mut events = engine.subscribe(changes_of(&namespace, id, &branch.name, after));
@@ -403,7 +405,7 @@ fn entry(set: ContextSet, at: EventRef) -> ContextEntry {
     }
 }
 
-impl Inner {
+impl ReadPath {
     /// Returns the branch of a scope; `None` if the namespace has no long-term context yet.
     fn watched(
         &self,
@@ -538,7 +540,12 @@ mod tests {
 
     async fn known(engine: &Engine, as_of: Option<Position>) -> Vec<String> {
         let namespace = Namespace::default();
-        let entries = engine.inner.long_term(&namespace, as_of).await.unwrap();
+        let entries = engine
+            .inner
+            .reads
+            .long_term(&namespace, as_of)
+            .await
+            .unwrap();
         let text = |entry: LongTermEntry| format!("{}={}", entry.key, entry.value.as_str());
         entries.into_iter().map(text).collect()
     }

@@ -137,7 +137,7 @@ impl Engine {
         }
         let address = query.address.clone();
         let size = |engine: Self| async move {
-            let branch = engine.inner.branch_at(&address)?;
+            let branch = engine.inner.reads.branch_at(&address)?;
             Ok::<_, ReadError>(priority_for(match branch.cut {
                 Revision::NONE => branch.history_events,
                 cut => branch.head.0.saturating_sub(cut.0),
@@ -182,17 +182,17 @@ impl Inner {
         Ok(RequestInput {
             policy: ContextPolicy::merged(own, &query.policy)?,
             window,
-            counts: self.contexts.counts(),
+            counts: self.context.windows.counts(),
             count_as: CountAs::Asked,
         })
     }
 
     /// Waits until reads have reached a log position, or the store closes.
     async fn wait_for(&self, position: Position) -> Result<(), ContextError> {
-        let mut news = self.news.of_log();
+        let mut news = self.appends.news.of_log();
         loop {
             let reached = *news.borrow_and_update();
-            if reached.max(self.published.load(Ordering::Acquire)) >= position.offset {
+            if reached.max(self.reads.published.load(Ordering::Acquire)) >= position.offset {
                 return Ok(());
             }
             if news.changed().await.is_err() {
@@ -212,10 +212,10 @@ impl Inner {
         let assembled = &finished.assembled;
         let revision = assembled.window.revision;
         let sent = SentUnits::new(revision, &assembled.draft, &finished.rendered.units);
-        let previous = self.contexts.sent.get(&to);
+        let previous = self.context.windows.sent.get(&to);
         let shared = previous.map(|previous| sent.shared_with(&previous));
         if purpose == Purpose::Send {
-            self.contexts.sent.insert(to, Arc::new(sent));
+            self.context.windows.sent.insert(to, Arc::new(sent));
         }
         shared
     }
@@ -264,7 +264,7 @@ impl RequestInput {
             tools: Vec::new(),
             tools_tokens: 0,
             items: Vec::new(),
-            warnings: Vec::new(),
+            warnings: window.warnings.clone(),
         };
         let counted_as = match count_as {
             CountAs::Asked => query.provider,

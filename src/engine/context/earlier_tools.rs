@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::{
-    Inner,
+    ReadPath,
     error::ReadError,
     history::{PAGE_BYTES, Segment, decode_body},
 };
@@ -27,7 +27,7 @@ const EVENTS_MAX: usize = 32_768;
 /// Maximum number of segments that are scanned.
 const SEGMENTS_MAX: usize = 256;
 
-impl Inner {
+impl ReadPath {
     /// Returns the tools of the branch's calls before its last compaction's cut. The amount read is
     /// bounded, however long the history is.
     pub(super) async fn earlier_tools(

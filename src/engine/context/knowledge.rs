@@ -14,7 +14,7 @@ use quick_cache::{Weighter, sync::Cache};
 use tokio::sync::Mutex;
 
 use crate::{
-    Engine, Inner,
+    Engine, ReadPath,
     error::ReadError,
     history::decode_body,
     memory,
@@ -178,7 +178,7 @@ impl Engine {
     /// [`ReadError`] when the branch or the revision does not exist;
     /// [`ReadError::KnowledgePolicy`] when the conversation's `knowledge` policy is invalid.
     pub async fn knowledge(&self, query: KnowledgeQuery) -> Result<KnowledgeAnswer, ReadError> {
-        let asked = self.inner.asked(&query.address)?;
+        let asked = self.inner.reads.asked(&query.address)?;
         let (revision, knowledge) = self.known(&asked, query.as_of).await?;
         let recent = if query.recent == 0 {
             Vec::new()
@@ -215,12 +215,12 @@ impl Engine {
         tool: &str,
         arguments: &str,
     ) -> Result<CompletedArguments, ReadError> {
-        let asked = self.inner.asked(address)?;
+        let asked = self.inner.reads.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
-        let tools = self.inner.definitions(&asked).await?;
+        let tools = self.inner.reads.definitions(&asked).await?;
         let definition = tools.iter().find(|definition| definition.name == tool);
         knowledge
-            .suggest_arguments(arguments, definition)
+            .suggest_arguments(tool, arguments, definition)
             .map_err(|error| ReadError::Invalid {
                 message: error.to_string(),
             })
@@ -236,7 +236,7 @@ impl Engine {
         address: &BranchAddress,
         tool: &str,
     ) -> Result<Prerequisites, ReadError> {
-        let asked = self.inner.asked(address)?;
+        let asked = self.inner.reads.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
         Ok(Prerequisites {
             missing: knowledge.missing_prerequisites(tool),
@@ -249,9 +249,9 @@ impl Engine {
     /// # Errors
     /// As [`Engine::knowledge`].
     pub async fn tool_guidance(&self, address: &BranchAddress) -> Result<String, ReadError> {
-        let asked = self.inner.asked(address)?;
+        let asked = self.inner.reads.asked(address)?;
         let (_, knowledge) = self.known(&asked, None).await?;
-        let tools = self.inner.definitions(&asked).await?;
+        let tools = self.inner.reads.definitions(&asked).await?;
         let discovered = &asked.branch.memory.discovered_tools;
         let offered: Vec<String> = tools
             .into_iter()
@@ -271,7 +271,7 @@ impl Engine {
         address: &BranchAddress,
         as_of: Option<Revision>,
     ) -> Result<String, ReadError> {
-        let asked = self.inner.asked(address)?;
+        let asked = self.inner.reads.asked(address)?;
         let (_, knowledge) = self.known(&asked, as_of).await?;
         Ok(knowledge.summary_text())
     }
@@ -282,7 +282,7 @@ impl Engine {
         asked: &KnowledgeRequest,
         as_of: Option<Revision>,
     ) -> Result<(Revision, Arc<Knowledge>), ReadError> {
-        let cache = &self.inner.knowledge;
+        let cache = &self.inner.context.knowledge;
         let key = cache.key(asked.key(), asked.branch.id);
         let is_cached = as_of.is_none() && cache.cache.peek(&key).is_some();
         let lane = match is_cached {
@@ -303,12 +303,15 @@ impl Engine {
         if let Some(revision) = as_of.filter(|revision| *revision != head) {
             let branch = &asked.branch;
             // Fails if the revision is not in the branch's history.
-            self.inner.as_of(asked.key(), branch, revision).await?;
+            self.inner
+                .reads
+                .as_of(asked.key(), branch, revision)
+                .await?;
             let empty = self.nothing_known(asked);
             let knowledge = self.fold(asked, empty, Revision::NONE, revision).await?;
             return Ok((revision, Arc::new(knowledge)));
         }
-        let cache = &self.inner.knowledge;
+        let cache = &self.inner.context.knowledge;
         let key = cache.key(asked.key(), asked.branch.id);
         let entry = cache.entry(key);
         let mut folded = entry.lock().await;
@@ -373,7 +376,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl ReadPath {
     fn asked(&self, address: &BranchAddress) -> Result<KnowledgeRequest, ReadError> {
         let info = self.row(&address.namespace, address.conversation)?.info;
         let text = info.policies.get(KNOWLEDGE_POLICY);

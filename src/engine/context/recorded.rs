@@ -36,11 +36,12 @@ impl Inner {
         };
         let count = entry.events as usize;
         let records = self
+            .reads
             .reader
             .records(entry.first_offset, count, usize::MAX)
             .await?;
         same_batch(&entry, &records)?;
-        let history = self.history();
+        let history = self.reads.history();
         let mut events = Vec::with_capacity(count);
         for (offset, record) in records {
             let body = history.decode(offset, &record).await?;

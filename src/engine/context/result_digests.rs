@@ -78,9 +78,10 @@ impl Engine {
 
     async fn snapshots_of(&self, query: ToolHistoryQuery) -> Result<Vec<CallDigest>, ReadError> {
         let (conversation, as_of, limit) = (query.address.conversation, query.as_of, query.limit);
-        let now = self.inner.branch_at(&query.address)?;
+        let now = self.inner.reads.branch_at(&query.address)?;
         if let Some(revision) = as_of {
             self.inner
+                .reads
                 .as_of(query.address.key(), &now, revision)
                 .await?;
         }

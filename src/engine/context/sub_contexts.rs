@@ -128,7 +128,7 @@ impl Engine {
             if let Some(recorded) = inner.recorded_batch(namespace, key).await? {
                 return recorded_spawn(&spawn, recorded);
             }
-            let parent = inner.branch_at(&spawn.address)?;
+            let parent = inner.reads.branch_at(&spawn.address)?;
             let child = spawn.child.unwrap_or_else(ConversationId::generate);
             let command = AppendCommand {
                 idempotency_key: spawn.idempotency_key.clone(),
@@ -183,7 +183,7 @@ impl Engine {
     /// Reads the child and the branch that waits for it.
     async fn ending(&self, end: &ReturnCommand) -> Result<ReturnInput, ContextError> {
         let inner = &self.inner;
-        let child = inner.row(&end.namespace, end.child)?;
+        let child = inner.reads.row(&end.namespace, end.child)?;
         let parent = match &child.info.parent {
             Some(parent) if !child.info.shares_history => parent.clone(),
             _ => {
@@ -193,7 +193,7 @@ impl Engine {
                 ));
             }
         };
-        let waits = inner.state(&end.namespace, parent.conversation)?;
+        let waits = inner.reads.state(&end.namespace, parent.conversation)?;
         if waits.row.sealed {
             let conversation = parent.conversation;
             return Err(rejected(Rule::Sealed { conversation }));
@@ -236,7 +236,7 @@ impl Engine {
         if !end.summary.is_empty() {
             return Ok((end.summary.clone(), None));
         }
-        let branch = self.inner.branch(&end.namespace, child.id, None)?;
+        let branch = self.inner.reads.branch(&end.namespace, child.id, None)?;
         let mut messages = self.read(ReadQuery {
             backward: true,
             to: branch.head.0,
@@ -336,7 +336,7 @@ impl Inner {
     /// Waits until reads see something new, at most 20 ms.
     pub(crate) async fn next_news(&self) {
         const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
-        let mut news = self.news.of_log();
+        let mut news = self.appends.news.of_log();
         news.mark_unchanged();
         // The caller retries either way.
         let _ = tokio::time::timeout(MOMENT, news.changed()).await;

@@ -105,7 +105,7 @@ impl Engine {
                     values.left_out.push(wanted.name());
                     continue;
                 }
-                let event = engine.inner.window_event(&namespace, at).await?;
+                let event = engine.inner.reads.window_event(&namespace, at).await?;
                 let size = size_of(&event.body);
                 if size > room {
                     values.left_out.push(wanted.name());

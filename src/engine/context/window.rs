@@ -11,7 +11,7 @@ use super::{
     cache::{CachedLongTerm, CachedWindow, event_bytes},
 };
 use crate::{
-    Inner,
+    Inner, ReadPath,
     error::ReadError,
     history::{ENTRIES_PAGE, PAGE_BYTES, Segment, decode_body, first_own},
     query::BranchAddress,
@@ -49,11 +49,14 @@ impl Inner {
         as_of: Option<Revision>,
     ) -> Result<WindowInput, ReadError> {
         let (namespace, id) = (&address.namespace, address.key());
-        let row = self.row(namespace, id.id)?;
-        self.check_whole(id, as_of.unwrap_or(Revision(u64::MAX)))?;
-        let now = self.branch_at(address)?;
+        let row = self.reads.row(namespace, id.id)?;
+        self.reads
+            .check_whole(id, as_of.unwrap_or(Revision(u64::MAX)))?;
+        let now = self.reads.branch_at(address)?;
         let past = match as_of {
-            Some(revision) if revision != now.head => Some(self.as_of(id, &now, revision).await?),
+            Some(revision) if revision != now.head => {
+                Some(self.reads.as_of(id, &now, revision).await?)
+            }
             _ => None,
         };
         let (branch, kept) = match &past {
@@ -62,13 +65,14 @@ impl Inner {
         };
         let long_term = match &past {
             Some(past) => {
-                let position = self.projections.load().offset(id, past.head)?;
-                self.long_term(namespace, position.map(Position::local))
+                let position = self.reads.projections.load().offset(id, past.head)?;
+                self.reads
+                    .long_term(namespace, position.map(Position::local))
                     .await?
             }
             None => self.long_term_now(namespace).await?,
         };
-        Ok(WindowInput {
+        let mut window = WindowInput {
             conversation: id.id,
             info: Arc::clone(&row.info),
             revision: branch.head,
@@ -78,10 +82,14 @@ impl Inner {
             referred: kept.referred.clone(),
             earlier_tools: Arc::clone(&kept.earlier_tools),
             long_term,
+            names_in_results: Vec::new(),
+            warnings: Vec::new(),
             knowledge: None,
             heuristics: Arc::clone(&self.options.heuristics),
             cancellation: cancellation(),
-        })
+        };
+        window.add_names_in_results();
+        Ok(window)
     }
 
     /// Returns a branch's current window: the cached part, extended with later events.
@@ -91,8 +99,8 @@ impl Inner {
         id: ConversationKey,
         branch: &BranchState,
     ) -> Result<Arc<CachedWindow>, ReadError> {
-        let key = self.contexts.window_key(id, branch.id);
-        let kept = self.contexts.windows.get(&key);
+        let key = self.context.windows.window_key(id, branch.id);
+        let kept = self.context.windows.windows.get(&key);
         let kept =
             kept.filter(|kept| kept.compaction == branch.compaction && kept.head <= branch.head);
         if let Some(kept) = &kept
@@ -106,9 +114,12 @@ impl Inner {
         };
         let window = Arc::new(window);
         // Another task may have cached a later one meanwhile.
-        let later = self.contexts.windows.peek(&key);
+        let later = self.context.windows.windows.peek(&key);
         if later.is_none_or(|later| later.head <= window.head) {
-            self.contexts.windows.insert(key, Arc::clone(&window));
+            self.context
+                .windows
+                .windows
+                .insert(key, Arc::clone(&window));
         }
         Ok(window)
     }
@@ -134,7 +145,9 @@ impl Inner {
             last: branch.head,
             fork: branch.fork,
         };
-        self.read_segment(namespace, &segment, &mut read).await?;
+        self.reads
+            .read_segment(namespace, &segment, &mut read)
+            .await?;
         self.complete(namespace, id, branch, read, Some(kept)).await
     }
 
@@ -145,8 +158,10 @@ impl Inner {
         branch: &BranchState,
     ) -> Result<CachedWindow, ReadError> {
         let mut read = SizedEvents::default();
-        for segment in self.open_segments(id, branch)? {
-            self.read_segment(namespace, &segment, &mut read).await?;
+        for segment in self.reads.open_segments(id, branch)? {
+            self.reads
+                .read_segment(namespace, &segment, &mut read)
+                .await?;
         }
         self.complete(namespace, id, branch, read, None).await
     }
@@ -172,7 +187,7 @@ impl Inner {
             let event = match kept.and_then(|kept| kept.referred.get(&at)) {
                 Some(event) => Arc::clone(event),
                 None => {
-                    let (event, size) = self.sized_event(namespace, at).await?;
+                    let (event, size) = self.reads.sized_event(namespace, at).await?;
                     bytes += size;
                     event
                 }
@@ -192,7 +207,7 @@ impl Inner {
         let earlier_tools = match kept {
             Some(kept) => Arc::clone(&kept.earlier_tools),
             None if is_wanted => {
-                let tools = self.earlier_tools(namespace, id, branch).await?;
+                let tools = self.reads.earlier_tools(namespace, id, branch).await?;
                 bytes += tools.memory_bytes();
                 Arc::new(tools)
             }
@@ -210,6 +225,32 @@ impl Inner {
         })
     }
 
+    /// Returns the namespace's current long-term context; read again only when its conversation has
+    /// grown.
+    async fn long_term_now(&self, namespace: &Namespace) -> Result<Vec<LongTermEntry>, ReadError> {
+        let row = self
+            .reads
+            .find_row(namespace, namespace.long_term_conversation())?;
+        let Some(head) = row.map(|row| row.head) else {
+            return Ok(Vec::new());
+        };
+        let key = (namespace.clone(), self.context.windows.erasures());
+        if let Some(kept) = self.context.windows.long_term.get(&key)
+            && kept.head == head
+        {
+            return Ok(kept.entries.clone());
+        }
+        let entries = self.reads.long_term(namespace, None).await?;
+        let kept = CachedLongTerm {
+            head,
+            entries: entries.clone(),
+        };
+        self.context.windows.long_term.insert(key, Arc::new(kept));
+        Ok(entries)
+    }
+}
+
+impl ReadPath {
     /// Returns the segments of a branch's history after its last compaction's cut, oldest first.
     /// Does not search further back than the cut.
     fn open_segments(
@@ -318,28 +359,6 @@ impl Inner {
             body: decode_body(offset, record.header.kind, &body)?,
         };
         Ok((Arc::new(event), event_bytes(body.len() as u64)))
-    }
-
-    /// Returns the namespace's current long-term context; read again only when its conversation has
-    /// grown.
-    async fn long_term_now(&self, namespace: &Namespace) -> Result<Vec<LongTermEntry>, ReadError> {
-        let row = self.find_row(namespace, namespace.long_term_conversation())?;
-        let Some(head) = row.map(|row| row.head) else {
-            return Ok(Vec::new());
-        };
-        let key = (namespace.clone(), self.contexts.erasures());
-        if let Some(kept) = self.contexts.long_term.get(&key)
-            && kept.head == head
-        {
-            return Ok(kept.entries.clone());
-        }
-        let entries = self.long_term(namespace, None).await?;
-        let kept = CachedLongTerm {
-            head,
-            entries: entries.clone(),
-        };
-        self.contexts.long_term.insert(key, Arc::new(kept));
-        Ok(entries)
     }
 }
 

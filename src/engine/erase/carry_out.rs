@@ -12,16 +12,16 @@ use std::{
 
 use super::{
     EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
+    from_index::{IndexedErasure, erase_from_index},
     plan::{ErasePlan, EraseSelection, PlannedErasure, is_accepted, unread},
     receipt::{self, RecordedErasure},
     report_progress, tell,
 };
 use crate::{
-    Inner, Signer,
+    Inner, ReadPath, Signer,
     damage::{LogStretch, UnreadableRange, stretch},
     error::{AppendError, ReadError},
     history::decode_body,
-    indexer,
     meaning::Meaning,
     prepare::ValidatedBatch,
     rebuild::{Appends, rebuild_projections},
@@ -50,9 +50,9 @@ pub(super) async fn carry_out(
     mut plan: ErasePlan,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
-    let _changing = inner.erasings.begin();
+    let _changing = inner.upkeep.erasings.begin();
     let (recorded, signer) = {
-        let _alone = inner.appending.write().await;
+        let _alone = inner.appends.gate.write().await;
         inner.settled().await?;
         plan.scan(inner, files, |_, _| {}).await?;
         check_still_due(inner, command, &plan).await?;
@@ -66,14 +66,9 @@ pub(super) async fn carry_out(
         (recorded, signer)
     };
     let last = recorded.iter().map(|one| one.position.offset).max();
-    let scrubbed = finish(
-        inner,
-        files,
-        &plan.erasure(),
-        last.unwrap_or_default(),
-        reports,
-    )
-    .await?;
+    let last = last.unwrap_or_default();
+    let indexed = IndexedErasure::of(&plan);
+    let scrubbed = finish(inner, files, &plan.erasure(), indexed, last, reports).await?;
     let receipt = receipt::make(inner, command, &plan, recorded, &scrubbed, &signer);
     let receipt = receipt.await.map_err(EraseError::unfinished)?;
     tell(&plan, reports).await;
@@ -89,12 +84,12 @@ pub(super) async fn finish_earlier(
     files: &Arc<RedbLog>,
     reports: &mut Reports,
 ) -> Result<(), EraseError> {
-    let _changing = inner.erasings.begin();
+    let _changing = inner.upkeep.erasings.begin();
     let earlier = {
-        let _alone = inner.appending.write().await;
+        let _alone = inner.appends.gate.write().await;
         inner.settled().await?;
-        let head = inner.published.load(Ordering::Acquire);
-        let earlier = recorded_since(&inner.reader, files, head).await?;
+        let head = inner.reads.published.load(Ordering::Acquire);
+        let earlier = recorded_since(&inner.reads.reader, files, head).await?;
         if let Some(lost) = earlier.unread {
             return Err(unread(&lost));
         }
@@ -105,7 +100,17 @@ pub(super) async fn finish_earlier(
         inner.hide(earlier.erasure.clone());
         earlier
     };
-    finish(inner, files, &earlier.erasure, earlier.last, reports).await?;
+    // What the log no longer has may still be in the index.
+    let indexed = None;
+    finish(
+        inner,
+        files,
+        &earlier.erasure,
+        indexed,
+        earlier.last,
+        reports,
+    )
+    .await?;
     Ok(())
 }
 
@@ -214,7 +219,7 @@ pub(super) async fn record(
     let mut recorded: Vec<RecordedErasure> = Vec::with_capacity(events.len());
     let mut described = BTreeMap::new();
     for id in plan.described.keys() {
-        let stays = inner.described(&command.namespace, *id, plan)?;
+        let stays = inner.reads.described(&command.namespace, *id, plan)?;
         described.extend(stays.map(|stays| (*id, stays)));
     }
     for some in events.chunks(APPENDS_MAX) {
@@ -282,6 +287,7 @@ async fn finish(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
     erasure: &Erasure,
+    indexed: Option<IndexedErasure>,
     last: u64,
     reports: &mut Reports,
 ) -> Result<ScrubOutcome, EraseError> {
@@ -291,14 +297,16 @@ async fn finish(
     projections.map_err(EraseError::unfinished)?;
     // An empty request makes the writer discard its caches.
     inner.settled().await.map_err(EraseError::unfinished)?;
-    let head = inner.published.load(Ordering::Acquire);
-    let index = indexer::rebuild_index(inner, |done| report_progress(reports, "index", done, head));
+    let head = inner.reads.published.load(Ordering::Acquire);
+    let index = erase_from_index(inner, indexed, |done| {
+        report_progress(reports, "index", done, head);
+    });
     index.await.map_err(EraseError::unfinished)?;
     Meaning::forget_erased(inner)
         .await
         .map_err(EraseError::unfinished)?;
-    reindex::remove_left_over(&inner.indexer.place).map_err(EraseError::unfinished)?;
-    inner.reader.forget_hidden();
+    reindex::remove_left_over(&inner.search.indexer.place).map_err(EraseError::unfinished)?;
+    inner.reads.reader.forget_hidden();
     inner.forget_contexts();
     let log = Arc::clone(files);
     let ended = tokio::task::spawn_blocking(move || log.end_erasing(last)).await;
@@ -338,6 +346,49 @@ impl Inner {
         }
     }
 
+    /// Submits events that record what is erased and what is kept; the returned future waits for
+    /// the answer.
+    async fn record_erased(
+        &self,
+        namespace: &Namespace,
+        events: Vec<NewEvent>,
+    ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
+        // The engine's own records are not subject to configured limits.
+        let limits = Limits::default();
+        let mut command = AppendCommand::new(namespace.clone(), events);
+        if let Some(pseudonyms) = &self.appends.pseudonyms {
+            pseudonyms.pseudonymize(&mut command);
+        }
+        let prepared = ValidatedBatch::new(command, &limits)?.of_eraser();
+        let request = self.look_up(prepared).await?;
+        let answer = self.hand_over(request)?;
+        Ok(async move {
+            match answer.await {
+                Ok(WriteAnswer::Done(outcome, _)) => Ok(outcome),
+                Ok(WriteAnswer::Failed(error)) => Err(error),
+                Ok(_) => Err(AppendError::storage("the writer needs more of the past")),
+                Err(_) => Err(AppendError::Closing),
+            }
+        })
+    }
+
+    /// Hides erased content from all readers, and prevents new references to it.
+    fn hide(&self, erasure: Erasure) {
+        self.reads.reader.hide(Arc::new(erasure));
+        self.appends.feed.clear();
+        self.appends
+            .cached_set
+            .forget_all(Some(self.reads.published.load(Ordering::Acquire)));
+        self.forget_contexts();
+    }
+
+    fn forget_contexts(&self) {
+        self.context.windows.forget();
+        self.context.knowledge.forget();
+    }
+}
+
+impl ReadPath {
     /// Returns a change that restores labels and metadata erased together with a title, as far as
     /// they are still current.
     fn described(
@@ -358,45 +409,5 @@ impl Inner {
             .retain(|name, text| now.metadata.get(name) == Some(text));
         let is_some = !stays.set_labels.is_empty() || !stays.set_metadata.is_empty();
         Ok(is_some.then_some(EventBody::ConversationChanged(stays)))
-    }
-
-    /// Submits events that record what is erased and what is kept; the returned future waits for
-    /// the answer.
-    async fn record_erased(
-        &self,
-        namespace: &Namespace,
-        events: Vec<NewEvent>,
-    ) -> Result<impl Future<Output = Result<AppendOutcome, AppendError>> + use<>, AppendError> {
-        // The engine's own records are not subject to configured limits.
-        let limits = Limits::default();
-        let mut command = AppendCommand::new(namespace.clone(), events);
-        if let Some(pseudonyms) = &self.pseudonyms {
-            pseudonyms.pseudonymize(&mut command);
-        }
-        let prepared = ValidatedBatch::new(command, &limits)?.of_eraser();
-        let request = self.look_up(prepared).await?;
-        let answer = self.hand_over(request)?;
-        Ok(async move {
-            match answer.await {
-                Ok(WriteAnswer::Done(outcome, _)) => Ok(outcome),
-                Ok(WriteAnswer::Failed(error)) => Err(error),
-                Ok(_) => Err(AppendError::storage("the writer needs more of the past")),
-                Err(_) => Err(AppendError::Closing),
-            }
-        })
-    }
-
-    /// Hides erased content from all readers, and prevents new references to it.
-    fn hide(&self, erasure: Erasure) {
-        self.reader.hide(Arc::new(erasure));
-        self.feed.clear();
-        self.cached_set
-            .forget_all(Some(self.published.load(Ordering::Acquire)));
-        self.forget_contexts();
-    }
-
-    fn forget_contexts(&self) {
-        self.contexts.forget();
-        self.knowledge.forget();
     }
 }

@@ -123,7 +123,7 @@ impl ErasePlan {
             Some(created) => created.clone(),
             None => {
                 let key = self.namespace.clone().unwrap_or_default().key(id);
-                let offset = inner.projections.load().offset(key, CREATED);
+                let offset = inner.reads.projections.load().offset(key, CREATED);
                 let created = match offset.map_err(ReadError::from)? {
                     Some(offset) => self.title_at(inner, offset).await?,
                     None => None,
@@ -171,12 +171,22 @@ impl ErasePlan {
 
     /// Returns a body of the same tenant that was not erased.
     async fn body_at(&self, inner: &Inner, offset: u64) -> Result<Option<EventBody>, EraseError> {
-        let record: Record = inner.reader.record(offset).await.map_err(ReadError::from)?;
+        let record: Record = inner
+            .reads
+            .reader
+            .record(offset)
+            .await
+            .map_err(ReadError::from)?;
         let ours = self.namespace.as_ref();
         if record.is_erased() || ours.is_some_and(|ours| *ours != record.header.namespace) {
             return Ok(None);
         }
-        let bytes = inner.reader.body(&record).await.map_err(ReadError::from)?;
+        let bytes = inner
+            .reads
+            .reader
+            .body(&record)
+            .await
+            .map_err(ReadError::from)?;
         Ok(Some(decode_body(offset, record.header.kind, &bytes)?))
     }
 }

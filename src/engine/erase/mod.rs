@@ -6,6 +6,7 @@
 
 mod carry_out;
 mod erased_texts;
+mod from_index;
 mod literal;
 mod plan;
 mod receipt;
@@ -253,7 +254,7 @@ async fn erase(
     command: EraseCommand,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
-    let Some(files) = inner.files.clone() else {
+    let Some(files) = inner.upkeep.files.clone() else {
         return Err(EraseError::invalid(
             "this store is in memory and is gone once it is closed",
         ));
@@ -263,7 +264,7 @@ async fn erase(
     }
     let mut wanted = wanted_by(inner, &command).await?;
     // Another erasure or a rebuild also rebuilds projections and index: wait for it to end.
-    let rebuilding = Arc::clone(&inner.rebuilding);
+    let rebuilding = Arc::clone(&inner.upkeep.rebuilding);
     let _one = match Arc::clone(&rebuilding).try_lock_owned() {
         Ok(one) => one,
         Err(_) => {
@@ -301,7 +302,7 @@ async fn erase(
 fn check_whole(inner: &Inner, namespace: &Namespace, plan: &ErasePlan) -> Result<(), EraseError> {
     let conversations = plan.gone.values().map(|gone| gone.event.conversation);
     for conversation in conversations.collect::<BTreeSet<_>>() {
-        if let Some(damage) = inner.quarantine.get(namespace.key(conversation)) {
+        if let Some(damage) = inner.reads.quarantine.get(namespace.key(conversation)) {
             let damaged = ReadError::ConversationDamaged {
                 conversation,
                 damage,
@@ -335,14 +336,14 @@ async fn wanted_by(
     Ok(match &command.target {
         EraseTarget::Namespace => EraseSelection::Everything,
         EraseTarget::Conversation(id) => {
-            inner.row(namespace, *id)?;
+            inner.reads.row(namespace, *id)?;
             EraseSelection::Tree([*id].into())
         }
         EraseTarget::Revisions {
             conversation,
             revisions,
         } => {
-            let head = inner.row(namespace, *conversation)?.head;
+            let head = inner.reads.row(namespace, *conversation)?.head;
             let last = revisions.iter().map(|range| *range.end()).max();
             let beyond = last.filter(|last| *last > head.0);
             if let Some(beyond) = beyond {

@@ -156,12 +156,12 @@ impl ErasePlan {
         files: &RedbLog,
         report: impl FnMut(u64, u64),
     ) -> Result<(), EraseError> {
-        let head = inner.published.load(Ordering::Acquire);
+        let head = inner.reads.published.load(Ordering::Acquire);
         let mut report = report;
         let around = (!self.keep_derived).then_some(inner);
         loop {
             let known = self.also.len();
-            self.read_to(around, &inner.reader, files, head, &mut report)
+            self.read_to(around, &inner.reads.reader, files, head, &mut report)
                 .await?;
             if self.also.len() == known {
                 return Ok(());
@@ -635,6 +635,11 @@ impl ErasePlan {
                 used_by: Position::local(of.stays?),
             })
         })
+    }
+
+    /// Returns the conversations that share a history with erased events.
+    pub(super) fn sharing(&self) -> impl Iterator<Item = ConversationId> {
+        self.shared.iter().map(|shared| shared.conversation)
     }
 
     /// Returns what to report before erasing.

@@ -107,7 +107,7 @@ pub(super) async fn make(
 ) -> Result<String, ReadError> {
     let mut events = Vec::with_capacity(recorded.len());
     for one in recorded {
-        let record = inner.reader.record(one.position.offset).await?;
+        let record = inner.reads.reader.record(one.position.offset).await?;
         events.push(RecordedEvent {
             conversation: one.conversation.to_string(),
             revisions: ranges(&one.revisions),

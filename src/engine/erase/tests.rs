@@ -343,7 +343,7 @@ async fn found(dir: &Path, blobs: &[BlobRef]) -> Vec<String> {
 }
 
 async fn blobs(engine: &Engine) -> Vec<BlobRef> {
-    let reader = &engine.inner.reader;
+    let reader = &engine.inner.reads.reader;
     let records = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
     let blob = |record: Record| match record.body {
         RecordBody::Blob(blob) => Some(blob),
@@ -375,7 +375,11 @@ async fn check_sound(engine: &Engine) {
 async fn check_reads(engine: &Engine) {
     let namespace = Namespace::default();
     let mut told = format!("{:?}", events(engine).await);
-    let state = engine.inner.state(&namespace, id(CONVERSATION)).unwrap();
+    let state = engine
+        .inner
+        .reads
+        .state(&namespace, id(CONVERSATION))
+        .unwrap();
     told.push_str(&format!("{state:?}"));
     for of in [CONVERSATION, FORK] {
         let address = BranchAddress {
@@ -482,6 +486,78 @@ async fn erased_content_is_in_no_file() {
     assert_eq!(found(dir.path(), &large).await, [""; 0]);
 }
 
+/// Returns where events are found, and the names that the hits have from their calls.
+async fn answers(engine: &Engine) -> Vec<(String, Vec<(Position, String)>)> {
+    let mut answers = Vec::new();
+    for (text, path) in [
+        ("", "src/needleargumentqzx.rs"),
+        ("needleresultqzx", ""),
+        ("needleargumentqzx", ""),
+        ("needletextqzx", ""),
+        ("later", ""),
+        ("again", ""),
+        ("erased", ""),
+    ] {
+        let mut request = SearchRequest {
+            at_least: Some(engine.head()),
+            ..SearchRequest::new(Namespace::default(), text, 100)
+        };
+        request.filters.paths = [path].map(str::to_owned).into();
+        request.filters.paths.retain(|path| !path.is_empty());
+        let found = engine.search(request).await.unwrap();
+        let hits = found.hits.into_iter();
+        let hits = hits.map(|hit| (hit.found.position, hit.found.tool));
+        answers.push((format!("{text}{path}"), hits.collect()));
+    }
+    answers
+}
+
+// Erasing a call's request leaves its result, also in a fork that shares the call, but the index
+// had the tool's name and the paths of the arguments with both results. The index is not built
+// again for this, and building it again changes no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn erasing_in_the_index_equals_a_rebuild() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path()).await;
+    append(&engine, id(CONVERSATION), planted()).await;
+    let mut of_fork = created("");
+    of_fork.shares_history = true;
+    of_fork.parent = Some(ParentRef {
+        conversation: id(CONVERSATION),
+        branch: BranchId::MAIN,
+        revision: Revision(5),
+        call_id: String::new(),
+    });
+    let in_fork = vec![
+        EventBody::ConversationCreated(of_fork),
+        EventBody::ToolResultRecorded(ToolResultRecorded::text("call_1", "later it says")),
+    ];
+    append(&engine, id(FORK), in_fork).await;
+    let before = answers(&engine).await;
+    assert_eq!(before[0].1.len(), 3, "{before:?}");
+    assert!(before[0].1.iter().all(|(_, tool)| tool == "read_file"));
+    let mark = dir.path().join(crate::open::INDEX_FOLDER).join("mark");
+    std::fs::write(&mark, "").unwrap();
+    let target = of(CONVERSATION, 4..=4);
+    let (_, outcome) = erase(&engine, command(target)).await.unwrap();
+    assert!(outcome.events > 0);
+    assert!(mark.exists(), "the index was built again");
+    let after = answers(&engine).await;
+    assert_eq!(after[0].1, [], "{after:?}");
+    assert_eq!(after[1].1.len(), 1, "{after:?}");
+    assert_eq!(after[2].1, [], "{after:?}");
+    assert_eq!(after[4].1.len(), 1, "{after:?}");
+    assert!(!format!("{after:?}").contains("read_file"), "{after:?}");
+    check_sound(&engine).await;
+    let mut items = engine.rebuild(false, true);
+    while let Some(item) = items.next().await {
+        item.unwrap();
+    }
+    assert!(!mark.exists());
+    assert_eq!(answers(&engine).await, after);
+    engine.close().await;
+}
+
 // The needles must be found before the erasure, or the test above proves nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn planted_needles_are_found_before_erasing() {
@@ -505,7 +581,7 @@ async fn planted_needles_are_found_before_erasing() {
 
 /// Records the erasure of the conversation, and does nothing more.
 async fn interrupted(engine: &Engine) {
-    let files = engine.inner.files.clone().unwrap();
+    let files = engine.inner.upkeep.files.clone().unwrap();
     let command = command(EraseTarget::Conversation(id(CONVERSATION)));
     let tree = EraseSelection::Tree([id(CONVERSATION)].into());
     let mut plan = ErasePlan::new(Some(Namespace::default()), tree, false);
@@ -661,7 +737,16 @@ async fn erasing_includes_derived_events() {
             .is_err()
     );
     // Nothing was erased, and no erasure is running.
-    assert!(engine.inner.files.as_ref().unwrap().erasing().is_none());
+    assert!(
+        engine
+            .inner
+            .upkeep
+            .files
+            .as_ref()
+            .unwrap()
+            .erasing()
+            .is_none()
+    );
     assert!(
         events(&engine)
             .await
@@ -939,6 +1024,7 @@ async fn erasing_a_prompt_erases_titles_made_from_it() {
     assert_eq!(told, ["0#1 Derived", "0#2 Asked", "2#1 Derived"]);
     let row = engine
         .inner
+        .reads
         .row(&Namespace::default(), id(CONVERSATION))
         .unwrap();
     let labels = [("team".to_owned(), "red".to_owned())];

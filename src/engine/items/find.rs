@@ -9,7 +9,7 @@ use super::{
     name, stored::ItemMetadata,
 };
 use crate::{
-    Engine, Inner,
+    Engine, Inner, ReadPath,
     error::ReadError,
     history::History,
     lookup::record_of,
@@ -103,9 +103,9 @@ impl Engine {
         let (namespace, name) = (namespace.clone(), name.clone());
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            let newest = inner.newest_of_item(&namespace, &name).await?;
+            let newest = inner.reads.newest_of_item(&namespace, &name).await?;
             match newest.filter(|(_, kept)| kept.is_live(now)) {
-                Some((record, kept)) => inner.read_value(&record, kept).await.map(Some),
+                Some((record, kept)) => inner.reads.read_value(&record, kept).await.map(Some),
                 None => Ok(None),
             }
         };
@@ -122,8 +122,9 @@ impl Engine {
         let namespace = namespace.clone();
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            match inner.find_row(&namespace, id)? {
+            match inner.reads.find_row(&namespace, id)? {
                 Some(_) => inner
+                    .reads
                     .history()
                     .branch_name(namespace.key(id), BranchId::MAIN)
                     .map(Some),
@@ -142,7 +143,7 @@ impl Engine {
         room: &mut AnswerSpace,
     ) -> Result<(Vec<(ItemName, FoundItem)>, bool), ItemsError> {
         let id = items_conversation(namespace);
-        if self.inner.find_row(namespace, id)?.is_none() {
+        if self.inner.reads.find_row(namespace, id)?.is_none() {
             return Ok((Vec::new(), false));
         }
         if !search.query.is_empty() {
@@ -152,11 +153,13 @@ impl Engine {
         let mut page = Page::of(&search, *room);
         let read = |engine: Self| async move {
             let inner = &engine.inner;
-            let history = inner.history();
+            let history = inner.reads.history();
             let beginning = name::beginning(&search.under).unwrap_or_default();
             let most = ITEMS_LOOKED_AT_MAX;
             let (mut all, is_partial) =
-                inner.newest_under(&history, namespace.key(id), &beginning, most)?;
+                inner
+                    .reads
+                    .newest_under(&history, namespace.key(id), &beginning, most)?;
             all.sort_unstable_by_key(|newest| std::cmp::Reverse(newest.entry.offset));
             for newest in all {
                 work::check()?;
@@ -202,7 +205,7 @@ impl Engine {
                 let (id, revision) = (hit.found.conversation, hit.found.revision);
                 let read = |engine: Self| async move {
                     let inner = &engine.inner;
-                    let newest = inner.still_newest(&namespace, id, revision).await?;
+                    let newest = inner.reads.still_newest(&namespace, id, revision).await?;
                     let Some((name, record)) = newest else {
                         return Ok((page, None));
                     };
@@ -237,14 +240,14 @@ impl Engine {
     ) -> Result<(Vec<Vec<String>>, bool), ItemsError> {
         let (namespace, query) = (namespace.clone(), query.clone());
         let read = |engine: Self| async move {
-            let history = engine.inner.history();
+            let history = engine.inner.reads.history();
             let mut paths = Paths {
                 query: &query,
                 found: BTreeSet::new(),
                 looked_at: 0,
             };
             let id = items_conversation(&namespace);
-            let is_partial = match engine.inner.find_row(&namespace, id)? {
+            let is_partial = match engine.inner.reads.find_row(&namespace, id)? {
                 Some(_) => paths.look_through(&history, &namespace, id, now).await?,
                 None => false,
             };
@@ -294,13 +297,13 @@ impl Page {
         now: TimestampMicros,
     ) -> Result<(), ReadError> {
         let is_under = name.path.starts_with(&search.under);
-        let kept = ItemMetadata::of(&record, &inner.history().found_by(&record)?);
+        let kept = ItemMetadata::of(&record, &inner.reads.history().found_by(&record)?);
         let Some(kept) = kept.filter(|kept| is_under && kept.is_live(now)) else {
             return Ok(());
         };
         let skipped = search.filter.is_empty() && self.skip > 0;
         if !skipped {
-            let mut found = inner.read_value(&record, kept).await?;
+            let mut found = inner.reads.read_value(&record, kept).await?;
             if !fits(search, found.value.as_ref()) {
                 return Ok(());
             }
@@ -395,7 +398,7 @@ impl Paths<'_> {
     }
 }
 
-impl Inner {
+impl ReadPath {
     /// Returns the newest event of an item, if that puts it.
     pub(super) async fn newest_of_item(
         &self,

@@ -421,7 +421,7 @@ impl Engine {
     ) -> Result<Option<ItemMetadata>, ItemsError> {
         let (namespace, name) = (namespace.clone(), name.clone());
         let read = |engine: Self| async move {
-            let found = engine.inner.newest_of_item(&namespace, &name).await?;
+            let found = engine.inner.reads.newest_of_item(&namespace, &name).await?;
             Ok::<_, ReadError>(found.map(|(_, kept)| kept).filter(|kept| kept.is_live(now)))
         };
         Ok(self.on(PriorityClass::Short, read).await?)
@@ -429,7 +429,7 @@ impl Engine {
 
     /// Returns the log position up to which everything is published.
     fn published(&self) -> Position {
-        Position::local(self.inner.published.load(Ordering::Acquire))
+        Position::local(self.inner.reads.published.load(Ordering::Acquire))
     }
 }
 

@@ -18,8 +18,8 @@ const SAMPLES_FOR_EACH_BYTE: usize = 100;
 const BYTES_MIN: usize = 4 * 1024;
 /// Longer samples are cut, in bytes: a dictionary mostly helps with beginnings.
 const SAMPLE_BYTES_MAX: usize = 16 * 1024;
-/// Most idle contexts kept for concurrent reads. Each takes about the size of the dictionary plus
-/// 160 KiB.
+/// Maximum number of idle contexts kept for concurrent reads. Each takes about the size of the
+/// dictionary plus 160 KiB.
 const IDLE_MAX: usize = 2;
 
 /// A dictionary: content that the bodies of a segment have in common.

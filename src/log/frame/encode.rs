@@ -19,7 +19,7 @@ const ZSTD_LEVEL: i32 = 1;
 /// Smaller payloads are not compressed, in bytes: a zstd frame's own header would use up the
 /// savings.
 pub(crate) const COMPRESS_BYTES_MIN: usize = 96;
-/// Most bytes in a sample for the entropy check.
+/// Maximum number of bytes in a sample for the entropy check.
 const SAMPLE_BYTES: usize = 4096;
 /// Fewer bytes than this say nothing about entropy.
 const SAMPLE_BYTES_MIN: usize = 512;

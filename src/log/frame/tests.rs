@@ -218,14 +218,18 @@ fn every_flipped_bit_and_truncation_is_an_error() {
             for bit in 0..8 {
                 let mut damaged = sound.clone();
                 damaged[at] ^= 1 << bit;
-                assert!(decode(&with_bytes(&frame, damaged)).is_err(), "{at}.{bit}");
+                let damaged = with_bytes(&frame, damaged);
+                assert!(decode(&damaged).is_err(), "{at}.{bit}");
+                assert!(check(&damaged).is_err(), "{at}.{bit}");
             }
             let cut = with_bytes(&frame, sound[..at].to_vec());
             assert!(
                 matches!(decode(&cut), Err(LogError::Damaged { offset: 7, .. })),
                 "cut at {at}"
             );
+            assert!(check(&cut).is_err(), "cut at {at}");
         }
+        check(&frame).unwrap();
         let mut longer = sound;
         longer.push(0);
         assert!(decode(&with_bytes(&frame, longer)).is_err());

@@ -101,7 +101,7 @@ impl<F: Folder> ActiveSegment<F> {
         self.close_or_note();
         let database = match &self.unnamed {
             None => segment::open_unchanged(folder, &self.file, self.first_offset, cache_bytes)?,
-            Some(file) => segment::open_over(file, self.first_offset, cache_bytes)?,
+            Some(file) => segment::open_overlay(file, self.first_offset, cache_bytes)?,
         };
         let end = segment::end(Reader::frames(&database), self.first_offset);
         self.keep(database, None, Ok(0), end)

@@ -20,7 +20,7 @@ use treering_base::disk;
 /// File name of the lock.
 pub const LOCK_FILE: &str = "LOCK";
 
-/// Most bytes that a holder writes into it.
+/// Maximum number of bytes that a holder writes into it.
 const TEXT_BYTES_MAX: u64 = 4096;
 /// How often the lock file may disappear while it is being locked.
 const TRIES_MAX: u32 = 16;

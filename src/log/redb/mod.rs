@@ -1,9 +1,9 @@
 //! The durable log: redb files, one per segment of bounded size.
 //!
 //! Only the last segment is written to, so only that one needs repair after a crash;
-//! `docs/decisions/0001-log-segments.md` has the numbers. What lives here: the manifest and its
-//! checks, locks, opening, sealing and repairing segments, and recovery from failures. What does
-//! not: the byte formats of frames and records, which all backends share.
+//! `docs/decisions/0001-log-segments.md` has the measurements. What lives here: the manifest and
+//! its checks, locks, opening, sealing and repairing segments, and recovery from failures. What
+//! does not: the byte formats of frames and records, which all backends share.
 
 mod active;
 mod blob;
@@ -76,13 +76,13 @@ pub const LOG_FOLDER: &str = "log";
 /// Options of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedbLogOptions {
-    /// A segment takes no more batches once its file has about this size, in bytes.
+    /// A segment accepts no more batches once its file has about this size, in bytes.
     pub segment_bytes_max: u64,
     /// Page cache of the last segment, in bytes.
     pub cache_bytes: usize,
     /// Page cache of each open sealed segment, in bytes.
     pub sealed_cache_bytes: usize,
-    /// Most sealed segments open at once.
+    /// Maximum number of sealed segments that are open at once.
     pub sealed_open_max: usize,
 }
 
@@ -166,8 +166,9 @@ impl<F: Folder> RedbLog<F> {
         Ok(head.offset)
     }
 
-    /// Checks that the data folder is still this process's. Its files are accessed through open
-    /// folder handles, but if the folder was moved, nobody would find new appends at its path.
+    /// Checks that the data folder still belongs to this process. Its files are accessed through
+    /// open folder handles, so appends would succeed even after the folder was moved, and nobody
+    /// would find them at its path.
     fn check_lock(&self) -> Result<(), LogError> {
         match &mut *lock_of(&self.lock) {
             Some(lock) if !self.mode.is_read_only() => lock.check(),
@@ -318,7 +319,7 @@ impl<F: Folder> RedbLog<F> {
         offset: u64,
         read: impl Fn(segment::Reader<'_>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
-        /// How often a segment may be sealed or rewritten during one read.
+        /// How many times a segment may be sealed or rewritten during one read.
         const TRIES_MAX: u32 = 100;
         let mut tries = 0;
         loop {

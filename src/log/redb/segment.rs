@@ -25,7 +25,7 @@ use treering_base::catch_panics::catch_panics;
 use treering_base::disk::Overlay;
 use treering_domain::ContentHash;
 
-/// Offset of the first record to the frame's bytes.
+/// Maps the offset of a frame's first record to the frame's bytes.
 pub(super) const FRAMES: TableDefinition<u64, &[u8]> = TableDefinition::new("frames");
 /// The identity of the segment: see [`initialize`].
 pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
@@ -50,8 +50,9 @@ impl StoreError {
     pub(super) fn into_log(self, offset: u64, doing: &'static str) -> LogError {
         match self.0 {
             redb::Error::Io(error) => match error.kind() {
-                // redb reads pages where its tree says that they are, so a damaged tree leads to
-                // these errors. A folder can be opened like a file, but not read.
+                // redb reads pages at the places that its tree names, so a damaged tree leads to
+                // these errors. So does a folder in place of the file: it can be opened, but not
+                // read.
                 std::io::ErrorKind::UnexpectedEof
                 | std::io::ErrorKind::InvalidData
                 | std::io::ErrorKind::IsADirectory => {
@@ -98,7 +99,7 @@ pub(super) fn open_on(
     })
 }
 
-/// Opens a segment without writing to its file. Repairs by redb are made in memory only; if its
+/// Opens a segment without writing to its file. Repairs by redb are made in memory only; if redb's
 /// record of free pages is damaged, it is rebuilt from the trees.
 pub(super) fn open_unchanged<F: Folder>(
     folder: &F,
@@ -115,8 +116,8 @@ pub(super) fn open_unchanged<F: Folder>(
     open_in_memory(storage, first_offset, cache_bytes)
 }
 
-/// Opens a segment from a file handle without writing to it. For a file without a name.
-pub(super) fn open_over<B: StorageBackend + Clone>(
+/// Opens a segment from a file handle without writing to it: for a file that has no name.
+pub(super) fn open_overlay<B: StorageBackend + Clone>(
     file: &B,
     first_offset: u64,
     cache_bytes: usize,
@@ -144,11 +145,11 @@ fn open_in_memory<B: StorageBackend>(
     }
 }
 
-/// Frames are at least about this many times as large as their blocks, unless their bodies do not
+/// Estimated minimum ratio of the size of frames to the size of their blocks, for bodies that
 /// compress.
 const FRAMES_TO_BLOCKS: u64 = 2;
 
-/// A sealed segment, which is not written to any more.
+/// A sealed segment, which is no longer written to.
 pub(super) struct SealedSegment {
     file: SealedFile,
     /// `None`: it stores frames.
@@ -505,7 +506,7 @@ pub(super) struct End {
     pub(crate) chain_hash: Option<ContentHash>,
 }
 
-/// Determines where a segment ends. A damaged last frame still tells its number of records: they
+/// Determines where a segment ends. A damaged last frame still states its number of records: they
 /// are lost, but the offsets of later records are known.
 ///
 /// # Errors
@@ -575,7 +576,7 @@ pub(super) fn read_unnamed_blob(
     on_its_base(segment, &stored, home_offset, &RecentBodies::default())
 }
 
-/// Unpacks a body, after unpacking the body that it is a patch on.
+/// Unpacks a body. If it is a patch, unpacks its base first.
 fn on_its_base(
     segment: &impl Readable,
     stored: &StoredBlob<'_>,

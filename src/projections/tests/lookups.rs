@@ -196,7 +196,7 @@ fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace)
         expected.sort_by_key(|row| row.first_position.offset);
         let expected: Vec<_> = expected.into_iter().map(|row| row.id).collect();
         let mut found = Vec::new();
-        let all = projections.each_with(namespace, facet, |id| {
+        let all = projections.each_with(namespace, facet, 0, |_, id| {
             found.push(id);
             true
         });

@@ -4,7 +4,7 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 
 use super::{ContextError, invalid};
 use crate::{
-    Engine, Inner,
+    Engine, ReadPath,
     error::ReadError,
     query::{BranchAddress, EventSource, NamedEvent, ReadQuery},
 };
@@ -31,13 +31,13 @@ impl Engine {
     ) -> Result<BoxStream<'static, Result<Vec<NamedEvent>, ReadError>>, ContextError> {
         let inner = &self.inner;
         let (namespace, conversation) = (&address.namespace, address.conversation);
-        let now = inner.branch_at(address)?;
+        let now = inner.reads.branch_at(address)?;
         let then = match compaction {
-            Some(revision) => inner.as_of(address.key(), &now, revision).await?,
+            Some(revision) => inner.reads.as_of(address.key(), &now, revision).await?,
             None => now.clone(),
         };
         let at = compaction_of(conversation, &then, compaction)?;
-        let segments = inner.history().lineage(address.key(), &now)?;
+        let segments = inner.reads.history().lineage(address.key(), &now)?;
         let inside = segments.iter().find(|segment| {
             segment.conversation.id == at.conversation
                 && (segment.first..=segment.last).contains(&at.revision)
@@ -49,12 +49,13 @@ impl Engine {
             )));
         };
         let before = inner
+            .reads
             .branch_before(segment.conversation, segment.branch, at.revision)
             .await?;
         let earlier = match before.and_then(|before| before.compaction) {
             Some(earlier) => Some(EarlierCut {
                 conversation: earlier.conversation,
-                until: inner.stands_until(namespace, earlier).await?,
+                until: inner.reads.stands_until(namespace, earlier).await?,
             }),
             None => None,
         };
@@ -63,7 +64,7 @@ impl Engine {
             branch: Some(segment.name.clone()),
         };
         let mut query = ReadQuery::all(namespace.clone(), source);
-        query.to = inner.stands_until(namespace, at).await?.0;
+        query.to = inner.reads.stands_until(namespace, at).await?.0;
         match earlier {
             Some(earlier) if earlier.conversation == segment.conversation.id => {
                 query.from = earlier.until.next().0;
@@ -75,7 +76,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl ReadPath {
     /// Returns the last revision that a compaction's summary replaces.
     async fn stands_until(
         &self,

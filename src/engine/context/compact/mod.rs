@@ -288,11 +288,14 @@ impl Inner {
             return Err(other().into());
         };
         let named = command.address.branch.as_ref();
-        let branch = self.branch(&command.address.namespace, event.conversation, named);
+        let branch = self
+            .reads
+            .branch(&command.address.namespace, event.conversation, named);
         let elsewhere = named.is_some() && branch.is_ok_and(|branch| branch.id != event.branch);
         let differs = elsewhere
             || event.conversation != command.address.conversation
-            || (!command.summary.is_empty() && command.summary != compacted.summary)
+            || (!command.summary.is_empty()
+                && !compaction::is_completed(&compacted.summary, &command.summary))
             || command.cut.is_some_and(|cut| cut != compacted.cut_revision);
         if differs {
             return Err(other().into());
@@ -342,6 +345,7 @@ impl PlanContext {
             "" => self.plan.extract.clone(),
             _ => command.summary.clone(),
         };
+        let summary = compaction::with_entities(summary, &self.window);
         let tokens_after = self.tokens.kept + self.tally.text(&summary);
         Ok(Compacted {
             summary,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    Inner,
+    Inner, ReadPath,
     error::ReadError,
     history::{ENTRIES_PAGE, first_own},
 };
@@ -65,7 +65,7 @@ impl Inner {
                  sets them"
             ));
         }
-        match self.tools_before(namespace, event).await {
+        match self.reads.tools_before(namespace, event).await {
             // An extract quotes the conversation, so tool names in it are expected.
             Ok(_) if self.options.heuristics.is_extract(&compacted.summary) => {}
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
@@ -76,7 +76,9 @@ impl Inner {
         }
         warnings
     }
+}
 
+impl ReadPath {
     /// Returns the tools that a branch knew before one of its events.
     async fn tools_before(
         &self,
