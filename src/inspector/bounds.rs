@@ -62,7 +62,7 @@ pub(crate) const PENDING_BYTES: usize = 96 << 10;
 pub(crate) const BODY_BYTES: usize = 24 << 10;
 /// Items of a request on its page.
 pub(crate) const ITEMS: usize = 250;
-/// Most lines of two bodies together that are compared.
+/// Maximum number of lines of two bodies together that are compared.
 pub(crate) const COMPARED_LINES: usize = 60_000;
 /// Longest time for comparing two bodies.
 pub(crate) const COMPARE_MAX: Duration = Duration::from_millis(400);
@@ -136,6 +136,8 @@ pub(crate) const SAID_BYTES: usize = 6 << 10;
 pub(crate) const REASONING_BYTES: usize = 2 << 10;
 /// Bytes of a call's arguments.
 pub(crate) const ARGUMENT_BYTES: usize = 1_500;
+/// Lines of each edit in a transcript.
+pub(crate) const EDIT_LINES: usize = 40;
 /// Bytes of the beginning of a result.
 pub(crate) const HEAD_BYTES: usize = 1_500;
 /// Beginnings of large results that are read at once.

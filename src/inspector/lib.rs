@@ -2,10 +2,9 @@
 //! services (`serve`, `demo`; `--no-inspector` disables it).
 //!
 //! `routes` is the table of all pages; `pages` has one module for each; `parts` has their
-//! components; `frame` is the layout around each page; `request_context` is what a page knows about a
-//! request: the visitor, and the store with the visitor's permissions. Every request first passes
-//! `guard` (hosts, origins, headers). `session` stores who is logged in, `failure` is an error
-//! page.
+//! components; `frame` is the layout around each page; `request_context` gives a page the visitor
+//! of a request, and the store as this visitor may use it. Every request first passes `guard`
+//! (hosts, origins, headers). `session` stores who is logged in, `failure` is an error page.
 //!
 //! Like the commands, all of it uses only the gRPC services, so the same keys, namespaces and rules
 //! apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is our

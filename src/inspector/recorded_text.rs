@@ -10,7 +10,7 @@ use treering_client::{
 };
 use treering_proto::pb;
 
-/// Most bytes of markup per requested byte.
+/// Maximum number of bytes of markup per requested byte.
 const MARKUP_PER_BYTE: usize = 3;
 
 /// Identifies a text.
@@ -31,7 +31,7 @@ pub(crate) enum TextPart {
     Lines {
         /// The first line.
         first: u64,
-        /// Most lines.
+        /// Maximum number of lines.
         count: u64,
     },
     /// From a byte on.

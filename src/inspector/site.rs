@@ -57,13 +57,14 @@ impl Site {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the caller of a request: the key in its headers, as programs send it; else that of
-    /// its session; else the one of its client certificate. Without authentication, nobody.
+    /// Returns the caller of a request. Precedence: the key in its headers, as programs send it;
+    /// then the key of its session; then the key of its client certificate. Without authentication,
+    /// the caller has no key.
     ///
     /// # Errors
     /// When a key is required and there is none.
     pub(super) fn asks_as(&self, request: &Parts) -> Result<CallerIdentity, PageFailure> {
-        self.keys.look();
+        self.keys.reload_if_changed();
         if self.keys.is_open() {
             return Ok(CallerIdentity {
                 proof: CallerProof::Nothing,
@@ -85,8 +86,8 @@ impl Site {
         Ok(CallerIdentity { proof, holder })
     }
 
-    /// Returns the key of a session. A session ends with its key; from then on, a visitor with a
-    /// certificate is identified by that.
+    /// Returns the key of a session. A session ends with its key; from then on, a certificate, if
+    /// there is one, identifies the visitor.
     fn of_session(&self, headers: &HeaderMap) -> Option<CallerProof> {
         let name = session_of(headers)?;
         let key = self.sessions().key(name)?;
@@ -103,8 +104,8 @@ impl Site {
         Some(holder.name().to_owned())
     }
 
-    /// Returns the token for forms of a session or of a certificate's holder, or without
-    /// authentication.
+    /// Returns the token for forms. It depends on the session and on the certificate's subject, if
+    /// there are any.
     pub(super) fn token(&self, request: &Parts) -> String {
         let session = session_of(&request.headers).unwrap_or_default();
         let certificate = request.extensions.get::<ClientCertificate>();

@@ -74,7 +74,19 @@ pub fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
     if !hit.path.is_empty() && !hit.command.contains(&hit.path) && !is_shown(&hit.path) {
         about.push(printable(&hit.path));
     }
+    if hit.recalled {
+        about.push(quoted(hit));
+    }
     about
+}
+
+/// Returns what a hit in a text from a memory quotes.
+#[must_use]
+pub fn quoted(hit: &pb::SearchHit) -> String {
+    match hit.quotes.as_str() {
+        "" => "quoted from a memory".to_owned(),
+        address => format!("quoted from a memory: see {}", printable(address)),
+    }
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl CallOutcome {
         }
     }
 
-    /// Returns its name in addresses.
+    /// Returns its name in URLs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,8 +60,9 @@ impl CallOutcome {
 /// By conversation and revision: when the event occurred according to its author.
 pub type HappenedAt = HashMap<(String, u64), Timestamp>;
 
-/// Returns the duration of a call: as recorded, else the time between its two events. Unknown if
-/// their authors give no times and both were recorded at once.
+/// Returns the duration of a call: the recorded one, else the time between its two events. It is
+/// unknown if the authors of the events give no times and both events were recorded at the same
+/// time.
 #[must_use]
 pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Option<Duration> {
     if let Some(milliseconds) = call.execution_time_ms {
@@ -80,7 +81,8 @@ pub fn took(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> O
     }
 }
 
-/// Returns when a call was requested according to its author, else when that was recorded.
+/// Returns when a call was requested: the time that the author of the event gives, else the time
+/// when the event was recorded.
 #[must_use]
 pub fn asked_at(call: &pb::ToolCall, conversation: &str, happened: &HappenedAt) -> Timestamp {
     let place = |id: &str| (id.to_owned(), call.request_revision);
@@ -104,7 +106,7 @@ pub struct BranchCalls {
 #[derive(Debug)]
 struct Made {
     call: pb::ToolCall,
-    /// Of its request and its end.
+    /// When each call was requested and ended.
     happened: HappenedAt,
 }
 
@@ -273,7 +275,7 @@ impl ToolOrder {
         Self::Bytes,
     ];
 
-    /// Returns its name in addresses.
+    /// Returns its name in URLs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -286,7 +288,7 @@ impl ToolOrder {
         }
     }
 
-    /// Parses its name in an address; unknown names give the first one.
+    /// Parses its name in a URL; an unknown name gives the default order.
     #[must_use]
     pub fn named(name: &str) -> Self {
         let named = Self::ALL.into_iter().find(|order| order.as_str() == name);
@@ -471,8 +473,8 @@ mod tests {
         assert_eq!((tools[0].calls, tools[0].took.len()), (1, 0));
     }
 
-    // An import records a session at once, so the time between two commits says nothing about the
-    // duration of a call. The times in the source do.
+    // An import records a session all at once, so the time between two commits says nothing about
+    // the duration of a call. The times in the source do.
     #[test]
     fn a_time_is_what_the_source_says() {
         let mut call = pb::ToolCall {

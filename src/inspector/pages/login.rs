@@ -78,7 +78,7 @@ pub(crate) async fn log_in(
     AnonymousForm(stranger): AnonymousForm,
 ) -> Result<Response, PageFailure> {
     let site = &stranger.site;
-    site.keys.look();
+    site.keys.reload_if_changed();
     let key = stranger.asked.text("key").unwrap_or_default();
     let holder = match key.len() {
         0..=KEY_BYTES_MAX => site.keys.holder(key),

@@ -121,6 +121,7 @@ async fn answer(
         conversations_max: CHIPS as u32,
         mode: pb::QueryMode::Unspecified.into(),
         // The page has no fields for these.
+        similar_to: None,
         branch: String::new(),
         paths: Vec::new(),
         sources: Vec::new(),
@@ -280,6 +281,7 @@ fn hit(request_context: &RequestContext, hit: &pb::SearchHit) -> Markup {
             div.line.dim {
                 a href=(around) { "in " (conversation(hit)) }
                 span.mono { (escape_inline(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }
+                @if hit.recalled { span { (hit_text::quoted(hit)) } }
                 @if hit.copies > 0 { span { (things(hit.copies, "more with this text", "more with this text")) } }
             }
         }

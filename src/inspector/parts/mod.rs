@@ -2,8 +2,11 @@
 
 pub(crate) mod chart;
 pub(crate) mod conversation;
+pub(crate) mod edits;
 pub(crate) mod escape;
 pub(crate) mod json;
+pub(crate) mod line_diff;
+pub(crate) mod markdown;
 pub(crate) mod numbers;
 pub(crate) mod pager;
 pub(crate) mod pieces;

@@ -1,6 +1,6 @@
 //! Renders messages and notes as cards.
 
-use maud::{Markup, html};
+use maud::{Markup, PreEscaped, html};
 
 use crate::{
     bounds::{HEAD_BYTES, REASONING_BYTES, SAID_BYTES, TITLE_CHARS},
@@ -8,6 +8,7 @@ use crate::{
     parts::{
         escape::{escape_inline, escaped, first, fitting, headline},
         json::pretty,
+        markdown::markdown,
         numbers::{bytes_human, count, things},
         pieces::{BadgeColor, badge},
         time,
@@ -110,7 +111,12 @@ pub(crate) fn said(
     let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
     let parts = html! {
         @for (index, part) in message.parts.iter().enumerate() {
-            (part_of(request_context, event, index, part, room))
+            @match part.part.as_ref() {
+                Some(Part::Text(text)) if message.role() == pb::Role::Assistant => {
+                    (prose(request_context, event, text, TextForm::Markdown, room))
+                }
+                _ => (part_of(request_context, event, index, part, room)),
+            }
         }
     };
     // An answer with only calls has no text.
@@ -168,14 +174,14 @@ pub(crate) fn part_of(
 ) -> Markup {
     match part.part.as_ref() {
         None => html! {},
-        Some(Part::Text(text)) => prose(request_context, event, text, room),
+        Some(Part::Text(text)) => prose(request_context, event, text, TextForm::Plain, room),
         Some(Part::Json(text)) => {
             let (text, is_whole) = room.take_json(text, SAID_BYTES);
             html! { (pretty(text)) @if !is_whole { (rest(request_context, event)) } }
         }
         Some(Part::Refusal(text)) => html! {
             p { (badge(BadgeColor::Bad, "refused")) }
-            (prose(request_context, event, text, room))
+            (prose(request_context, event, text, TextForm::Plain, room))
         },
         Some(Part::Reasoning(reasoning)) => thought(request_context, event, index, reasoning, room),
         Some(Part::Image(media)) => image(request_context, event, index, media),
@@ -187,16 +193,37 @@ pub(crate) fn part_of(
     }
 }
 
+/// How a text is rendered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TextForm {
+    Plain,
+    Markdown,
+}
+
 fn prose(
     request_context: &RequestContext,
     event: &pb::Event,
     text: &str,
+    form: TextForm,
     room: &mut MarkupAllowance,
 ) -> Markup {
     let trimmed = text.trim_end();
     let (start, is_whole) = room.take(trimmed, SAID_BYTES);
+    let rendered = match form {
+        TextForm::Markdown => markdown(start),
+        TextForm::Plain => None,
+    };
+    if let Some(PreEscaped(markup)) = &rendered {
+        room.0 = room
+            .0
+            .saturating_sub(markup.len().saturating_sub(start.len()));
+    }
     html! {
-        @if !start.is_empty() { div.prose dir="auto" { (escaped(start)) } }
+        @match rendered {
+            Some(markup) => div.prose.markdown dir="auto" { (markup) },
+            None if start.is_empty() => {},
+            None => div.prose dir="auto" { (escaped(start)) },
+        }
         @if !is_whole {
             p.rest { a href=(text_address(request_context, event)) { (count((trimmed.len() - start.len()) as u64)) " bytes more" } }
         }

@@ -11,11 +11,13 @@ use super::{
     window::WindowPlace,
 };
 use crate::{
-    bounds::{ARGUMENT_BYTES, HEAD_BYTES, TITLE_CHARS},
+    bounds::{ARGUMENT_BYTES, EDIT_LINES, HEAD_BYTES, TITLE_CHARS},
     pages::call::address_of as call_address,
     parts::{
+        edits::edits,
         escape::{block, escape_inline, first, headline},
         json::pretty,
+        line_diff::LineDiff,
         numbers::{bytes_human, count},
         pieces::{BadgeColor, badge},
     },
@@ -209,12 +211,38 @@ fn told(stands: ThreadCallStatus, call: &ThreadCall) -> (BadgeColor, String) {
 
 fn asked(event: &pb::Event, tool: &str, arguments: &str, room: &mut MarkupAllowance) -> Markup {
     let deed = deed_of(tool, arguments);
+    let edits = edits(arguments, EDIT_LINES);
+    if !edits.is_empty() {
+        return edited(event, &deed, &edits, room);
+    }
     let (text, is_whole) = room.take_json(arguments, ARGUMENT_BYTES);
     html! {
         details.fold.asked id={ "a" (event.revision) } {
             summary { code.deed { (headline(&deed, TITLE_CHARS)) } }
             (pretty(text))
             @if !is_whole { p.rest.dim { (count((arguments.len() - text.len()) as u64)) " bytes more: see the event" } }
+        }
+    }
+}
+
+/// Renders the edits of a call in place of its arguments.
+fn edited(event: &pb::Event, deed: &str, edits: &[LineDiff], room: &mut MarkupAllowance) -> Markup {
+    let mut lines = Vec::new();
+    let mut is_cut = false;
+    for edit in edits {
+        let markup = edit.lines(["before: ", "after: "]);
+        let fits = markup.0.len() <= room.0 / 4;
+        is_cut |= edit.is_cut || !fits;
+        if fits {
+            room.0 -= markup.0.len();
+            lines.push(markup);
+        }
+    }
+    html! {
+        details.fold.asked id={ "a" (event.revision) } {
+            summary { code.deed { (headline(deed, TITLE_CHARS)) } }
+            div.lines-diff { @for edit in &lines { (edit) } }
+            @if is_cut { p.rest.dim { "more lines: see the page of the call" } }
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) enum ThreadItem {
     Step(Vec<ThreadCall>),
     /// Any other event.
     Noted(Box<pb::Event>),
-    /// Records beside the talk, one after the other.
+    /// Consecutive records that are not part of the talk.
     Folded(Vec<pb::Event>),
 }
 

@@ -180,7 +180,8 @@ const VIEWS: &[(&str, &str)] = &[
         "SearchHit",
         "conversation_id source_id branch revision call_id tool score line byte_start byte_end \
          snippet kind branch_id success? highlights:list recorded_at happened_at title? path? \
-         command? context? role? context_line? in_reasoning? together? copies? copies_at?",
+         command? context? role? context_line? in_reasoning? together? copies? copies_at? recalled? \
+         quotes?",
     ),
     (
         "SearchHit/passage",

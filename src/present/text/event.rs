@@ -15,9 +15,9 @@ pub struct EventText {
     pub paint: Paint,
     /// Time zone.
     pub zone: Zone,
-    /// Most lines of content per event.
+    /// Maximum number of lines of content per event.
     pub lines_max: usize,
-    /// Most characters per line of content.
+    /// Maximum number of characters per line of content.
     pub chars_max: usize,
     /// Show the branch of each event.
     pub branch: bool,

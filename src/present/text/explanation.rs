@@ -14,9 +14,9 @@ use super::{
 };
 use treering_context::Provider;
 
-/// Most cells of the bar.
+/// Maximum number of cells of the bar.
 const BAR_CELLS_MAX: usize = 76;
-/// Columns of an item's line besides its label and its head.
+/// Columns of an item's line without its label and its head.
 const ITEM_COLUMNS: usize = 32;
 /// Columns before the description of a step.
 const STEP_COLUMNS: usize = 32;
@@ -179,8 +179,8 @@ fn legend(section: &pb::SectionTokens, whole: u64, paint: Paint) -> String {
     )
 }
 
-/// Distributes the cells in proportion to the tokens. Each number gets at least one cell; apart
-/// from that, the sum does not exceed `cells`.
+/// Distributes the cells in proportion to the tokens. Each number gets at least one cell. The sum
+/// exceeds `cells` only if there are more numbers than cells.
 fn apportion(tokens: &[u64], whole: u64, cells: usize) -> Vec<usize> {
     if whole == 0 {
         return vec![0; tokens.len()];

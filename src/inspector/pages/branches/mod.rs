@@ -1,5 +1,5 @@
-//! The branches of a conversation: drawn as a tree, and as a list of the same rows, in which two
-//! can be chosen for a comparison and a branch can be forked.
+//! The branches of a conversation: drawn as a tree, and as a list of the same rows. In the list,
+//! two branches can be compared and a branch can be forked.
 
 mod draw;
 mod layout;
@@ -393,8 +393,8 @@ fn pages(request_context: &RequestContext, page: &tree::TreePage) -> Markup {
     pager(before, after, &place)
 }
 
-/// Renders the form for a fork from any event: branch and event come from the address, as other
-/// pages link to it. A refused form is shown as it was filled in.
+/// Renders the form for a fork from any event: branch and event come from the address, to which
+/// other pages link. A refused form is shown as it was filled in.
 fn fork_form(
     request_context: &RequestContext,
     place: &ConversationPlace,

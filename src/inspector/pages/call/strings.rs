@@ -1,12 +1,14 @@
-//! Arguments with texts: the old and new text of an edit is shown by lines, not as JSON strings.
+//! Arguments with texts: edits are shown as differing lines, other texts by lines, not as JSON
+//! strings.
 
 use maud::{Markup, PreEscaped, html};
 use serde_json::Value;
 
 use super::arguments;
 use crate::{
-    bounds::ARGUMENTS_BYTES,
+    bounds::{ARGUMENTS_BYTES, DIFFERENT_LINES},
     parts::{
+        edits::edits,
         escape::{escape_inline, escaped, fitting},
         pieces::fold,
         place::ConversationPlace,
@@ -29,6 +31,18 @@ pub(crate) fn apart(
     call: &pb::ToolCall,
 ) -> Markup {
     let whole = arguments(request_context, place, call);
+    let edits = edits(&String::from_utf8_lossy(&call.arguments), DIFFERENT_LINES);
+    if !edits.is_empty() {
+        return html! {
+            @for edit in &edits {
+                div.lines-diff tabindex="0" role="group" aria-label="an edit" {
+                    (edit.lines(["before: ", "after: "]))
+                }
+                @if edit.is_cut { p.hint { "Truncated; the complete text is below." } }
+            }
+            (fold("as-written", false, &html! { "All arguments, as written" }, &whole))
+        };
+    }
     let texts = match call.arguments.len() <= ARGUMENTS_BYTES {
         true => texts(&call.arguments),
         false => Vec::new(),

@@ -4,16 +4,16 @@
 use std::collections::HashMap;
 
 use maud::{Markup, html};
-use similar::{ChangeTag, TextDiff};
 
 use super::{
     ask::{RequestAnswer, RequestParams},
     budget, items,
 };
 use crate::{
-    bounds::{COMPARE_MAX, COMPARED_LINES, DIFFERENT_LINES, ITEMS, LINE_CHARS},
+    bounds::{COMPARED_LINES, DIFFERENT_LINES, ITEMS},
     parts::{
         escape::{escape_inline, headline},
+        line_diff::LineDiff,
         numbers::{count, things},
         pieces::fold,
     },
@@ -23,8 +23,6 @@ use treering_proto::pb;
 
 /// Characters of an item's label and content.
 const LABEL_CHARS: usize = 120;
-/// Lines of context around a difference.
-const AROUND: usize = 2;
 
 /// Renders both and their differences.
 #[must_use]
@@ -192,12 +190,6 @@ fn side(item: Option<&pb::ExplainedItem>) -> Markup {
     }
 }
 
-/// A line of a difference.
-struct Line<'a> {
-    tag: ChangeTag,
-    text: &'a str,
-}
-
 fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
     let [one, other] = [one, other].map(|answer| {
         let text = String::from_utf8_lossy(&answer.body);
@@ -215,65 +207,16 @@ fn differing_lines(one: &RequestAnswer, other: &RequestAnswer) -> Markup {
             }
         };
     }
-    let diff = TextDiff::configure()
-        .timeout(COMPARE_MAX)
-        .diff_lines(&one, &other);
-    let groups = diff.grouped_ops(AROUND);
-    let mut room = DIFFERENT_LINES;
-    let mut is_cut = false;
-    let mut shown: Vec<Vec<Line<'_>>> = Vec::new();
-    for group in &groups {
-        let changes = group.iter().flat_map(|op| diff.iter_changes(op));
-        let mut lines: Vec<Line<'_>> = changes
-            .map(|change| Line {
-                tag: change.tag(),
-                text: change.value().trim_end_matches('\n'),
-            })
-            .take(room + 1)
-            .collect();
-        is_cut |= lines.len() > room;
-        lines.truncate(room);
-        room -= lines.len();
-        if !lines.is_empty() {
-            shown.push(lines);
-        }
-        if room == 0 {
-            is_cut |= shown.len() < groups.len();
-            break;
-        }
-    }
+    let diff = LineDiff::new(&one, &other, DIFFERENT_LINES);
     html! {
         section aria-labelledby="different-lines" {
             h2 #different-lines { "Bodies, formatted" }
             div.lines-diff role="group" aria-labelledby="different-lines" tabindex="0" {
-                @for group in &shown {
-                    ol.diff { @for line in group { (line_of(line)) } }
-                }
+                (diff.lines(["only in A: ", "only in B: "]))
             }
-            @if is_cut {
+            @if diff.is_cut {
                 p.hint { "Only the first " (count(DIFFERENT_LINES as u64)) " lines are shown; download both bodies for the rest." }
             }
-        }
-    }
-}
-
-fn line_of(line: &Line<'_>) -> Markup {
-    let (class, sign, word) = match line.tag {
-        ChangeTag::Delete => ("a", "−", "only in A: "),
-        ChangeTag::Insert => ("b", "+", "only in B: "),
-        ChangeTag::Equal => ("same", " ", ""),
-    };
-    let indent = line.text.len() - line.text.trim_start().len();
-    let text = match line.text.char_indices().nth(LINE_CHARS) {
-        Some((at, _)) => format!("{} …", &line.text[..at]),
-        None => line.text.to_owned(),
-    };
-    let spaces = &text[..indent.min(text.len())];
-    html! {
-        li class=(class) {
-            span.n aria-hidden="true" { (sign) }
-            @if !word.is_empty() { span.hidden { (word) } }
-            code { (spaces) (escape_inline(text.trim_start())) }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Tool calls, counted by tool and listed: of the most recently active conversations, or of one
-//! branch.
+//! Tool calls of the most recently active conversations, or of one branch: counted by tool, and
+//! listed.
 
 mod chart;
 
@@ -37,9 +37,9 @@ use treering_present::{
 };
 use treering_proto::pb;
 
-/// Characters of a tool's name.
+/// Maximum number of characters of a tool's name.
 const TOOL_CHARS: usize = 60;
-/// Characters of arguments and results in a list.
+/// Maximum number of characters of arguments and results in a list.
 const HEAD_CHARS: usize = 140;
 
 /// A call with the values for its statistics.
