@@ -133,6 +133,19 @@ def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     [left] = conv.open_calls()
     assert left.run(lambda path: pytest.fail("it must not run")) is None
     assert conv.open_calls() == []
+    # An id is enough where one call has it.
+    conv.tool_call("rm", {"path": "d"}, needs_approval=True, call_id="named").request()
+    db.approve("named", by="ada")
+    with pytest.raises(treering.CallNotFound, match="no call named waits for a decision"):
+        db.deny("named", by="ada")
+    twice = [conv, db.create("Another")]
+    for each in twice:
+        each.tool_call("rm", {"path": "e"}, needs_approval=True, call_id="twice").request()
+    with pytest.raises(treering.Refused, match=r"2 calls twice wait .*pass one") as several:
+        db.approve("twice", by="ada")
+    assert all(each.id in str(several.value) for each in twice)
+    db.deny(twice[1].pending()[0], by="ada")
+    db.deny("twice", by="ada")
     # An approval holds for what was shown: another hash is refused.
     third = conv.tool_call("rm", {"path": "b"}, needs_approval=True).request()
     with pytest.raises(treering.ArgumentsChanged):
@@ -479,6 +492,8 @@ def test_search(db: treering.Treering) -> None:
     # This server has no embedder.
     with pytest.raises(treering.NoEmbedder):
         db.search("car", by="meaning")
+    with pytest.raises(treering.NoEmbedder):
+        db.search("", similar_to=hits[0])
     with pytest.raises(treering.BadQuery):
         db.search("(", regex=True)
     with pytest.raises(TypeError, match="serch_for"):

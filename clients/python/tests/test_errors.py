@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 import socket
+import time
 from pathlib import Path
 
 import pytest
 
 import treering
 from treering import errors, new
+from treering._methods import Again
+from treering._retry import STRANGER_PATIENCE, Attempts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -70,6 +73,25 @@ def test_an_address_where_nobody_is() -> None:
     assert "running" in refused.value.advice
     with pytest.raises(treering.Unreachable):
         db.stats()
+
+
+# An address that nobody listens at was tried for five seconds: the smallest mistake took as long
+# to see as a server that is slow. One that has answered before is being restarted, and waited for.
+def test_how_long_an_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def tried(*, has_answered: bool) -> float:
+        nonlocal now
+        now = 0.0
+        patience = None if has_answered else STRANGER_PATIENCE
+        attempts = Attempts(Again.ALWAYS, False, 60.0, patience, _began=0.0)
+        while (pause := attempts.pause_after(errors.Unreachable("refused"))) is not None:
+            now += pause + 0.001
+        return now
+
+    assert 0.5 < tried(has_answered=False) < 1
+    assert tried(has_answered=True) > 50
 
 
 # A server that takes connections and never answers. (One that answers may do so before any

@@ -227,6 +227,19 @@ def test_a_watch_tells_after_a_restart_what_has_changed(server: Server) -> None:
             assert sorted((each.key, each.value) for each in later) == [("a", 3), ("b", None)]
 
 
+# A program that had only been told that there is nothing yet was given up while its server was
+# started again, as if the address were wrong.
+def test_a_server_that_has_only_refused_is_waited_for(server: Server) -> None:
+    with treering.connect(server.address, timeout=PATIENCE) as db:
+        with pytest.raises(treering.ConversationNotFound):
+            db.conversation("nothing").state()
+        server.kill()
+        timer = threading.Timer(1.5, server.start)
+        timer.start()
+        assert db.create().user("Hello").revision == 2
+        timer.join()
+
+
 # Without a key, nobody may send a write twice; a key is always made.
 def test_every_write_has_a_key() -> None:
     from treering import _methods

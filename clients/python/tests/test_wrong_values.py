@@ -99,6 +99,20 @@ def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
     assert conv.head() == before
 
 
+# `openai_chat`, as other programs call it, built a request and could not record its answer.
+def test_names_of_providers(conv: treering.Conversation) -> None:
+    chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
+    for name in ("openai-chat", "openai_chat", "OpenAI-Chat"):
+        provider: Any = name
+        conv.extend(provider, [{"role": "user", "content": "Hello"}])
+        conv.record(provider, chat)
+        assert conv.request(provider, model="gpt-4o")["messages"]
+    unknown: Any = "openai_chats"
+    for call in (conv.request, lambda name: conv.record(name, chat)):
+        with pytest.raises(ValueError, match=r"`openai_chats` is none of .*openai-chat"):
+            call(unknown)
+
+
 # Bytes, None and numbers in the place of text met protobuf's words for its own classes, and half
 # a surrogate pair (text that was cut in a character) Python's for its codecs.
 def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> None:

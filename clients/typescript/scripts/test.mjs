@@ -14,8 +14,8 @@ function run(program, ...given) {
 }
 
 const tsc = join(PACKAGE, "node_modules", ".bin", "tsc");
-for (const made of ["build", "dist"]) rmSync(join(PACKAGE, made), { recursive: true, force: true });
-run(tsc, "-p", "tsconfig.build.json");
+rmSync(join(PACKAGE, "build"), { recursive: true, force: true });
+run(process.execPath, join("scripts", "build.mjs"));
 run(tsc, "-p", "tsconfig.json");
 const tests = readdirSync(join(PACKAGE, "build", "tests"))
   .filter((name) => name.endsWith(".test.js"))

@@ -3,7 +3,7 @@
 import type { ContentPart, NewEvent, Usage } from "./gen/treering/v1/event.js";
 import * as make from "./make.js";
 import { text } from "./parts.js";
-import type { Parsed, ProviderName } from "./words.js";
+import { type Parsed, type ProviderName, providerName } from "./words.js";
 
 /** A tool call of an answer. */
 export interface AskedCall {
@@ -36,21 +36,26 @@ const empty = (): AnswerParts => ({
 
 type Reader<T> = (body: Parsed) => T;
 
-function readerOf<T>(readers: Record<string, Reader<T>>, provider: string): Reader<T> {
+/** The provider that is meant, and what reads its shape. */
+function readerOf<T>(
+  readers: Record<string, Reader<T>>,
+  given: string,
+): { provider: ProviderName; reader: Reader<T> } {
+  const provider = providerName(given);
   const reader = readers[provider];
-  if (!reader) throw new TypeError(`\`${provider}\` is none of ${Object.keys(readers).join(", ")}`);
-  return reader;
+  if (!reader) throw new TypeError(`\`${given}\` is none of ${Object.keys(readers).join(", ")}`);
+  return { provider, reader };
 }
 
 /** An answer in the provider's own shape. */
-export function readAnswer(provider: ProviderName, response: unknown): AnswerParts {
+export function readAnswer(given: ProviderName, response: unknown): AnswerParts {
   const readers = {
     anthropic,
     "openai-chat": openaiChat,
     "openai-responses": openaiResponses,
     gemini,
   };
-  const reader = readerOf<AnswerParts>(readers, provider);
+  const { provider, reader } = readerOf<AnswerParts>(readers, given);
   mustBeAnswer(provider, response);
   return reader(response);
 }
@@ -218,9 +223,9 @@ function gemini(body: Parsed): AnswerParts {
 }
 
 /** A list of messages in the provider's own shape as events. */
-export function readMessages(provider: ProviderName, history: Iterable<unknown>): NewEvent[] {
+export function readMessages(given: ProviderName, history: Iterable<unknown>): NewEvent[] {
   const readers = { "openai-chat": chatMessage, anthropic: anthropicMessage };
-  const reader = readerOf<NewEvent[]>(readers, provider);
+  const { provider, reader } = readerOf<NewEvent[]>(readers, given);
   return [...history].flatMap((message, index) => {
     mustBeMessage(provider, message, index);
     return reader(message);

@@ -470,18 +470,27 @@ export class Treering implements AsyncDisposable {
     return calls.map((call) => new ToolCall(call));
   }
 
-  /** Approves a call with exactly its current arguments. */
-  async approve(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
+  /**
+   * Approves a call with exactly its current arguments. An id alone must be that of one waiting
+   * call of the namespace.
+   */
+  async approve(call: ToolCall | string, options: DecisionOptions = {}): Promise<Receipt> {
     return this.#decide("approved", call, options);
   }
 
-  /** Denies a call. */
-  async deny(call: ToolCall, options: DecisionOptions = {}): Promise<Receipt> {
+  /** Denies a call. Takes what `approve` takes. */
+  async deny(call: ToolCall | string, options: DecisionOptions = {}): Promise<Receipt> {
     return this.#decide("denied", call, options);
   }
 
-  async #decide(word: DecisionName, call: ToolCall, options: DecisionOptions): Promise<Receipt> {
+  async #decide(
+    word: DecisionName,
+    given: ToolCall | string,
+    options: DecisionOptions,
+  ): Promise<Receipt> {
     const { by = "", reason = "" } = options;
+    const call =
+      typeof given === "string" ? requests.oneWaiting(given, await this.pending()) : given;
     const decision = make.decision(call.callId, word, call.argumentsHash, { by, reason });
     const to = { conversation: call.conversationId, branch: call.branch };
     return this.append([decision], { ...options, ...to });

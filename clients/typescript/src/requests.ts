@@ -1,5 +1,6 @@
 // Requests that the client sends, made in one place.
 
+import * as errors from "./errors/index.js";
 import { BuildRequest as Build, type BuildRequest, Provider } from "./gen/treering/v1/context.js";
 import { EraseRequest as Erase, type EraseRequest } from "./gen/treering/v1/conversation.js";
 import {
@@ -32,12 +33,14 @@ import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import type { ConfigOptions } from "./make.js";
 import { moment, type Time } from "./times.js";
 import type { CallOptions } from "./transport.js";
+import type { ToolCall } from "./types.js";
 import {
   jsonBytes,
   type KindName,
   number,
   numbers,
   type ProviderName,
+  providerName,
   type QueryModeName,
   type RoleName,
   type SearchByName,
@@ -259,6 +262,8 @@ export interface SearchFilters extends CallOptions {
   mode?: QueryModeName | undefined;
   /** "words" (default), "meaning", or "both". Meanings need an embedder of the server. */
   by?: SearchByName | undefined;
+  /** With an empty query: what is similar in meaning to this event or hit. */
+  similarTo?: { readonly conversationId: string; readonly revision: number } | undefined;
   /** The text is a regular expression, matched line by line. */
   regex?: boolean | undefined;
   /** Number of lines before and after the match in each hit. */
@@ -338,6 +343,25 @@ export function* inChunks(
   }
 }
 
+/** So many waiting calls are listed at most. */
+const PENDING_MAX = 1_000;
+
+/** The waiting call with this id. */
+export function oneWaiting(callId: string, waiting: readonly ToolCall[]): ToolCall {
+  const found = waiting.filter((call) => call.callId === callId);
+  const [first] = found;
+  if (!first) {
+    const among = waiting.length >= PENDING_MAX ? ` among the first ${PENDING_MAX}` : "";
+    throw new errors.CallNotFound(`no call ${callId} waits for a decision${among}`);
+  }
+  if (found.length === 1) return first;
+  const places = found.slice(0, 5).map((call) => `${call.conversationId} on ${call.branch}`);
+  throw new errors.Refused(
+    `${found.length} calls ${callId} wait for a decision (${places.join(", ")}): ` +
+      "pass one that `pending()` lists",
+  );
+}
+
 /** The next request. */
 export function build(
   conversationId: string,
@@ -352,7 +376,7 @@ export function build(
     conversationId,
     branch,
     asOfRevision: asOf ?? 0,
-    provider: number<Provider>(Provider, provider),
+    provider: number<Provider>(Provider, providerName(provider)),
     model: model ?? "",
     policy: Object.keys(policy).length ? jsonBytes(policy) : new Uint8Array(0),
     atLeast: position(atLeast),
@@ -447,6 +471,10 @@ export function search(
     happenedTo: moment(filters.happenedUntil, "happenedUntil"),
     mode: number<QueryMode>(QueryMode, filters.mode || "unspecified"),
     by: number<SearchBy>(SearchBy, filters.by ?? "words"),
+    similarTo: filters.similarTo && {
+      conversationId: filters.similarTo.conversationId,
+      revision: filters.similarTo.revision,
+    },
     regex: filters.regex,
     contextLines: filters.contextLines,
     countAll: filters.countAll,

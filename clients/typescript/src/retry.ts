@@ -10,7 +10,7 @@ const PAUSE_MAX_MS = 2_000;
 /** Kept for the last attempt. */
 const LAST_ATTEMPT_MS = 100;
 /** So long an address that has never answered is tried: it may be wrong. */
-export const STRANGER_PATIENCE_MS = 5_000;
+export const STRANGER_PATIENCE_MS = 800;
 
 /** The server says that nothing was done. */
 const HARMLESS = [

@@ -124,8 +124,8 @@ export class Transport {
           stream = await begin(attempts.deadline);
           for (;;) {
             const answer = await inTime(stream, attempts.deadline);
-            if (answer.done) return;
             this.#isMet = true;
+            if (answer.done) return;
             yield answer.value;
             attempts = this.attempts(method, sending);
           }
@@ -164,6 +164,8 @@ export class Transport {
   async beforeNext(attempts: Attempts, error: unknown, signal?: AbortSignal): Promise<void> {
     if (signal?.aborted) throw signal.reason;
     if (!(error instanceof TreeringError) || this.#isClosed) throw error;
+    // A refusal is an answer too.
+    if (error.rule) this.#isMet = true;
     if (this.#isMet) attempts.patienceMs = undefined;
     const pause = attempts.pauseAfter(error);
     if (pause === undefined) throw error;

@@ -1,7 +1,7 @@
 // Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
 
 import { Invalid } from "./errors/index.js";
-import type { Provider } from "./gen/treering/v1/context.js";
+import { Provider } from "./gen/treering/v1/context.js";
 import type {
   CancelReason,
   CompactionTrigger,
@@ -27,8 +27,8 @@ export type CompactionTriggerName = Words<typeof CompactionTrigger>;
 export type CallStatusName = Words<typeof CallStatus> | "unspecified";
 /** The kind of an event: "message_appended", "tool_result_recorded" and so on. */
 export type KindName = Words<typeof EventKind>;
-/** The format of a request. */
-export type ProviderName = Dashed<Words<typeof Provider>>;
+/** The format of a request; `openai_chat` is the same as "openai-chat". */
+export type ProviderName = Dashed<Words<typeof Provider>> | Words<typeof Provider>;
 /** How the text of a search is read; empty detects it. */
 export type QueryModeName = "" | Words<typeof QueryMode>;
 /** What a search compares. */
@@ -47,6 +47,14 @@ export function number<T extends number>(enumeration: Enumeration, word: string)
     throw new TypeError(`\`${word}\` is none of ${words(enumeration).join(", ")}`);
   }
   return found as T;
+}
+
+/** The name of a provider as the docs have it: "openai-chat", also of `openai_chat`. */
+export function providerName(given: string): ProviderName {
+  const name = given.trim().toLowerCase().replaceAll("_", "-");
+  const known = words(Provider).map((word) => word.replaceAll("_", "-"));
+  if (!known.includes(name)) throw new TypeError(`\`${given}\` is none of ${known.join(", ")}`);
+  return name as ProviderName;
 }
 
 /** The numbers of words, or of one word. */

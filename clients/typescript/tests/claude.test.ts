@@ -17,6 +17,7 @@ import {
 import { TreeringSessionStore } from "../src/claude-agent-sdk/index.js";
 import { Event as EventCodec } from "../src/gen/treering/v1/event.js";
 import * as treering from "../src/index.js";
+import { make } from "../src/index.js";
 import type { Parsed } from "../src/words.js";
 import { KEY, line, ODD, turn } from "./claude-lines.js";
 import { inPython, skip } from "./python.js";
@@ -366,4 +367,126 @@ test("sessions of Python's", { skip }, async () => {
   const { loaded } = await inPython("claude_sessions.py", server.address, key, "[]");
   assert.deepEqual(loaded, ODD);
   assert.deepEqual(await store.load({ ...KEY, sessionId: "odd" }), ODD);
+});
+
+const NO_RESULT = "Error: no result: the call had not ended when the conversation went on";
+const OTHERS = [
+  ["Which port?", "image"],
+  ["I look."],
+  ["c1"],
+  ["c2"],
+  ["PORT = 7171"],
+  [NO_RESULT],
+  ["It is 7171."],
+];
+
+/** Each after the one before. */
+function linked(entries: SessionStoreEntry[], parent: string | null): Parsed[] {
+  let parentUuid = parent;
+  return entries.map((each) => {
+    const line = { ...each, parentUuid };
+    parentUuid = String(each.uuid);
+    return line;
+  });
+}
+
+/** The lines that the SDK sends: from the last one back, each by its `parentUuid`. */
+function chained(entries: Parsed[]): Parsed[] {
+  const chain: Parsed[] = [];
+  for (let at = entries.at(-1); at; ) {
+    chain.unshift(at);
+    const { parentUuid } = at;
+    at = parentUuid && entries.find(({ uuid }) => uuid === parentUuid);
+    assert.ok(at || parentUuid === null);
+    assert.ok(chain.length <= entries.length);
+  }
+  return chain;
+}
+
+/** What a line says, shortly. */
+function told({ message: { content } }: Parsed): unknown[] {
+  if (typeof content === "string") return [content];
+  return content.map((block: Parsed) => block.text ?? block.id ?? block.content ?? block.type);
+}
+
+// What another adapter, a program or a person said in a session was left out when the SDK went on
+// with it, without a word. It comes in the chain of the SDK's lines, the same each time, in both
+// languages, and is not stored again by whoever sends all of it back.
+test("a session that others went on with", async () => {
+  const db = open();
+  const store = new TreeringSessionStore(db);
+  const own = linked(turn(), null);
+  await store.append(KEY, own);
+  const conv = conversation(db);
+  const png = make.image(Uint8Array.of(255, 254), { mediaType: "image/png" });
+  await conv.user(["Which port?", png]);
+  await conv.assistant([make.reasoning("Hm."), "I look."], {
+    toolCalls: [
+      { id: "c1", tool: "grep", arguments: { pattern: "PORT" } },
+      { id: "c2", tool: "ls" },
+    ],
+  });
+  await conv.toolResult("c1", "PORT = 7171");
+  await conv.assistant("It is 7171.");
+  const loaded: Parsed[] = (await store.load(KEY)) ?? [];
+  assert.deepEqual(loaded.slice(0, own.length), own);
+  assert.deepEqual(chained(loaded), loaded);
+  assert.deepEqual(loaded.slice(own.length).map(told), OTHERS);
+  assert.deepEqual(await new TreeringSessionStore(db).load(KEY), loaded);
+  const head = await conv.head();
+  for (const each of [store, new TreeringSessionStore(db)]) {
+    await each.append(KEY, loaded);
+    await each.append(KEY, loaded.slice(-3));
+  }
+  assert.equal(await conv.head(), head);
+  // The SDK goes on after them, and another program ends the call meanwhile: no link breaks.
+  const more = linked(turn(), loaded.at(-1).uuid);
+  await store.append(KEY, more);
+  await conv.toolResult("c2", "README.md");
+  const again: Parsed[] = (await store.load(KEY)) ?? [];
+  assert.deepEqual(chained(again), again);
+  assert.deepEqual(again.slice(-more.length), more);
+  assert.deepEqual(told(again[own.length + 5]), ["README.md"]);
+  // A running agent that does not know of them goes on after its own last line, between whose
+  // calls and results nothing comes.
+  await conv.user("And a person asks.");
+  const unaware = linked(turn(), more.at(-1).uuid);
+  await store.append(KEY, unaware.slice(0, 2));
+  await conv.user("Meanwhile");
+  await store.append(KEY, unaware.slice(2));
+  const last: Parsed[] = (await new TreeringSessionStore(db).load(KEY)) ?? [];
+  assert.deepEqual(chained(last), last);
+  assert.deepEqual(
+    last.slice(-6).map((each) => told(each).at(-1)),
+    [
+      "And a person asks.",
+      told(unaware[0])[0],
+      "toolu_1",
+      told(unaware[2])[0],
+      "Meanwhile",
+      told(unaware[3])[0],
+    ],
+  );
+  await store.append(KEY, last);
+  const said = await texts(conv);
+  assert.equal(said.filter((each) => ["Which port?", "Meanwhile"].includes(each)).length, 2);
+});
+
+// Both languages make the same lines of what others said, or what one has sent the other breaks.
+test("what others said, for Python", { skip }, async () => {
+  const server = await Server.start();
+  await using db = treering.connect(server.address);
+  await new TreeringSessionStore(db).append(KEY, linked(turn(), null));
+  const conv = conversation(db);
+  await conv.user(["Which port?", make.image("https://example.com/a.png")]);
+  await conv.assistant(["I look.", "Twice."], {
+    toolCalls: [
+      { id: "c1", tool: "grep", arguments: { pattern: "PORT" } },
+      { id: "c2", tool: "ls", arguments: "not json" },
+    ],
+  });
+  await conv.toolResult("c1", "it is not there", { success: false });
+  const loaded = await new TreeringSessionStore(db).load(KEY);
+  assert.equal(loaded?.length, 4 + 1 + 4 + 2);
+  assert.deepEqual(await inPython("claude_load.py", server.address), loaded);
 });

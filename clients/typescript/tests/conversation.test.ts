@@ -136,6 +136,22 @@ test("approvals", async () => {
   assert.equal(await only(await conv.openCalls()).run(never), undefined);
   assert.deepEqual(await conv.openCalls(), []);
 
+  // An id is enough where one call has it.
+  const ask = (on: treering.Conversation, callId: string) =>
+    on.toolCall("rm", { path: "d" }, { callId, needsApproval: true });
+  await ask(conv, "named");
+  await db.approve("named", { by: "ada" });
+  await assert.rejects(db.deny("named"), /no call named waits for a decision/);
+  const another = await db.create("Another");
+  await ask(conv, "twice");
+  await ask(another, "twice");
+  await assert.rejects(db.approve("twice"), (error: Error) => {
+    assert.ok(error instanceof treering.Refused);
+    assert.match(error.message, /2 calls twice wait .*pass one/);
+    return [conv.id, another.id].every((id) => error.message.includes(id));
+  });
+  await db.deny(only(await another.pending()));
+  await db.deny("twice");
   // An approval holds for what was shown: another hash is refused.
   const third = await conv.toolCall("rm", { path: "b" }, { needsApproval: true });
   const forged = make.decision(third.callId, "approved", new Uint8Array(32), { by: "eve" });
@@ -535,6 +551,8 @@ test("search", async () => {
   await assert.rejects(db.search("(", { regex: true }), treering.BadQuery);
   // This server has no embedder.
   await assert.rejects(db.search("car", { by: "meaning" }), treering.NoEmbedder);
+  const [hit] = await db.search("spáce");
+  await assert.rejects(db.search("", { similarTo: hit }), treering.NoEmbedder);
 });
 
 test("conversations are found again", async () => {

@@ -7,6 +7,7 @@ import { test } from "node:test";
 import { BY_REASON } from "../src/errors/translate.js";
 import * as treering from "../src/index.js";
 import { make } from "../src/index.js";
+import { Attempts, STRANGER_PATIENCE_MS } from "../src/retry.js";
 import { shared } from "./support.js";
 
 const open = shared();
@@ -58,6 +59,25 @@ test("an address where nobody is", async () => {
   });
   await db.close();
   await assert.rejects(db.stats(), treering.Unreachable);
+});
+
+// An address that nobody listens at was tried for five seconds: the smallest mistake took as long
+// to see as a server that is slow. One that has answered before is being restarted, and waited for.
+test("how long an address is tried", (context) => {
+  const tried = (patienceMs: number | undefined) => {
+    context.mock.timers.enable({ apis: ["Date"], now: 0 });
+    const attempts = new Attempts(false, "", 60_000, patienceMs);
+    const error = new treering.Unreachable("refused");
+    for (let pause = attempts.pauseAfter(error); pause; pause = attempts.pauseAfter(error)) {
+      context.mock.timers.tick(Math.ceil(pause));
+    }
+    const ms = Date.now();
+    context.mock.timers.reset();
+    return ms;
+  };
+  const ms = tried(STRANGER_PATIENCE_MS);
+  assert.ok(ms > 500 && ms < 1_000, String(ms));
+  assert.ok(tried(undefined) > 50_000);
 });
 
 test("too little time, and a signal", async () => {

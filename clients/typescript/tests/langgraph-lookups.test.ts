@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
 import { AIMessage, type BaseMessage, HumanMessage } from "@langchain/core/messages";
 import type { RunnableConfig } from "@langchain/core/runnables";
-import { uuid6 } from "@langchain/langgraph-checkpoint";
+import { emptyCheckpoint, uuid6 } from "@langchain/langgraph-checkpoint";
 import { Event as EventCodec } from "../src/gen/treering/v1/event.js";
 import * as treering from "../src/index.js";
 import { make } from "../src/index.js";
@@ -295,4 +295,33 @@ test("messages that are changed in place", async () => {
     "Changed",
     "Four",
   ]);
+});
+
+// A name with a dot is a path into the metadata for LangGraph's SQLite savers, and found nothing
+// here; numbers that Python writes and JSON lacks made its checkpoints unreadable; and a `put`
+// without versions, as older programs have it, was a TypeError.
+test("filters with paths, and a put without versions", { skip }, async () => {
+  const server = await Server.start();
+  await using db = treering.connect(server.address);
+  await inPython("langgraph_metadata.py", server.address);
+  const saver = new TreeringSaver(db);
+  const config = { configurable: { thread_id: "thread", checkpoint_ns: "" } };
+  const found = async (filter: Record<string, unknown>) =>
+    (await all(saver.list(config, { filter } as never))).length;
+  assert.equal(await found({ "user.name": "ada", step: 1 }), 1);
+  assert.equal(await found({ "user.name": "bob" }), 0);
+  assert.equal(await found({ "nobody.name.first": "ada" }), 0);
+  assert.deepEqual((await saver.getTuple(config))?.metadata, {
+    step: 1,
+    score: null,
+    text: "NaN, or Infinity",
+    user: { name: "ada" },
+  });
+  const checkpoint = { ...emptyCheckpoint(), id: uuid6(1), channel_values: { x: 2 } };
+  const put = saver.put.bind(saver) as (...given: unknown[]) => Promise<RunnableConfig>;
+  const other = { configurable: { thread_id: "other" } };
+  const stored = await put(other, checkpoint, { "a.b": 1 });
+  assert.deepEqual((await saver.getTuple(stored))?.checkpoint.channel_values, { x: 2 });
+  const filter = { "a.b": 1 };
+  assert.equal((await all(saver.list(other, { filter } as never))).length, 1);
 });

@@ -145,6 +145,11 @@ const transactions: Story = async (make) => {
     ["x", { type: "append_items", items: [{ role: "nobody" }] }],
     ["x", { type: "append_items", items: [{ role: "user", content: () => {} }] }],
     ["x", { type: "replace_suffix", expectedSuffix: [asked("no")], replacement: 1 }],
+    // Not only what is missing is wrong, but also what is too much.
+    ["x", { ...append, replacement: [] }],
+    ["x", { ...replaced, items: [] }],
+    ["x", null],
+    ["x", "append_items"],
   ] as const) {
     const args: Parsed = { operationId: id, transaction: wrong };
     await assert.rejects(make("a").applyHistoryTransaction(args), UserError);

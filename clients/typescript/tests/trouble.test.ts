@@ -67,6 +67,17 @@ test("a line that is slow to begin", async () => {
   door.close();
 });
 
+// A program that had only been told that there is nothing yet was given up while its server was
+// started again, as if the address were wrong.
+test("a server that has only refused", async () => {
+  const server = await Server.start();
+  await using db = treering.connect(server.address);
+  await assert.rejects(db.conversation("nothing").state(), treering.ConversationNotFound);
+  await server.kill();
+  setTimeout(() => void server.start(), 1_500);
+  assert.equal((await (await db.create()).user("Hello")).revision, 2);
+});
+
 // A server that does not answer must not hold a program longer than it said, and what it took
 // all the same must not be doubled when the program tries again.
 test("a server that hangs", async () => {

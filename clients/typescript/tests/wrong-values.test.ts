@@ -103,6 +103,21 @@ test("what is no content", async () => {
   assert.equal(await conv.head(), 1);
 });
 
+// `openai_chat`, as other programs call it, built a request and could not record its answer.
+test("names of providers", async () => {
+  const conv = await open().create("Example");
+  const chat = { choices: [{ message: { role: "assistant", content: "Hello" } }] };
+  for (const name of ["openai-chat", "openai_chat", "OpenAI-Chat"] as ProviderName[]) {
+    await conv.extend(name, [{ role: "user", content: "Hello" }]);
+    await conv.record(name, chat);
+    assert.ok((await conv.request(name, { model: "gpt-4o" })).body.messages);
+  }
+  const unknown = "openai_chats" as ProviderName;
+  for (const call of [async () => conv.request(unknown), async () => conv.record(unknown, chat)]) {
+    await assert.rejects(call, /`openai_chats` is none of .*openai-chat/);
+  }
+});
+
 // What was no answer (an error, a piece of a stream, another provider's shape) was stored as a
 // model that said nothing, and the agent went on as if it had been asked.
 test("what is no answer", async () => {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from treering import new
 from treering._keys import key_or_new
-from treering._words import ProviderName, json_text
+from treering._words import ProviderName, json_text, provider_name
 from treering.v1 import event_pb2 as pb
 
 
@@ -48,12 +48,19 @@ def read(provider: ProviderName, response: Any) -> AnswerParts:
         "openai-responses": _openai_responses,
         "gemini": _gemini,
     }
-    if provider not in readers:
-        raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
+    provider = _among(readers, provider)
     body = plain(response)
     with _shaped(f"not an answer of {provider}"):
         _refuse_none(provider, body)
         return readers[provider](body)
+
+
+def _among(readers: Mapping[str, Any], given: str) -> ProviderName:
+    """The provider, if its shape is read."""
+    with suppress(ValueError):
+        if (provider := provider_name(given)) in readers:
+            return provider
+    raise ValueError(f"`{given}` is none of {', '.join(readers)}")
 
 
 HOLDS: Mapping[str, str] = {
@@ -256,8 +263,7 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
 def messages(provider: ProviderName, history: Iterable[Any]) -> Iterator[list[new.NewEvent]]:
     """A list of messages in the provider's own shape as events, a batch a message."""
     readers = {"openai-chat": _chat_message, "anthropic": _anthropic_message}
-    if provider not in readers:
-        raise ValueError(f"`{provider}` is none of {', '.join(readers)}")
+    provider = _among(readers, provider)
     for index, message in enumerate(history):
         with _shaped(f"message {index} is none of {provider}"):
             events = readers[provider](plain(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -19,8 +19,10 @@ from treering._words import (
     json_bytes,
     number,
     numbers,
+    provider_name,
     text,
 )
+from treering.types import ToolCall
 from treering.v1 import (
     context_pb2,
     conversation_pb2,
@@ -196,7 +198,7 @@ def build(
         conversation_id=conversation,
         branch=branch,
         as_of_revision=as_of,
-        provider=number(context_pb2.Provider, "PROVIDER", provider),
+        provider=number(context_pb2.Provider, "PROVIDER", provider_name(provider)),
         model=model,
         policy=json_bytes(merged, "policy") if merged else b"",
         at_least=position(at_least),
@@ -206,6 +208,25 @@ def build(
 def position(offset: int | None) -> event_pb2.Position | None:
     """A place in the log."""
     return event_pb2.Position(offset=offset) if offset else None
+
+
+PENDING_MAX = 1_000
+"""So many waiting calls are listed at most."""
+
+
+def one_waiting(call_id: str, waiting: Sequence[ToolCall]) -> ToolCall:
+    """The waiting call with this id."""
+    found = [call for call in waiting if call.call_id == call_id]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = ", ".join(f"{call.conversation_id} on {call.branch}" for call in found[:5])
+        raise errors.Refused(
+            f"{len(found)} calls {call_id} wait for a decision ({places}): "
+            "pass one that `pending()` lists"
+        )
+    among = f" among the first {PENDING_MAX}" if len(waiting) >= PENDING_MAX else ""
+    raise errors.CallNotFound(f"no call {call_id} waits for a decision{among}")
 
 
 def read(
@@ -328,6 +349,15 @@ class NewConversation(TypedDict, total=False):
     """A UUID of your choice."""
 
 
+class EventPlace(Protocol):
+    """An event, a hit, or anything else that says where an event is."""
+
+    @property
+    def conversation_id(self) -> str: ...
+    @property
+    def revision(self) -> int: ...
+
+
 class SearchFilters(TypedDict, total=False):
     """Filters and options of a search."""
 
@@ -361,6 +391,8 @@ class SearchFilters(TypedDict, total=False):
     """"plain" reads the text as words, "query" as a query; empty detects which."""
     by: SearchByName
     """"words" (default), "meaning", or "both". Meanings need an embedder of the server."""
+    similar_to: EventPlace | None
+    """With an empty query: what is similar in meaning to this event or hit."""
     regex: bool
     """The text is a regular expression, matched line by line."""
     context_lines: int
@@ -397,6 +429,7 @@ FILTER_DEFAULTS = SearchFilters(
     happened_until=None,
     mode="",
     by="words",
+    similar_to=None,
     regex=False,
     context_lines=0,
     count_all=False,
@@ -440,6 +473,7 @@ def search(
         happened_to=timestamp(given["happened_until"], "happened_until"),
         mode=number(search_pb2.QueryMode, "QUERY_MODE", given["mode"] or "unspecified"),
         by=number(search_pb2.SearchBy, "SEARCH_BY", given["by"]),
+        similar_to=_event(given["similar_to"]),
         regex=given["regex"],
         context_lines=given["context_lines"],
         count_all=given["count_all"],
@@ -450,6 +484,12 @@ def search(
         at_least=position(at_least),
         wait_max=wait if at_least else None,
     )
+
+
+def _event(place: EventPlace | None) -> conversation_pb2.EventRef | None:
+    if place is None:
+        return None
+    return conversation_pb2.EventRef(conversation_id=place.conversation_id, revision=place.revision)
 
 
 def _several(given: str | Iterable[str]) -> list[Any]:

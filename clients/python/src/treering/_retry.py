@@ -17,7 +17,7 @@ PAUSE_MAX = 2.0
 """… up to this."""
 LAST_ATTEMPT = 0.1
 """Seconds that are kept for the last attempt."""
-STRANGER_PATIENCE = 5.0
+STRANGER_PATIENCE = 0.8
 """So long an address that has never answered is tried, in seconds: it may be wrong."""
 
 _HARMLESS = (

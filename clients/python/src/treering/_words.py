@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from treering.v1 import names
+from treering.v1 import context_pb2, names
 
 if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import _EnumTypeWrapper
@@ -44,6 +44,15 @@ def numbers(
 def words(enum: _EnumTypeWrapper[_Number], prefix: str) -> list[str]:
     """All words of an enumeration."""
     return [name.removeprefix(f"{prefix}_").lower() for name in enum.keys()[1:]]
+
+
+def provider_name(given: str) -> ProviderName:
+    """The name of a provider as the docs have it: "openai-chat", also of `openai_chat`."""
+    name = given.strip().lower().replace("_", "-")
+    known = [each.replace("_", "-") for each in words(context_pb2.Provider, "PROVIDER")]
+    if name not in known:
+        raise ValueError(f"`{given}` is none of {', '.join(known)}")
+    return cast(ProviderName, name)
 
 
 def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:

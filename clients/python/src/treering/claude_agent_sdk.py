@@ -7,8 +7,8 @@
     options = ClaudeAgentOptions(session_store=store)
 
 A session is a conversation of messages, tool calls and results. You can search and fork it, and
-build requests for any provider. The SDK gets its lines back unchanged. Needs `pip install
-treering[claude-agent-sdk]`.
+build requests for any provider. The SDK gets its lines back, and what others said as lines. Needs
+`pip install treering[claude-agent-sdk]`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
+import anyio.to_thread
 from claude_agent_sdk import (
     SessionKey,
     SessionListSubkeysKey,
@@ -32,9 +34,12 @@ from claude_agent_sdk import (
 
 from treering import _answers, errors, new
 from treering._adapters import frames, odd
+from treering._adapters.claude_lines import lines
 from treering._adapters.responses import arguments
 from treering._adapters.thread import (
     ATTEMPTS_MAX,
+    LATEST_MAX,
+    PAGE_MAX,
     Thread,
     done,
     fitted,
@@ -89,15 +94,15 @@ class TreeringSessionStore(SessionStore):
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Appends lines: all or none, up to 500."""
         if entries:
-            await done(lambda: self._append(key, entries))
+            await _done(lambda: self._append(key, entries))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Returns all lines of a session unchanged; None if there are none."""
-        return await asyncio.to_thread(self._load, key)
+        """Returns all lines of a session, and what others said as lines; None if there are none."""
+        return await _in_thread(lambda: self._load(key))
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         """Lists the sessions of a project."""
-        return await asyncio.to_thread(
+        return await _in_thread(
             lambda: [
                 {"session_id": session_id, "mtime": _mtime(summary)}
                 for session_id, summary in self._sessions(project_key)
@@ -106,15 +111,15 @@ class TreeringSessionStore(SessionStore):
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Returns the SDK's summaries of the sessions."""
-        return await asyncio.to_thread(self._summaries, project_key)
+        return await _in_thread(lambda: self._summaries(project_key))
 
     async def delete(self, key: SessionKey) -> None:
         """Deletes a session with its subagents, or one subagent."""
-        await done(lambda: self._delete(key))
+        await _done(lambda: self._delete(key))
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
         """Lists the subagents of a session."""
-        return await asyncio.to_thread(lambda: [path for path, _ in self._subs(key)])
+        return await _in_thread(lambda: [path for path, _ in self._subs(key)])
 
     # ---- writing ----
 
@@ -185,17 +190,23 @@ class TreeringSessionStore(SessionStore):
         seen.uuids.clear()
         seen.summary = None
         for frame in self._frames(key):
-            entries = [framed.item for framed in frame.items]
-            seen.uuids.update(uuid for entry in entries if (uuid := entry.get("uuid")))
             seen.summary = _summary_after(key, seen.summary, frame)
+        # Those of others too: whoever sends back what was loaded must not store them again.
+        seen.uuids.update(uuid for entry in self._lines(key) if (uuid := entry.get("uuid")))
         seen.head, seen.open = state.branch.head, open_calls(state)
         seen.is_current = True
 
     # ---- reading ----
 
     def _load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        entries = [framed.item for frame in self._frames(key) for framed in frame.items]
-        return entries or None
+        return self._lines(key) or None
+
+    def _lines(self, key: SessionKey) -> list[SessionStoreEntry]:
+        conversation = self._seen_of(key).thread.find()
+        if conversation is None:
+            return []
+        made = lines(key["session_id"], conversation.events(), FRAME)
+        return cast(list[SessionStoreEntry], made)
 
     def _frames(self, key: SessionKey) -> Iterator[frames.Frame]:
         conversation = self._seen_of(key).thread.find()
@@ -212,21 +223,23 @@ class TreeringSessionStore(SessionStore):
         return self._listed(_source(name), f"{name}/")
 
     def _listed(self, source: str, prefix: str) -> Iterator[tuple[str, ConversationSummary]]:
-        for summary in self._db.conversations(source=Thread(self._db, source, "").source):
+        source = Thread(self._db, source, "").source
+        for summary in self._db.conversations(source=source, page_size=PAGE_MAX):
             if not self._is_empty(summary):
                 yield (summary.title or summary.source_id).removeprefix(prefix), summary
 
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         found = []
-        for session_id, summary in self._sessions(project_key):
-            conversation = self._db.conversation(summary.conversation_id)
-            for event in conversation.events(kinds=["custom"], backward=True):
-                if event.proto.custom.type_name == FRAME:
+        sessions = self._sessions(project_key)
+        while page := list(islice(sessions, LATEST_MAX)):
+            ids = [summary.conversation_id for _, summary in page]
+            latest = self._db.latest(ids, types=FRAME)
+            for (session_id, summary), event in zip(page, latest, strict=True):
+                if event is not None:
                     # The last frame has it, if it is not JavaScript's, which has another one.
                     key: SessionKey = {"project_key": project_key, "session_id": session_id}
                     data = frames.beside(event).get("summary") or self._folded_anew(key)
                     found.append(_summary(session_id, _mtime(summary), data))
-                    break
         return found
 
     def _folded_anew(self, key: SessionKey) -> dict[str, Any]:
@@ -298,6 +311,31 @@ class TreeringSessionStore(SessionStore):
             while len(self._seen) > SEEN_MAX:
                 self._seen.popitem(last=False)
             return seen
+
+
+T = TypeVar("T")
+
+
+def _is_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # The SDK runs with Trio as well.
+        return False
+    return True
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    if _is_asyncio():
+        return await asyncio.to_thread(work)
+    return await anyio.to_thread.run_sync(work)
+
+
+async def _done(work: Callable[[], T]) -> T:
+    """Does a write, and waits for its end even when the caller is cancelled."""
+    if _is_asyncio():
+        return await done(work)
+    return await anyio.to_thread.run_sync(work)
 
 
 def _source(of: str) -> str:

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -41,7 +42,16 @@ from treering._adapters import frames, odd
 from treering._adapters.adk_events import Others
 from treering._adapters.odd import strict_json
 from treering._adapters.responses import arguments, json_part
-from treering._adapters.thread import ATTEMPTS_MAX, Thread, done, fitted, open_calls, rewind
+from treering._adapters.thread import (
+    ATTEMPTS_MAX,
+    LATEST_MAX,
+    PAGE_MAX,
+    Thread,
+    done,
+    fitted,
+    open_calls,
+    rewind,
+)
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.types import Event as Stored
@@ -52,6 +62,8 @@ SOURCE = "google-adk"
 EVENT = "google-adk.event"
 SESSION = "google-adk.session"
 STATE = "google-adk.state"
+CURRENT = "google-adk.session-state"
+"""All of a session's state, beside an event that changed it: lists read no more than that."""
 FOLLOWED_MAX = 512
 """Conversations that are kept in memory; others are read again."""
 
@@ -81,10 +93,10 @@ class _Followed:
 
     def refresh(self) -> bool:
         """Reads what is new; false when there is no such conversation."""
-        conversation = self.thread.find()
-        if conversation is None:
+        looked = self.thread.look()
+        if looked is None:
             return False
-        state = conversation.state()
+        conversation, state = looked
         if state.branch.branch_id != self.branch:
             # It was taken back, or somebody goes on from another branch.
             self.branch, self.seen, self.exists = state.branch.branch_id, 0, False
@@ -213,17 +225,30 @@ class TreeringSessionService(BaseSessionService):
             return self._session(name, followed, events)
 
     def _session(self, name: tuple[str, ...], followed: _Followed, events: list[Event]) -> Session:
-        app_name, user_id, id = name
         state: dict[str, Any] = json.loads(json_ascii(followed.state))
+        return self._made(name, state, followed.updated, events, {})
+
+    def _made(
+        self,
+        name: tuple[str, ...],
+        state: dict[str, Any],
+        updated: float,
+        events: list[Event],
+        shared: dict[tuple[str, ...], dict[str, Any]],
+    ) -> Session:
+        """A session with the state of its app and its user, which are read once."""
+        app_name, user_id, id = name
         for prefix, of in ((State.APP_PREFIX, name[:1]), (State.USER_PREFIX, name[:2])):
-            state.update({prefix + key: value for key, value in self._state_of(of).items()})
+            if of not in shared:
+                shared[of] = self._state_of(of)
+            state.update({prefix + key: value for key, value in shared[of].items()})
         return Session(
             app_name=app_name,
             user_id=user_id,
             id=id,
             state=state,
             events=events,
-            last_update_time=followed.updated,
+            last_update_time=updated,
         )
 
     def _state_of(self, name: tuple[str, ...]) -> dict[str, Any]:
@@ -234,14 +259,24 @@ class TreeringSessionService(BaseSessionService):
             return state
 
     def _list(self, app_name: str, user_id: str | None) -> ListSessionsResponse:
-        found = []
-        for summary in self._db.conversations(source=self._at((app_name, "", "")).thread.source):
-            name = tuple(map(unquote, summary.title.split("/")))
-            if len(name) == 3 and user_id in (None, name[1]):
-                followed = self._at(name)
-                with followed.lock:
-                    if followed.refresh() and followed.exists:
-                        found.append(self._session(name, followed, []))
+        parent = None if user_id is None else self._at((app_name, user_id)).thread.find()
+        if user_id is not None and parent is None:
+            return ListSessionsResponse(sessions=[])
+        listed = self._db.conversations(
+            source=self._thread((app_name, "", "")).source,
+            parent=parent.id if parent else "",
+            page_size=PAGE_MAX,
+        )
+        found: list[Session] = []
+        shared: dict[tuple[str, ...], dict[str, Any]] = {}
+        while page := list(islice(listed, LATEST_MAX)):
+            ids = [summary.conversation_id for summary in page]
+            latest = iter(self._db.latest(ids, types=[SESSION, CURRENT, EVENT]))
+            for summary, begun, current, event in zip(page, latest, latest, latest, strict=True):
+                name = tuple(map(unquote, summary.title.split("/")))
+                if begun is not None and len(name) == 3:
+                    state, updated = _as_listed(begun, current, event)
+                    found.append(self._made(name, state, updated, [], shared))
         found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=found)
 
@@ -282,7 +317,10 @@ class TreeringSessionService(BaseSessionService):
                 typed, notes = self._spoken(conversation, followed, item)
                 held = fitted(lessened.of(0, typed), set(followed.open))
                 given = _deltas((item.get("actions") or {}).get("state_delta") or {})
-                events = [*frames.frame(EVENT, [(item, held)]), *self._shared(name, given)]
+                events = frames.frame(EVENT, [(item, held)])
+                if given["session"]:
+                    events.append(_current({**followed.state, **given["session"]}))
+                events += self._shared(name, given)
                 try:
                     conversation.append(events, expected=followed.seen)
                 except errors.Conflict:
@@ -354,6 +392,26 @@ class TreeringSessionService(BaseSessionService):
             return self._at(name[:-1]).thread.open().id if len(name) > 1 else ""
 
         return Thread(self._db, source, quoted, title=quoted, parent=parent)
+
+
+def _current(state: dict[str, Any]) -> new.NewEvent:
+    data = json_ascii(state).encode()
+    # Of one that is large, the store keeps what differs from the one before.
+    return new.custom(CURRENT, data, content_type="application/json", key=CURRENT, delta_of=CURRENT)
+
+
+def _as_listed(
+    begun: Stored, current: Stored | None, event: Stored | None
+) -> tuple[dict[str, Any], float]:
+    """The state of a session, and when its last event was, by the newest event of each type."""
+    said = json.loads(begun.proto.custom.data)
+    state, updated = said["state"], said["at"]
+    if current is not None and current.revision > begun.revision:
+        state = json.loads(current.proto.custom.data)
+    if event is not None and event.revision > begun.revision:
+        _, packed = json.loads(event.proto.custom.data)["items"][-1]
+        updated = frames.filled(packed, [])["timestamp"]
+    return state, updated
 
 
 def _stale() -> Exception:

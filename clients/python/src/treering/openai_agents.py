@@ -17,9 +17,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
+from uuid import uuid4
 
 from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from treering import errors, new
 from treering._adapters import frames, odd
@@ -53,10 +55,10 @@ class TreeringSession(SessionABC):
         *,
         branch: str = "",
         title: str = "",
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
         self.session_id = session_id
-        self.session_settings = session_settings or SessionSettings()
+        self.session_settings = coerce_session_settings(session_settings or {})
         self.branch = branch
         self._thread = Thread(db, SOURCE, session_id, title=title)
 
@@ -71,9 +73,8 @@ class TreeringSession(SessionABC):
         Of all items, a call of others without a result has an output that says so, which is not
         stored: the SDK leaves out its own.
         """
-        if limit is None and self.session_settings is not None:
-            limit = self.session_settings.limit
-        return await asyncio.to_thread(self._get, limit)
+        wanted = resolve_session_limit(limit, self.session_settings)
+        return await asyncio.to_thread(self._get, wanted)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Appends items: all or none."""
@@ -100,9 +101,14 @@ class TreeringSession(SessionABC):
         return self._on_branch(found) if found else None
 
     def _get(self, limit: int | None) -> list[TResponseInputItem]:
-        conversation = self._found()
-        if conversation is None or limit == 0:
+        if limit == 0:
             return []
+        try:
+            return self._read(self._on_branch(self._thread.named()), limit)
+        except errors.ConversationNotFound:
+            return []
+
+    def _read(self, conversation: Conversation, limit: int | None) -> list[TResponseInputItem]:
         if limit is None or limit < 0:
             calls = Unanswered()
             own = set[int]()
@@ -118,14 +124,23 @@ class TreeringSession(SessionABC):
     # ---- writing ----
 
     def _add(self, items: list[Any]) -> None:
-        conversation = self.conversation
+        # Mostly the session is there, and what is added follows from what is: that takes one call.
+        conversation = self._on_branch(self._thread.named())
         lessened = odd.Lessened()
-        is_typed = True
+        is_typed, is_asked = True, False
         for _ in range(ATTEMPTS_MAX):
-            batch = _batch(conversation, items, lessened, is_typed)
             try:
+                batch = _batch(conversation, items, lessened, is_typed, is_asked)
                 conversation.append(batch.events)
+            except errors.ConversationNotFound:
+                conversation = self.conversation
+                continue
             except (errors.Refused, errors.Invalid) as refusal:
+                if not is_asked and isinstance(
+                    refusal, (errors.CallNotOpen, errors.CallAlreadyOpen)
+                ):
+                    is_asked = True
+                    continue
                 # A call was opened or ended meanwhile, or the server takes no such event.
                 if not is_typed:
                     raise
@@ -183,21 +198,34 @@ class _Batch:
 
 
 def _batch(
-    conversation: Conversation, items: list[Any], lessened: odd.Lessened, is_typed: bool
+    conversation: Conversation,
+    items: list[Any],
+    lessened: odd.Lessened,
+    is_typed: bool,
+    is_asked: bool,
 ) -> _Batch:
+    """Without asking what is open, a result is taken for one of a call that is."""
     read = [typed(item) if is_typed else ([], []) for item in items]
+    about = [event for events, _ in read for event in events if _is_about_call(event)]
     open = set[str]()
     standing: odd.Standing = {}
-    head = 0
-    if any(_is_about_call(event) for events, _ in read for event in events):
+    place = uuid4().hex
+    if odd.has_odd_result(about) or (is_asked and about):
         state = conversation.state()
-        open, head = open_calls(state), state.branch.head
-    if any(odd.has_odd_result(events) for events, _ in read):
-        branch = conversation.on(state.branch.name)
-        standing = odd.standing_in(branch, FRAME, lambda item: typed(item)[0], open)
+        open, place = open_calls(state), str(state.branch.head)
+        if odd.has_odd_result(about):
+            branch = conversation.on(state.branch.name)
+            standing = odd.standing_in(branch, FRAME, lambda item: typed(item)[0], open)
+    else:
+        asked = set[str]()
+        for event in about:
+            if event.HasField("tool_call_requested"):
+                asked.add(event.tool_call_requested.call_id)
+            elif event.tool_result_recorded.call_id not in asked:
+                open.add(event.tool_result_recorded.call_id)
     batch = _Batch()
     for index, (item, (events, notes)) in enumerate(zip(items, read, strict=True)):
-        events, more = odd.within(events, f"{head}.{index}", standing)
+        events, more = odd.within(events, f"{place}.{index}", standing)
         own = fitted(lessened.of(index, events), open)
         begin = len(batch.events) + 1
         batch.spans.append((index, begin, begin + len(own)))

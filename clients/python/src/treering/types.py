@@ -9,6 +9,7 @@ from typing import Any, cast
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from treering._html import table
 from treering._words import CallStatusName, KindName, from_arguments, from_json, word
 from treering.v1 import (
     context_pb2,
@@ -24,6 +25,12 @@ from treering.v1 import (
 def when(stamp: Timestamp) -> datetime:
     """A time, in UTC."""
     return stamp.ToDatetime(tzinfo=timezone.utc)
+
+
+def shorten(text: str) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(text[:200].split())
+    return line if len(line) <= 80 else f"{line[:79]}…"
 
 
 def kind_name(number: int) -> KindName:
@@ -127,6 +134,15 @@ class Event:
             actor=proto.actor,
         )
 
+    def __repr__(self) -> str:
+        said = {"role": self.role, "tool": self.tool, "type": self.type_name, "key": self.key}
+        told = "".join(f", {name}={value!r}" for name, value in said.items() if value)
+        text = f", text={shorten(self.text)!r}" if self.text else ""
+        return (
+            f"Event(revision={self.revision}, kind={self.kind!r}{told}{text}, "
+            f"branch={self.branch!r}, conversation_id={self.conversation_id!r})"
+        )
+
     @property
     def body(self) -> Any:
         """The message of its kind, for example `MessageAppended`; None if read without bodies."""
@@ -210,6 +226,38 @@ class Event:
             if value := getattr(body, name, ""):
                 return str(value)
         return ""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of a conversation."""
+
+    proto: conversation_pb2.Branch = field(repr=False, compare=False)
+    name: str
+    head: int
+    """Its newest revision."""
+    active: bool
+    """Calls use it when they name no branch."""
+    archived: bool
+    """It takes no more events."""
+    branch_id: int
+    parent_branch_id: int
+    fork_revision: int
+    """Last revision that it shares with its parent; 0: the first branch."""
+
+    @staticmethod
+    def of(proto: conversation_pb2.Branch) -> Branch:
+        """From an answer of `ListBranches`."""
+        return Branch(
+            proto=proto,
+            name=proto.name,
+            head=proto.head,
+            active=proto.active,
+            archived=proto.archived,
+            branch_id=proto.branch_id,
+            parent_branch_id=proto.parent_branch_id,
+            fork_revision=proto.fork_revision,
+        )
 
 
 @dataclass(frozen=True)
@@ -411,6 +459,14 @@ class Hits(list[Hit]):
         super().__init__(Hit.of(hit) for hit in proto.hits)
         self.proto = proto
 
+    def _repr_html_(self) -> str:
+        rows = [
+            (hit.conversation_id, hit.revision, hit.tool or hit.kind, hit.line, hit.snippet)
+            for hit in self
+        ]
+        total = f"{self.total:,}{'+' * self.proto.more_than_total} hits"
+        return table(total, ("conversation", "revision", "what", "line", "snippet"), rows)
+
     @property
     def total(self) -> int:
         """Number of hits on all pages, counted up to 1,000 unless you set `count_all`."""
@@ -440,6 +496,33 @@ class Request(dict[str, Any]):
         """The body as JSON bytes, as a prompt cache compares them."""
         self.explanation: context_pb2.Explanation = proto.explanation
         """Sections, items with their events, and what each step did."""
+
+    def __repr__(self) -> str:
+        about = self.explanation
+        provider = word(context_pb2.Provider, "PROVIDER", about.provider).replace("_", "-")
+        return (
+            f"Request({provider!r}, model={about.model!r}, tokens={self.tokens}, "
+            f"revision={self.revision}, keys={list(self)})"
+        )
+
+    def __str__(self) -> str:
+        return dict.__repr__(self)
+
+    def _repr_html_(self) -> str:
+        about = self.explanation
+        rows = [
+            (
+                word(context_pb2.Section, "SECTION", line.section).replace("_", " "),
+                f"{line.tokens:,}",
+                line.items,
+                f"{line.dropped_tokens:,}",
+            )
+            for line in about.sections
+        ]
+        provider = word(context_pb2.Provider, "PROVIDER", about.provider).replace("_", "-")
+        within = f" of {about.budget_tokens:,}" if about.budget_tokens else ""
+        head = f"{provider} {about.model}: {about.tokens:,}{within} tokens at #{about.revision}"
+        return table(head, ("section", "tokens", "items", "left out"), rows)
 
     @property
     def tokens(self) -> int:
@@ -509,8 +592,6 @@ class ContextChange:
 
 ConversationSummary = conversation_pb2.ConversationSummary
 ConversationState = conversation_pb2.ConversationState
-Branch = conversation_pb2.Branch
-
 __all__ = [
     "Branch",
     "Compaction",

@@ -34,6 +34,7 @@ from claude_agent_sdk import (  # noqa: E402
 )
 from claude_agent_sdk.testing import run_session_store_conformance  # noqa: E402
 
+from treering import new  # noqa: E402
 from treering._adapters import frames  # noqa: E402
 from treering.claude_agent_sdk import FRAME, TreeringSessionStore  # noqa: E402
 
@@ -574,3 +575,184 @@ asyncio.run(main())
         assert texts(conv)[-1] == "Answer 2 to: And now?"
         assert conv.request("openai-chat", model="gpt-4o").tokens > 0
         assert db.verify(deep=True).sound
+
+
+# The SDK runs with Trio as well; the store ended with "no running event loop".
+def test_with_trio(db: treering.Treering) -> None:
+    trio = pytest.importorskip("trio")
+    store = TreeringSessionStore(db)
+    entries = turn()
+
+    async def work() -> Any:
+        await store.append(KEY, entries)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.append(KEY, [line("user", "Cancelled")])
+        listed = await store.list_sessions(KEY["project_key"])
+        summaries = await store.list_session_summaries(KEY["project_key"])
+        assert [each["session_id"] for each in (*listed, *summaries)] == [KEY["session_id"]] * 2
+        loaded = await store.load(KEY)
+        await store.delete(KEY)
+        return loaded, await store.load(KEY)
+
+    loaded, after = trio.run(work)
+    assert loaded[: len(entries)] == entries and after is None
+
+
+def others_say(conv: treering.Conversation) -> None:
+    """A turn with calls, as any program may append it."""
+    conv.user("Which port?", new.image(b"\xff\xfe", "image/png"))
+    calls = [("c1", "grep", {"pattern": "PORT"}), ("c2", "ls", {})]
+    conv.assistant(new.reasoning("Hm."), "I look.", tool_calls=calls)
+    conv.tool_result("c1", "PORT = 7171")
+    conv.assistant("It is 7171.")
+
+
+NO_RESULT = "Error: no result: the call had not ended when the conversation went on"
+
+
+def chained(entries: list[Any]) -> list[Any]:
+    """The lines that the SDK sends: from the last one back, each by its `parentUuid`."""
+    by_id = {entry["uuid"]: entry for entry in entries if "uuid" in entry}
+    assert len(by_id) == len([entry for entry in entries if "uuid" in entry])
+    chain, at = [], entries[-1]["uuid"]
+    while at is not None:
+        chain.append(by_id.pop(at))
+        at = chain[-1]["parentUuid"]
+    return chain[::-1]
+
+
+def told(entry: Any) -> list[Any]:
+    """What a line says, shortly."""
+    content = entry["message"]["content"]
+    blocks = [content] if isinstance(content, str) else content
+    return [
+        block
+        if isinstance(block, str)
+        else block.get("text") or block.get("id") or block.get("content") or block["type"]
+        for block in blocks
+    ]
+
+
+OTHERS = [
+    ["Which port?", "image"],
+    ["I look."],
+    ["c1"],
+    ["c2"],
+    ["PORT = 7171"],
+    [NO_RESULT],
+    ["It is 7171."],
+]
+
+
+# What another adapter, a program or a person said in a session was left out when the SDK went on
+# with it, without a word. It comes in the chain of the SDK's lines, the same each time, and is not
+# stored again by whoever sends all of it back.
+def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
+    store = TreeringSessionStore(db)
+    own = linked(turn(), None)
+    run(store.append(KEY, own))
+    conv = conversation(db)
+    others_say(conv)
+    loaded: Any = run(store.load(KEY))
+    assert loaded[: len(own)] == own and chained(loaded) == loaded
+    assert [told(entry) for entry in loaded[len(own) :]] == OTHERS
+    assert run(TreeringSessionStore(db).load(KEY)) == loaded
+    head = conv.head()
+    for each in (store, TreeringSessionStore(db)):
+        run(each.append(KEY, loaded))
+        run(each.append(KEY, loaded[-3:]))
+    assert conv.head() == head
+    # The SDK goes on after them, and another program ends the call meanwhile: no link breaks.
+    more = linked(turn(), loaded[-1]["uuid"])
+    run(store.append(KEY, more))
+    conv.tool_result("c2", "README.md")
+    again: Any = run(store.load(KEY))
+    assert chained(again) == again
+    assert [each for each in again if each["uuid"] not in {e["uuid"] for e in loaded}] == more
+    assert [told(entry) for entry in again[len(own) : -len(more)]] == [
+        ["README.md"] if each == [NO_RESULT] else each for each in OTHERS
+    ]
+    # A running agent that does not know of them goes on after its own last line.
+    conv.user("And a person asks.")
+    unaware = linked(turn(), more[-1]["uuid"])
+    run(store.append(KEY, unaware))
+    last: Any = run(TreeringSessionStore(db).load(KEY))
+    assert chained(last) == last
+    assert [told(entry) for entry in last[-5:-4]] == [["And a person asks."]]
+    assert {**last[-4], "parentUuid": more[-1]["uuid"]} == unaware[0]
+    assert last[-3:] == unaware[1:]
+    run(store.append(KEY, last))
+    assert texts(conv).count("Which port?") == texts(conv).count("And a person asks.") == 1
+
+
+# A line of others between a call of the SDK's and its result is refused by the provider.
+def test_nothing_comes_between_a_call_and_its_result(db: treering.Treering) -> None:
+    store = TreeringSessionStore(db)
+    own = linked(turn(), None)
+    run(store.append(KEY, own[:2]))
+    conv = conversation(db)
+    conv.user("Meanwhile")
+    loaded: Any = run(store.load(KEY))
+    assert chained(loaded) == loaded and told(loaded[-1]) == ["Meanwhile"]
+    run(store.append(KEY, own[2:]))
+    again: Any = run(store.load(KEY))
+    assert chained(again) == again
+    assert [told(entry)[0] for entry in again[2:]] == [
+        "src/config.py:12: PORT = 7171",
+        "Meanwhile",
+        "In src/config.py, line 12, to 7171.",
+    ]
+
+
+def linked(entries: list[SessionStoreEntry], parent: str | None) -> list[SessionStoreEntry]:
+    """Each after the one before."""
+    for entry in entries:
+        cast(Any, entry)["parentUuid"] = parent
+        parent = cast(Any, entry)["uuid"]
+    return entries
+
+
+# The SDK's agent itself goes on after others, twice: its model is sent all of it, each once.
+@pytest.mark.slow
+def test_an_agent_that_goes_on_after_others(server: Server, tmp_path: Path) -> None:
+    async def ask(store: TreeringSessionStore, model: Model, prompt: str, resume: str) -> str:
+        options = ClaudeAgentOptions(
+            session_store=store,
+            resume=resume or None,
+            cwd=tmp_path,
+            model="claude-sonnet-4-5",
+            setting_sources=[],
+            env=agent_environment(model, tmp_path / str(uuid4())),
+        )
+        session = ""
+        async for message in query(prompt=prompt, options=options):
+            if isinstance(message, ResultMessage):
+                assert not message.is_error, message
+                session = message.session_id
+        return session
+
+    with serving() as model, treering.connect(server.address) as db:
+        store = TreeringSessionStore(db)
+        session = run(ask(store, model, "Hello", ""))
+        [summary] = db.conversations()
+        conv = db.conversation(summary.conversation_id)
+        others_say(conv)
+        for prompt in ("And on", "Still on"):
+            session = run(ask(TreeringSessionStore(db), model, prompt, session))
+            sent = json.dumps(model.requests[-1]["messages"])
+            for said in ("Hello", "Which port?", "I look.", "PORT = 7171", "It is 7171.", prompt):
+                assert sent.count(json.dumps(said)) == 1, said
+            uses = [block["id"] for block in _blocks(model, "tool_use")]
+            results = [block["tool_use_id"] for block in _blocks(model, "tool_result")]
+            assert uses == results == ["c1", "c2"]
+        spoken = texts(conv)
+        assert all(spoken.count(text) == 1 for text in ("Which port?", "It is 7171.", "And on"))
+        assert len(conv.open_calls()) == 1
+
+
+def _blocks(model: Model, kind: str) -> Iterator[Any]:
+    for message in model.requests[-1]["messages"]:
+        for block in message["content"] if isinstance(message["content"], list) else ():
+            if block["type"] == kind:
+                yield block

@@ -426,3 +426,52 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
         assert told == [{"error": f"Error: {no}"}, {"result": "PORT = 7171"}]
         # Nothing is said twice.
         assert texts(conv).count("Which port?") == 1 and len(conv.open_calls()) == 1
+
+
+# A list of 300 sessions took 1,500 calls: each was read, with its user and its app.
+def test_a_list_reads_pages(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fill(service: BaseSessionService) -> None:
+        for number in range(12):
+            at = {"app_name": "app", "user_id": f"u{number % 2}", "session_id": f"s{number}"}
+            state = {"n": number, "app:a": number, f"user:x{number}": [number]}
+            session = await service.create_session(**at, state=state)
+            for step in range(number % 3):
+                changed = {"step": step, "n": None, "app:b": step, "long": "x" * 5_000}
+                actions = EventActions(state_delta=changed if step == 0 else {"step": step})
+                await service.append_event(session, Event(author="user", actions=actions))
+                await service.append_event(session, Event(author="agent"))
+        await service.delete_session(app_name="app", user_id="u1", session_id="s1")
+        await service.delete_session(app_name="app", user_id="u1", session_id="s3")
+        await service.create_session(app_name="app", user_id="u1", session_id="s3")
+
+    def told(service: BaseSessionService, user: str | None) -> Any:
+        listed = run(service.list_sessions(app_name="app", user_id=user))
+        return sorted((each.user_id, each.id, each.state, each.events) for each in listed.sessions)
+
+    theirs = SqliteSessionService(str(tmp_path / "its.db"))
+    run(fill(theirs))
+    with treering.connect(server.address) as db:
+        run(fill(TreeringSessionService(db)))
+        for user in (None, "u0", "u1", "nobody"):
+            assert told(TreeringSessionService(db), user) == told(theirs, user)
+        service = TreeringSessionService(db)
+        for each in run(service.list_sessions(app_name="app")).sessions:
+            got = run(
+                TreeringSessionService(db).get_session(
+                    app_name="app", user_id=each.user_id, session_id=each.id
+                )
+            )
+            assert got is not None and got.last_update_time == each.last_update_time
+        called: list[str] = []
+        unary = db._transport.unary
+
+        def counted(method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path)
+            return unary(method, *given, **more)
+
+        monkeypatch.setattr(db._transport, "unary", counted)
+        told(TreeringSessionService(db), "u0")
+        names = [path.rpartition("/")[2] for path in called]
+        assert sorted(names) == ["Get", "Get", "Get", "Latest", "List"]

@@ -234,6 +234,8 @@ def test_items_with_a_life(db: treering.Treering) -> None:
         assert each.list_namespaces() == [USERS]
     # There is nothing to sweep.
     assert store.sweep_ttl() == 0
+    # What starts and stops the sweeper of another store runs with this one.
+    assert store.start_ttl_sweeper().result(1) is None and store.stop_ttl_sweeper(1)
 
 
 # A query finds words, in what a value says or in what its index names, and nothing else.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import date
 from typing import Any, cast
@@ -17,6 +18,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from treering._adapters import odd
@@ -190,3 +192,33 @@ def test_a_thread_without_an_id(db: treering.Treering) -> None:
     assert listed and {each.config["configurable"]["thread_id"] for each in listed} == {""}
     again.delete_thread("")
     assert again.get_tuple(config) is None
+
+
+# A name with a dot is a path into the metadata for LangGraph's SQLite saver, and found nothing
+# here; numbers that JSON lacks come back, in metadata and values.
+def test_filters_with_paths(db: treering.Treering) -> None:
+    with SqliteSaver.from_conn_string(":memory:") as theirs:
+        for saver in (theirs, TreeringSaver(db)):
+            config: Any = {"configurable": {"thread_id": "paths", "checkpoint_ns": ""}}
+            checkpoint = {**empty_checkpoint(), "channel_values": {"x": math.inf, "y": [math.nan]}}
+            metadata: Any = {"step": 1, "user": {"name": "ada", "at": {"n": 7}}}
+            if saver is not theirs:
+                metadata["score"] = math.inf
+            saver.put(config, cast(Any, checkpoint), metadata, {"x": 1, "y": 1})
+            for filter, count in (
+                ({"user.name": "ada"}, 1),
+                ({"user.at.n": 7, "step": 1}, 1),
+                ({"user.name": "bob"}, 0),
+                ({"user.name.first": "ada"}, 0),
+                ({"nobody.name": "ada"}, 0),
+            ):
+                assert len(list(saver.list(config, filter=filter))) == count, filter
+    found = TreeringSaver(db).get_tuple(config)
+    assert found is not None and cast(Any, found.metadata)["score"] == math.inf
+    assert repr(found.checkpoint["channel_values"]) == "{'x': inf, 'y': [nan]}"
+    # A name that has a dot itself.
+    again: Any = {**empty_checkpoint(), "channel_values": {"x": 2}}
+    TreeringSaver(db).put(found.config, again, cast(Any, {"a.b": 1}))
+    [one] = TreeringSaver(db).list(config, filter={"a.b": 1})
+    # Without versions, all of it is new.
+    assert one.checkpoint["channel_values"] == {"x": 2}

@@ -517,3 +517,55 @@ def test_a_session_that_is_compacted(db: treering.Treering, tmp_path: Path) -> N
     its = SQLiteSession("c")
     assert run(story(TreeringSession("c", db))) == run(story(its))
     its.close()
+
+
+# Settings as a dict, as the SDK's own sessions take them, ended with "'dict' object has no
+# attribute 'limit'" at the first turn.
+def test_settings_as_a_dict(db: treering.Treering) -> None:
+    session = TreeringSession("settings", db, session_settings={"limit": 2})
+    items: Any = [{"role": "user", "content": f"Number {number}"} for number in range(5)]
+    run(session.add_items(items))
+    assert run(session.get_items()) == items[-2:]
+    assert run(session.get_items(3)) == items[-3:]
+    session.session_settings = cast(Any, {"limit": 1})
+    assert run(session.get_items()) == items[-1:]
+    with pytest.raises(Exception, match="limits"):
+        TreeringSession("settings", db, session_settings={"limits": 2})
+
+
+# A program that makes a session for each request asked where it is, and before each call or result
+# what is open: two or three calls where one is enough.
+def test_a_turn_takes_one_call_each(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with treering.connect(server.address) as db:
+        called: list[str] = []
+        wire = type(db._transport.wire)
+        unary, stream = wire.unary, wire.stream
+
+        def asks(self: Any, method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path.rpartition("/")[2])
+            return unary(self, method, *given, **more)
+
+        def reads(self: Any, method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path.rpartition("/")[2])
+            return stream(self, method, *given, **more)
+
+        assert run(TreeringSession("s", db).get_items(20)) == []
+        call: Any = {"type": "function_call", "call_id": "c", "name": "ls", "arguments": "{}"}
+        result: Any = {"type": "function_call_output", "call_id": "c", "output": "README.md"}
+        said: list[Any] = [{"role": "user", "content": "Hello"}, call]
+        run(TreeringSession("s", db).add_items(said))
+        monkeypatch.setattr(wire, "unary", asks)
+        monkeypatch.setattr(wire, "stream", reads)
+        run(TreeringSession("s", db).add_items([result]))
+        assert called == ["Append"]
+        assert run(TreeringSession("s", db).get_items(20)) == [*said, result]
+        assert called[1:] == ["Read"]
+        # What does not follow from what is there is stored all the same.
+        again = TreeringSession("s", db)
+        run(again.add_items([result]))
+        run(again.add_items([call]))
+        run(again.add_items([call, result]))
+        items = run(again.get_items(20))
+        assert items == [*said, result, result, call, call, result]
+        assert db.conversation("s").open_calls() == []
+        assert db.verify(deep=True).sound

@@ -27,7 +27,7 @@ from pydantic_ai.usage import RequestUsage, RunUsage
 
 from treering.pydantic_ai import TreeringConversationStore
 
-from ..conftest import run
+from ..conftest import Server, run
 
 AT = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 PNG = b"\x89PNG\r\n\x1a\n\xff\xfb\xef" * 8
@@ -530,3 +530,41 @@ def test_the_same_as_its_own_store(
     ours, its = run(both())
     assert ours == its
     assert db.verify(deep=True).sound
+
+
+# A list read each conversation, in two calls or three. What others said since a record was saved
+# is still looked at, and only where there is something.
+def test_a_list_reads_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    with treering.connect(server.address) as db:
+        store = TreeringConversationStore(db)
+        for name in "abcdef":
+            conversation = Conversation(conversation_id=name)
+            for number in range(2):
+                conversation.messages += turns(1, f"{name}{number}")
+                run(store.save(conversation, scope="ada"))
+        run(store.delete("b", scope="ada"))
+        db.conversation("d").user("And another program?")
+        db.conversation("e").fork(at=4, name="earlier", activate=True)
+        run(store.save(Conversation(conversation_id="g")))
+
+        def told() -> Any:
+            return run(TreeringConversationStore(db).list_conversations())
+
+        called: list[str] = []
+        unary, read = db._transport.unary, db._transport.read
+
+        def asks(method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path.rpartition("/")[2])
+            return unary(method, *given, **more)
+
+        def reads(method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path.rpartition("/")[2])
+            return read(method, *given, **more)
+
+        monkeypatch.setattr(db._transport, "unary", asks)
+        monkeypatch.setattr(db._transport, "read", reads)
+        records = told()
+        assert called[:2] == ["List", "Latest"] and called.count("Get") <= 4, called
+        monkeypatch.setattr("treering.pydantic_ai._log.as_saved", lambda *_: None)
+        assert told() == records
+        assert {"a", "c", "d", "f"} <= {each.conversation_id for each in records}

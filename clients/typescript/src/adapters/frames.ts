@@ -124,13 +124,17 @@ function mapped(value: Record<string, unknown>, change: (each: unknown) => unkno
 /** `NaN` and the like, which Python writes into JSON, outside of strings. */
 const NOT_JSON = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
 
+/** JSON as Python writes it, without what JSON does not have. */
+export const strictJson = (text: string): string =>
+  text.replace(NOT_JSON, (_, string?: string) => string ?? "null");
+
 /** The content of a custom event that is JSON, also as Python writes that. */
 export function jsonOf(data: Uint8Array): Parsed {
   const text = fromUtf8(data);
   try {
     return JSON.parse(text);
   } catch {
-    return JSON.parse(text.replace(NOT_JSON, (_, string?: string) => string ?? "null"));
+    return JSON.parse(strictJson(text));
   }
 }
 

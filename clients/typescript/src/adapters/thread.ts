@@ -53,6 +53,11 @@ export class Thread {
     this.#options = options;
   }
 
+  /** The conversation, by its name where it was not looked up: there may be none. */
+  named(): Conversation {
+    return this.#conversation ?? this.#db.conversation(this.sourceId);
+  }
+
   /** The conversation, if there is one. */
   async find(): Promise<Conversation | undefined> {
     if (this.#conversation) return this.#conversation;

@@ -7,7 +7,7 @@
 //     for await (const message of query({ prompt, options: { sessionStore } })) ...
 //
 // A session is a conversation of messages, tool calls and results. You can search and fork it, and
-// build requests for any provider. The SDK gets its lines back unchanged. Needs
+// build requests for any provider. The SDK gets its lines back, and what others said as lines. Needs
 // `@anthropic-ai/claude-agent-sdk`.
 
 import {
@@ -28,11 +28,16 @@ import type { NewEvent } from "../gen/treering/v1/event.js";
 import type { Event } from "../types.js";
 import type { Parsed } from "../words.js";
 import { isSummary, typed } from "./lines.js";
+import { linesOf } from "./others.js";
 
 const SOURCE = "claude-agent-sdk";
 const FRAME = "claude-agent-sdk.entries";
 /** Beside the lines: what the SDK for JavaScript keeps of a session. Python's has its own. */
 const SUMMARY = "summaryOfJavaScript";
+/** So many conversations are listed in one call. */
+const PAGE_MAX = 1_000;
+/** Of so many conversations the newest events are asked for in one call. */
+const LATEST_MAX = 256;
 /** Sessions of which is kept what is in them; of others it is read again. */
 const SEEN_MAX = 1_024;
 /** Lines that are appended at once. */
@@ -84,12 +89,9 @@ export class TreeringSessionStore implements SessionStore {
     });
   }
 
-  /** Returns all lines of a session unchanged; `null` if there are none. */
+  /** Returns all lines of a session, and what others said as lines; `null` if there are none. */
   async load(key: SessionKey): Promise<SessionStoreEntry[] | null> {
-    const entries: SessionStoreEntry[] = [];
-    for await (const { items } of this.#frames(key)) {
-      for (const { item } of items) entries.push(item);
-    }
+    const entries = await this.#lines(key);
     return entries.length ? entries : null;
   }
 
@@ -105,10 +107,16 @@ export class TreeringSessionStore implements SessionStore {
   /** Returns the SDK's summaries of the sessions. */
   async listSessionSummaries(projectKey: string): Promise<SessionSummaryEntry[]> {
     const found: SessionSummaryEntry[] = [];
-    for await (const [sessionId, summary] of this.#sessions(projectKey)) {
-      const mtime = mtimeOf(summary);
-      const data = await this.#summaryOf({ projectKey, sessionId }, summary);
-      found.push({ sessionId, mtime, data });
+    const sessions: [string, ConversationSummary][] = [];
+    for await (const each of this.#sessions(projectKey)) sessions.push(each);
+    for (let start = 0; start < sessions.length; start += LATEST_MAX) {
+      const page = sessions.slice(start, start + LATEST_MAX);
+      const ids = page.map(([, { conversationId }]) => conversationId);
+      const latest = await this.#db.latest(ids, { types: [FRAME] });
+      for (const [at, [sessionId, summary]] of page.entries()) {
+        const data = await this.#summaryOf({ projectKey, sessionId }, latest[at]);
+        found.push({ sessionId, mtime: mtimeOf(summary), data });
+      }
     }
     return found;
   }
@@ -191,15 +199,22 @@ export class TreeringSessionStore implements SessionStore {
     seen.uuids.clear();
     seen.summary = undefined;
     for await (const frame of this.#frames(key)) {
-      for (const { item } of frame.items) if (item.uuid) seen.uuids.add(item.uuid);
       seen.summary = summaryAfter(key, seen.summary, frame);
     }
+    // Those of others too: whoever sends back what was loaded must not store them again.
+    for (const { uuid } of await this.#lines(key)) if (uuid) seen.uuids.add(uuid);
     seen.head = state.branch?.head ?? 0;
     seen.open = openCalls(state);
     seen.isCurrent = true;
   }
 
   // ---- reading ----
+
+  async #lines(key: SessionKey): Promise<SessionStoreEntry[]> {
+    const conversation = await this.#seenOf(key).thread.find();
+    if (!conversation) return [];
+    return (await linesOf(key.sessionId, conversation.events(), FRAME)) as SessionStoreEntry[];
+  }
 
   async *#frames(key: SessionKey): AsyncGenerator<frames.Frame> {
     const conversation = await this.#seenOf(key).thread.find();
@@ -215,7 +230,8 @@ export class TreeringSessionStore implements SessionStore {
 
   async *#listed(source: string, prefix: string): AsyncGenerator<[string, ConversationSummary]> {
     const { source: short } = new Thread(this.#db, source, "");
-    for await (const summary of this.#db.conversations({ source: short })) {
+    const page = { source: short, pageSize: PAGE_MAX };
+    for await (const summary of this.#db.conversations(page)) {
       if (await this.#isEmpty(summary)) continue;
       const name = summary.title || summary.sourceId;
       yield [name.startsWith(prefix) ? name.slice(prefix.length) : name, summary];
@@ -223,9 +239,7 @@ export class TreeringSessionStore implements SessionStore {
   }
 
   /** What the SDK keeps of a session. */
-  async #summaryOf(key: SessionKey, { conversationId }: ConversationSummary): Promise<Parsed> {
-    const conversation = this.#db.conversation(conversationId);
-    const last = await lastFrame(conversation);
+  async #summaryOf(key: SessionKey, last: Event | undefined): Promise<Parsed> {
     const kept = last && frames.beside(last)[SUMMARY];
     if (kept) return kept;
     // Python wrote it last, and keeps it in another shape.
@@ -320,13 +334,6 @@ function summaryAfter(
   if (data) return { sessionId: key.sessionId, mtime: 0, data };
   const entries = items.map(({ item }) => item);
   return folded(key, before, entries);
-}
-
-async function lastFrame(conversation: Conversation): Promise<Event | undefined> {
-  for await (const event of conversation.events({ kinds: ["custom"], backward: true })) {
-    if (frames.isFrame(event, FRAME)) return event;
-  }
-  return undefined;
 }
 
 /** Where a summary would cut; 0 with nothing to cut. */

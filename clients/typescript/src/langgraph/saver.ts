@@ -19,6 +19,7 @@ import {
   type SerializerProtocol,
   TASKS,
 } from "@langchain/langgraph-checkpoint";
+import { strictJson } from "../adapters/frames.js";
 import { TOLD_BY, Unanswered } from "../adapters/unanswered.js";
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
@@ -203,12 +204,12 @@ export class TreeringSaver extends BaseCheckpointSaver {
 
   // ---- writing ----
 
-  /** Stores a checkpoint. */
+  /** Stores a checkpoint. Without `newVersions`, all of its values are new. */
   async put(
     config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
-    newVersions: ChannelVersions,
+    newVersions: ChannelVersions = checkpoint.channel_values as ChannelVersions,
   ): Promise<RunnableConfig> {
     const { checkpoint_ns: ns = "", checkpoint_id: parent } = config.configurable ?? {};
     const thread = this.#thread(threadOf(config));
@@ -314,7 +315,7 @@ const configOf = (threadId: string, ns: string, id: string): RunnableConfig => (
 });
 
 const metadataOf = ({ metadata }: Row): Promise<CheckpointMetadata> =>
-  metadataSerde.loadsTyped("json", utf8(metadata));
+  metadataSerde.loadsTyped("json", utf8(strictJson(metadata)));
 
 async function* rowsOf(
   thread: GraphThread,
@@ -328,7 +329,13 @@ async function* rowsOf(
       if (ns !== undefined && row.ns !== ns) continue;
       if ((id && row.id !== id) || (end && row.id >= end)) continue;
       const metadata: Parsed = wanted.length ? await metadataOf(row) : {};
-      if (wanted.every(([key, value]) => isDeepStrictEqual(metadata[key], value))) yield row;
+      if (wanted.every(([key, value]) => isDeepStrictEqual(at(metadata, key), value))) yield row;
     }
   }
+}
+
+/** What a filter names: `a.b` is also the `b` of `a`, as it is for LangGraph's SQLite savers. */
+function at(metadata: Parsed, name: string): unknown {
+  if (Object.hasOwn(metadata, name)) return metadata[name];
+  return name.split(".").reduce((value, part) => value?.[part], metadata);
 }

@@ -18,6 +18,7 @@ import {
   type SessionHistoryTransactionAwareSession,
   UserError,
 } from "@openai/agents";
+import { callIdFor } from "../adapters/bounds.js";
 import { frame } from "../adapters/frames.js";
 import { Lessened } from "../adapters/lessened.js";
 import {
@@ -101,11 +102,15 @@ export class TreeringSession
    * another program that has no result gets one that says so, which is not stored.
    */
   async getItems(limit?: number): Promise<AgentInputItem[]> {
-    const conversation = await this.#found();
-    if (!conversation || (limit !== undefined && limit <= 0)) return [];
-    const history = new History(conversation);
-    if (limit === undefined) return history.answered();
-    return (await history.newest(limit)).map(({ item }) => item);
+    if (limit !== undefined && limit <= 0) return [];
+    const history = new History(this.#onBranch(this.#thread.named()));
+    try {
+      if (limit === undefined) return await history.answered();
+      return (await history.newest(limit)).map(({ item }) => item);
+    } catch (error) {
+      if (error instanceof errors.ConversationNotFound) return [];
+      throw error;
+    }
   }
 
   /** Appends items: all or none. */
@@ -157,7 +162,7 @@ export class TreeringSession
 
   /** Changes the history in one step. A repeated transaction is applied once. */
   async applyHistoryTransaction(args: SessionHistoryTransactionArgs): Promise<void> {
-    const { operationId, transaction } = checked(args);
+    const { operationId, transaction } = await checked(args);
     const operations = { [operationId]: hashOf(transaction) };
     await this.#change(async (history) => {
       const held = await history.all();
@@ -193,15 +198,29 @@ export class TreeringSession
   }
 
   async #add(items: readonly Plain[]): Promise<void> {
-    const conversation = await this.conversation();
+    // Mostly the session is there, and what is added follows from what is: that takes one call.
+    let conversation = this.#onBranch(this.#thread.named());
     const lessened = new Lessened<number>();
+    const about = items.flatMap(({ item }) => typed(item)).filter(isAboutCall);
+    // Ids that the store does not take stand for others, which depend on what is open.
+    let isAsked = about.map(callIdOf).some((id) => callIdFor(id, "") !== id);
     for (;;) {
-      const isAboutCalls = items.some(({ item }) => typed(item).some(isAboutCall));
-      const open = isAboutCalls ? openCalls(await conversation.state()) : new Set<string>();
       try {
+        const isUnknown = isAsked && about.length > 0;
+        const open = isUnknown ? openCalls(await conversation.state()) : takenForOpen(about);
         await conversation.append(framed(items, lessened, open));
         return;
       } catch (error) {
+        if (error instanceof errors.ConversationNotFound) {
+          conversation = await this.conversation();
+          continue;
+        }
+        const isOfCall =
+          error instanceof errors.CallNotOpen || error instanceof errors.CallAlreadyOpen;
+        if (isOfCall && !isAsked) {
+          isAsked = true;
+          continue;
+        }
         // A call was opened or ended meanwhile, or the server takes no such event.
         if (!lessened.isToRepeat(error)) throw error;
       }
@@ -254,6 +273,24 @@ export class TreeringSession
     await rewind(conversation, state, to, framed(given, lessened, open, { operations, first }));
   }
 }
+
+/** Calls that must be open for these events, which are about calls. */
+function takenForOpen(events: readonly NewEvent[]): Set<string> {
+  const asked = new Set<string>();
+  const open = new Set<string>();
+  for (const { body } of events) {
+    if (body?.$case === "toolCallRequested") asked.add(body.value.callId);
+    else if (body?.$case === "toolResultRecorded" && !asked.has(body.value.callId)) {
+      open.add(body.value.callId);
+    }
+  }
+  return open;
+}
+
+const callIdOf = ({ body }: NewEvent): string =>
+  body?.$case === "toolCallRequested" || body?.$case === "toolResultRecorded"
+    ? body.value.callId
+    : "";
 
 const isAboutCall = ({ body }: NewEvent): boolean =>
   body?.$case === "toolCallRequested" || body?.$case === "toolResultRecorded";

@@ -3,38 +3,29 @@
 import { createHash } from "node:crypto";
 import {
   type AgentInputItem,
-  protocol,
+  MemorySession,
   type SessionHistoryMutation,
   type SessionHistoryTransactionArgs,
-  UserError,
 } from "@openai/agents";
 import { plain, sorted } from "./json.js";
 
 /** The transaction, if it is one that can be stored. */
-export function checked(args: SessionHistoryTransactionArgs): SessionHistoryTransactionArgs {
-  const { operationId, transaction } = args ?? {};
-  if (typeof operationId !== "string" || !operationId.trim()) {
-    throw new UserError("Session history transaction operationId must be a non-empty string.");
-  }
-  const lists: unknown[] =
-    transaction?.type === "append_items"
-      ? [transaction.items]
-      : transaction?.type === "replace_suffix"
-        ? [transaction.expectedSuffix, transaction.replacement]
-        : [];
-  if (!lists.length) throw new UserError("Unsupported session history transaction type.");
-  if (!lists.every((list) => Array.isArray(list) && list.every(isItem))) {
-    throw new UserError("Session history transaction items contain invalid or unsupported data.");
-  }
+export async function checked(
+  args: SessionHistoryTransactionArgs,
+): Promise<SessionHistoryTransactionArgs> {
+  // The SDK's own session makes all of its checks: the suffix that it must have is there.
+  await memoryOf(args).applyHistoryTransaction(args);
+  const { operationId, transaction } = args;
   return structuredClone({ operationId, transaction });
 }
 
-function isItem(item: unknown): boolean {
+function memoryOf(args: SessionHistoryTransactionArgs): MemorySession {
   try {
-    plain(item);
-    return protocol.ModelItem.safeParse(item).success;
+    const { transaction } = args;
+    const isSuffix = transaction.type === "replace_suffix";
+    return new MemorySession({ initialItems: isSuffix ? transaction.expectedSuffix : [] });
   } catch {
-    return false;
+    return new MemorySession();
   }
 }
 

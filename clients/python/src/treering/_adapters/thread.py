@@ -19,6 +19,10 @@ SHORT_BYTES_MAX = 512
 """Longest source, source id or call id that the store takes."""
 ATTEMPTS_MAX = 50
 """So often another writer may come first."""
+PAGE_MAX = 1_000
+"""So many conversations are listed in one call."""
+LATEST_MAX = 256
+"""Of so many conversations the newest events are asked for in one call."""
 
 
 def short(text: str, bytes_max: int = SHORT_BYTES_MAX) -> str:
@@ -50,6 +54,10 @@ class Thread:
         self._parent = parent
         self._conversation: Conversation | None = None
 
+    def named(self) -> Conversation:
+        """The conversation, by its name where it was not looked up: there may be none."""
+        return self._conversation or self.db.conversation(self.source_id)
+
     def find(self) -> Conversation | None:
         """The conversation, if there is one."""
         if self._conversation is None:
@@ -59,6 +67,16 @@ class Thread:
                 return None
             self._conversation = self.db.conversation(state.summary.conversation_id)
         return self._conversation
+
+    def look(self) -> tuple[Conversation, ConversationState] | None:
+        """The conversation as it is now, if there is one: one call."""
+        try:
+            state = self.named().state()
+        except errors.NotFound:
+            return None
+        if self._conversation is None:
+            self._conversation = self.db.conversation(state.summary.conversation_id)
+        return self._conversation, state
 
     def open(self) -> Conversation:
         """The conversation; begins it the first time."""

@@ -22,7 +22,7 @@ from treering._entry import Entry
 from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
 from treering._times import Time, timestamp
-from treering._words import KindName, json_texts, numbers
+from treering._words import DecisionName, KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -457,8 +457,10 @@ class AsyncTreering:
         answer = await self._transport.unary(m.PENDING, tool_pb2.PendingRequest(limit=limit))
         return [ToolCall.of(call) for call in answer.calls]
 
-    async def approve(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
+    async def approve(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
         """Approves a call with exactly its current arguments.
+
+        An id alone must be that of one waiting call of the namespace.
 
         >>> call = await conv.tool_call("rm", {"path": "old.txt"}, needs_approval=True).request()
         >>> for waiting in await db.pending():
@@ -466,18 +468,19 @@ class AsyncTreering:
         >>> (await call.wait_for_approval(timeout=10)).status
         'approved'
         """
-        return await self._decide(
-            new.decision(call.call_id, "approved", call.arguments_hash, by=by, reason=reason), call
-        )
+        return await self._decide(call, "approved", by, reason)
 
-    async def deny(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
-        """Denies a call."""
-        return await self._decide(
-            new.decision(call.call_id, "denied", call.arguments_hash, by=by, reason=reason), call
-        )
+    async def deny(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
+        """Denies a call. Takes what `approve` takes."""
+        return await self._decide(call, "denied", by, reason)
 
-    async def _decide(self, decision: NewEvent, call: ToolCall) -> Receipt:
-        return await self.append([decision], conversation=call.conversation_id, branch=call.branch)
+    async def _decide(
+        self, call: ToolCall | str, decision: DecisionName, by: str, reason: str
+    ) -> Receipt:
+        if isinstance(call, str):
+            call = _requests.one_waiting(call, await self.pending())
+        event = new.decision(call.call_id, decision, call.arguments_hash, by=by, reason=reason)
+        return await self.append([event], conversation=call.conversation_id, branch=call.branch)
 
     # ---- the long-term context ----
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from treering import _answers, _requests, new
+from treering import _answers, _html, _requests, new
 from treering import _methods as m
 from treering._async import context, lookup
 from treering._async.calls import ERROR_CHARS_MAX, AsyncAnswer, AsyncCall
@@ -76,6 +76,9 @@ class AsyncConversation:
     def __repr__(self) -> str:
         at = f", branch={self.branch!r}" if self.branch else ""
         return f"{type(self).__name__}({self.id!r}{at})"
+
+    def _repr_html_(self) -> str:
+        return _html.conversation(self)
 
     def on(self, branch: str) -> AsyncConversation:
         """Returns the same conversation on another branch."""
@@ -750,6 +753,20 @@ class AsyncConversation:
         async for event in read_events(self._transport, m.READ, request, limit):
             yield event
 
+    async def messages(self, *, limit: int = 0) -> list[Event]:
+        """Returns the messages of the branch, oldest first; each has a `role` and a `text`.
+
+        `limit` returns the newest so many; 0: all. Calls and results are in `events`.
+
+        >>> said = await conv.user("One"), await conv.assistant("Two")
+        >>> [(message.role, message.text) for message in await conv.messages(limit=2)]
+        [('user', 'One'), ('assistant', 'Two')]
+        """
+        found: list[Event] = []
+        async for event in self.events(kinds=["message_appended"], backward=limit > 0, limit=limit):
+            found.append(event)
+        return found[::-1] if limit > 0 else found
+
     async def latest(
         self,
         *,
@@ -843,7 +860,7 @@ class AsyncConversation:
         found: list[Branch] = []
         while True:
             page = await self._transport.unary(m.LIST_BRANCHES, request)
-            found.extend(page.branches)
+            found.extend(map(Branch.of, page.branches))
             if not page.next_page_token:
                 return found
             request.page_token = page.next_page_token

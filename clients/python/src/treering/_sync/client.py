@@ -23,7 +23,7 @@ from treering._sync.reading import read_events
 from treering._sync.subscription import ContextWatch, Subscription
 from treering._sync.transport import Transport
 from treering._times import Time, timestamp
-from treering._words import KindName, json_texts, numbers
+from treering._words import DecisionName, KindName, json_texts, numbers
 from treering.new import NewEvent
 from treering.types import (
     ConversationSummary,
@@ -458,8 +458,10 @@ class Treering:
         answer = self._transport.unary(m.PENDING, tool_pb2.PendingRequest(limit=limit))
         return [ToolCall.of(call) for call in answer.calls]
 
-    def approve(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
+    def approve(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
         """Approves a call with exactly its current arguments.
+
+        An id alone must be that of one waiting call of the namespace.
 
         >>> call = conv.tool_call("rm", {"path": "old.txt"}, needs_approval=True).request()
         >>> for waiting in db.pending():
@@ -467,18 +469,19 @@ class Treering:
         >>> (call.wait_for_approval(timeout=10)).status
         'approved'
         """
-        return self._decide(
-            new.decision(call.call_id, "approved", call.arguments_hash, by=by, reason=reason), call
-        )
+        return self._decide(call, "approved", by, reason)
 
-    def deny(self, call: ToolCall, *, by: str = "", reason: str = "") -> Receipt:
-        """Denies a call."""
-        return self._decide(
-            new.decision(call.call_id, "denied", call.arguments_hash, by=by, reason=reason), call
-        )
+    def deny(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
+        """Denies a call. Takes what `approve` takes."""
+        return self._decide(call, "denied", by, reason)
 
-    def _decide(self, decision: NewEvent, call: ToolCall) -> Receipt:
-        return self.append([decision], conversation=call.conversation_id, branch=call.branch)
+    def _decide(
+        self, call: ToolCall | str, decision: DecisionName, by: str, reason: str
+    ) -> Receipt:
+        if isinstance(call, str):
+            call = _requests.one_waiting(call, self.pending())
+        event = new.decision(call.call_id, decision, call.arguments_hash, by=by, reason=reason)
+        return self.append([event], conversation=call.conversation_id, branch=call.branch)
 
     # ---- the long-term context ----
 

@@ -108,6 +108,7 @@ class Transport:
                         self._met = True
                         attempts = self._attempts(method, key, timeout)
                         yield answer
+                    self._met = True
                     return
                 except errors.TreeringError as error:
                     stream = None
@@ -145,6 +146,8 @@ class Transport:
 
     def _before_next(self, attempts: Attempts, error: errors.TreeringError) -> None:
         """Waits, or raises the error when there is no next attempt."""
+        # A refusal is an answer too.
+        self._met = self._met or bool(error.rule)
         if self._met:
             attempts.patience = None
         pause = None if self._closed else attempts.pause_after(error)

@@ -29,7 +29,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Interrupt
 
-from treering._adapters.thread import done
+from treering._adapters.thread import PAGE_MAX, done
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import Row, Write, ordered
@@ -187,9 +187,11 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        new_versions: ChannelVersions | None = None,
     ) -> RunnableConfig:
-        """Stores a checkpoint."""
+        """Stores a checkpoint. Without `new_versions`, all of its values are new."""
+        if new_versions is None:
+            new_versions = dict.fromkeys(checkpoint["channel_values"], "")
         asked = config["configurable"]
         ns = asked.get("checkpoint_ns", "")
         thread = self._thread(asked["thread_id"])
@@ -307,7 +309,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        new_versions: ChannelVersions | None = None,
     ) -> RunnableConfig:
         """The same as `put`. Completes the write even if it is cancelled."""
         return await done(lambda: self.put(config, checkpoint, metadata, new_versions))
@@ -369,7 +371,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
             return thread
 
     def _all(self) -> Iterator[GraphThread]:
-        for summary in list(self._db.conversations(source=SOURCE)):
+        for summary in list(self._db.conversations(source=SOURCE, page_size=PAGE_MAX)):
             id = summary.title or summary.source_id
             yield self._thread("" if summary.source_id == UNNAMED else id)
 
@@ -395,6 +397,16 @@ def _rows(
                 (ns is None or row.ns == ns)
                 and (not id or row.id == id)
                 and (end is None or row.id < end)
-                and all(row.metadata.get(key) == value for key, value in (filter or {}).items())
+                and all(_at(row.metadata, key) == value for key, value in (filter or {}).items())
             ):
                 yield row
+
+
+def _at(metadata: Mapping[str, Any], name: str) -> Any:
+    """What a filter names: `a.b` is also the `b` of `a`, as it is for LangGraph's SQLite saver."""
+    if name in metadata:
+        return metadata[name]
+    value: Any = metadata
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Literal
 
 from langgraph.store.base import (
@@ -85,6 +86,16 @@ class TreeringStore(BaseStore):
     def sweep_ttl(self) -> int:
         """Returns 0: expired items need no sweep."""
         return 0
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: int | None = None) -> Future[None]:
+        """Starts nothing, for programs that start a sweeper of other stores."""
+        started = Future[None]()
+        started.set_result(None)
+        return started
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Returns True: there is nothing to stop."""
+        return True
 
     # ---- operations ----
 

@@ -127,6 +127,26 @@ def _saved(event: Event) -> Saved:
     return Saved(record, event, data["added"], bool(data.get("restarts")))
 
 
+def as_saved(
+    conversation_id: str, head: int, record: Event | None, entry: Event | None
+) -> ConversationRecord | None:
+    """The record of a conversation that ends with what was saved with it, by the newest events of
+    both types; None: that has to be read."""
+    if record is None or record.conversation_id != conversation_id:
+        return None
+    saved = _saved(record)
+    if saved.record is None:
+        return None
+    last, head_id = record.revision, saved.record.head_id
+    if entry is not None and entry.revision > record.revision:
+        packed = from_json(entry.proto.custom.data)["items"]
+        last = entry.revision + sum(count for count, _ in packed)
+        head_id = frames.filled(packed[-1][1], []).get("id")
+    elif saved.added:
+        return None
+    return saved.record if (last, head_id) == (head, saved.record.head_id) else None
+
+
 def is_custom(event: Event, type_name: str) -> bool:
     """An event of this adapter."""
     return event.kind == "custom" and event.proto.custom.type_name == type_name

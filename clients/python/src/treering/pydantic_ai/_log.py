@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -18,11 +18,30 @@ from pydantic_ai.conversation_store import (
 
 from treering import errors, new
 from treering._adapters import odd
-from treering._adapters.thread import ATTEMPTS_MAX, Thread, before, rewind, short
+from treering._adapters.thread import (
+    ATTEMPTS_MAX,
+    LATEST_MAX,
+    PAGE_MAX,
+    Thread,
+    before,
+    rewind,
+    short,
+)
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
 from treering.pydantic_ai._batch import Before, Made, batches, events_of
-from treering.pydantic_ai._line import Line, Placed, Prompt, end, newest, record_event, whole
+from treering.pydantic_ai._line import (
+    ENTRY,
+    RECORD,
+    Line,
+    Placed,
+    Prompt,
+    as_saved,
+    end,
+    newest,
+    record_event,
+    whole,
+)
 from treering.pydantic_ai._records import record_of
 from treering.pydantic_ai._returned import returned
 from treering.types import Branch, ConversationState, ConversationSummary, when
@@ -154,18 +173,31 @@ class Log:
     def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
         """Records, the last saved first."""
         found: list[ConversationRecord] = []
-        summaries = self._db.conversations(source=SOURCE)
-        for summary in sorted(summaries, key=lambda each: -when(each.updated_at).timestamp()):
+        summaries = self._db.conversations(source=SOURCE, page_size=PAGE_MAX)
+        newest_first = sorted(summaries, key=lambda each: -when(each.updated_at).timestamp())
+        some = LATEST_MAX if limit is None else max(1, min(limit + 1, LATEST_MAX))
+        for summary, kept in self._kept(newest_first, some):
             if limit is not None and len(found) >= limit:
                 found.sort(key=lambda record: record.updated_at, reverse=True)
                 # A record is no newer than the last event of its conversation.
                 if limit == 0 or found[limit - 1].updated_at >= when(summary.updated_at):
                     break
-            record = self._listed(summary)
+            record = kept or self._listed(summary)
             if record is not None and scope in (None, record.scope):
                 found.append(record)
         found.sort(key=lambda record: record.updated_at, reverse=True)
         return found[:limit]
+
+    def _kept(
+        self, summaries: Sequence[ConversationSummary], some: int
+    ) -> Iterator[tuple[ConversationSummary, ConversationRecord | None]]:
+        """Each with its record as it was saved, if nothing came after; so many in one call."""
+        for start in range(0, len(summaries), some):
+            page = summaries[start : start + some]
+            ids = [summary.conversation_id for summary in page]
+            latest = iter(self._db.latest(ids, types=[RECORD, ENTRY]))
+            for summary, record, entry in zip(page, latest, latest, strict=True):
+                yield summary, as_saved(summary.conversation_id, summary.head, record, entry)
 
     def _listed(self, summary: ConversationSummary) -> ConversationRecord | None:
         conversation = self._db.conversation(summary.conversation_id)

@@ -11,6 +11,7 @@ import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
+import treering.v1.conversation_pb2
 import treering.v1.event_pb2
 import typing
 
@@ -112,6 +113,7 @@ class SearchRequest(google.protobuf.message.Message):
     ACTIVE_BRANCHES_ONLY_FIELD_NUMBER: builtins.int
     NOT_SEALED_FIELD_NUMBER: builtins.int
     BY_FIELD_NUMBER: builtins.int
+    SIMILAR_TO_FIELD_NUMBER: builtins.int
     query: builtins.str
     """Words, a pasted line, or a query (see `mode`); at most 16 KiB. Empty, with a filter: all
     texts that the filter allows, newest first.
@@ -157,8 +159,8 @@ class SearchRequest(google.protobuf.message.Message):
     """How to read `query`."""
     @property
     def paths(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Only calls, and their results, that name a path that matches one of these patterns; at most
-        256. `*` and `?` match within a folder, `**` across folders. A pattern that does not begin
+        """Only calls and their results that name a path, and messages with an attached file, that
+        matches one of these patterns; at most 256. `*` and `?` match within a folder, `**` across folders. A pattern that does not begin
         with `/` matches the end of a path.
         """
     @property
@@ -196,7 +198,8 @@ class SearchRequest(google.protobuf.message.Message):
     every_copy: builtins.bool
     """Return every event as a hit. Otherwise events of one kind with equal text (a file that was
     read twice, a session that was imported twice) are one hit, with the number of the others
-    and where the nearest are (collapsed duplicates).
+    and where the nearest are (collapsed duplicates), and texts that quote a memory are only
+    found if nothing else is (see `SearchHit.recalled`).
     """
     active_branches_only: builtins.bool
     """Only the active branch of each conversation: nothing that was rewound or is on another
@@ -208,6 +211,11 @@ class SearchRequest(google.protobuf.message.Message):
     """What is compared. Meanings need an embedder (`treering serve --embedder`) and do not go with
     `regex`, `by_conversation` or `count_all`; at most the first 1,000 hits are found.
     """
+    @property
+    def similar_to(self) -> treering.v1.conversation_pb2.EventRef:
+        """Instead of a `query`: the texts that are most similar in meaning to the beginning (about 900
+        bytes) of this event's text, without that text itself.
+        """
     def __init__(
         self,
         *,
@@ -240,9 +248,10 @@ class SearchRequest(google.protobuf.message.Message):
         active_branches_only: builtins.bool = ...,
         not_sealed: builtins.bool = ...,
         by: global___SearchBy.ValueType = ...,
+        similar_to: treering.v1.conversation_pb2.EventRef | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by", b"by", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "conversations_max", b"conversations_max", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "at_least", b"at_least", "happened_from", b"happened_from", "happened_to", b"happened_to", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "similar_to", b"similar_to", "success", b"success", "wait_max", b"wait_max"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "active_branches_only", b"active_branches_only", "at_least", b"at_least", "branch", b"branch", "by", b"by", "by_conversation", b"by_conversation", "context_lines", b"context_lines", "conversation_id", b"conversation_id", "conversations_max", b"conversations_max", "count_all", b"count_all", "every_copy", b"every_copy", "happened_from", b"happened_from", "happened_to", b"happened_to", "include_sub_contexts", b"include_sub_contexts", "kinds", b"kinds", "labels", b"labels", "limit", b"limit", "mode", b"mode", "not_sealed", b"not_sealed", "offset", b"offset", "paths", b"paths", "query", b"query", "recorded_from", b"recorded_from", "recorded_to", b"recorded_to", "regex", b"regex", "roles", b"roles", "similar_to", b"similar_to", "sources", b"sources", "success", b"success", "tools", b"tools", "wait_max", b"wait_max"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchRequest = SearchRequest
@@ -391,6 +400,8 @@ class SearchHit(google.protobuf.message.Message):
     TOGETHER_FIELD_NUMBER: builtins.int
     COPIES_FIELD_NUMBER: builtins.int
     COPIES_AT_FIELD_NUMBER: builtins.int
+    RECALLED_FIELD_NUMBER: builtins.int
+    QUOTES_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID."""
     source_id: builtins.str
@@ -441,7 +452,9 @@ class SearchHit(google.protobuf.message.Message):
     title: builtins.str
     """Title of the conversation; may be empty."""
     path: builtins.str
-    """For calls and results: the first file or folder that the call names."""
+    """For calls and results: the first file or folder that the call names. For a match in an
+    attached file: its name.
+    """
     command: builtins.str
     """For calls and results: the command, query or pattern of the call, shortened."""
     @property
@@ -465,6 +478,12 @@ class SearchHit(google.protobuf.message.Message):
     @property
     def copies_at(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HitCopy]:
         """The nearest of them in the log, at most 3."""
+    recalled: builtins.bool
+    """The text quotes a memory: a memory tool answered it, such as a search in this store."""
+    quotes: builtins.str
+    """For these: the address of the quoted event as it stands in the text, `5d0c3c0e#19`. Empty:
+    it names none.
+    """
     def __init__(
         self,
         *,
@@ -500,9 +519,11 @@ class SearchHit(google.protobuf.message.Message):
         together: builtins.float = ...,
         copies: builtins.int = ...,
         copies_at: collections.abc.Iterable[global___HitCopy] | None = ...,
+        recalled: builtins.bool = ...,
+        quotes: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_success", b"_success", "happened_at", b"happened_at", "position", b"position", "recorded_at", b"recorded_at", "scores", b"scores", "success", b"success"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "branch", b"branch", "branch_id", b"branch_id", "byte_end", b"byte_end", "byte_start", b"byte_start", "call_id", b"call_id", "command", b"command", "context", b"context", "context_line", b"context_line", "conversation_id", b"conversation_id", "copies", b"copies", "copies_at", b"copies_at", "happened_at", b"happened_at", "highlights", b"highlights", "in_reasoning", b"in_reasoning", "kind", b"kind", "line", b"line", "passage_byte_end", b"passage_byte_end", "passage_byte_start", b"passage_byte_start", "passage_line", b"passage_line", "path", b"path", "position", b"position", "recorded_at", b"recorded_at", "revision", b"revision", "role", b"role", "score", b"score", "scores", b"scores", "snippet", b"snippet", "source_id", b"source_id", "success", b"success", "title", b"title", "together", b"together", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_success", b"_success", "branch", b"branch", "branch_id", b"branch_id", "byte_end", b"byte_end", "byte_start", b"byte_start", "call_id", b"call_id", "command", b"command", "context", b"context", "context_line", b"context_line", "conversation_id", b"conversation_id", "copies", b"copies", "copies_at", b"copies_at", "happened_at", b"happened_at", "highlights", b"highlights", "in_reasoning", b"in_reasoning", "kind", b"kind", "line", b"line", "passage_byte_end", b"passage_byte_end", "passage_byte_start", b"passage_byte_start", "passage_line", b"passage_line", "path", b"path", "position", b"position", "quotes", b"quotes", "recalled", b"recalled", "recorded_at", b"recorded_at", "revision", b"revision", "role", b"role", "score", b"score", "scores", b"scores", "snippet", b"snippet", "source_id", b"source_id", "success", b"success", "title", b"title", "together", b"together", "tool", b"tool"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_success", b"_success"]) -> typing_extensions.Literal["success"] | None: ...
 
 global___SearchHit = SearchHit
