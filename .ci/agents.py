@@ -1,11 +1,12 @@
-"""Real conversations, exported as sessions, gone on with by the real Claude Code.
+"""Real conversations, exported as sessions, gone on with by the real agents, and imported again.
 
-Usage: agents.py BINARY CLAUDE DATA_DIR
+Usage: agents.py BINARY DATA_DIR FORMAT=PROGRAM...
 
-Imports one conversation of every DATA_DIR/trajectories/*.jsonl.zst, and one in the format of
-each other importer, exports each with `--format claude-code --resume`, and lets CLAUDE go on
-with it. An Anthropic endpoint of this script, on loopback, must see a request that holds the
-messages of the session. Exits with 1 and says what was not as it must be.
+Imports one conversation of every DATA_DIR/trajectories/*.jsonl.zst, and one in the format of each
+importer, forks each, exports the fork with `--format FORMAT --resume`, and lets PROGRAM go on with
+it. An endpoint of this script, on loopback, must see a request that holds the messages of the fork.
+When the agent's session is imported, what it added must be on the fork, in the same conversation.
+Exits with 1 and says what was not as it must be.
 """
 
 import argparse
@@ -15,90 +16,20 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import zstandard
+from agent_programs import PROGRAMS, PROMPT, must, of_anthropic
 
-# Seconds that Claude Code has for one session: it takes about three.
-RESUME_SECONDS = 30
-# Claude Codes at once: each starts on one core.
+# Agents at once: each starts on one core.
 AT_ONCE = 2
 # Bytes of a conversation that are taken: a longer one would be compacted first.
 CONVERSATION_BYTES = 60_000
-PROMPT = "and now say done"
-MODEL = "claude-sonnet-4-5"
-
-
-def must(fact, what, **seen):
-    if not fact:
-        shown = ", ".join(f"{name}={str(value)[-600:]}" for name, value in seen.items())
-        raise AssertionError(f"{what} ({shown})" if shown else what)
-
-
-# ---- the endpoint ----
-
-
-class Endpoint(BaseHTTPRequestHandler):
-    """Answers every request for a message with the same short text."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        if not self.path.startswith("/v1/messages"):
-            return self.answer(404, "application/json", b'{"type":"error"}')
-        request = json.loads(body)
-        if "count_tokens" in self.path:
-            return self.answer(200, "application/json", b'{"input_tokens": 1000}')
-        self.server.requests.append(request)
-        if request.get("stream"):
-            return self.answer(200, "text/event-stream", stream().encode())
-        self.answer(200, "application/json", json.dumps(message("end_turn", "done")).encode())
-
-    def do_GET(self):
-        self.answer(404, "application/json", b'{"type":"error"}')
-
-    do_HEAD = do_GET
-
-    def answer(self, status, content_type, body):
-        self.send_response(status)
-        self.send_header("content-type", content_type)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
-def message(stop_reason, *texts):
-    return {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": MODEL,
-        "content": [{"type": "text", "text": text} for text in texts],
-        "stop_reason": stop_reason, "stop_sequence": None,
-        "usage": {"input_tokens": 10, "output_tokens": 1},
-    }  # fmt: skip
-
-
-def stream():
-    events = [
-        {"type": "message_start", "message": message(None)},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "done"}},
-        {"type": "content_block_stop", "index": 0},
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": {"output_tokens": 1},
-        },
-        {"type": "message_stop"},
-    ]
-    return "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+# What each agent but Claude Code goes on with: the others differ only in what is exported, which is
+# the same for all.
+FEW = ["swe-agent", "tau-bench", "claude-code sessions", "codex sessions", "pi sessions"]
 
 
 # ---- what is gone on with ----
@@ -291,113 +222,119 @@ def sessions(data):
 # ---- going on ----
 
 
-class Session:
-    """One conversation in a store of its own, and a Claude Code with an account of its own."""
+class Store:
+    """One conversation in a store of its own."""
 
-    def __init__(self, binary, claude, folder, name):
-        self.binary, self.claude, self.folder, self.name = binary, claude, folder, name
-        self.work = folder / "work"
-        self.work.mkdir(parents=True)
-        self.config = folder / "home" / ".claude"
-        self.config.mkdir(parents=True)
+    def __init__(self, binary, agent, place, name):
+        self.binary, self.agent, self.place, self.name = binary, agent, place, name
 
     def treering(self, command, *args):
-        line = [self.binary, command, "--data", str(self.folder / "store"), *args]
-        env = os.environ | {"CLAUDE_CONFIG_DIR": str(self.config)}
-        run = subprocess.run(line, cwd=self.work, env=env, capture_output=True, text=True)
+        line = [self.binary, command, "--data", str(self.place / "store"), *args]
+        env = os.environ | self.agent.treering_env() | {"TMPDIR": str(self.place)}
+        run = subprocess.run(line, cwd=self.agent.work, env=env, capture_output=True, text=True)
         must(run.returncode == 0, f"{self.name}: `{command}` exits with 0", said=run.stderr)
         return run.stdout
 
-    def export(self, kind, lines):
-        """The file of the session that Claude Code is to go on with."""
-        file = self.folder / "session.jsonl"
+    def fork(self, kind, lines):
+        """A fork of the imported session, behind its last event."""
+        file = self.place / "session.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.treering("import", "--format", kind, str(file))
-        (one,) = self.treering("ls", "--json").splitlines()
-        self.treering("export", "--format", "claude-code", "--resume", json.loads(one)["conversation"])
-        (written,) = self.config.glob("projects/*/*.jsonl")
-        return written
+        self.id = self.only()["conversation"]
+        self.treering("fork", self.id, "--name", "fork")
 
-    def resume(self, written):
-        """Goes on with it. Returns the request that holds the prompt."""
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-        server.requests = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        line = [self.claude, "-p", PROMPT, "--resume", written.stem]
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.folder / "home"),
-            "CLAUDE_CONFIG_DIR": str(self.config),
-            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{server.server_port}",
-            "ANTHROPIC_API_KEY": "sk-none",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            # Nothing answers there: what is not for this endpoint goes nowhere.
-            "HTTPS_PROXY": "http://127.0.0.1:9",
-            "HTTP_PROXY": "http://127.0.0.1:9",
-            "NO_PROXY": "127.0.0.1",
-        }
-        try:
-            run = subprocess.run(
-                line, cwd=self.work, env=env, stdin=subprocess.DEVNULL, timeout=RESUME_SECONDS,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as late:
-            said = (late.stdout or b"").decode(errors="replace")
-            must(False, f"{self.name}: Claude Code goes on within {RESUME_SECONDS} s", said=said)
-        finally:
-            server.shutdown()
-        asked = [one for one in server.requests if ("user", PROMPT) in pieces(one["messages"])]
-        must(asked, f"{self.name}: Claude Code asks for an answer", said=run.stdout)
-        must(run.returncode == 0, f"{self.name}: Claude Code exits with 0", said=run.stdout)
-        must("done" in run.stdout, f"{self.name}: Claude Code has its answer", said=run.stdout)
-        return asked[-1]
+    def only(self):
+        listed = self.treering("ls", "--json").splitlines()
+        must(len(listed) == 1, f"{self.name}: there is one conversation", listed=listed)
+        return json.loads(listed[0])
+
+    def said(self, branch):
+        """What a branch says: texts, calls, results."""
+        exported = self.treering("export", "--format", "claude-code", self.id, "-b", branch)
+        lines = [json.loads(line) for line in exported.splitlines()]
+        return whole(of_anthropic({"messages": [one["message"] for one in lines if "message" in one]}))
 
 
-def pieces(messages):
-    """Who says what, in order: texts, calls, and results of calls."""
-    for message in messages:
-        content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        for block in blocks:
-            if block["type"] == "text" and not block["text"].startswith("<system-reminder>"):
-                yield message["role"], block["text"].strip()
-            elif block["type"] == "tool_use":
-                # Without its name: the tool has another one for some of its own by now.
-                yield "call", block["id"], block["input"]
-            elif block["type"] == "tool_result":
-                yield "result", block["tool_use_id"], text_in(block["content"])
+def whole(pieces):
+    """Texts of one side in a row are one. Of calls, the arguments; of results, the texts."""
+    row = []
+    for kind, *said in pieces:
+        said = said[-1].strip() if isinstance(said[-1], str) else said[-1]
+        if kind in ("call", "result"):
+            row.append((kind, said))
+        elif said and not said.startswith("<system-reminder>"):
+            if row and row[-1][0] == kind:
+                said = row.pop()[1] + "\n" + said
+            row.append((kind, said))
+    return row
 
 
-def text_in(content):
-    if isinstance(content, list):
-        content = "\n".join(block.get("text", "") for block in content)
-    return (content or "").strip()
+def paired(name, pieces):
+    """Each call has one result, and each result a call before it."""
+    pieces = list(pieces)
+    calls = [one[1] for one in pieces if one[0] == "call"]
+    results = [one[1] for one in pieces if one[0] == "result"]
+    must(sorted(calls) == sorted(results), f"{name}: calls and results are paired",
+         calls=calls, results=results)  # fmt: skip
 
 
-def check(binary, claude, folder, name, kind, lines):
+def check(binary, program, place, agent_name, session):
+    name, kind, lines = session
     started = time.monotonic()
-    session = Session(binary, claude, folder, name)
-    written = session.export(kind, lines)
-    exported = [json.loads(line) for line in written.read_text().splitlines()]
-    expected = list(pieces(line["message"] for line in exported if "message" in line))
-    request = session.resume(written)
-    sent = iter(list(pieces(request["messages"])))
-    missing = [piece for piece in expected if piece not in sent]
+    agent = PROGRAMS[agent_name](program, place)
+    name = f"{agent_name} with {name}"
+    store = Store(binary, agent, place, name)
+    store.fork(kind, lines)
+    expected = store.said("fork")
+    said = store.treering("export", "--format", agent_name, "--resume", store.id, "-b", "fork")
+    request = agent.resume(name, said)
+    sent = list(agent.pieces(request))
+    paired(name, sent)
+    held = iter(whole(sent))
+    missing = [piece for piece in expected if not any(holds(one, piece) for one in held)]
     must(not missing, f"{name}: the request holds the messages of the session, in their order",
          missing=missing[:2])  # fmt: skip
-    print(f"   {name}: {len(expected)} pieces sent, {time.monotonic() - started:.1f} s", flush=True)
+
+    files = agent.files()
+    must(len(files) == 1, f"{name}: the agent has one session", files=files)
+    again = json.loads(store.treering("import", "--json", "--format", agent_name, str(files[0])))
+    must(again["continued"] == 1 and again["branches"] == 0, f"{name}: it continues", said=again)
+    store.only()
+    must(store.said("main") == expected, f"{name}: the other branch is as it was")
+    added = store.said("fork")
+    must(added[: len(expected) - 1] == expected[:-1], f"{name}: the fork begins as it did")
+    texts = json.dumps(added)
+    must(texts.count(PROMPT) == 1 and added[-1] == ("assistant", "done"),
+         f"{name}: the fork ends with what the agent added, once", added=added[-3:])  # fmt: skip
+    twice = json.loads(store.treering("import", "--json", "--format", agent_name, str(files[0])))
+    must(twice["events"] == 0, f"{name}: nothing comes twice", said=twice)
+    print(f"   {name}: {len(expected)} pieces, {time.monotonic() - started:.1f} s", flush=True)
+
+
+def holds(sent, expected):
+    """An agent may add to a text, such as notices about itself."""
+    if isinstance(expected[1], str) and isinstance(sent[1], str):
+        return sent[0] == expected[0] and expected[1] in sent[1]
+    return sent == expected
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
-    parser.add_argument("claude")
     parser.add_argument("data", type=Path)
+    parser.add_argument("programs", nargs="+", metavar="FORMAT=PROGRAM")
     args = parser.parse_args()
+    programs = dict(one.split("=", 1) for one in args.programs)
+    wanted = [
+        (agent, program, session)
+        for agent, program in programs.items()
+        for session in sessions(args.data)
+        if agent == "claude-code" or session[0] in FEW
+    ]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         jobs = [
-            pool.submit(check, args.binary, args.claude, Path(folder) / str(number), *one)
-            for number, one in enumerate(sessions(args.data))
+            pool.submit(check, args.binary, program, Path(folder) / str(number), agent, session)
+            for number, (agent, program, session) in enumerate(wanted)
         ]
         faults = [str(fault) for fault in (job.exception() for job in jobs) if fault]
     must(not faults, "\n".join(faults))

@@ -50,6 +50,6 @@ echo "as expected"
 if [ -d "${TREERING_TEST_DATA:-}" ]; then
   step "known items of real sessions in other words"
   tests=paraphrases
-  [ "${2:-}" != --long ] || tests=meaning_quality
+  [ "${2:-}" != --long ] || { tests=meaning_quality; export TREERING_TEST_ALL=1; }
   TREERING_TEST_MODEL=$model cargo test --lib "$tests" -- --nocapture | grep -E "^test |success@|nDCG"
 fi

@@ -43,16 +43,17 @@ one_by_one() { # COMMAND...
   done
 }
 
-# What clients and pages need. At once, because two scripts that install wait for each other's
+# What clients, pages and the log in PostgreSQL need. At once, because two scripts that install wait for each other's
 # locks in vain.
 debian_packages() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 0
   if command -v chromium && command -v chromedriver && command -v valgrind &&
-    python3 -c 'import ensurepip'; then
+    python3 -c 'import ensurepip' && ls /usr/lib/postgresql/*/bin/initdb; then
     return
   fi >/dev/null 2>&1
   step "Debian packages for what follows"
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    python3-venv chromium chromium-driver fonts-dejavu-core valgrind >/dev/null 2>&1
+    python3-venv chromium chromium-driver fonts-dejavu-core valgrind postgresql \
+    >/dev/null 2>&1
 }
