@@ -107,6 +107,7 @@ fn read_results(path: &Path, events: &mut Vec<SearchableEvent>) -> Outcome<()> {
                 tool: tools.get(&call_id).cloned().unwrap_or_default(),
                 paths: Vec::new(),
                 success: Some(message["x"]["is_error"] != true && message["x"]["error"].is_null()),
+                recalled: false,
                 recorded_at: TimestampMicros(i64::try_from(position)? * 1_000),
                 happened_at: TimestampMicros(i64::try_from(position)? * 1_000),
                 text: content,

@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::failed;
 use treering_client::error::ClientError;
 
-/// Most records of a group; more than ever wait here.
+/// Maximum number of records of a group; more than ever wait here.
 const GROUP_MAX: usize = 16_384;
 
 /// A record, as a baseline stores it.

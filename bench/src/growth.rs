@@ -235,7 +235,7 @@ struct GrowthCall {
 }
 
 enum GrowthRequest {
-    Search(pb::SearchRequest),
+    Search(Box<pb::SearchRequest>),
     /// Goes on to the next page until [`PAGE`] conversations are found.
     List(pb::ListConversationsRequest),
     Find(String),
@@ -246,7 +246,7 @@ impl GrowthRequest {
     async fn run(&self, what: &'static str, server: &Connection) -> Result<(), ClientError> {
         let is_found = match self {
             Self::Search(request) => {
-                let found = server.search().search(request.clone()).await?;
+                let found = server.search().search(request.as_ref().clone()).await?;
                 !found.into_inner().hits.is_empty()
             }
             Self::List(request) => {
@@ -301,7 +301,7 @@ fn calls(middle: ConversationId) -> Vec<GrowthCall> {
             id,
             what,
             goal_ms,
-            request: GrowthRequest::Search(request),
+            request: GrowthRequest::Search(Box::new(request)),
         }
     };
     let list = |id, what, change: fn(&mut pb::ListConversationsRequest)| {

@@ -1,10 +1,9 @@
-//! `treering-bench`: how fast this machine runs Treering, beside plain alternatives
-//! that run in turn with it.
+//! `treering-bench`: measures how fast this machine runs Treering, and compares it with plain
+//! alternatives.
 //!
-//! Absolute figures depend on the machine and on what else it does, so each row
-//! has its baseline in the same run, and the two take turns. One file a group of
-//! rows; [`group`] and [`empty`] are the baselines. Nothing of the engine is
-//! decided here.
+//! Absolute figures depend on the machine and on what else it does. Each row therefore has a
+//! baseline in the same run, and the two take turns. Each group of rows has a file; [`group`] and
+//! [`empty`] are baselines. This crate contains no logic of the engine.
 
 mod append;
 mod budget;
@@ -47,7 +46,7 @@ use treering_cli::{
 };
 use treering_client::error::{ClientError, Exit};
 
-/// As the program that is measured has it.
+/// The same allocator as in the program that is measured.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -165,7 +164,7 @@ impl Group {
     }
 }
 
-/// What the rows are measured with.
+/// Options and resources that all measurements share.
 struct Setup {
     parent: PathBuf,
     trajectories: Option<PathBuf>,
@@ -245,7 +244,7 @@ fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> 
 }
 
 fn main() -> ExitCode {
-    // The servers that are measured are this program, too.
+    // The servers that are measured are started from this program, too.
     if env::args_os().nth(1).is_some_and(|first| first == "serve") {
         return treering_cli::main();
     }

@@ -65,6 +65,7 @@ fn event(number: u64) -> SearchableEvent {
         tool: String::new(),
         paths: Vec::new(),
         success: Some(true),
+        recalled: false,
         recorded_at: TimestampMicros(0),
         happened_at: TimestampMicros(0),
         text: format!("event {number}"),
@@ -153,6 +154,7 @@ fn nearest(
     let vector = QueryVector::new(query).map_err(|error| failed("rounding", error))?;
     let meaning = MeaningQuery {
         vectors,
+        except: None,
         vector: &vector,
         with_words: false,
     };

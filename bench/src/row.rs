@@ -1,4 +1,4 @@
-//! A line of the table: what was measured, beside what, against which target.
+//! A row of the table: a measured figure, its baseline and its target.
 
 use std::fmt::Write;
 
@@ -47,7 +47,8 @@ impl Unit {
     }
 }
 
-/// Three figures are what a noisy machine can tell.
+/// Formats a number with about three significant digits: measurements on a noisy machine are not
+/// more precise.
 fn number(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 => 0,
@@ -69,7 +70,7 @@ fn number(value: f64) -> String {
     grouped.replace("-,", "-")
 }
 
-/// What is aimed at.
+/// The target of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
     /// The ratio to the baseline is at least this.
@@ -89,16 +90,16 @@ pub struct Row {
     pub id: &'static str,
     /// What was measured, in words.
     pub what: String,
-    /// What came out: a median.
+    /// The measured figure: a median.
     pub measured: f64,
-    /// What that counts.
+    /// The unit of the figure.
     pub unit: Unit,
-    /// What it is compared with, and that one's figure in the same unit.
+    /// The name of the baseline, and its figure in the same unit.
     pub baseline: Option<(&'static str, f64)>,
-    /// Measured over baseline: the median over rounds that ran one after the
-    /// other, not the ratio of the medians.
+    /// The measured figure divided by that of the baseline. It is the median of the ratios of
+    /// rounds that ran one after the other, not the ratio of the medians.
     pub ratio: Option<f64>,
-    /// What is aimed at, if anything.
+    /// The target, if there is one.
     pub target: Option<Target>,
     /// How to read it.
     pub note: String,
@@ -120,7 +121,7 @@ impl Row {
         }
     }
 
-    /// Beside this baseline.
+    /// Sets the baseline: its name, its figure, and the ratio to it.
     #[must_use]
     pub fn beside(mut self, name: &'static str, figure: f64, ratio: f64) -> Self {
         self.baseline = Some((name, figure));
@@ -142,7 +143,7 @@ impl Row {
         self
     }
 
-    /// Whether the target was met; none without one.
+    /// Whether the target was met; `None` if there is no target.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         match self.target? {
@@ -208,7 +209,7 @@ const HEADINGS: [&str; 5] = ["what", "measured", "baseline", "ratio", "target"];
 /// Prints rows as a table, with their notes below it.
 ///
 /// # Errors
-/// What the output says.
+/// When the output cannot be written.
 pub fn print(rows: &[Row], out: &mut Out) -> std::io::Result<()> {
     let cells: Vec<_> = rows.iter().map(Row::cells).collect();
     let width = |column: usize| {
@@ -254,7 +255,8 @@ pub fn print(rows: &[Row], out: &mut Out) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A wrong sign here would call a miss a hit: each kind of target, both ways.
+    /// A wrong comparison would report a missed target as met. Tests each kind of target, met and
+    /// missed.
     #[test]
     fn targets_are_judged_the_right_way_round() {
         let row = || Row::new("x", "x", 5.0, Unit::Plain).beside("y", 10.0, 0.5);
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(row().met(), None);
     }
 
-    /// Large numbers are read in groups of three, small ones need their digits.
+    /// Large numbers have digits in groups of three; small numbers keep their decimals.
     #[test]
     fn numbers_have_three_figures() {
         for (value, text) in [

@@ -1,5 +1,5 @@
-//! Searching real tool results, beside SQLite's FTS5 over the same texts; and
-//! how good the ranking is.
+//! Measures the speed of searches over real tool results, compared with SQLite's FTS5 over the same
+//! texts, and the quality of the ranking.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,12 +32,12 @@ use treering_client::error::ClientError;
 
 /// Results of a search.
 const LIMIT: usize = 10;
-/// Published nDCG@10 of BM25 on scifact (bm25s); Anserini's flat one has 0.679.
+/// Published nDCG@10 of BM25 on scifact (bm25s); that of Anserini (flat) has 0.679.
 const BM25_NDCG: f64 = 0.687;
-/// Pause between looks for what was appended.
+/// Pause between two searches for an event that was appended.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Measures these rows; none without real conversations.
+/// Measures these rows. Returns no rows if there are no real conversations.
 ///
 /// # Errors
 /// When an import or a search fails.
@@ -305,7 +305,7 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, ClientError
     let (mut waited, mut asked) = (Vec::new(), Vec::new());
     for round in 0..setup.or_quick(20_u64, 8) {
         setup.doing("search: visibility");
-        // Not in step with the indexer's own clock.
+        // Varies the pause, so that rounds are not in step with the clock of the indexer.
         tokio::time::sleep(Duration::from_millis(37 * (round % 7))).await;
         let (_, word) = say(engine, id).await?;
         let (found, micros) = timed(look_for(engine, &word)).await;
@@ -336,7 +336,7 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, ClientError
     ])
 }
 
-/// Says a word that nobody has said.
+/// Appends a message with a word that no other event contains. Returns its position and the word.
 async fn say(
     engine: &Engine,
     id: ConversationId,
@@ -363,7 +363,8 @@ async fn look_for(engine: &Engine, word: &str) -> Result<(), ClientError> {
     }
 }
 
-/// nDCG@10 on scifact, each document one tool result; none where it is not there.
+/// Measures nDCG@10 on scifact; each document is one tool result. Returns no rows if scifact is
+/// missing.
 ///
 /// # Errors
 /// When its files cannot be read, or a search fails.

@@ -1,9 +1,9 @@
 //! `keys.json`: the stored keys. Readable by its owner only (mode 0600), replaced as a whole, and
 //! synced before a change is reported as done.
 //!
-//! `keys.made` beside it records that there were keys, in case that file is lost. `keys.used` has
-//! the times of last use; a server writes it from time to time, and losing it loses only these
-//! times.
+//! `keys.made` beside it records that there were keys, in case `keys.json` is lost. `keys.used` has
+//! the times of last use. A server writes it from time to time; if it is lost, only these times are
+//! lost.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -131,7 +131,7 @@ pub struct KeyRecord {
         skip_serializing_if = "Option::is_none"
     )]
     pub expires_at: Option<TimestampMicros>,
-    /// When it was revoked. It is refused since.
+    /// When it was revoked. It is refused from then on.
     #[serde(
         default,
         with = "rfc3339_text::maybe",
@@ -141,7 +141,7 @@ pub struct KeyRecord {
     /// Who revoked it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revoked_by: String,
-    /// A client certificate with this subject stands for the key, without a secret.
+    /// A client certificate with this subject identifies the key, which then has no secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_subject: Option<CertificateSubject>,
     /// The last is the newest; others end after their grace period.
@@ -163,7 +163,7 @@ pub struct SecretRecord {
     /// Who made it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub made_by: String,
-    /// It is refused from this time on; `None` means as long as its key lives.
+    /// It is refused from this time on; `None`: it is valid as long as its key.
     #[serde(
         default,
         with = "rfc3339_text::maybe",
@@ -226,7 +226,7 @@ pub(super) fn read_open(dir: &Path, file: &mut File) -> Result<KeyFile, KeyFileE
     Ok(keys)
 }
 
-/// Checks for mistakes of people who edit the file.
+/// Checks for mistakes that people make when they edit the file.
 fn check(file: &KeyFile) -> Result<(), String> {
     if file.format != FORMAT {
         let format = file.format;

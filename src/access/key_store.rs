@@ -1,7 +1,7 @@
-//! The keys of a running server: who holds one, and when it ends.
+//! The keys of a running server: who holds each, and until when it is valid.
 //!
 //! The file is checked before each call (one `stat`, about a microsecond), and from time to time
-//! for long calls. A new key is therefore accepted, and a revoked one refused, at once.
+//! for long calls. New and revoked keys therefore take effect at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -30,9 +30,9 @@ use treering_base::disk;
 use treering_domain::{Namespace, TimestampMicros};
 
 /// Resolution of the time of last use, in microseconds.
-const USED_TO_MICROS: i64 = 60 * 1_000_000;
-/// Longest wait for the end of a key without checking the clock, which may be adjusted.
-const END_LOOK: Duration = Duration::from_secs(60);
+const LAST_USE_RESOLUTION_MICROS: i64 = 60 * 1_000_000;
+/// Longest wait for a key to expire before the clock, which may be adjusted, is checked again.
+const CLOCK_CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a caller is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum KeyRefusal {
     /// No key has this id and secret.
     #[error("unknown API key")]
     Unknown,
-    /// No key was sent, and none has the subject of the client's certificate.
+    /// No key was sent, and no stored key has the subject of the client's certificate.
     #[error(
         "the call has no API key, and no key has the client certificate's subject {0}: send a key, \
          or create one with `treering keys create NAME --certificate-subject '{0}'`"
@@ -85,7 +85,7 @@ pub struct ClientCertificate {
     pub subject: Option<CertificateSubject>,
 }
 
-/// The credentials that a caller has shown.
+/// The credentials that a caller presented.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PresentedCredential {
     /// The hash of a key.
@@ -95,8 +95,8 @@ enum PresentedCredential {
 }
 
 impl ActiveKey {
-    /// Returns until when the credentials are valid; `None` means without end.
-    fn good_until(
+    /// Returns when the credentials expire; `None` means never.
+    fn valid_until(
         &self,
         shown: &PresentedCredential,
         now: TimestampMicros,
@@ -166,7 +166,7 @@ impl KeyIndex {
     /// Indexes the file's keys. `keys` must have one for each record.
     fn new(seen: KeyFileState, file: &KeyFile, keys: HashMap<KeyId, Arc<ActiveKey>>) -> Self {
         let now = TimestampMicros::now();
-        // Of several keys with one subject, the living one comes last and wins.
+        // If several keys have the same subject, the valid one comes last and wins.
         let mut records: Vec<_> = file.keys.iter().collect();
         records.sort_by_key(|record| !record.has_ended(now));
         let by_subject = records.into_iter().filter_map(|record| {
@@ -200,7 +200,7 @@ impl KeyStore {
     /// not run as if there were none.
     pub fn open(dir: &Path) -> Result<Arc<Self>, KeyFileError> {
         let (seen, file) = open(dir)?;
-        let mut keys = ring_keys(&file, &HashMap::new());
+        let mut keys = build_keys(&file, &HashMap::new());
         for (id, time) in file::last_uses(dir) {
             if let Some(key) = keys.get_mut(&id) {
                 key.used.store(time.0, Ordering::Relaxed);
@@ -220,13 +220,13 @@ impl KeyStore {
         &self.dir
     }
 
-    /// Returns how often the keys were reloaded.
+    /// Returns how many times the keys were reloaded.
     #[must_use]
     pub fn changes(&self) -> u64 {
         *self.changes.borrow()
     }
 
-    /// Returns true while no key was ever made, so that nobody needs one.
+    /// Returns true if no key has ever been created. Callers then need no key.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.loaded.load().keys.is_empty()
@@ -249,20 +249,20 @@ impl KeyStore {
                 .cloned()
                 .map(PresentedCredential::Certificate);
             let mut shown = secrets.chain(subject);
-            shown.any(|shown| key.good_until(&shown, now).is_ok())
+            shown.any(|shown| key.valid_until(&shown, now).is_ok())
         };
         keys.keys.values().any(lives)
     }
 
-    /// Returns true when a key has a certificate subject.
+    /// Returns true when at least one key has a certificate subject.
     #[must_use]
     pub fn has_subjects(&self) -> bool {
         !self.loaded.load().by_subject.is_empty()
     }
 
-    /// Reloads the file if it has changed. A file that cannot be read is logged once and the keys
-    /// stay in force: a missing file does not open the store.
-    pub fn look(&self) {
+    /// Reloads the file if it has changed. If the file cannot be read, that is logged once and the
+    /// current keys stay valid: a missing file does not give everyone access.
+    pub fn reload_if_changed(&self) {
         let stamp = fs::metadata(file::path(&self.dir));
         let stamp = stamp.ok().map(|metadata| Stamp::of(&metadata));
         if self.loaded.load().seen.stamp == stamp {
@@ -274,9 +274,9 @@ impl KeyStore {
             return;
         }
         match open(&self.dir) {
-            // An open server may get keys; one with keys is never opened by a file.
+            // A file without keys does not replace keys: that would give everyone access.
             Ok((seen, file)) if !file.keys.is_empty() || before.keys.is_empty() => {
-                let keys = ring_keys(&file, &before.keys);
+                let keys = build_keys(&file, &before.keys);
                 tracing::info!(keys = keys.len(), "the keys were reloaded");
                 let loaded = KeyIndex::new(seen, &file, keys);
                 self.loaded.store(Arc::new(loaded));
@@ -346,8 +346,8 @@ impl KeyStore {
         shown: PresentedCredential,
     ) -> Result<Arc<KeyHolder>, KeyRefusal> {
         let now = TimestampMicros::now();
-        key.good_until(&shown, now)?;
-        let coarse = now.0 - now.0.rem_euclid(USED_TO_MICROS);
+        key.valid_until(&shown, now)?;
+        let coarse = now.0 - now.0.rem_euclid(LAST_USE_RESOLUTION_MICROS);
         if key.used.load(Ordering::Relaxed) < coarse {
             key.used.store(coarse, Ordering::Relaxed);
         }
@@ -372,7 +372,7 @@ impl KeyStore {
         keys.keys.values().map(of).collect()
     }
 
-    /// Writes when keys were last used to the data folder.
+    /// Writes each key's time of last use to the data folder.
     ///
     /// # Errors
     /// The system's error.
@@ -422,9 +422,9 @@ fn open(dir: &Path) -> Result<(KeyFileState, KeyFile), KeyFileError> {
     }
 }
 
-/// Builds the keys of a file. Known keys keep their counters, and their rate if its limits are
-/// unchanged.
-fn ring_keys(
+/// Builds the keys of a file. Known keys keep their counters, and their rate limiter if its limits
+/// are unchanged.
+fn build_keys(
     file: &KeyFile,
     before: &HashMap<KeyId, Arc<ActiveKey>>,
 ) -> HashMap<KeyId, Arc<ActiveKey>> {
@@ -452,7 +452,7 @@ fn ring_keys(
     keys.collect()
 }
 
-/// A caller who has shown a valid key.
+/// A caller that presented a valid key.
 #[derive(Debug)]
 pub struct KeyHolder {
     ring: Arc<KeyStore>,
@@ -515,14 +515,14 @@ impl KeyHolder {
     }
 
     /// Checks the current state of the key, which may have been revoked or changed since it was
-    /// shown.
+    /// presented.
     fn now(&self) -> Result<Option<TimestampMicros>, KeyRefusal> {
         let key = self.ring.loaded.load().keys.get(&self.key.id).cloned();
         let key = key.ok_or(KeyRefusal::Unknown)?;
         if key.roles != self.key.roles {
             return Err(KeyRefusal::Revoked(key.name.to_string()));
         }
-        key.good_until(&self.shown, TimestampMicros::now())
+        key.valid_until(&self.shown, TimestampMicros::now())
     }
 
     /// Checks whether the key is still valid.
@@ -541,12 +541,12 @@ impl KeyHolder {
                 Ok(until) => until,
                 Err(refusal) => return refusal,
             };
-            let wait = until.map_or(END_LOOK, |until| {
+            let wait = until.map_or(CLOCK_CHECK_EVERY, |until| {
                 let micros = until.0.saturating_sub(TimestampMicros::now().0);
-                Duration::from_micros(micros.max(0).unsigned_abs()).min(END_LOOK)
+                Duration::from_micros(micros.max(0).unsigned_abs()).min(CLOCK_CHECK_EVERY)
             });
             tokio::select! {
-                // The sender lives as long as the ring.
+                // The sender lives as long as the key store.
                 _ = changes.changed() => {}
                 () = tokio::time::sleep(wait) => {}
             }

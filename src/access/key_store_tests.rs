@@ -23,7 +23,7 @@ fn made(dir: &Path, name: &str) -> IssuedKey {
 }
 
 fn holder(ring: &Arc<KeyStore>, key: &IssuedKey) -> Result<Arc<KeyHolder>, KeyRefusal> {
-    ring.look();
+    ring.reload_if_changed();
     ring.holder(key.token.reveal())
 }
 
@@ -113,7 +113,7 @@ async fn holder_is_notified_when_its_key_ends() {
     let early = tokio::time::timeout(Duration::from_millis(20), &mut ended).await;
     assert!(early.is_err(), "{early:?}");
     revoke(dir.path(), "ci", "ada").unwrap();
-    ring.look();
+    ring.reload_if_changed();
     assert_eq!(ended.await.unwrap(), KeyRefusal::Revoked("ci".into()));
     assert!(!stays.is_finished());
 
@@ -219,6 +219,6 @@ fn last_use_times_survive_a_restart() {
     ring.note_uses().unwrap();
     let uses = file::last_uses(dir.path());
     let age = TimestampMicros::now().0 - uses[&key.record.id].0;
-    assert!((0..2 * USED_TO_MICROS).contains(&age), "{age}");
+    assert!((0..2 * LAST_USE_RESOLUTION_MICROS).contains(&age), "{age}");
     assert!(!uses.contains_key(&idle.record.id));
 }

@@ -1,7 +1,7 @@
 //! Counts how much a key has read recently, over all methods: conversations, and bytes of answers.
 //!
-//! Counts last as long as the server. What passes a bound is due to be recorded, once an hour; the
-//! server records it.
+//! Counts are lost when the server stops. When a key passes a bound, the server must record that,
+//! once an hour.
 
 use std::{
     collections::HashSet,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use treering_domain::{ConversationId, ConversationKey, Namespace};
 
-/// The bounds above which a key has read very much.
+/// The bounds above which a key's reads must be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadBounds {
     /// Different conversations.
@@ -40,14 +40,14 @@ pub struct Reads(Mutex<ReadCounts>);
 #[derive(Debug, Default)]
 struct ReadCounts {
     since: Option<Instant>,
-    /// At most as many as the bound, since more need not be told apart.
+    /// At most as many as the bound: beyond it, they need not be told apart.
     conversations: HashSet<ConversationKey>,
     bytes: u64,
     of_conversations: BoundStatus,
     of_bytes: BoundStatus,
 }
 
-/// Whether a bound was passed in this time window, and recorded.
+/// Whether a bound was passed in this time window, and whether that was recorded.
 #[derive(Debug, Default)]
 enum BoundStatus {
     #[default]
@@ -173,8 +173,8 @@ mod tests {
         within: Duration::from_secs(3_600),
     };
 
-    // A key that reads out a store must be recorded, once an hour and not with each read; an agent
-    // that reads its own conversation repeatedly must not be.
+    // A key that reads a whole store must be recorded, once an hour and not at each read. An agent
+    // that rereads its own conversation must not be recorded.
     #[tokio::test(start_paused = true)]
     async fn mass_reading_is_recorded_once_an_hour() {
         let (thief, agent) = (Reads::default(), Reads::default());
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(thief.due(BOUNDS).len(), 1);
     }
 
-    // What could not be recorded within its hour must stay due.
+    // A passed bound that could not be recorded within its hour must stay due.
     #[tokio::test(start_paused = true)]
     async fn unrecorded_mass_reading_stays_due() {
         let (reads, namespace) = (Reads::default(), Namespace::default());

@@ -78,7 +78,7 @@ fn one_of(
     fields: Vec<FieldDescriptor>,
 ) -> BoxedStrategy<Option<(FieldDescriptor, Value)>> {
     let can_be_unset = fields.iter().any(FieldDescriptor::supports_presence);
-    // A message with a single part is nothing without it.
+    // If the message has no other fields, one of these must be set.
     let is_required = of.fields().len() == fields.len();
     let field = prop::sample::select(fields);
     let set = field.prop_flat_map(|field| {
@@ -123,7 +123,7 @@ fn value(field: &FieldDescriptor) -> BoxedStrategy<Value> {
     list.prop_map(|items| Value::List(distinct(items))).boxed()
 }
 
-/// Generates text or bytes by the option `form` of their field.
+/// Generates text or bytes according to the field option `form`.
 fn form(field: &FieldDescriptor) -> BoxedStrategy<Value> {
     let option = POOL.get_extension_by_name("treering.v1.form").unwrap();
     let options = field.options();
@@ -158,11 +158,11 @@ fn in_bytes(bytes: Vec<u8>) -> Value {
     Value::Bytes(Bytes::from(bytes))
 }
 
-/// Keeps one of the entries with the same name or number.
+/// Keeps one entry for each name or number.
 fn distinct(items: Vec<Value>) -> Vec<Value> {
     let mut seen = HashSet::new();
     let key = |item: &Value| match item {
-        // The first field of an entry is its name, or one of a few in a content part.
+        // The first field of an entry is its name; in a content part, it is a member of a oneof.
         Value::Message(message) if is_named(&message.descriptor()) => {
             let name = message.get_field_by_number(1);
             name.map_or(String::new(), |name| name.to_string())
@@ -181,7 +181,7 @@ fn is_named(of: &MessageDescriptor) -> bool {
     of.get_field(1).is_some_and(|field| !is_in_oneof(&field))
 }
 
-/// Rules over several fields.
+/// Makes a message satisfy the rules that span several fields.
 fn keep_rules(message: &mut DynamicMessage) {
     const WHOLE: i32 = 1;
     const REST: i32 = 3;
@@ -194,7 +194,7 @@ fn keep_rules(message: &mut DynamicMessage) {
         let is_rest = encoding.as_enum_number() == Some(REST);
         let data = message.get_field_by_name("data").unwrap().into_owned();
         let data = data.as_bytes().unwrap();
-        // Patches are JSON, and the rest of a message is an object.
+        // Data that is not whole must be JSON; with encoding REST, it must be an object.
         if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
             message.set_field_by_name("encoding", Value::EnumNumber(WHOLE));
         } else if is_rest {

@@ -227,7 +227,7 @@ impl Manifest {
     }
 
     /// Begins a new line, and ends the earlier ones at the common history.
-    pub(crate) fn begin_line(&mut self) {
+    pub(crate) fn begin_timeline(&mut self) {
         let head = self.head();
         for line in &mut self.lines {
             line.to = Some(line.to.map_or(head, |to| to.min(head)));

@@ -33,13 +33,14 @@ use treering_proto::{self, tags};
 
 /// Folder in the target folder in which the store is built.
 pub const STAGING: &str = ".restoring";
-/// Lock file that is held during a restore: other restores and programs that open stores stay out.
-/// It is also the lock file of the store, and remains.
+/// Lock file that is held during a restore, to keep out other restores and programs that open
+/// stores. It remains as the lock file of the store.
 const LOCK: &str = "LOCK";
-/// File in the staging folder with the names of what is moved to its place, once that begins.
+/// File in the staging folder that lists what is being moved into place. Written when the move
+/// begins.
 const MOVING: &str = "moving";
 
-/// Up to where a store is restored. A batch is restored completely or not at all.
+/// The point up to which a store is restored. A batch is restored completely or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestoreTo {
     /// Everything in the generation.
@@ -60,7 +61,7 @@ pub struct RestoreOptions {
     pub store: Option<Uuid>,
     /// The generation; `None`: the newest.
     pub generation: Option<u64>,
-    /// Up to where to restore.
+    /// The point up to which to restore.
     pub cut: RestoreTo,
 }
 
@@ -76,14 +77,14 @@ pub struct RestoreOutcome {
     /// Records of the old store that were restored.
     pub events: u64,
     /// Records in the generation.
-    pub events_there: u64,
+    pub events_in_generation: u64,
     /// Conversations that were restored.
     pub conversations: u64,
     /// When the last restored record was recorded.
     pub last_recorded_at: Option<TimestampMicros>,
-    /// Events that were erased after that point, and whose content was left out.
+    /// Events that were erased after the restored point, and whose content was left out.
     pub erased: u64,
-    /// Newer generations that cannot be read, so that their erasures are not known.
+    /// Newer generations that cannot be read: their erasures are unknown.
     pub unread: Vec<u64>,
     /// Whether the store has pseudonyms. Backups do not contain their key; without it, the store
     /// opens only for reading.
@@ -158,7 +159,7 @@ async fn choose(
 }
 
 impl RestoreSource {
-    /// Collects erasures: the newest readable generation knows all of them.
+    /// Collects erasures: the newest readable generation lists all of them.
     async fn collect_newer_erasures(
         &mut self,
         target: &BackupTarget,
@@ -200,13 +201,13 @@ fn lock_folder(to: &Path) -> Result<File, BackupError> {
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
-    // Records the holder for others that want the lock.
+    // Records who holds the lock, for other processes that want it.
     lock.set_len(0).map_err(failed)?;
     writeln!(lock, "pid {}", std::process::id()).map_err(failed)?;
     Ok(lock)
 }
 
-/// Returns what an interrupted restore has moved into the folder; an error if it has other
+/// Returns what an interrupted restore has moved into the folder; an error if the folder has other
 /// contents.
 fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
@@ -231,8 +232,8 @@ fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     Ok(left)
 }
 
-/// Creates the folder in which the store is built. Removes what an interrupted restore moved before
-/// its log, because that is not a store.
+/// Creates the folder in which the store is built. Removes what an interrupted restore moved into
+/// place. Such a restore did not move the log, so what it moved is not a store.
 fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let staging = to.join(STAGING);
@@ -356,7 +357,8 @@ fn check_unmoved(manifest: &Manifest, cut: RestoreTo) -> BackupError {
     BackupError::NoSuchPlace { what }
 }
 
-/// Drops the records after the cut, and the batch that it divides. Returns true if there were any.
+/// Drops the records after the cut, and the batch that the cut divides. Returns true if there were
+/// any.
 fn cut_off(records: &mut Vec<(u64, Record)>, cut: RestoreTo) -> bool {
     let kept = match cut {
         RestoreTo::End => return false,
@@ -407,7 +409,7 @@ struct LogBuilder {
     erase: HashMap<ConversationKey, BTreeSet<Revision>>,
     /// Stubs of these events, and of those that were erased earlier.
     stubs: HashMap<ConversationKey, BTreeMap<Revision, Bytes>>,
-    /// By home: the object that holds the large body.
+    /// For each large body, by home offset: the object that holds it.
     held_by: HashMap<u64, Arc<Object>>,
     events: u64,
     erased: u64,
@@ -588,8 +590,7 @@ impl LogBuilder {
         pushed.map_err(|error| self.failed(error))
     }
 
-    /// Appends erasure events for those that are after the cut. Returns how many events were
-    /// erased.
+    /// Appends events for the erasures after the cut. Returns how many events were erased.
     async fn record_erasures(&mut self, erasures: &[ErasureEntry]) -> Result<u64, BackupError> {
         let mut now = TimestampMicros::now();
         for erased in erasures {
@@ -625,7 +626,7 @@ impl LogBuilder {
             revisions,
             reason: erased.reason.clone(),
             stubs: Some(hash_of_stubs(stubs.into_iter().map(|stub| &stub[..]))),
-            // A repeated erasure by a restore has no receipt.
+            // An erasure that a restore repeats has no receipt.
             signed_by: None,
         });
         // A branch id is the revision of the event that forked it.
@@ -668,7 +669,7 @@ impl LogBuilder {
             new_store: self.filler.log().identity().store,
             generation: manifest.generation,
             events: self.events,
-            events_there: manifest.head(),
+            events_in_generation: manifest.head(),
             conversations: self.walk.conversations.len() as u64,
             last_recorded_at: self.last_recorded_at,
             erased,
@@ -690,9 +691,9 @@ mod tests {
         names
     }
 
-    // Killed between moving the projections and moving the log, a restore left a folder that was
+    // A restore that was killed between moving the projections and the log left a folder that was
     // not a store and that no restore accepted. The next restore must accept it, wherever the first
-    // was killed; foreign files must stay, and make it refuse.
+    // was killed; it must keep foreign files and refuse.
     #[tokio::test]
     async fn killed_restore_can_be_run_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -722,7 +723,7 @@ mod tests {
         }
     }
 
-    // With its log in place it is a store, and no later restore may remove it.
+    // Once its log is in place, the folder is a store, and no later restore may remove it.
     #[tokio::test]
     async fn restore_refuses_a_folder_with_a_log() {
         let dir = tempfile::tempdir().unwrap();

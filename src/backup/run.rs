@@ -1,5 +1,5 @@
-//! Makes backups: writes new records as objects, then a manifest that names them. Objects with
-//! content that was erased since are rewritten.
+//! Makes backups: writes new records as objects, then a manifest that names them. If content was
+//! erased after it was backed up, the objects that hold it are rewritten.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -31,21 +31,21 @@ const OBJECT_BYTES: usize = 16 << 20;
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 /// A long backup writes a manifest this often, so that it can continue from there after a failure.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
-/// Following leaves small objects; this many are joined to one.
+/// A backup that follows the log writes small objects; this many are joined into one.
 const SMALL_MAX: usize = 32;
 /// Size in bytes, before compression, below which an object is small.
 const SMALL_BYTES: u64 = OBJECT_BYTES as u64 / 2;
 /// Delay before removing small objects that were joined: a restore may be reading them.
 const REMOVE_AFTER: Duration = Duration::from_secs(3_600);
-/// While following, one generation per this interval is kept, in microseconds.
+/// While following, one generation is kept for each interval of this length, in microseconds.
 const KEPT_EVERY_MICROS: i64 = 3_600_000_000;
-/// While following, interval of reports to the store on what its backup contains.
+/// While following, interval at which the store is told what its backup contains.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 /// While following, interval of the search for objects that no generation names and that may hold
 /// erased content.
 const LOOK_FOR_STRAYS_EVERY: Duration = Duration::from_secs(3_600);
-/// An offset after every log, to ask only for the identity of the log.
-const NOWHERE: u64 = u64::MAX;
+/// An offset past the end of any log, to ask only for the log's identity.
+const PAST_ANY_OFFSET: u64 = u64::MAX;
 
 /// Options of a backup.
 #[derive(Clone, Debug, Default)]
@@ -107,9 +107,9 @@ pub struct BackupOutcome {
     pub cleaned: u64,
     /// Generations that were removed because they held erased content.
     pub removed: Vec<u64>,
-    /// Generations of another line of the log that hold erased content and cannot be rewritten.
+    /// Generations of another timeline of the log that hold erased content and cannot be rewritten.
     pub still_hold: Vec<u64>,
-    /// Generations that cannot be read, so that their content is not known.
+    /// Unreadable generations, whose content is unknown.
     pub unread: Vec<u64>,
     /// Objects that were missing or truncated, and were written again.
     pub gone: u64,
@@ -130,12 +130,12 @@ pub struct Backup<'a> {
     is_changed: bool,
     /// Whether objects that the newest generation does not name may hold erased content.
     has_strays: bool,
-    /// When they were last searched for.
+    /// When such objects were last searched for.
     strays_at: Instant,
     /// Erasures whose content some objects may still hold.
     to_erase: Vec<ErasureEntry>,
-    /// By hash of an object that this backup wrote: the log offset up to which erasures are applied
-    /// in it.
+    /// For each object that this backup wrote, by hash: the log offset up to which erasures are
+    /// applied.
     clean_to: HashMap<String, u64>,
     /// The last generation that this backup wrote.
     own: Option<Manifest>,
@@ -170,7 +170,7 @@ impl<'a> Backup<'a> {
         options: &'a BackupOptions,
         was_there: bool,
     ) -> Result<Self, BackupError> {
-        let start = ask(source, NOWHERE).await?;
+        let start = ask(source, PAST_ANY_OFFSET).await?;
         let store = start.identity.store;
         let mut there = generations(target, store).await?;
         if there.is_empty() && was_there {
@@ -217,8 +217,8 @@ impl<'a> Backup<'a> {
     }
 
     /// Finds objects that the newest generation does not name and that may hold erased content,
-    /// because their writer died or was overtaken. Those that are not older than the newest
-    /// generation are removed once there is a newer one.
+    /// because their writer died or was overtaken. If one of them is not older than the newest
+    /// generation, a new generation is written; the object is removed once that exists.
     async fn find_strays(&mut self) -> Result<(), BackupError> {
         self.strays_at = Instant::now();
         if self.next.erasures.is_empty() {
@@ -244,8 +244,8 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// Drops objects from the next generation that the target no longer has, or has only in part,
-    /// so that they are written again.
+    /// Drops from the next generation the objects that the target no longer has, or has only in
+    /// part, so that they are written again.
     async fn drop_missing_objects(&mut self) -> Result<(), BackupError> {
         let store = self.next.store;
         let listed = self.target.list(&records_of(store)).await?;
@@ -263,13 +263,15 @@ impl<'a> Backup<'a> {
         };
         self.outcome.gone = gone as u64;
         self.keep_objects(first);
-        // Erasures after the remaining records are reported again when these are read.
+        // Drop the erasures after the remaining records: they are reported again when the later
+        // records are read again.
         let head = self.next.head();
         self.next.erasures.retain(|erased| erased.position <= head);
         Ok(())
     }
 
-    /// Drops what the log no longer has: its loss was accepted, or the store is an older copy.
+    /// Drops records that the log no longer has, because their loss was accepted or the store is an
+    /// older copy.
     async fn find_common(&mut self) -> Result<(), BackupError> {
         let Some(mark) = self.next.mark.clone() else {
             return Ok(());
@@ -287,7 +289,7 @@ impl<'a> Backup<'a> {
             }
         }
         self.keep_objects(has);
-        self.next.begin_line();
+        self.next.begin_timeline();
         let head = self.next.head();
         for erased in &mut self.next.erasures {
             erased.position = erased.position.min(head);
@@ -306,8 +308,8 @@ impl<'a> Backup<'a> {
         Ok(start.before.is_some_and(|before| mark.is(&before)))
     }
 
-    /// Backs up all records, and with [`BackupOptions::follow`] also later ones, which ends only
-    /// with an error. [`outcome`](Self::outcome) tells what was done so far.
+    /// Backs up all records. With [`BackupOptions::follow`], continues with later ones until an
+    /// error. [`outcome`](Self::outcome) returns what was done so far.
     ///
     /// # Errors
     /// [`BackupError`]. The newest existing generation stays unchanged.
@@ -573,7 +575,7 @@ impl<'a> Backup<'a> {
         for object in self.target.list(&records_of(store)).await? {
             let was_named = unnamed.contains(&object.name);
             let is_old = newest.is_some_and(|newest| object.modified < newest);
-            let is_over = is_old || was_named || self.clean_to_knows(&object.name);
+            let is_over = is_old || was_named || self.is_own_object(&object.name);
             // Unnamed objects may belong to an unreadable generation.
             let may_go = self.outcome.unread.is_empty() || was_named;
             if is_over && may_go && !named.contains(&object.name) {
@@ -588,7 +590,7 @@ impl<'a> Backup<'a> {
     }
 
     /// True for an object that this backup wrote.
-    fn clean_to_knows(&self, name: &str) -> bool {
+    fn is_own_object(&self, name: &str) -> bool {
         let sum = name.rsplit('-').next();
         sum.is_some_and(|sum| self.clean_to.contains_key(sum))
     }

@@ -16,7 +16,7 @@ use super::{
     text_arg::free_text,
 };
 
-/// Most lines of a call's arguments that are shown.
+/// Maximum number of lines of a call's arguments that are shown.
 const LINES: usize = 40;
 
 /// List the tool calls that wait for a decision

@@ -1,4 +1,4 @@
-//! `backup`: makes, follows and inspects copies of the log. See `restore` for the way back.
+//! `backup`: makes, follows and inspects copies of the log. See `restore` to restore one.
 
 mod remote;
 
@@ -202,7 +202,7 @@ async fn follow(
 ) -> Result<(), ClientError> {
     if !out.json {
         out.line(format!(
-            "Following into {}; Ctrl-C ends it.",
+            "Backing up new records to {} continuously; Ctrl-C ends it.",
             target.address()
         ))?;
         out.flush()?;

@@ -16,11 +16,11 @@ use super::{
     text_arg::{free_text, text_of},
 };
 
-/// Most lines of one event that `expand` shows without `--full`.
+/// Maximum number of lines of one event that `expand` shows without `--full`.
 const LINES: usize = 12;
-/// Most lines of the engine's own summary in a plan.
+/// Maximum number of lines of the engine's own summary in a plan.
 const EXTRACT_LINES: usize = 24;
-/// Most lines of the instruction in a plan.
+/// Maximum number of lines of the instruction in a plan.
 const INSTRUCTION_LINES: usize = 6;
 
 /// Replace the older turns of a conversation by a summary in requests

@@ -32,7 +32,7 @@ use treering_engine::{OpenMode, PackingMode};
 const CONVERSATIONS: [&str; 3] = ["conversation", "conversations", "reference"];
 /// Environment variable that the shell sets to request completions.
 const VAR: &str = "COMPLETE";
-/// Most conversations that are offered.
+/// Maximum number of conversations that are offered.
 const OFFERED: u32 = 200;
 /// Longest title, in characters.
 const TITLE_CHARS: usize = 50;

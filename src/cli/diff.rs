@@ -13,7 +13,7 @@ use super::{
     text::{EventText, event_lines, things},
 };
 
-/// Most lines of one event that are shown without `--full`.
+/// Maximum number of lines of one event that are shown without `--full`.
 const LINES: usize = 6;
 
 /// Compare two branches: where they diverge, and what each of them did after that

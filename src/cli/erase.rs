@@ -22,7 +22,7 @@ use super::{
     text_arg::free_text,
 };
 
-/// Most events that are listed. The others are counted.
+/// Maximum number of events that are listed. The others are counted.
 const EVENTS_SHOWN_MAX: usize = 40;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();

@@ -18,7 +18,7 @@ use super::{
     time_arg::term,
 };
 
-/// Most characters of a value in one line.
+/// Maximum number of characters of a value in one line.
 const VALUE_CHARS: usize = 200;
 
 /// Store JSON values by path and key, for all conversations

@@ -79,10 +79,10 @@ struct CreateArgs {
     /// Refuse the key after this time: 90d, 12h
     #[arg(long, value_name = "TIME", value_parser = term)]
     expires: Option<Duration>,
-    /// Most calls per second
+    /// Maximum number of calls per second
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     requests_per_second: u32,
-    /// Most bytes of requests per second
+    /// Maximum number of bytes of requests per second
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     bytes_per_second: u32,
 }

@@ -13,11 +13,11 @@ use super::{
     tools,
 };
 
-/// Most files that are shown without `--all`.
+/// Maximum number of files that are shown without `--all`.
 const FILES_SHOWN: usize = 20;
-/// Most analysed files, and variables of each, that are shown without `--all`.
+/// Maximum number of analysed files, and variables of each, that are shown without `--all`.
 const VARIABLES_SHOWN: usize = 12;
-/// Most characters of a variable's detail.
+/// Maximum number of characters of a variable's detail.
 const DETAIL_CHARS: usize = 60;
 
 /// Show what tool results have shown: files, variables, the working directory

@@ -40,6 +40,7 @@ mod mcp;
 mod observe;
 pub mod output;
 mod pager;
+mod proxy;
 mod quota;
 mod receipt_check;
 mod repair;
@@ -113,6 +114,7 @@ const LAST: usize = 100;
 enum StandaloneCommand {
     Serve(Box<serve::ServeArgs>),
     Mcp(mcp::McpArgs),
+    Proxy(proxy::ProxyArgs),
     Init(init::InitArgs),
     Keys(keys::KeysArgs),
     Demo(demo::DemoArgs),
@@ -144,7 +146,7 @@ enum StoreCommand {
     Branch(branch::BranchesArgs),
     Replay(replay::ReplayArgs),
     Diff(diff::DiffArgs),
-    Search(search::SearchArgs),
+    Search(Box<search::SearchArgs>),
     Tools(tools::ToolsArgs),
     Result(result::ResultArgs),
     Knowledge(knowledge::KnowledgeArgs),
@@ -191,8 +193,13 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse_from(words);
     disk::keep_private();
     treering_base::catch_panics::log_caught_panics();
-    // A server must know first where its traces go.
-    if !matches!(cli.command, Command::Alone(StandaloneCommand::Serve(_))) {
+    // `serve` sets up its log later, when it knows where its traces go. `proxy` also sets up its
+    // own log.
+    let is_server = matches!(
+        cli.command,
+        Command::Alone(StandaloneCommand::Serve(_) | StandaloneCommand::Proxy(_))
+    );
+    if !is_server {
         log_to_stderr(LogMode::Command);
     }
     let mut out = Out::stdout(cli.common.color, cli.common.json);
@@ -236,9 +243,11 @@ enum LogMode<'a> {
     Command,
     /// A server: its operation.
     Served {
-        /// Where spans of its calls go; none for nowhere.
+        /// Where the spans of its calls go; `None`: nowhere.
         traces: Option<&'a Traces>,
     },
+    /// A proxy: its operation, and warnings of the store that it opens now and then.
+    Proxied,
 }
 
 /// Logs to standard error. `TREERING_LOG` sets the filter, for example `debug`.
@@ -246,6 +255,7 @@ fn log_to_stderr(logging: LogMode<'_>) {
     let (default, traces) = match logging {
         // Invalid requests of agents are reported to the agents.
         LogMode::Served { traces } => ("treering=info,rmcp=error,warn", traces),
+        LogMode::Proxied => ("treering_proxy=info,warn", None),
         LogMode::Command => (
             "error,treering_server::status=off,treering_engine::health=off",
             None,
@@ -293,7 +303,7 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), ClientError> {
         Command::Alone(command) => return run_alone(command, common, out).await,
         Command::OnStore(command) => command,
     };
-    // Some commands end before a store is opened.
+    // Some commands finish here, before a store is opened.
     match &command {
         StoreCommand::Audit(_) => common.namespace = audit::namespace(),
         StoreCommand::Heads(heads::HeadsArgs {
@@ -317,7 +327,7 @@ async fn run_command(mut cli: Cli, out: &mut Out) -> Result<(), ClientError> {
     }
     let opening = command.opening(common)?;
     match open_and_run(command.clone(), opening, common, out).await {
-        // A command that only reads cannot rebuild the views, but works without them.
+        // A command that only reads cannot rebuild the projections, but works without them.
         Err(error) if error.is_damaged_projections() && opening.mode.is_read_only() => {
             if out.is_begun() || common.is_for_a_server()? {
                 return Err(error);
@@ -340,6 +350,7 @@ async fn run_alone(
     match command {
         StandaloneCommand::Serve(args) => serve::run(&args, common, out).await,
         StandaloneCommand::Mcp(args) => mcp::run(&args, common).await,
+        StandaloneCommand::Proxy(args) => proxy::run(&args, common, out).await,
         StandaloneCommand::Init(args) => init::run(&args, common, out),
         StandaloneCommand::Keys(args) => keys::run(args, common, out),
         StandaloneCommand::Demo(args) => demo::run(&args, common, out).await,
@@ -398,7 +409,7 @@ async fn on_store(
         StoreCommand::Branch(args) => branch::run(args, store, out).await,
         StoreCommand::Replay(args) => replay::run(&args, store, out).await,
         StoreCommand::Diff(args) => diff::run(&args, store, out).await,
-        StoreCommand::Search(args) => search::run(args, store, out).await,
+        StoreCommand::Search(args) => search::run(*args, store, out).await,
         StoreCommand::Tools(args) => tools::run(&args, store, out).await,
         StoreCommand::Result(args) => result::run(args, store, out).await,
         StoreCommand::Knowledge(args) => knowledge::run(args, store, out).await,
@@ -535,8 +546,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    // A command without a description had none in `--help`, and its manual page was invalid for
-    // indexes.
+    // A command without a description was blank in `--help`, and indexers rejected its manual page.
     #[test]
     fn every_command_has_help_text() {
         let mut waiting = vec![Cli::command()];

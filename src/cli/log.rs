@@ -18,7 +18,7 @@ use super::{
     },
 };
 
-/// Most lines of one event that are shown without `--full`.
+/// Maximum number of lines of one event that are shown without `--full`.
 const LINES: usize = 12;
 
 /// Characters of the title in the first line.
@@ -325,7 +325,8 @@ struct Printer {
     left_out: Option<u64>,
 }
 
-/// Most seconds between the recording of an imported event without a time and one with a time.
+/// Maximum number of seconds between the recording of an imported event without a time and one with
+/// a time.
 const IMPORT_SECONDS: i64 = 60;
 
 impl Printer {

@@ -11,24 +11,30 @@ use super::{
     json, names,
     output::{Out, Tone},
     pb,
-    text::{count, first_line, happened, is_undated, printable},
+    text::{count, cut, first_line, happened, is_undated, printable},
 };
+use treering_domain::PROJECT_LABEL;
 
 /// Conversations in one page.
 const PAGE: u32 = 500;
-/// Most names that are listed.
+/// Maximum number of names that are listed.
 const NAMED_MAX: usize = 20;
+/// Columns of a project.
+const PROJECT_COLUMNS: usize = 14;
 /// Columns of a relative time.
 const WHEN_COLUMNS: usize = 10;
 /// Columns of a date and time.
 const DAY_CLOCK_COLUMNS: usize = 19;
 
 /// List the conversations, newest first
+///
+/// Sub-agents are only counted, unless --sub-agents is given. With --json they are always there:
+/// they have a `parent` and no `shares_history`.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
   treering ls --limit 20
-  treering ls --source claude-code
+  treering ls --source claude-code --project website
   treering ls --by recorded -n 5                  # the last imports
   treering ls --label team=blue --title port
   treering ls --json | jq -r 'select(.branches > 1) | .conversation'")]
@@ -39,6 +45,11 @@ pub(crate) struct LsArgs {
     /// Only those with this label (may be given again: with all of them)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
+    /// Only those of this project: the name of the folder that an imported session worked in
+    ///
+    /// The same as --label project=NAME, which you can also set yourself.
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
     /// Only those with this text in the title
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
@@ -52,6 +63,9 @@ pub(crate) struct LsArgs {
     /// Oldest first
     #[arg(long)]
     oldest_first: bool,
+    /// Also list sub-agents, which other conversations started
+    #[arg(long)]
+    sub_agents: bool,
 }
 
 /// Sort order of the list.
@@ -82,9 +96,13 @@ pub(crate) async fn run(
     if args.limit == Some(0) {
         return Ok(());
     }
+    let named = |name: &String| (PROJECT_LABEL.to_owned(), name.clone());
+    let project = args.project.as_ref().map(named);
     let mut left = args.limit.unwrap_or(usize::MAX);
     let mut page_token = String::new();
     let mut shown = 0_u64;
+    let mut folded = 0_u64;
+    let has_sub_agents = out.json || args.sub_agents;
     while left > 0 {
         let request = pb::ListConversationsRequest {
             // Always a full page: within a second, only conversations on one page are in order.
@@ -93,14 +111,18 @@ pub(crate) async fn run(
             source: args.source.clone().unwrap_or_default(),
             ascending: args.oldest_first,
             order: pb::ListOrder::from(args.by).into(),
-            labels: args.labels.iter().cloned().collect(),
+            labels: args.labels.iter().cloned().chain(project.clone()).collect(),
             title: args.title.clone().unwrap_or_default(),
             ..Default::default()
         };
         let page = store.conversations().list(request).await?.into_inner();
-        let listed = &page.conversations[..left.min(page.conversations.len())];
-        let ids = names::distinct_names(listed);
-        let times = times(listed, out);
+        let mut listed = page.conversations;
+        let all = listed.len();
+        listed.retain(|summary| has_sub_agents || !is_sub_agent(summary));
+        folded += (all - listed.len()) as u64;
+        listed.truncate(left);
+        let ids = names::distinct_names(&listed);
+        let times = times(&listed, out);
         let columns = ids.iter().map(|id| id.chars().count()).max().unwrap_or(0);
         for ((summary, id), when) in listed.iter().zip(ids).zip(times) {
             if out.json {
@@ -117,9 +139,15 @@ pub(crate) async fn run(
             break;
         }
     }
-    if shown == 0 && !out.json {
+    if folded > 0 {
+        let folded = match folded {
+            1 => "1 sub-agent is".to_owned(),
+            some => format!("{} sub-agents are", count(some)),
+        };
+        out.note(format!("{folded} not listed; --sub-agents lists them"))?;
+    } else if shown == 0 && !out.json {
         match &args.source {
-            _ if !args.labels.is_empty() || args.title.is_some() => {
+            _ if !args.labels.is_empty() || project.is_some() || args.title.is_some() => {
                 out.line("No conversation matches. `treering ls` lists all.")?;
             }
             Some(source) => {
@@ -132,6 +160,11 @@ pub(crate) async fn run(
         }
     }
     Ok(())
+}
+
+/// Whether another conversation started this one.
+fn is_sub_agent(summary: &pb::ConversationSummary) -> bool {
+    summary.parent.is_some() && !summary.shares_history
 }
 
 /// Sources and labels in a namespace.
@@ -237,7 +270,11 @@ fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> St
         let damage = format!("damaged at #{}", damage.revision);
         marks.push(paint.text(Tone::Bad, damage));
     }
-    let beside = id.chars().count() + when.len().max(WHEN_COLUMNS) + 14;
+    let project = summary.labels.get(PROJECT_LABEL);
+    let project = project.map_or_else(String::new, |name| {
+        format!("{:<PROJECT_COLUMNS$}  ", cut(name, PROJECT_COLUMNS))
+    });
+    let beside = id.chars().count() + when.len().max(WHEN_COLUMNS) + project.chars().count() + 14;
     let title = match summary.title.is_empty() {
         // No title was set, or it was erased.
         true => paint.text(Tone::Dim, "no title"),
@@ -245,10 +282,11 @@ fn row(summary: &pb::ConversationSummary, id: &str, when: &str, out: &Out) -> St
     };
     let marks = marks.iter().map(|mark| format!("{mark}  "));
     format!(
-        "{}  {}  {:>6}  {}{title}",
+        "{}  {}  {:>6}  {}{}{title}",
         paint.text(Tone::Name, id),
         paint.text(Tone::Dim, when),
         count(summary.head),
+        paint.text(Tone::Dim, project),
         marks.collect::<String>(),
     )
 }

@@ -27,7 +27,7 @@ use treering_present::{
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Width of text if the output is not a terminal.
 const PLAIN_WIDTH: usize = 100;
-/// Most columns: wider lines are hard to read.
+/// Maximum number of columns: wider lines are hard to read.
 const WIDTH_MAX: usize = 120;
 
 /// Standard output.

@@ -13,7 +13,7 @@ use super::{
 use treering_engine as engine;
 use treering_engine::{LogRepair, Repair};
 
-/// Most conversations that are listed. The others are counted.
+/// Maximum number of conversations that are listed. The others are counted.
 const CONVERSATIONS_SHOWN_MAX: usize = 20;
 
 /// Report what a store has lost whose log is incomplete

@@ -25,7 +25,7 @@ use super::{
     pb, read,
 };
 
-/// Most lines of one event that are shown without `--full`.
+/// Maximum number of lines of one event that are shown without `--full`.
 const LINES: usize = 40;
 
 /// Speed on a terminal without `--speed`.

@@ -121,7 +121,7 @@ fn json(restored: &RestoreOutcome) -> String {
         .string("new_store", &restored.new_store.to_string())
         .number("generation", restored.generation)
         .number("events", restored.events)
-        .number("events_there", restored.events_there)
+        .number("events_there", restored.events_in_generation)
         .number("conversations", restored.conversations)
         .number("erased", restored.erased);
     if let Some(last) = restored.last_recorded_at.and_then(rfc3339::text) {
@@ -139,7 +139,7 @@ fn tell(restored: &RestoreOutcome, args: &RestoreArgs, out: &mut Out) -> Result<
     out.line(format!(
         "Restored {} of {} of {} from generation {} of store {} into {}; the last event is of {}",
         count(restored.events),
-        things(restored.events_there, "event", "events"),
+        things(restored.events_in_generation, "event", "events"),
         things(restored.conversations, "conversation", "conversations"),
         restored.generation,
         restored.store,

@@ -21,6 +21,8 @@ use super::{
     text_arg::FreeWord,
     time_arg::TimeRange,
 };
+use treering_client::names;
+use treering_domain::PROJECT_LABEL;
 use treering_present::hit as hit_text;
 
 use query_notes::QueryNotes;
@@ -89,6 +91,10 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_enum, default_value_t = By::Words, hide_default_value = true)]
     #[arg(conflicts_with_all = ["regex", "count", "by_conversation", "count_all"])]
     by: By,
+    /// Instead of words: find what is similar in meaning to this event: 5d0c3c0e#19
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(conflicts_with_all = ["first", "more", "behind", "by", "regex", "count", "by_conversation"])]
+    similar_to: Option<String>,
     /// Maximum number of hits, or conversations [default: 10 hits, all conversations]
     #[arg(short = 'n', short_alias = 'k', long = "limit", value_name = "N")]
     limit: Option<u32>,
@@ -120,6 +126,10 @@ pub(crate) struct SearchArgs {
     /// Only conversations with this label (may be given again: with all of them)
     #[arg(long, value_name = "NAME[=VALUE]")]
     label: Vec<String>,
+    /// Only conversations of this project: the name of the folder that an imported session worked
+    /// in
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
     /// Only messages of this role (may be given again). Tool results are not messages: use --kind
     /// tool_result_recorded
     #[arg(long, value_name = "ROLE")]
@@ -152,7 +162,8 @@ pub(crate) struct SearchArgs {
     /// Show events with equal text as separate hits
     ///
     /// Otherwise, events of one kind with equal text (a file that was read twice, a session that
-    /// was imported twice) are one hit, which says where the others are.
+    /// was imported twice) are one hit, which says where the others are, and what a memory tool
+    /// quoted is only found if nothing else is.
     #[arg(long)]
     copies: bool,
     /// Only results of calls that succeeded
@@ -215,12 +226,13 @@ impl SearchArgs {
 
     /// Whether it needs an embedder.
     pub(crate) fn compares_meanings(&self) -> bool {
-        self.by != By::Words
+        self.by != By::Words || self.similar_to.is_some()
     }
 
     fn is_narrowed(&self) -> bool {
         let lists = [&self.tool, &self.path, &self.source, &self.label];
         self.conversation.is_some()
+            || self.project.is_some()
             || self.success
             || self.failed
             || self.since.is_some()
@@ -275,8 +287,11 @@ impl SearchArgs {
         }
     }
 
-    fn request(self, place: FoundBranch) -> pb::SearchRequest {
+    fn request(self, place: FoundBranch, similar_to: Option<pb::EventRef>) -> pb::SearchRequest {
+        let project = self.project.as_ref();
+        let project = project.map(|name| format!("{PROJECT_LABEL}={name}"));
         pb::SearchRequest {
+            similar_to,
             mode: self.mode().into(),
             by: match self.by {
                 By::Words => pb::SearchBy::Words,
@@ -301,7 +316,7 @@ impl SearchArgs {
             tools: self.tool,
             paths: self.path,
             sources: self.source,
-            labels: self.label,
+            labels: self.label.into_iter().chain(project).collect(),
             roles: self.role.iter().map(|role| role.number()).collect(),
             happened_from: self.since.map(TimeRange::beginning),
             happened_to: self.until.map(TimeRange::end),
@@ -319,13 +334,29 @@ impl SearchArgs {
             wait_max: None,
             // All conversations are counted.
             conversations_max: 0,
-            // By its own time, which is when it was recorded if nothing else is known.
+            // `happened_from` and `happened_to` use an event's own time, or its time of recording
+            // if it has none.
             recorded_from: None,
             recorded_to: None,
             active_branches_only: false,
             not_sealed: false,
         }
     }
+}
+
+/// Returns the event at an address.
+async fn event_at(address: &str, store: &Connection) -> Result<pb::EventRef, ClientError> {
+    let found = names::find(store, address).await?;
+    let Some(revision) = found.revision else {
+        return Err(ClientError::Usage {
+            what: format!("{} names no event", printable(address)),
+            hint: format!("add its revision: {}#19", found.called()),
+        });
+    };
+    Ok(pb::EventRef {
+        conversation_id: found.id,
+        revision,
+    })
 }
 
 /// Prints the hits, best first.
@@ -337,6 +368,10 @@ pub(crate) async fn run(
     args.check()?;
     let (conversation, branch) = (args.conversation.as_deref(), args.branch.as_deref());
     let place = find_if_named(store, conversation, branch).await?;
+    let similar_to = match &args.similar_to {
+        Some(address) => Some(event_at(address, store).await?),
+        None => None,
+    };
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
     let compares_meanings = args.compares_meanings();
     let mut asked = QueryNotes::of(&args);
@@ -351,10 +386,10 @@ pub(crate) async fn run(
     let mut request = pb::SearchRequest {
         at_least: stats.head,
         wait_max: WAIT_DEFAULT.try_into().ok(),
-        ..args.request(place)
+        ..args.request(place, similar_to)
     };
     let mut answer = read::search(&mut request, store).await?;
-    asked.is_listing = request.query.is_empty();
+    asked.is_listing = request.query.is_empty() && !compares_meanings;
     asked.is_regex = request.regex || asked.is_listing;
     answer.hits.truncate(asked.hits_max());
     let is_nothing = answer.total == 0 && answer.conversations.is_empty();

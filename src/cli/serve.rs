@@ -220,12 +220,7 @@ pub(crate) async fn run(
              client certificates. Use --client-ca, with --tls-cert and --tls-key."
         );
     }
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|cause| ClientError::Listen {
-            addr: args.listen,
-            cause,
-        })?;
+    let listener = listen(args.listen).await?;
     let observer = args.observe.observer(traces.clone()).await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
@@ -363,7 +358,7 @@ impl ServeArgs {
             return Ok(());
         }
         let tls = self.tls_cert.is_some();
-        // Whether there are keys depends on the store.
+        // Whether there are keys depends on the store, so this check assumes that there are.
         match missing(self.listen, true, tls) {
             Some(missing) => Err(reached(self.listen, missing)),
             None => Ok(()),
@@ -521,10 +516,9 @@ pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
         return Either::Left(future::pending());
     }
     let (end, ended) = oneshot::channel();
-    // A separate thread: the runtime would wait for the blocked read of one of its own threads at
-    // exit.
+    // A separate thread: at exit, the runtime would wait for a blocked read on one of its own.
     thread::spawn(move || {
-        // The input is ignored; a failed read is an end, too.
+        // The input is ignored; a failed read counts as its end.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         let _ = end.send(());
     });
@@ -680,6 +674,15 @@ pub async fn listen_any() -> Result<TcpListener, ClientError> {
     TcpListener::bind(addr)
         .await
         .map_err(|cause| ClientError::Listen { addr, cause })
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// [`ClientError::Listen`].
+pub(super) async fn listen(addr: SocketAddr) -> Result<TcpListener, ClientError> {
+    let bound = TcpListener::bind(addr).await;
+    bound.map_err(|cause| ClientError::Listen { addr, cause })
 }
 
 /// Completes when the process is asked to stop. Signals count from this call on, because a caller

@@ -16,7 +16,7 @@ use super::{
     tool_stats,
 };
 
-/// Most lines of a digest that are shown.
+/// Maximum number of lines of a digest that are shown.
 const SUMMARY_LINES: usize = 6;
 
 /// Show the tool calls of a branch, newest first

@@ -86,7 +86,8 @@ pub struct FolderOptions {
     pub packing: PackingMode,
     /// Rebuild the projections from the log, even if the folder has some.
     pub fresh_projections: bool,
-    /// Whether meanings are searched: with the embedder that the environment names, as for `serve`.
+    /// Whether to search by meaning too, with the embedder that the environment names, as `serve`
+    /// does.
     pub with_meaning: bool,
 }
 
@@ -141,7 +142,7 @@ impl FolderWait {
     }
 
     /// Like [`FolderWait::for_command`], for work that needs the folder unused: when a server holds
-    /// it, the error says to end that server.
+    /// it, the error says to stop that server.
     ///
     /// # Errors
     /// As [`FolderWait::for_command`].
@@ -306,8 +307,8 @@ impl Connection {
         }
     }
 
-    /// Adds the key of the credentials. For a server that was first asked without the key and has
-    /// proved that it holds the folder.
+    /// Adds the key of the credentials. A server gets the key only after it has proved, in calls
+    /// without the key, that it holds the folder.
     ///
     /// # Errors
     /// [`ClientError::ReadFile`] when the key cannot be read.
@@ -460,7 +461,7 @@ impl Connection {
 /// Folder inside a store that holds its log.
 const LOG_FOLDER: &str = "log";
 
-/// True when the folder holds a store or remains of one.
+/// True when the folder holds a store or the remains of one.
 #[must_use]
 pub fn has_store(dir: &Path) -> bool {
     dir.join(LOG_FOLDER).exists()

@@ -2,12 +2,15 @@
 //! and served through an in-memory pipe. Both use the generated gRPC clients, so both give the same
 //! answers.
 //!
-//! [`Connection`] connects to a store, [`names`] resolves the name of a conversation, [`read`] has
-//! requests that several programs make, and [`ClientError`] says what went wrong and what to do.
+//! [`Connection`] connects to a store, [`ConversationWriter`] appends what an import
+//! plans, [`names`] resolves the name of a conversation, [`read`]
+//! makes requests that several programs share, and [`ClientError`] says what went wrong and what to
+//! do.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 pub mod connect;
+pub mod conversation_writer;
 pub mod embedded;
 pub mod error;
 pub mod holder;
@@ -16,6 +19,7 @@ pub mod options;
 pub mod read;
 
 pub use connect::{Connection, FolderOptions};
+pub use conversation_writer::{ConversationWriter, WriteRefusal};
 pub use error::ClientError;
 pub use options::{ConnectOptions, Credentials, KeyArgument, Target};
 use treering_present::{safe, text};

@@ -2,9 +2,9 @@
 //! it uses the same calls as any client.
 //!
 //! A name is a complete UUID or source id; or a prefix or suffix of one that matches only one
-//! conversation, its agents not counted; or `@last`, `@2` … in the order of `ls`, without the
+//! conversation, not counting its agents; or `@last`, `@2` … in the order of `ls`, without the
 //! long-term context; or several words of a title, or all of it. A single word is often a mistyped
-//! id, so it only finds proposals. `NAME#REVISION`, as commands print it, names one event.
+//! id, so it only yields suggestions. `NAME#REVISION`, as commands print it, names one event.
 
 mod mistyped;
 
@@ -21,23 +21,23 @@ use super::{
 };
 use treering_engine::LONG_TERM_LABEL;
 
-/// Conversations per page, the same as in `ls`, so that both agree on which is the last.
+/// Conversations per page, the same as in `ls`, so that both agree on which one is `@last`.
 const PAGE: u32 = 500;
 /// Limit for counting the conversations that match a part of an id.
 const NAMED_MAX: u32 = 100;
 /// Shortest part of an id or word of a title that is matched, in bytes.
 const PART_BYTES_MIN: usize = 2;
-/// Characters of an id that are shown at least when short forms are equal.
+/// Minimum number of characters of an id that are shown when short forms are equal.
 const APART_CHARS_MIN: usize = 8;
-/// Conversations that an error lists at most.
+/// Maximum number of conversations that an error lists.
 const LISTED_MAX: usize = 6;
-/// Similar names that an error suggests at most.
+/// Maximum number of similar names that an error suggests.
 const NEAR_MAX: usize = 3;
 /// Ids in such a list are cut to this many characters; nobody types a longer one.
 const ID_CHARS: usize = 120;
 /// Titles in such a list are cut to this many characters.
 const TITLE_CHARS: usize = 40;
-/// Similarity, from 0 to 1, from which a name is suggested for another.
+/// Minimum similarity, from 0 to 1, at which a name is suggested for another.
 const NEAR: f64 = 0.82;
 /// Prefix of references to results.
 pub const SCHEME: &str = "treering:";
@@ -45,7 +45,7 @@ pub const SCHEME: &str = "treering:";
 /// A conversation, and optionally one event of it.
 #[derive(Clone, Debug)]
 pub struct FoundConversation {
-    /// The conversation, as every call takes it.
+    /// The conversation's id, as every call accepts it.
     pub id: String,
     /// The revision that was named with it.
     pub revision: Option<u64>,
@@ -68,8 +68,8 @@ impl FoundConversation {
 /// Finds the conversation that a text names.
 ///
 /// # Errors
-/// [`ClientError::NotFound`] with similar names; [`ClientError::Usage`] when several match; the errors of
-/// the store.
+/// [`ClientError::NotFound`] with similar names; [`ClientError::Usage`] when several match; errors
+/// of the store.
 pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, ClientError> {
     if let Some(found) = exactly(store, text, None).await? {
         return Ok(found);
@@ -80,7 +80,7 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
     };
     let found = match by_name(store, name).await {
         Err(error @ ClientError::NotFound { .. }) => {
-            // The conversation may exist, and only the part after it be wrong.
+            // Perhaps the conversation exists, and only the part after its name is wrong.
             let Some((name, rest)) = mistyped::halves(text) else {
                 return Err(error);
             };
@@ -105,7 +105,7 @@ pub async fn find_by_id(store: &Connection, text: &str) -> Result<FoundConversat
     resolved(store, text, ByTitle::Never).await
 }
 
-/// Whether words of a title name a conversation.
+/// Whether words of a title can name a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByTitle {
     Never,
@@ -195,8 +195,8 @@ async fn exactly(
     }
 }
 
-/// True for the conversation that holds the long-term context. It is written at any time and is not
-/// a session of anybody, so `@last` skips it.
+/// True for the conversation that holds the long-term context. It may be written at any time and is
+/// nobody's session, so `@last` skips it.
 #[must_use]
 pub fn is_long_term(summary: &pb::ConversationSummary) -> bool {
     summary.labels.contains_key(LONG_TERM_LABEL)
@@ -353,8 +353,8 @@ fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<Str
     })
 }
 
-/// Returns the only conversation, or the parent of all the others: the agents of a Claude Code
-/// session have ids that are the session's id and one more part.
+/// Returns the only conversation, or the parent of all the others: the id of an agent of a Claude
+/// Code session begins with the session's id and `/`.
 fn one_of(found: &[pb::ConversationSummary]) -> Option<&pb::ConversationSummary> {
     let is_of = |agent: &pb::ConversationSummary, session: &pb::ConversationSummary| {
         let more = agent.source_id.strip_prefix(&session.source_id);
@@ -375,7 +375,7 @@ fn words(text: &str) -> impl Iterator<Item = String> + '_ {
         .map(str::to_lowercase)
 }
 
-/// Returns the similarity of a name to the best name of a conversation, from 0 to 1.
+/// Returns the similarity of a name to the most similar name of a conversation, from 0 to 1.
 fn nearness(name: &str, summary: &pb::ConversationSummary) -> f64 {
     let head = |id: &str| -> String { id.chars().take(name.chars().count().max(4)).collect() };
     [

@@ -93,8 +93,8 @@ impl From<MissingData> for DecideError {
 /// Decides a batch: all of its events are accepted, or none.
 ///
 /// # Errors
-/// [`DecideError::Rejected`] with the first event that breaks a rule, or [`DecideError::MissingData`]
-/// when the answer depends on data that is not loaded.
+/// [`DecideError::Rejected`] with the first event that breaks a rule, or
+/// [`DecideError::MissingData`] when the answer depends on data that is not yet loaded.
 pub fn decide<B: Borrow<EventBody>>(
     lookup: &impl Lookup,
     command: &AppendCommand<B>,

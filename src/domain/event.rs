@@ -477,5 +477,11 @@ pub struct AnnotationAdded {
 /// the import is known. Its value is [`NO_TIMES`].
 pub const TIMES_LABEL: &str = "treering/times";
 
+/// Label of an imported conversation: the last part of the path of its working directory.
+pub const PROJECT_LABEL: &str = "project";
+
+/// Label of an imported conversation: the git branch that it began on.
+pub const GIT_BRANCH_LABEL: &str = "git_branch";
+
 /// The value of [`TIMES_LABEL`].
 pub const NO_TIMES: &str = "none";

@@ -1,7 +1,7 @@
 //! The vocabulary and the rules: ids, events, messages, tool calls, branches, and [`decide()`],
 //! which checks whether a batch may be appended.
 //!
-//! This crate does no I/O, makes no decision by the clock, and does not know how events are
+//! This crate does no I/O, makes no decision based on the clock, and does not know how events are
 //! encoded, stored or sent. It depends only on std, serde, uuid, bytes, blake3 and thiserror.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]

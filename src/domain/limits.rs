@@ -105,6 +105,10 @@ pub(crate) const MEMORY_BYTES: usize = 256 << 20;
 /// The part of [`Limits::memory_bytes`] for pages of the log's files (24 MiB), pages of the
 /// projections' file (32), the index writer (32), and events queued for it (4). In bytes.
 pub const MEMORY_OF_FILES_BYTES: usize = 92 << 20;
+/// Memory for the conversations that filters of searches selected, in bytes. Each takes 32 bytes.
+pub const FACET_SETS_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of filters whose conversations are kept: each search looks through them.
+pub const FACET_SETS_MAX: usize = 256;
 
 /// Limits that can be configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -104,6 +104,32 @@ pub struct Media {
     pub detail: String,
 }
 
+/// Media types of texts besides `text/…` and those that end in [`TEXT_ENDS`].
+const TEXT_TYPES: [&str; 11] = [
+    "application/json",
+    "application/x-ndjson",
+    "application/xml",
+    "application/yaml",
+    "application/x-yaml",
+    "application/toml",
+    "application/sql",
+    "application/javascript",
+    "application/x-javascript",
+    "application/typescript",
+    "application/x-sh",
+];
+const TEXT_ENDS: [&str; 3] = ["+json", "+xml", "+yaml"];
+
+/// Returns whether content of this media type, in any case and with parameters, is text.
+#[must_use]
+pub fn is_text_type(media_type: &str) -> bool {
+    let essence = media_type.split(';').next().unwrap_or_default().trim();
+    let essence = essence.to_ascii_lowercase();
+    essence.starts_with("text/")
+        || TEXT_TYPES.contains(&essence.as_str())
+        || TEXT_ENDS.iter().any(|end| essence.ends_with(end))
+}
+
 /// The content of a medium, or its location.
 #[derive(Clone, Debug, PartialEq, Default)]
 #[allow(missing_docs)]

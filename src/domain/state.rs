@@ -126,10 +126,25 @@ pub struct WorkingMemory {
     pub discovered_tools: Vec<String>,
     /// Tools whose guidance was given, in order.
     pub guidance_given: Vec<String>,
-    /// Entities that the conversation is about. A later one replaces an earlier one with its id.
+    /// Entities that the conversation is about. A later one replaces one with the same id.
     pub entities: Vec<Entity>,
     /// Number of calls requested for each tool.
     pub tool_uses: BTreeMap<String, u64>,
+}
+
+impl WorkingMemory {
+    /// Adds the tools that are not known yet.
+    pub fn discover_tools(&mut self, names: &[String]) {
+        extend_new(&mut self.discovered_tools, names.iter());
+    }
+
+    /// Adds entities. Each replaces the one with its id.
+    pub fn note_entities(&mut self, entities: &[Entity]) {
+        for entity in entities {
+            self.entities.retain(|known| known.id != entity.id);
+            self.entities.push(entity.clone());
+        }
+    }
 }
 
 /// The state of a branch after one of its events.
@@ -166,7 +181,7 @@ pub struct BranchState {
     pub system_prompt: Option<EventRef>,
     /// The current user prompt.
     pub user_prompt: Option<EventRef>,
-    /// Active-context key to the event that set it.
+    /// For each key of the active context, the event that set it.
     pub active_context: BTreeMap<String, EventRef>,
     /// Working memory, cleared by compaction.
     pub memory: WorkingMemory,
@@ -231,8 +246,8 @@ impl BranchState {
         self.turn.open_since.is_none() || self.turn.closing
     }
 
-    /// Returns the last cut in revisions of `conversation`. An inherited cut is in revisions of
-    /// the parent, so it counts as none.
+    /// Returns the last cut, as a revision of `conversation`. An inherited cut is a revision of
+    /// the parent conversation, so it does not count.
     #[must_use]
     pub fn last_cut(&self, conversation: ConversationId) -> Revision {
         match self.compaction {
@@ -306,21 +321,14 @@ impl BranchState {
             EventBody::ContextRemoved { key } => {
                 self.active_context.remove(key);
             }
-            EventBody::ToolsDiscovered { names } => {
-                extend_new(&mut self.memory.discovered_tools, names.iter());
-            }
+            EventBody::ToolsDiscovered { names } => self.memory.discover_tools(names),
             EventBody::GuidanceGiven { guidance } => {
                 extend_new(
                     &mut self.memory.guidance_given,
                     guidance.iter().map(|g| &g.tool),
                 );
             }
-            EventBody::EntitiesNoted { entities } => {
-                for entity in entities {
-                    self.memory.entities.retain(|known| known.id != entity.id);
-                    self.memory.entities.push(entity.clone());
-                }
-            }
+            EventBody::EntitiesNoted { entities } => self.memory.note_entities(entities),
             EventBody::ToolsDefined { .. } => self.tools_defined = Some(at),
             EventBody::SummaryRecorded(_) => self.summary = Some(at),
             _ => {}
@@ -363,7 +371,7 @@ impl BranchState {
                 Some(said) if said.conversation == request.conversation => {
                     said.revision < request.revision
                 }
-                // One of them is inherited.
+                // Their conversations differ, so at least one of the two is inherited.
                 Some(_) => request.conversation == at.conversation,
                 None => true,
             }
@@ -534,14 +542,14 @@ impl ConversationRow {
             self.created_at = header.recorded_at;
             self.happened_from = happened;
             self.happened_to = happened;
-        } else if !self.is_kept_beside(header) {
+        } else if !self.is_undated_import(header) {
             self.happened_to = self.happened_to.max(happened);
         }
     }
 
     /// Returns true for a custom event without a time in an imported conversation: data that the
     /// source has besides messages. Importing it must not make an old conversation look recent.
-    fn is_kept_beside(&self, header: &EventHeader) -> bool {
+    fn is_undated_import(&self, header: &EventHeader) -> bool {
         let is_imported = !self.info.source.is_empty();
         is_imported && header.kind() == Some(EventKind::Custom) && header.occurred_at.is_none()
     }

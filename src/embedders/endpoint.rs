@@ -7,13 +7,13 @@ use serde_json::json;
 use treering_meaning::{EmbedError, Embedder, TextRole};
 use ureq::Agent;
 
-/// Most bytes of an answer: 256 vectors of 4,096 dimensions, written as text.
+/// Maximum number of bytes of an answer: 256 vectors of 4,096 dimensions, written as text.
 const ANSWER_BYTES_MAX: u64 = 32 << 20;
-/// Most texts of a request.
+/// Maximum number of texts of a request.
 const TEXTS_MAX: usize = 64;
 /// Longest pause that an endpoint may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
-/// Most bytes of an endpoint's message that an error repeats.
+/// Maximum number of bytes of an endpoint's message that an error repeats.
 const MESSAGE_BYTES_MAX: usize = 200;
 
 /// Which endpoint, and how long to wait for it.
@@ -119,7 +119,9 @@ impl EmbeddingEndpoint {
         }
         let dimensions = vectors.first().map_or(0, Vec::len);
         if dimensions == 0 || vectors.iter().any(|vector| vector.len() != dimensions) {
-            return Err(unusable("it has not one vector for each text"));
+            return Err(unusable(
+                "the number of vectors differs from the number of texts",
+            ));
         }
         Ok(vectors)
     }
@@ -168,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request on loopback, and returns what was asked.
+    /// Answers one request on loopback, and returns that request.
     fn answering(
         status: &'static str,
         body: &'static str,
@@ -199,7 +201,8 @@ mod tests {
         (EmbeddingEndpoint::new(options), served)
     }
 
-    // Endpoints may answer in any order: a vector given to another text would find nonsense.
+    // Endpoints may return vectors in any order. If a text got another text's vector, searches
+    // would find nonsense.
     #[test]
     fn vectors_are_given_to_their_texts() {
         let body = r#"{"data": [

@@ -42,7 +42,7 @@ pub enum EmbedderError {
 
 impl EmbedderPlace {
     /// Opens the embedder. A local model is read, which takes about 100 ms; an endpoint is not
-    /// asked yet.
+    /// contacted yet.
     ///
     /// # Errors
     /// [`EmbedderError`].

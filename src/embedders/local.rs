@@ -13,14 +13,14 @@ use treering_meaning::{EmbedError, Embedder, TextRole};
 
 use super::tokens::Tokens;
 
-/// Texts that the model reads at once. More need more memory and are not faster.
+/// Texts that the model reads in one run. More need more memory and are not faster.
 const BATCH: usize = 16;
-/// Tokens that a model reads when its files do not say.
+/// Tokens that a model reads when its files set no limit.
 const TOKENS_DEFAULT: usize = 256;
-/// How much other threads are preferred to the one that embeds passages, as in nice(2).
+/// Niceness of the thread that embeds passages, as in nice(2).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
-/// Most tokens that a model reads: windows are shorter.
+/// Maximum number of tokens that a model reads; windows of passages have fewer.
 const TOKENS_MAX: usize = 512;
 
 /// Why a folder has no usable model.
@@ -51,7 +51,7 @@ pub enum LocalModelError {
 /// A sentence-embedding model, run by this process: passages on one thread, queries on another.
 ///
 /// Its folder has `model.onnx` and `tokenizer.json`, and may have the files of the
-/// sentence-transformers library that say how it wants to be used: `1_Pooling/config.json`,
+/// sentence-transformers library that say how to use it: `1_Pooling/config.json`,
 /// `sentence_bert_config.json`, `config_sentence_transformers.json`. Without them, it reads 256
 /// tokens and its vector is the mean over them.
 pub struct LocalModel {
@@ -62,7 +62,8 @@ pub struct LocalModel {
     output: NodeId,
     pooling: Pooling,
     prompts: Prompts,
-    /// Of low priority where the system has one for threads: there is much to embed, and no hurry.
+    /// Has low priority where the system supports that for threads: passages are many and not
+    /// urgent.
     for_passages: Arc<ThreadPool>,
     /// A query does not wait for passages.
     for_queries: Arc<ThreadPool>,
@@ -81,7 +82,7 @@ enum Pooling {
     FirstToken,
 }
 
-/// What is written before a text.
+/// The prefixes of texts.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Prompts {
@@ -153,7 +154,7 @@ impl LocalModel {
             tokens,
         };
         this.for_passages.run(lower_priority);
-        // A model that does not work should say so now, not in a search.
+        // A model that does not work should fail now, not in a search.
         let tried = this.embed(&["a text"], TextRole::Query);
         tried.map_err(|error| failed(&error))?;
         Ok(this)
@@ -196,14 +197,15 @@ impl LocalModel {
         let output: Tensor<f32> = output.try_into().map_err(|error| cannot(&error))?;
         let shape = output.shape().to_vec();
         let pool = |row: usize, tokens: usize| match shape[..] {
-            // Such a model pools itself.
+            // Such a model does the pooling itself.
             [_, dimensions] => Ok((0..dimensions).map(|at| output[[row, at]]).collect()),
             [_, _, dimensions] => {
                 let tokens = match self.pooling {
                     Pooling::Mean => tokens,
                     Pooling::FirstToken => 1,
                 };
-                // The sum has the direction of the mean, and the length of a vector says nothing.
+                // The sum has the direction of the mean, and the length of a vector does not
+                // matter.
                 let sum = |at| (0..tokens).map(|token| output[[row, token, at]]).sum();
                 Ok((0..dimensions).map(sum).collect())
             }
@@ -229,7 +231,7 @@ impl Embedder for LocalModel {
             .map(|text| self.tokens.of(format!("{prompt}{text}")));
         let tokens = tokens.collect::<Result<Vec<_>, _>>();
         let tokens = tokens.map_err(|error| cannot(&error))?;
-        // Texts of similar length together, because each is filled up to the longest.
+        // Texts of similar length go together, because each is padded to the longest.
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|at| tokens[*at].len());
         let mut vectors = vec![Vec::new(); texts.len()];
@@ -245,7 +247,7 @@ impl Embedder for LocalModel {
 
 /// Lowers the priority of the calling thread.
 fn lower_priority() {
-    // Linux has a priority for each thread, which this call sets. It may always be lowered.
+    // On Linux, this call sets the priority of the calling thread. Lowering it needs no privilege.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::setpriority_process(None, NICE);
 }
@@ -309,7 +311,7 @@ struct UseConfig {
 mod tests {
     use super::*;
 
-    // What is missing is named, before a server starts that cannot search by meaning.
+    // The error must name the missing file, so that no server starts without search by meaning.
     #[test]
     fn folder_without_a_model_is_refused() {
         let dir = tempfile::tempdir().unwrap();

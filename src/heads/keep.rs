@@ -1,4 +1,4 @@
-//! A server's regular heads: signs what was appended since the last one, and stores the heads.
+//! A server's regular heads: signs and stores a new head if something was appended.
 
 use std::{
     sync::{
@@ -168,7 +168,7 @@ impl HeadKeeperHandle {
         Arc::clone(&self.measures)
     }
 
-    /// Stops the task, after a last head if that does not take long.
+    /// Stops the task, after storing a last head if that does not take long.
     pub async fn stop(mut self) {
         self.end.notify_one();
         if timeout(LAST_WITHIN, &mut self.task).await.is_err() {

@@ -29,8 +29,8 @@ impl LogHeads {
         self.reached
     }
 
-    /// Adds the next record. The file for what exceeds the memory is created in `dir`, or in the
-    /// system's temporary folder.
+    /// Adds the next record. The file for what does not fit in memory is created in `dir`, or in
+    /// the system's temporary folder.
     ///
     /// # Errors
     /// [`HeadError::Broken`] when the record does not follow from those before it.
@@ -99,7 +99,7 @@ pub struct SurveyResult {
     pub root: Option<(ContentHash, u64)>,
     /// Events whose content was erased.
     pub erased: u64,
-    /// Erased events without an event that records it.
+    /// Events that were erased although no event records their erasure.
     pub unsaid: BTreeSet<(ConversationKey, Revision)>,
 }
 
@@ -133,7 +133,7 @@ pub async fn survey(
     };
     let at = found.at;
     let mut heads = LogHeads::default();
-    // Erasures whose event was not read yet: both arrive with the same page.
+    // Erasures whose erased event was not read yet. Both arrive with the same page.
     let mut said = BTreeSet::new();
     if at == 0 {
         found.root = Some(heads.root()?);

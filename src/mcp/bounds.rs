@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// Longest message on standard input, and largest body of a request, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Most answers that wait to be written to standard output.
+/// Maximum number of answers that wait to be written to standard output.
 pub(crate) const ANSWERS_WAITING: usize = 64;
 /// After the end of input, how long a client may take to read the last answers.
 pub(crate) const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
 /// Longest answer in bytes, except a request: some 16,000 tokens.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// Most characters of an error, and of its hint.
+/// Maximum number of characters of an error, and of its hint.
 pub(crate) const FAILURE_CHARS_MAX: usize = 600;
 /// Longest resource address that an error repeats, in bytes.
 pub(crate) const URI_BYTES_MAX: usize = 2 << 10;
@@ -28,7 +28,7 @@ pub(crate) const INDEX_WAIT: Duration = Duration::from_secs(2);
 
 /// Hits of a search by default.
 pub(crate) const HITS: u32 = 8;
-/// Most hits of a search.
+/// Maximum number of hits of a search.
 pub(crate) const HITS_MAX: u32 = 30;
 /// Lines of a hit's snippet.
 pub(crate) const SNIPPET_LINES: usize = 4;
@@ -41,33 +41,33 @@ pub(crate) const TITLE_CHARS: usize = 80;
 
 /// Events before and after the given one by default.
 pub(crate) const AROUND: u32 = 3;
-/// Most events before, and most after.
+/// Maximum number of events before, and of events after.
 pub(crate) const AROUND_MAX: u32 = 20;
 /// Characters of each event by default.
 pub(crate) const AROUND_CHARS: u32 = 400;
-/// Most characters of each event.
+/// Maximum number of characters of each event.
 pub(crate) const AROUND_CHARS_MAX: u32 = 4_000;
 /// Lines of each event.
 pub(crate) const AROUND_LINES: usize = 40;
 
 /// Bytes of a result by default: some 1,500 tokens.
 pub(crate) const READ_BYTES: u32 = 6_000;
-/// Most bytes of a result in one answer.
+/// Maximum number of bytes of a result in one answer.
 pub(crate) const READ_BYTES_MAX: u32 = 32_000;
 /// Fewest bytes of a result.
 pub(crate) const READ_BYTES_MIN: u32 = 64;
-/// Most bytes of a resource.
+/// Maximum number of bytes of a resource.
 pub(crate) const RESOURCE_BYTES_MAX: u32 = 48_000;
 
 /// Conversations in a list by default.
 pub(crate) const LISTED: u32 = 15;
-/// Most conversations in a list.
+/// Maximum number of conversations in a list.
 pub(crate) const LISTED_MAX: u32 = 100;
-/// Most conversations that are tested against a filter.
+/// Maximum number of conversations that are tested against a filter.
 pub(crate) const LOOKED_AT_MAX: usize = 20_000;
-/// Most branches in a list.
+/// Maximum number of branches in a list.
 pub(crate) const BRANCHES_MAX: usize = 200;
-/// Most pending calls in a list.
+/// Maximum number of pending calls in a list.
 pub(crate) const PENDING_MAX: u32 = 20;
 /// Characters of a call's arguments in that list.
 pub(crate) const ARGUMENTS_CHARS: usize = 2_000;
@@ -77,17 +77,17 @@ pub(crate) const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
 
 /// Tokens of a request by default.
 pub(crate) const REQUEST_TOKENS: u64 = 4_000;
-/// Most tokens of a request. As JSON text it takes up to half as many again, and agents cut answers
-/// of some 25,000.
+/// Maximum number of tokens of a request. As JSON text it takes up to half as many again, and
+/// agents cut answers of some 25,000.
 pub(crate) const REQUEST_TOKENS_MAX: u64 = 12_000;
-/// Most bytes of a request, which is never cut.
+/// Maximum number of bytes of a request, which is never cut.
 pub(crate) const REQUEST_BYTES_MAX: usize = 128 << 10;
 
 /// Longest key in long-term memory, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 128;
 /// Largest value in long-term memory, in bytes of JSON.
 pub(crate) const VALUE_BYTES_MAX: usize = 16 << 10;
-/// Most keys in one answer.
+/// Maximum number of keys in one answer.
 pub(crate) const RECALLED_MAX: usize = 50;
 /// Characters of a value in a list; a single one is returned completely.
 pub(crate) const RECALLED_CHARS: usize = 600;
@@ -99,9 +99,9 @@ pub(crate) const DIGEST_CHARS: usize = 500;
 /// Characters of the summary in a digest.
 pub(crate) const SUMMARY_CHARS: usize = 4_000;
 
-/// Most HTTP requests whose bodies are being received; one more cancels the oldest.
+/// Maximum number of HTTP requests whose bodies are being received; one more cancels the oldest.
 pub(crate) const HTTP_BODIES_MAX: usize = 256;
-/// Most HTTP requests that are answered at once; more are told to retry.
+/// Maximum number of HTTP requests that are answered at once; more are told to retry.
 pub(crate) const HTTP_REQUESTS_MAX: usize = 256;
 /// Longest time for receiving the body of an HTTP request.
 pub(crate) const HTTP_BODY_MAX: Duration = Duration::from_secs(10);

@@ -3,7 +3,7 @@
 //!
 //! Each request is sent to the server's own gRPC services with the caller's key or client
 //! certificate, so the same permissions apply. A request from a web page is refused unless its
-//! origin is the server's own or an allowed one, and so is a request for another host name.
+//! origin is the server's own or an allowed one. A request for another host name is refused too.
 
 use std::{
     collections::BTreeMap,
@@ -107,7 +107,7 @@ impl Callers {
     }
 
     fn proof(&self, request: &Parts) -> Result<CallerProof, KeyRefusal> {
-        self.keys.look();
+        self.keys.reload_if_changed();
         if self.keys.is_open() {
             return Ok(CallerProof::Nothing);
         }
@@ -142,7 +142,7 @@ impl HttpEndpoint {
         Ok(Self::to(door, callers, place, options.origins))
     }
 
-    /// Opens the interface for other tools than the store's: requests pass the same checks, and
+    /// Opens the interface for tools other than the store's: requests pass the same checks, and
     /// this handler answers them.
     ///
     /// # Errors

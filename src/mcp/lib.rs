@@ -1,14 +1,14 @@
 //! The interface for agents: the Model Context Protocol, over standard input and output (`treering
 //! mcp`) or HTTP (`/mcp` on the port of the services).
 //!
-//! `tools` has the tools, `prompts` and `resources` the rest; `server` implements the protocol
-//! (with the crate `rmcp`), `message` and `lines` read input, `source` opens the store when it is
-//! needed, `http` checks HTTP requests. Like the commands, all of it uses only the gRPC services,
-//! so the same keys, namespaces and rules of appends apply.
+//! `tools`, `prompts` and `resources` have the tools, prompts and resources; `server` implements
+//! the protocol (with the crate `rmcp`), `message` and `lines` read input, `source` opens the store
+//! when it is needed, `http` checks HTTP requests. Like the commands, all of it uses only the gRPC
+//! services, so the same keys, namespaces and rules of appends apply.
 //!
-//! Recorded text is hostile: anyone who could write to a page, a file or a terminal that an agent
-//! read may have written it. It is sent as data, marked as such (`quote`), and never as part of
-//! what this server itself says.
+//! Recorded text is treated as hostile: its author may be anyone who could write to a page, a file
+//! or a terminal that an agent read. It is sent as data and marked as such (`quote`). It is never
+//! part of the server's own text.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -41,7 +41,7 @@ use treering_client::ConnectOptions;
 /// needs it.
 ///
 /// # Errors
-/// [`ClientError::Outcome`] when the input is not the protocol.
+/// [`ClientError::Outcome`] when the input is not valid in the protocol.
 pub async fn serve_agent<R, W>(
     options: ConnectOptions,
     allowed: AgentPermissions,
@@ -62,7 +62,7 @@ where
         }
         Err(error) => return Err(not_spoken(&error)),
     };
-    // However it ended, the client is gone.
+    // The client is gone, so the reason for the end does not matter.
     let _ended = running.waiting().await;
     source.close().await;
     Ok(())

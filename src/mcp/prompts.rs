@@ -9,7 +9,7 @@ use super::{
     failure::Failure,
     place,
     quote::named,
-    tools::{events_text, hits_text, newest, text_of_event},
+    tools::{events_text, hits_text, mark_line, newest, text_of_event},
 };
 use treering_client::{
     Connection,
@@ -101,6 +101,9 @@ impl PromptRequest {
                 conversation,
             } => tried(store, topic, conversation.as_deref()).await?,
         };
+        // The first line is what clients make a title of.
+        let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let text = format!("{first}\n{}{rest}", mark_line());
         let message = PromptMessage::new(Role::User, ContentBlock::text(text));
         Ok(GetPromptResult::new(vec![message]))
     }

@@ -10,7 +10,7 @@
 //! | passages in order of their keys | 4 bytes a passage |
 //! | vectors in order of their passages: factor, start and length of the window | 8 bytes a vector |
 //! | the dimensions of each vector | 1 byte a dimension |
-//! | CRC-32C of all before | 4 bytes |
+//! | CRC-32C of everything before | 4 bytes |
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ const PASSAGE_BYTES: usize = 16;
 const ROW_BYTES: usize = 8;
 const NO_PASSAGE: u32 = u32::MAX;
 
-/// Names a passage by its text: equal for equal passages of equal texts.
+/// Identifies a passage by its text. Equal passages of equal texts have equal keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PassageKey {
     /// The hash of the event's kind and text.
@@ -38,11 +38,11 @@ pub struct PassageKey {
     pub byte_start: u32,
 }
 
-/// The vectors of a passage: one for each of its windows. None for a passage that is blank.
+/// The vectors of a passage: one for each of its windows. A blank passage has no vectors.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PassageVectors(pub Vec<(TextWindow, StoredVector)>);
 
-/// Why bytes are not a column.
+/// Why bytes are not a valid column.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ColumnError {
     /// Another format.
@@ -183,7 +183,7 @@ impl VectorColumnBuilder {
     }
 }
 
-/// Sizes of a segment fit 32 bits: so do its documents, and a passage has few windows.
+/// Counts in a segment fit in 32 bits: the number of documents does, and a passage has few windows.
 fn number(size: usize) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
 }
@@ -275,8 +275,8 @@ impl VectorColumn {
         self.passage_of(document).is_some()
     }
 
-    /// Returns the similarity of a document's most similar window, and that window. `None` without
-    /// vectors, or for a query of other dimensions.
+    /// Returns the similarity of a document's most similar window, and that window. `None` if the
+    /// document has no vectors, or if the query has another number of dimensions.
     #[must_use]
     pub fn similarity(&self, document: u32, query: &QueryVector) -> Option<(f32, TextWindow)> {
         if query.dimensions() != self.dimensions {

@@ -1,8 +1,8 @@
-//! Vectors of passages: how texts are cut for a model, how vectors are stored, how similar they are.
+//! Vectors of passages: how texts are cut for a model, how vectors are stored and compared.
 //!
 //! An [`Embedder`] turns texts into vectors; `treering-embedders` has a local one and one that
-//! queries an endpoint. A passage is embedded by its [`windows`], because models read short texts
-//! only. The vectors of a segment of the search index are a [`VectorColumn`]: a file that never
+//! queries an endpoint. A passage is embedded by its [`windows`], because models read only short
+//! texts. The vectors of a segment of the search index are a [`VectorColumn`]: a file that never
 //! changes. This crate knows neither the index nor the log.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]

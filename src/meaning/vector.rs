@@ -5,7 +5,7 @@
 //! nearest. It needs nothing learned from other vectors, so that a vector depends on its text and
 //! the model only.
 
-/// Most dimensions of a vector.
+/// Maximum number of dimensions of a vector.
 pub const DIMENSIONS_MAX: usize = 4_096;
 /// The largest step of a stored dimension.
 const STEPS: f32 = 127.0;

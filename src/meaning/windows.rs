@@ -1,9 +1,9 @@
-//! Cuts passages into texts that a model reads whole.
+//! Cuts passages into texts that are short enough for a model to read them completely.
 
-/// A window ends at the first good place after this many bytes: about 200 tokens of a model that
-/// reads 256.
+/// A window ends at the first good place after this many bytes. They are about 200 tokens, for a
+/// model that reads 256.
 const WINDOW_BYTES_MIN: usize = 600;
-/// Most bytes of a window.
+/// Maximum number of bytes of a window.
 const WINDOW_BYTES_MAX: usize = 900;
 
 /// A part of a passage, in bytes.
@@ -16,7 +16,7 @@ pub struct TextWindow {
 }
 
 impl TextWindow {
-    /// Returns the window's text; empty when the passage is another one.
+    /// Returns the window's text; empty when the passage does not have these bytes.
     #[must_use]
     pub fn text(self, passage: &str) -> &str {
         let start = usize::from(self.start);
@@ -26,9 +26,9 @@ impl TextWindow {
     }
 }
 
-/// Cuts a passage into windows, without those that are blank: at a line end, else at the end of a
-/// sentence, else at a blank. Equal passages have equal windows. A passage has fewer than 65,536
-/// bytes; what is beyond is left out.
+/// Cuts a passage into windows: at a line end, else at the end of a sentence, else at a space.
+/// Windows with only white space are left out. Equal passages have equal windows. A passage has
+/// fewer than 65,536 bytes; windows that would begin later are left out.
 #[must_use]
 pub fn windows(passage: &str) -> Vec<TextWindow> {
     let mut cut = Vec::new();

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Most spans that wait to be sent to a collector. Each has some hundred bytes and at most
-/// [`TRACE_STATE_BYTES_MAX`] of its caller's; further spans are dropped and counted.
+/// Maximum number of spans that wait to be sent to a collector. Each has some hundred bytes and at
+/// most [`TRACE_STATE_BYTES_MAX`] of its caller's; further spans are dropped and counted.
 pub(crate) const TRACE_QUEUE_SPANS: usize = 4_096;
 
-/// Most spans sent at once.
+/// Maximum number of spans sent at once.
 pub(crate) const TRACE_BATCH_SPANS: usize = 512;
 
 /// How long a span waits for others to be sent with it.

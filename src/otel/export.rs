@@ -2,8 +2,8 @@
 //!
 //! A call becomes a span if its caller samples it (W3C `traceparent`) or the ratio selects it; the
 //! waits within it are child spans (`traced`). Ended spans go into a queue of fixed length, from
-//! which one task sends. A slow or missing collector costs that memory, and spans are dropped and
-//! counted; it never delays a call.
+//! which one task sends. A slow or missing collector never delays a call: the queue fills up, and
+//! further spans are dropped and counted.
 
 use std::{
     fs, io,
@@ -60,9 +60,9 @@ const UNNAMED: &str = "unknown_service";
 pub struct TraceOptions {
     /// The collector's OTLP address for gRPC, for example `http://127.0.0.1:4317`.
     pub endpoint: String,
-    /// A PEM file of CA certificates for the collector; `None`: the usual ones.
+    /// A PEM file of CA certificates for the collector; `None`: the public ones that are built in.
     pub ca: Option<PathBuf>,
-    /// The share of calls to trace among those whose callers do not decide: 0 to 1.
+    /// The share, from 0 to 1, of calls that are traced if the caller does not decide.
     pub ratio: f64,
     /// Records the namespace of each call.
     pub namespaces: bool,
@@ -289,7 +289,8 @@ fn channel(options: &TraceOptions) -> Result<Channel, TraceError> {
     Ok(endpoint.connect_lazy())
 }
 
-/// Returns the resource: from the environment, or else this program.
+/// Returns the resource. Its service name comes from the environment, or else is that of this
+/// program.
 fn resource() -> Resource {
     let told = Resource::builder().build();
     let name = told.get(&SERVICE_NAME.into()).map(|name| name.to_string());

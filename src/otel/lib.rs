@@ -1,9 +1,9 @@
 //! Builds conversations from spans that follow the OpenTelemetry conventions for generative AI.
 //!
 //! A span of a model call carries the whole history that was sent, so most of it is already stored.
-//! `read` parses a span, `merge` computes what a conversation lacks, as units of events; `merge_state` is
-//! the part of a conversation on which that depends. This crate does not call an engine:
-//! `server/spans` does.
+//! `read` parses a span, `merge` computes what a conversation lacks, as units of events;
+//! `merge_state` holds the state of a conversation that `merge` needs. This crate does not call an
+//! engine: `server/spans` does.
 //!
 //! *Invariant:* any split, order and repetition of a session's spans gives the same conversation:
 //! the same histories, each message once. *Held by* `tests.rs`.
@@ -175,9 +175,9 @@ pub struct SpanToolResult {
 /// Hashes of histories, by which spans without a conversation id are related.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histories {
-    /// After each answer in the history that was sent.
+    /// The hash after each answer in the history that was sent.
     pub before: Vec<[u8; 32]>,
-    /// After the new answer.
+    /// The hash after the new answer.
     pub whole: Option<[u8; 32]>,
 }
 

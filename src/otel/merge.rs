@@ -23,7 +23,7 @@ use treering_import::{
     openai_chat::{headline, shortened},
 };
 
-/// Most open calls on a branch: slightly below the engine's default limit.
+/// Maximum number of open calls on a branch: slightly below the engine's default limit.
 const OPEN_CALLS_MAX: usize = 1_000;
 
 /// The identity of a new conversation.
@@ -42,13 +42,14 @@ pub struct Start {
 pub struct Unit {
     /// The events, in order.
     pub events: Vec<NewEvent>,
-    /// The first event opens a branch at a revision that must be stored before.
+    /// The first event creates a branch at a revision. That revision must be stored before this
+    /// unit.
     pub forks: bool,
     /// The span that it comes from, as numbered in [`Merge::of_span`].
     pub span: usize,
 }
 
-/// Compares spans with a conversation. What they add is applied to `known` at once.
+/// Compares spans with a conversation. The new events are also applied to `known` at once.
 pub struct Merge<'a> {
     known: &'a mut MergeState,
     start: &'a Start,
@@ -63,9 +64,9 @@ pub struct Merge<'a> {
 }
 
 /// The index of a branch.
-type LineIndex = usize;
+type BranchIndex = usize;
 
-/// Later than all.
+/// Later than every revision.
 const LATEST: Revision = Revision(u64::MAX);
 
 impl<'a> Merge<'a> {
@@ -102,7 +103,7 @@ impl<'a> Merge<'a> {
         self.units
     }
 
-    /// Adds what a model call adds.
+    /// Adds what a model call contributes.
     pub fn chat(&mut self, chat: &Chat) {
         if chat.is_agent && self.covers(chat) {
             return;
@@ -125,7 +126,7 @@ impl<'a> Merge<'a> {
             let own = self.known.nodes[at].line;
             let line = match self.agrees(own, at, &results, LATEST) {
                 true => own,
-                false => self.line_for(at, &results, chat.start),
+                false => self.branch_for(at, &results, chat.start),
             };
             self.results(line, at, &results, chat.start);
         }
@@ -150,8 +151,8 @@ impl<'a> Merge<'a> {
         self.known.has_answer(&chat.response_id, answer) || self.known.is(at, answer)
     }
 
-    /// Returns the node after which a history begins: the root, or a later node if its front was
-    /// cut off.
+    /// Returns the node after which a history begins: the root, or a later node if its beginning
+    /// was cut off.
     fn beginning(&self, chat: &Chat) -> NodeIndex {
         let said: Vec<_> = said_of(&chat.input).collect();
         let Some(first) = said.first() else {
@@ -166,10 +167,10 @@ impl<'a> Merge<'a> {
         self.window(&said).unwrap_or(ROOT)
     }
 
-    /// Returns where a history without its front continues: the node before the longest run of
-    /// known messages.
+    /// Returns the node after which a history without its beginning continues: the node before the
+    /// longest run of known messages.
     fn window(&self, said: &[&SpanMessage]) -> Option<NodeIndex> {
-        /// Fewer prove too little: "continue" is said often.
+        /// Fewer messages are not enough evidence: a message such as "continue" is common.
         const KNOWN_MIN: usize = 2;
         let nodes = 1..self.known.nodes.len();
         let known = |node: NodeIndex| {
@@ -219,8 +220,8 @@ impl<'a> Merge<'a> {
         })
     }
 
-    /// Returns the node of a message after `at`, with the results between them, and whether it is
-    /// new and was appended.
+    /// Returns the node of a message that follows `at` after these results. Also returns whether
+    /// the message is new, and was therefore appended.
     fn step(
         &mut self,
         at: NodeIndex,
@@ -240,16 +241,16 @@ impl<'a> Merge<'a> {
             self.results(line, at, results, time);
             return (child, false);
         }
-        let line = self.line_for(at, results, time);
+        let line = self.branch_for(at, results, time);
         self.results(line, at, results, time);
         self.tell(line, chat);
         (self.say(line, said, chat, time), true)
     }
 
-    /// Returns true when no result that a branch knows before a revision contradicts these.
+    /// Returns true when these results contradict no result that a branch has before a revision.
     fn agrees(
         &self,
-        line: LineIndex,
+        line: BranchIndex,
         at: NodeIndex,
         results: &[&SpanToolResult],
         before: Revision,
@@ -264,13 +265,13 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns a branch that continues at a node: one that ends there, or a new one.
-    fn line_for(
+    fn branch_for(
         &mut self,
         at: NodeIndex,
         results: &[&SpanToolResult],
         time: TimestampMicros,
-    ) -> LineIndex {
-        let ends_here = |line: &LineIndex| {
+    ) -> BranchIndex {
+        let ends_here = |line: &BranchIndex| {
             let ends = &self.known.lines[*line];
             ends.tip == at && !ends.is_archived && self.agrees(*line, at, results, LATEST)
         };
@@ -287,7 +288,7 @@ impl<'a> Merge<'a> {
         at: NodeIndex,
         results: &[&SpanToolResult],
         time: TimestampMicros,
-    ) -> LineIndex {
+    ) -> BranchIndex {
         let node = &self.known.nodes[at];
         let parent = node.line;
         let after = node.children.iter().map(|child| &self.known.nodes[*child]);
@@ -330,7 +331,7 @@ impl<'a> Merge<'a> {
     /// Appends results that the branch waits for, and annotates others where they differ.
     fn results(
         &mut self,
-        line: LineIndex,
+        line: BranchIndex,
         at: NodeIndex,
         results: &[&SpanToolResult],
         time: TimestampMicros,
@@ -360,7 +361,7 @@ impl<'a> Merge<'a> {
 
     fn say(
         &mut self,
-        line: LineIndex,
+        line: BranchIndex,
         said: &SpanMessage,
         chat: &Chat,
         time: TimestampMicros,
@@ -391,7 +392,7 @@ impl<'a> Merge<'a> {
         node
     }
 
-    fn ask(&mut self, line: LineIndex, call: &SpanToolCall, time: Option<TimestampMicros>) {
+    fn ask(&mut self, line: BranchIndex, call: &SpanToolCall, time: Option<TimestampMicros>) {
         let superseded = self.known.open_call(line, &call.id);
         let given_up = superseded.or_else(|| self.oldest_of_too_many(line));
         if let Some((node, at)) = given_up {
@@ -417,7 +418,7 @@ impl<'a> Merge<'a> {
         self.push(line, EventBody::ToolCallRequested(asked), time);
     }
 
-    fn oldest_of_too_many(&self, line: LineIndex) -> Option<(NodeIndex, usize)> {
+    fn oldest_of_too_many(&self, line: BranchIndex) -> Option<(NodeIndex, usize)> {
         if self.known.calls.len() < OPEN_CALLS_MAX {
             return None;
         }
@@ -429,7 +430,7 @@ impl<'a> Merge<'a> {
 
     /// Appends prompt, model and tools where they changed, once for each span and branch, before
     /// its first new message.
-    fn tell(&mut self, line: LineIndex, chat: &Chat) {
+    fn tell(&mut self, line: BranchIndex, chat: &Chat) {
         if self.told.contains(&line) {
             return;
         }
@@ -457,7 +458,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn set_prompt(&mut self, line: LineIndex, system: &str, time: Option<TimestampMicros>) {
+    fn set_prompt(&mut self, line: BranchIndex, system: &str, time: Option<TimestampMicros>) {
         let prompt = PromptSet {
             id: String::new(),
             content: system.to_owned(),
@@ -467,7 +468,7 @@ impl<'a> Merge<'a> {
 
     /// Keeps a system prompt that came too late to be set before its messages: sets it if the
     /// branch has none, otherwise stores it as a custom event.
-    fn prompt_of_late_span(&mut self, line: LineIndex, chat: &Chat) {
+    fn prompt_of_late_span(&mut self, line: BranchIndex, chat: &Chat) {
         let Some(system) = &chat.system else { return };
         if self.known.prompts.contains(&digest(system)) {
             return;
@@ -511,7 +512,7 @@ impl<'a> Merge<'a> {
 
     fn annotate(
         &mut self,
-        line: LineIndex,
+        line: BranchIndex,
         target: Revision,
         label: &str,
         score: Option<f64>,
@@ -561,7 +562,7 @@ impl<'a> Merge<'a> {
 
     /// Activates the branch that was continued last, unless it begins differently: agents also ask
     /// models side questions.
-    fn activate(&mut self, line: LineIndex, time: TimestampMicros) {
+    fn activate(&mut self, line: BranchIndex, time: TimestampMicros) {
         let has_grown = !self.current.events.is_empty()
             || self.units.last().is_some_and(|unit| unit.span == self.span);
         let now = &self.known.lines[line];
@@ -576,7 +577,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    fn push(&mut self, line: LineIndex, body: EventBody, time: Option<TimestampMicros>) {
+    fn push(&mut self, line: BranchIndex, body: EventBody, time: Option<TimestampMicros>) {
         let at = &self.known.lines[line];
         let (id, name) = (at.id, at.name.clone());
         self.push_on(id, name, body, time);

@@ -1,8 +1,8 @@
 //! The part of a conversation on which additions depend: messages as a tree, their calls and
 //! results, and each branch's latest prompt, model and tools.
 //!
-//! Stored events and planned ones go through the same [`MergeState::apply`], so that a plan sees the
-//! future state of the store.
+//! Stored events and planned ones go through the same [`MergeState::apply`], so that a plan sees
+//! the store's future state.
 
 use std::collections::{HashMap, HashSet};
 
@@ -518,7 +518,7 @@ fn before<T: Clone>(sets: &[T], is_before: impl Fn(&T) -> bool) -> Vec<T> {
     sets.iter().filter(|set| is_before(set)).cloned().collect()
 }
 
-/// Treats developer messages as system messages, which they are for newer models.
+/// Treats developer messages as system messages: newer models use that role instead.
 fn spoken(role: Role) -> Role {
     match role {
         Role::Developer => Role::System,

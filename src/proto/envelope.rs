@@ -32,7 +32,7 @@ pub enum EnvelopeFault {
         /// Which field.
         field: &'static str,
     },
-    /// A time is outside of the years 1 to 9999.
+    /// A time is outside the years 1 to 9999.
     #[error("{field} is not a time between the years 1 and 9999")]
     Time {
         /// Which field.
@@ -252,8 +252,8 @@ pub fn new_event_to_pb<B: Encode>(event: &NewEvent<B>) -> pb::NewEvent {
 }
 
 /// Converts an event that a client sent. The body is decoded, and its bytes are kept.
-/// `conversation` is what the caller resolved `conversation_id` to, which may be empty or
-/// a source id. An empty branch becomes `None`.
+/// `conversation_id` may be empty or a source id; `conversation` is what the caller resolved it to.
+/// An empty branch becomes `None`.
 ///
 /// # Errors
 /// [`EnvelopeFault`] names the field that is wrong.

@@ -452,7 +452,7 @@ fn check_block(
                 report.add("input-object", path, "the input is not an object");
             }
             if !block.name.is_some_and(|name| is_word(&name.text())) {
-                report.add(TOOL_NAME, path, "a name that is not taken");
+                report.add(TOOL_NAME, path, "a name that is not accepted");
             }
         }
         "tool_result" => check_result(block.content, path, report),

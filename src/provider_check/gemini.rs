@@ -252,7 +252,7 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
             report.add("call-place", path, "a call that is not the model's");
         }
         if !is_name(&call.name) {
-            report.add(TOOL_NAME, path, "a name that is not taken");
+            report.add(TOOL_NAME, path, "a name that is not accepted");
         }
         if call.args.is_some_and(|args| !args.is_object()) {
             report.add("args-object", path, "the arguments are not an object");

@@ -248,7 +248,7 @@ fn check_assistant<'a>(
             report.add(SHAPE, path, "a call is not of type \"function\"");
         }
         if !is_word(&call.function.name.text()) {
-            report.add(TOOL_NAME, path, "a call has a name that is not taken");
+            report.add(TOOL_NAME, path, "a call has a name that is not accepted");
         }
         if !call.function.arguments.is_text() {
             report.add("arguments-string", path, "arguments are not a JSON string");

@@ -225,7 +225,7 @@ fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &m
         report.add(
             TOOL_NAME,
             format_args!("input[{at}].name"),
-            "a name that is not taken",
+            "a name that is not accepted",
         );
     }
     if !item.arguments.is_some_and(Value::is_text) {

@@ -19,7 +19,7 @@ pub const READ_MESSAGE_BYTES: usize = 64 << 10;
 /// Bytes of a message of a result's text.
 pub(crate) const RESULT_CHUNK_BYTES: usize = 256 << 10;
 
-/// Most bytes of bodies in the answer of a diff, both sides together.
+/// Maximum number of bytes of bodies in the answer of a diff, both sides together.
 pub(crate) const DIFF_BYTES_MAX: usize = 32 << 20;
 
 /// Reads of one key that are recorded in the audit: 100 conversations or 256 MiB of answers within
@@ -31,26 +31,27 @@ pub const MANY_READ: ReadBounds = ReadBounds {
 };
 /// Most recent reads remembered, so that the audit does not record each part of one read.
 pub(crate) const READS_NOTED_MAX: usize = 10_000;
-/// Most idempotency keys of one request: some hundred KiB, answered in milliseconds.
+/// Maximum number of idempotency keys of one request: some hundred KiB, answered in milliseconds.
 pub(crate) const KNOWN_KEYS_MAX: usize = 4_096;
 
-/// Most conversations of one look-up of newest events.
+/// Maximum number of conversations of one look-up of newest events.
 pub const LATEST_CONVERSATIONS_MAX: usize = 256;
 
-/// Most events of one look-up. Each may decompress its own frame: some hundred milliseconds.
+/// Maximum number of events of one look-up. Each may decompress its own frame: some hundred
+/// milliseconds.
 pub const LOOKUPS_MAX: usize = 4_096;
 
-/// Most bytes of bodies or values in the answer of a look-up, within tonic's default client limit
-/// of 4 MiB. A larger one is sent alone.
+/// Maximum number of bytes of bodies or values in the answer of a look-up, within tonic's default
+/// client limit of 4 MiB. A larger one is sent alone.
 pub const LOOKUP_BYTES_MAX: usize = 3 << 20;
 
-/// Most types in one filter. Each event is compared with all of them.
+/// Maximum number of types in one filter. Each event is compared with all of them.
 pub(crate) const FILTER_TYPES_MAX: usize = 64;
 
-/// Most keys of one look-up in an active context: its default maximum.
+/// Maximum number of keys of one look-up in an active context: its default maximum.
 pub(crate) const CONTEXT_KEYS_MAX: usize = 10_000;
 
-/// Most requests of one append stream that wait for their answers.
+/// Maximum number of requests of one append stream that wait for their answers.
 pub(crate) const STREAM_APPENDS_MAX: usize = 256;
 
 /// The same in bytes; a single larger request is processed alone.
@@ -94,20 +95,21 @@ pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 /// Bytes that a stream buffers for a connection that is not ready to send.
 pub(crate) const SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// Most bytes of files and variables in an answer about knowledge, within tonic's default client
-/// limit of 4 MiB.
+/// Maximum number of bytes of files and variables in an answer about knowledge, within tonic's
+/// default client limit of 4 MiB.
 pub(crate) const KNOWLEDGE_BYTES_MAX: usize = 3 << 20;
 
 /// Largest request of a method without event content, in bytes: ids, names, filters and policies,
 /// with ample room.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// Most bytes that decoding a request may allocate, in multiples of the method's message limit.
-/// Received, decompressed and decoded bytes together stay within four times the limit.
+/// Maximum number of bytes that decoding a request may allocate, in multiples of the method's
+/// message limit. Received, decompressed and decoded bytes together stay within four times the
+/// limit.
 pub(crate) const DECODED_PER_MESSAGE_BYTE_MAX: usize = 2;
 
-/// Most bytes of requests that were partly or wholly received and not handled yet, over all
-/// connections: one of the largest batches, received and decoded, with room to spare.
+/// Maximum number of bytes of requests that were partly or wholly received and not handled yet,
+/// over all connections: one of the largest batches, received and decoded, with room to spare.
 pub const BYTES_IN_FLIGHT_MAX: usize = 192 << 20;
 
 /// A connection may hold this many times what is left free for all. Alone, it gets three quarters
@@ -132,8 +134,8 @@ pub(crate) const MESSAGE_BYTES_PER_SECOND_MIN: usize = 256 << 10;
 /// Larger compressed messages are decompressed on a blocking thread.
 pub(crate) const INFLATE_HERE_BYTES_MAX: usize = 4 << 10;
 
-/// Most connections, unless the limit of open files is low. Each may make the server hold
-/// [`CONNECTION_WINDOW_BYTES`] unread.
+/// Maximum number of connections, unless the limit of open files is low. Each may make the server
+/// hold [`CONNECTION_WINDOW_BYTES`] unread.
 pub(crate) const CONNECTIONS_MAX: usize = 1_024;
 
 /// One in this many of the process's open files may be a connection: the log, the projections and
@@ -160,7 +162,7 @@ pub(crate) const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
 /// Least interval of log lines about slow calls: ten a second when all are slow.
 pub(crate) const SLOW_LOG_EVERY: Duration = Duration::from_millis(100);
 
-/// Most connections for metrics and health by HTTP.
+/// Maximum number of connections for metrics and health by HTTP.
 pub(crate) const METRICS_CONNECTIONS_MAX: usize = 16;
 
 /// Longest lifetime of such a connection, including its answer.
@@ -185,9 +187,9 @@ pub(crate) const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
 /// cancelled calls can pile up.
 pub(crate) const CONNECTION_TURN_BYTES: usize = 32 << 10;
 
-/// Most calls cancelled before they were started. More than fit into one [`CONNECTION_TURN_BYTES`]
-/// plus the frame that exceeds it, so that no client is disconnected for cancelling: a call and its
-/// end take at least 23 bytes.
+/// Maximum number of calls cancelled before they were started. More than fit into one
+/// [`CONNECTION_TURN_BYTES`] plus the frame that exceeds it, so that no client is disconnected for
+/// cancelling: a call and its end take at least 23 bytes.
 pub(crate) const CANCELLED_UNSTARTED_MAX: usize = 4_096;
 
 /// Largest headers of a call, in bytes as HTTP/2 counts them.
@@ -200,8 +202,8 @@ pub(crate) const KEYS_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Interval of writing times of last use. A crash loses at most this much.
 pub(crate) const KEY_USES_EVERY: Duration = Duration::from_secs(60);
 
-/// Most concurrent TLS handshakes: each takes about a millisecond of a core, and slow ones wait for
-/// their client. One more ends the oldest.
+/// Maximum number of concurrent TLS handshakes: each takes about a millisecond of a core, and slow
+/// ones wait for their client. One more ends the oldest.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
 
 /// Interval of checks of certificate files.
@@ -214,36 +216,36 @@ pub(crate) const FIRST_BYTE_WAIT: Duration = Duration::from_secs(60);
 /// Time for the head of an HTTP/1 request from a browser.
 pub(crate) const HTTP1_HEAD_WAIT: Duration = Duration::from_secs(10);
 
-/// Most headers of an HTTP/1 request; browsers send some twenty.
+/// Maximum number of headers of an HTTP/1 request; browsers send some twenty.
 pub(crate) const HTTP1_HEADERS_MAX: usize = 64;
 
 /// Unread bytes that an HTTP/1 connection holds, and so the largest head.
 pub(crate) const HTTP1_BUFFER_BYTES: usize = 64 << 10;
 
-/// Most JSON values in the messages of one request of spans: a dozen histories of 10,000 messages.
-/// As a tree, a value takes up to about 100 bytes.
+/// Maximum number of JSON values in the messages of one request of spans: a dozen histories of
+/// 10,000 messages. As a tree, a value takes up to about 100 bytes.
 pub(crate) const SPAN_VALUES_MAX: usize = 1 << 20;
 
-/// Most model and tool spans in one request: twenty full batches of an exporter.
+/// Maximum number of model and tool spans in one request: twenty full batches of an exporter.
 pub(crate) const SPANS_MAX: usize = 10_240;
 
-/// Most events in one append from spans, unless one message has more calls.
+/// Maximum number of events in one append from spans, unless one message has more calls.
 pub(crate) const SPAN_EVENTS_MAX: usize = 1_000;
 
 /// The same in bytes, unless one message is larger.
 pub(crate) const SPAN_APPEND_BYTES: usize = 8 << 20;
 
-/// Most conversations whose shape is cached to compare spans with it.
+/// Maximum number of conversations whose shape is cached to compare spans with it.
 pub(crate) const SPAN_CONVERSATIONS_MAX: usize = 512;
 
 /// The same in bytes, approximately.
 pub(crate) const SPAN_CONVERSATIONS_BYTES: usize = 32 << 20;
 
-/// Most traces, and ends of histories, whose conversation is cached.
+/// Maximum number of traces, and ends of histories, whose conversation is cached.
 pub(crate) const SPAN_TRACES_MAX: usize = 8_192;
 
 /// Attempts to compare spans when others append to their conversation.
 pub(crate) const SPAN_TRIES: u32 = 4;
 
-/// Most spans whose faults are listed in an answer.
+/// Maximum number of spans whose faults are listed in an answer.
 pub(crate) const SPAN_FAULTS_TOLD: usize = 5;

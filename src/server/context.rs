@@ -68,7 +68,8 @@ impl ContextsService {
         })
     }
 
-    /// Limits the time of an answer: a position that is never written would be awaited forever.
+    /// Limits the time of an answer. Without a limit, a call would wait forever for a position that
+    /// is never written.
     async fn in_time<T>(
         &self,
         at_least: Option<Position>,

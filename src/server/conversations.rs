@@ -359,7 +359,7 @@ impl Conversations for ConversationsService {
         let active = if is_active {
             forked.branch.id
         } else {
-            // The new branch is never active, so any other id will do.
+            // The new branch is not active, so this passes the id of another branch.
             BranchId::MAIN
         };
         Ok(Response::new(to_proto::fork_response(&forked, active)))

@@ -33,6 +33,12 @@ impl InvalidField {
             message: message.into(),
         }
     }
+
+    /// Names the event of the batch that the field belongs to.
+    pub(crate) fn in_event(mut self, index: usize) -> Self {
+        self.event_index = Some(index);
+        self
+    }
 }
 
 impl fmt::Display for InvalidField {

@@ -25,7 +25,8 @@ use treering_proto::{
     pb::{self, items_server::Items},
 };
 
-/// Most conditions of a search, and parts of a list of paths: each item is compared with all.
+/// Maximum number of conditions of a search, and parts of a list of paths: each item is compared
+/// with all.
 const CONDITIONS_MAX: usize = 64;
 
 /// A thin layer over the engine.

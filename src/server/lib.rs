@@ -93,18 +93,18 @@ pub struct ServeOptions {
     pub keepalive_interval: Duration,
     /// A connection that does not answer a ping for this long is closed.
     pub keepalive_timeout: Duration,
-    /// Most concurrent calls on a connection; more wait.
+    /// Maximum number of concurrent calls on a connection; more wait.
     pub calls_per_connection_max: u32,
-    /// Most concurrent connections. A new one beyond that closes the connection that has been idle
-    /// longest; if none is idle, the new one is closed.
+    /// Maximum number of concurrent connections. A new one beyond that closes the connection that
+    /// has been idle longest; if none is idle, the new one is closed.
     pub connections_max: usize,
     /// A connection without calls for this long is closed. `None`: never, for clients that cannot
     /// reconnect.
     pub idle_max: Option<Duration>,
     /// How long a connection takes new calls; running ones may finish. `None`: without limit.
     pub connection_age_max: Option<Duration>,
-    /// Most bytes of requests received but not yet answered, over all connections. `None`: 192 MiB,
-    /// or more where the limits allow messages too large for that.
+    /// Maximum number of bytes of requests received but not yet answered, over all connections.
+    /// `None`: 192 MiB, or more where the limits allow messages too large for that.
     pub bytes_in_flight_max: Option<usize>,
     /// Compresses answers for clients that accept it. Costs CPU; meant for slow links.
     pub compress_answers: bool,
@@ -168,7 +168,7 @@ fn routes(
     audit: Audit,
     options: &ServeOptions,
 ) -> Result<Routes, ServeError> {
-    // The largest limit; the intake has the limits of each method.
+    // The largest limit of any method. Admission control has the limit of each method.
     let bytes_max = admission::message_bytes_max(engine.limits());
     let shared = ServiceContext {
         engine,
@@ -340,8 +340,8 @@ async fn serve_connections(
     Ok(())
 }
 
-/// Reloads changed keys and certificates, and records key changes, times of last use and keys that
-/// have read very much.
+/// Reloads changed keys and certificates, and records key changes, times of last use and which keys
+/// have read unusually much.
 async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());
@@ -355,7 +355,7 @@ async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: 
             tls.look();
         }
         let Some(keys) = &keys else { continue };
-        keys.look();
+        keys.reload_if_changed();
         let changes = Some(keys.changes());
         if told != changes && !keys.is_open() && Instant::now() >= tell {
             match audit.keys_changed(keys).await {

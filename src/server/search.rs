@@ -13,19 +13,19 @@ use super::{
     from_proto::{self, InvalidField},
     to_proto,
 };
-use treering_domain::{Role, limits::SHORT_TEXT_BYTES_MAX};
+use treering_domain::{EventRef, Revision, Role, limits::SHORT_TEXT_BYTES_MAX};
 use treering_engine::{
-    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, SearchBy, SearchFilters,
-    SearchRequest,
+    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts, SearchBy,
+    SearchFilters, SearchRequest,
 };
 use treering_proto::{
     body, envelope,
     pb::{self, search_server::Search},
 };
 
-/// Most tools in a filter.
+/// Maximum number of tools in a filter.
 const TOOLS_MAX: usize = 256;
-/// Most lines around a match, each way.
+/// Maximum number of lines around a match, each way.
 const CONTEXT_LINES_MAX: u32 = 200;
 /// Largest offset of a hit, since ranking keeps all hits before it in memory.
 const OFFSET_MAX: u32 = 10_000;
@@ -71,11 +71,23 @@ impl SearchService {
             active_branches_only,
             not_sealed,
             by,
+            similar_to,
         } = request;
         let branch = from_proto::branch("branch", &branch)?;
         let conversation = match conversation_id.as_str() {
             "" => None,
             id => Some(self.0.conversation(&call, "conversation_id", id).await?),
+        };
+        let similar_to = match &similar_to {
+            None => None,
+            Some(event) => {
+                let id = &event.conversation_id;
+                let field = "similar_to.conversation_id";
+                Some(EventRef {
+                    conversation: self.0.conversation(&call, field, id).await?,
+                    revision: Revision(event.revision),
+                })
+            }
         };
         let time = |field, time: Option<Timestamp>| from_proto::time(field, time.as_ref());
         Ok(SearchRequest {
@@ -83,7 +95,11 @@ impl SearchService {
             text: query,
             reading: reading(mode)?,
             regex,
-            by: compared(by)?,
+            by: match similar_to {
+                Some(_) => SearchBy::Meaning,
+                None => compared(by)?,
+            },
+            similar_to,
             limit: from_proto::page(limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
             offset: usize::try_from(offset).unwrap_or(usize::MAX),
             within: ConversationFilters {
@@ -105,6 +121,10 @@ impl SearchService {
                 kinds: from_proto::kinds(&kinds)?,
                 roles: read_roles(&roles)?,
                 paths,
+                recalled: match every_copy {
+                    true => RecalledTexts::Included,
+                    false => RecalledTexts::LeftOut,
+                },
             },
             copies: match every_copy {
                 true => DuplicateHandling::Each,
@@ -180,6 +200,9 @@ fn check(request: &pb::SearchRequest) -> Result<(), InvalidField> {
             );
             return Err(InvalidField::new(field, message));
         }
+    }
+    if request.similar_to.is_some() && !request.query.is_empty() {
+        return Err(InvalidField::new("query", "must be empty with similar_to"));
     }
     let everywhere = request.conversation_id.is_empty();
     if everywhere && (!request.branch.is_empty() || request.include_sub_contexts) {

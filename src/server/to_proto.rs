@@ -454,6 +454,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         kind,
         tool,
         success,
+        recalled,
         recorded_at,
         happened_at,
         score,
@@ -476,6 +477,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         call_id,
         path,
         command,
+        quotes,
         context,
         context_line,
     } = details;
@@ -520,6 +522,8 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         together,
         copies,
         copies_at: copies_at.into_iter().map(hit_copy).collect(),
+        recalled,
+        quotes,
     }
 }
 

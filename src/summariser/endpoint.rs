@@ -45,7 +45,7 @@ pub(crate) enum EndpointError {
 }
 
 impl EndpointError {
-    /// True when the endpoint fails for every question now; false when it fails for this one.
+    /// True when the endpoint fails for every question now; false when it fails only for this one.
     pub(super) fn is_about_the_endpoint(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -73,7 +73,7 @@ pub(super) struct Endpoint {
     agent: Agent,
     /// Whether to use `max_completion_tokens`, which newer models require; older servers know only
     /// `max_tokens`.
-    newer_name: Arc<AtomicBool>,
+    uses_max_completion_tokens: Arc<AtomicBool>,
 }
 
 impl Endpoint {
@@ -94,11 +94,11 @@ impl Endpoint {
             config: Arc::new(config),
             url: url.into(),
             agent: agent.build().new_agent(),
-            newer_name: Arc::default(),
+            uses_max_completion_tokens: Arc::default(),
         }
     }
 
-    /// Returns the model's answer. Dropping the future does not wait for it.
+    /// Returns the model's answer. Dropping the future does not wait for the answer.
     pub(crate) async fn ask(&self, system: String, user: String) -> Result<String, EndpointError> {
         let endpoint = self.clone();
         let (tell, told) = oneshot::channel();
@@ -117,18 +117,21 @@ impl Endpoint {
     }
 
     fn ask_blocking(&self, system: &str, user: &str) -> Result<String, EndpointError> {
-        let newer_name = self.newer_name.load(Ordering::Relaxed);
-        match self.post(system, user, newer_name)? {
+        let uses_max_completion_tokens = self.uses_max_completion_tokens.load(Ordering::Relaxed);
+        match self.post(system, user, uses_max_completion_tokens)? {
             Reply::Text(text) => Ok(text),
-            Reply::OtherName if newer_name => Err(EndpointError::Status {
-                status: 400,
-                retry_after: None,
-            }),
-            Reply::OtherName => {
-                self.newer_name.store(true, Ordering::Relaxed);
+            Reply::NeedsNewerLimitName if uses_max_completion_tokens => {
+                Err(EndpointError::Status {
+                    status: 400,
+                    retry_after: None,
+                })
+            }
+            Reply::NeedsNewerLimitName => {
+                self.uses_max_completion_tokens
+                    .store(true, Ordering::Relaxed);
                 match self.post(system, user, true)? {
                     Reply::Text(text) => Ok(text),
-                    Reply::OtherName => Err(EndpointError::Status {
+                    Reply::NeedsNewerLimitName => Err(EndpointError::Status {
                         status: 400,
                         retry_after: None,
                     }),
@@ -137,8 +140,13 @@ impl Endpoint {
         }
     }
 
-    fn post(&self, system: &str, user: &str, newer_name: bool) -> Result<Reply, EndpointError> {
-        let limit = if newer_name {
+    fn post(
+        &self,
+        system: &str,
+        user: &str,
+        uses_max_completion_tokens: bool,
+    ) -> Result<Reply, EndpointError> {
+        let limit = if uses_max_completion_tokens {
             "max_completion_tokens"
         } else {
             "max_tokens"
@@ -167,7 +175,7 @@ impl Endpoint {
         match status {
             200 => text_of(&body.map_err(failed)?).map(Reply::Text),
             400 if body.is_ok_and(|body| body.contains("max_completion_tokens")) => {
-                Ok(Reply::OtherName)
+                Ok(Reply::NeedsNewerLimitName)
             }
             status => Err(EndpointError::Status {
                 status,
@@ -180,7 +188,7 @@ impl Endpoint {
 enum Reply {
     Text(String),
     /// The endpoint requires the newer name of the limit.
-    OtherName,
+    NeedsNewerLimitName,
 }
 
 fn unreachable(what: &str) -> EndpointError {

@@ -4,13 +4,13 @@
 //! does what is due there, in this order: snapshots of large tool results, the running dialogue
 //! summary, a compaction. It queries a model at an OpenAI-compatible endpoint.
 //!
-//! - Each task is done exactly once: its event has an idempotency key made of what it is about, and
-//!   the key is looked up before the model is queried. After a crash the worker continues from its
-//!   mark; the mark only saves work.
+//! - Each task is done exactly once: the idempotency key of its event is derived from the subject
+//!   of the task, and the key is looked up before the model is queried. After a crash the worker
+//!   continues from its mark; the mark only saves work.
 //! - Appends never wait for the worker: it reads published state, does one task at a time, and
 //!   appends like any client.
 //! - A compaction is appended only at the head that it was planned for. After new events it is
-//!   planned again; for the same cut, the model is not queried again.
+//!   planned again. If the cut is still the same, the model is not queried again.
 //! - While the endpoint fails, tasks wait and are retried. The engine's own extract is used only
 //!   with [`Fallback::Extract`].
 //!

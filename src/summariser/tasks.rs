@@ -30,9 +30,9 @@ pub(super) const ACTOR_MODEL: &str = "treering/summariser";
 /// Actor of events that the engine wrote because the model was not available.
 pub(super) const ACTOR_EXTRACT: &str = "treering/extract";
 
-/// Snapshots on a branch before another branch has its turn.
+/// Maximum number of snapshots on a branch before another branch gets its turn.
 const SNAPSHOTS_A_PASS: usize = 8;
-/// How often a compaction is planned again because of new events.
+/// How many times a compaction is planned again because of new events.
 const PLANS_MAX: usize = 5;
 /// Longest part of a result in a question to the model, in characters.
 const RESULT_SHOWN_CHARS_MAX: usize = 40_000;
@@ -42,7 +42,7 @@ const DIALOGUE_SHOWN_CHARS_MAX: usize = 120_000;
 const SNAPSHOT_CHARS_MAX: usize = 1_000;
 /// Longest recorded summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 24_000;
-/// Most answers that are kept for compactions to be planned again.
+/// Maximum number of answers that are kept for compactions that must be planned again.
 const ANSWERS_MAX: usize = 64;
 
 /// Why work on a branch stopped.
@@ -149,7 +149,7 @@ struct Question<'a> {
 
 impl Worker {
     /// Does what is due on a branch: snapshots, the dialogue summary, a compaction. `failures`: how
-    /// often its next task has failed.
+    /// many times its next task has failed.
     pub(crate) async fn work(
         &mut self,
         place: BranchKey,

@@ -7,10 +7,11 @@ use std::{
 };
 
 /// Dependencies, and the clock, that only some modules of their crates may name, and which.
-const KEPT_TO: [(&str, &[&str]); 20] = [
+const KEPT_TO: [(&str, &[&str]); 22] = [
     ("redb::", &["base/disk", "log/redb", "projections"]),
     ("bincode::", &["projections/codec.rs"]),
     ("rusqlite::", &["import/opencode/database.rs"]),
+    ("tokio_postgres::", &["log_postgres"]),
     (
         "tokio_rustls::",
         &["server/tls.rs", "server/connection/handshake.rs"],
@@ -23,6 +24,7 @@ const KEPT_TO: [(&str, &[&str]); 20] = [
         "ureq::",
         &["embedders/endpoint.rs", "heads/webhook.rs", "summariser"],
     ),
+    ("reqwest::", &["proxy"]),
     ("rten::", &["embedders/local.rs"]),
     ("jiff::", &["present/text/zone.rs"]),
     ("opentelemetry::", &["otel/export.rs"]),

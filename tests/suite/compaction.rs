@@ -347,6 +347,66 @@ async fn repeated_idempotency_key_returns_the_first_compaction() {
     }
 }
 
+/// The ids that an agent noted are what it needs to go on: they must stand in every summary,
+/// whoever wrote it and however many compactions came between, and a retry must still be one.
+#[tokio::test]
+async fn noted_ids_stand_in_every_summary() {
+    let engine = Engine::in_memory(Limits::default()).await.unwrap();
+    let id = with_turns(&engine, 3).await;
+    let note = |ids: &[&str]| {
+        let entity = |id: &&str| Entity {
+            id: (*id).to_owned(),
+            kind: "station".into(),
+            name: "North; Pier".into(),
+        };
+        let entities = ids.iter().map(entity).collect();
+        new(id, EventBody::EntitiesNoted { entities })
+    };
+    append(&engine, vec![note(&["st-1", "st-17"])])
+        .await
+        .unwrap();
+    turns(&engine, id, 4..=6).await;
+    let summary = async |command: CompactCommand| {
+        engine.compact(command).await.unwrap();
+        let at = branch_state(&engine, id).await.compaction.unwrap();
+        compaction_at(&engine, at).await.summary
+    };
+    let told = CompactCommand {
+        summary: "They spoke about st-17.".into(),
+        idempotency_key: Some("once".into()),
+        ..compact(id)
+    };
+    let first = summary(told.clone()).await;
+    assert_eq!(
+        first,
+        "They spoke about st-17.\n\n\
+         Entities: st-17 (station, North, Pier); st-1 (station, North, Pier)"
+    );
+    assert_eq!(summary(told.clone()).await, first);
+    let shorter = CompactCommand {
+        summary: "They spoke".into(),
+        ..told
+    };
+    let refused = engine.compact(shorter).await;
+    assert!(
+        format!("{refused:?}").contains("IdempotencyConflict"),
+        "{refused:?}"
+    );
+    append(&engine, vec![note(&["st-2"])]).await.unwrap();
+    turns(&engine, id, 7..=10).await;
+    let second = summary(compact(id)).await;
+    turns(&engine, id, 11..=14).await;
+    let own = CompactCommand {
+        summary: "They went on.".into(),
+        ..compact(id)
+    };
+    let third = summary(own).await;
+    for id in ["st-1 (", "st-2 (", "st-17 ("] {
+        assert!(second.contains(id), "{id} in {second}");
+        assert!(third.contains(id), "{id} in {third}");
+    }
+}
+
 /// A plan that was made, thought over by a model for a minute, and is applied to
 /// a branch that has gone on: with the head given it is refused, and nothing that
 /// was said meanwhile is out of sight.
@@ -631,7 +691,7 @@ async fn finished_calls_have_result_digests() {
 }
 
 /// Of so many conversations of each file; with `TREERING_TEST_ALL`, of all.
-const LOOKED_AT: usize = 40;
+const LOOKED_AT: usize = 12;
 
 /// Real agents break off turns, call in parallel and talk to themselves: every
 /// plan, at any head and any number of turns kept, must be one that an append
@@ -751,6 +811,11 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
 
 /// The last revision that a compaction stands for.
 async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
+    let compacted = compaction_at(engine, compaction).await;
+    compacted.stands_until(compaction.revision).0
+}
+
+async fn compaction_at(engine: &Engine, compaction: EventRef) -> Compacted {
     let at = compaction.revision;
     let query = ReadQuery {
         from: at.0,
@@ -760,7 +825,7 @@ async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
     let events = engine.read_all(query).await.unwrap();
     let event = &events[0].event;
     match body::decode(event.header.kind().unwrap(), &event.body).unwrap() {
-        EventBody::Compacted(compacted) => compacted.stands_until(at).0,
+        EventBody::Compacted(compacted) => compacted,
         other => panic!("another kind: {:?}", other.kind()),
     }
 }

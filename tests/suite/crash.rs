@@ -24,7 +24,7 @@ use super::{
 };
 
 /// Kills in a test run; more with `TREERING_CRASH_ROUNDS`.
-const ROUNDS: u64 = 50;
+const ROUNDS: u64 = 20;
 /// Clients that append at once; the last one pipelines on a stream.
 const CLIENTS: usize = 6;
 /// How often everything is read again and compared with a rebuild.

@@ -24,7 +24,7 @@ use super::{
 
 pub(super) const NEEDLE: &str = "qzxneedle7f31";
 /// Kills in a test run.
-const ROUNDS: u64 = 25;
+const ROUNDS: u64 = 12;
 
 fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
@@ -266,7 +266,7 @@ async fn erasure_survives_kill() {
             assert_eq!(found(&dir).await, [""; 0]);
         }
     }
-    assert!(recorded > 3, "{recorded} were recorded");
+    assert!(recorded > 1, "{recorded} were recorded");
 }
 
 /// Lets the manifest say that the last erasing is still under way, as one that was killed does.

@@ -584,7 +584,7 @@ fn check_bounds(known: &Knowledge, policy: &KnowledgePolicy) {
     assert!(known.summary_text().chars().count() <= policy.summary.chars_max);
     assert!(known.guidance(&[]).chars().count() <= 2_000);
     let filled = known
-        .suggest_arguments(r#"{"path": null, "n": 1e400}"#, None)
+        .suggest_arguments("t", r#"{"path": null, "n": 1e400}"#, None)
         .unwrap();
     let analysed = known.variables().iter().any(|f| &*f.file != UNKNOWN_FILE);
     let any = analysed || known.files().iter().any(|file| file.is_there());

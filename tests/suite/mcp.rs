@@ -113,7 +113,11 @@ impl Agent {
     async fn told(&mut self, tool: &str, arguments: Value) -> String {
         let (text, is_error) = self.call(tool, arguments).await;
         assert!(!is_error, "{tool}: {text}");
-        text
+        // By it, a recorded answer is known as a quote.
+        let reads = !["remember", "fork", "pending", "decide"].contains(&tool);
+        let unmarked = text.strip_prefix("[from treering]\n");
+        assert_eq!(unmarked.is_some(), reads, "{tool}: {text}");
+        unmarked.map_or(text.clone(), str::to_owned)
     }
 
     async fn refused(&mut self, tool: &str, arguments: Value) -> String {

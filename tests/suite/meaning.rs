@@ -228,6 +228,40 @@ async fn what_was_meant_is_found_in_other_words() {
     engine.close().await;
 }
 
+// From one error to others like it: the event itself and its copies are known already.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_like_one_are_found_without_its_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    let id = filled(&engine).await;
+    let other = filled(&engine).await;
+    let events = vec![message(other, "no power in the car again")];
+    append(&engine, events).await.unwrap();
+    embedded(&engine).await;
+    let like = |revision| SearchRequest {
+        similar_to: Some(EventRef {
+            conversation: id,
+            revision: Revision(revision),
+        }),
+        ..request("", SearchBy::Meaning)
+    };
+    let found = engine.search(like(3)).await.unwrap();
+    let first = &found.hits[0].found;
+    assert_eq!((first.conversation, first.revision), (other, Revision(6)));
+    let is_itself = |hit: &SearchHit| hit.details.snippet == BROKEN;
+    assert!(!found.hits.iter().any(is_itself), "{:?}", found.hits);
+    // A title, a call without arguments, and an event that does not exist have no text.
+    for revision in [1, 2, 99] {
+        let refused = engine.search(like(revision)).await;
+        assert!(
+            matches!(refused, Err(SearchError::Query { .. })),
+            "{revision}"
+        );
+    }
+    engine.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn search_by_meaning_refuses_what_only_words_can_do() {
     let dir = tempfile::tempdir().unwrap();

@@ -284,7 +284,7 @@ fn events(pool: &DescriptorPool) -> Vec<pb::NewEvent> {
 }
 
 /// Commands that show nothing recorded, end never, or have a test of their own.
-const NOT_RUN: [&str; 12] = [
+const NOT_RUN: [&str; 13] = [
     "append",
     "completions",
     "config",
@@ -293,6 +293,7 @@ const NOT_RUN: [&str; 12] = [
     "items-rm",
     "keys",
     "mcp",
+    "proxy",
     "repair",
     "salvage",
     "serve",

@@ -1,7 +1,7 @@
 //! Real trajectories, in process: in, out, checked, reopened, found, forked.
 //!
-//! Runs where `TREERING_TEST_DATA` names the folder of the data; with
-//! `TREERING_TEST_ALL` over the file that is there for volume too.
+//! Runs where `TREERING_TEST_DATA` names the folder of the data, over one conversation in four; with
+//! `TREERING_TEST_ALL` over all, and over the file that is there for volume too.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -22,6 +22,8 @@ use treering::{
 const VOLUME: &str = "agentdojo-rest.jsonl.zst";
 /// Of so many conversations of each file: phrases searched, forks read.
 const LOOKED_AT: usize = 12;
+/// One conversation in so many takes part.
+const SHARE: usize = 4;
 /// Length of a phrase.
 const WORDS: usize = 4;
 /// Appends that may be under way.
@@ -31,13 +33,13 @@ fn ns() -> Namespace {
     Namespace::default()
 }
 
-fn files() -> Option<Vec<PathBuf>> {
+pub(super) fn files() -> Option<Vec<PathBuf>> {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
         println!("skipped: TREERING_TEST_DATA names no folder");
         return None;
     };
     let folder = Path::new(&folder).join("trajectories");
-    let all = env::var_os("TREERING_TEST_ALL").is_some();
+    let all = is_all();
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<PathBuf> = entries
         .map(|entry| entry.unwrap().path())
@@ -49,9 +51,22 @@ fn files() -> Option<Vec<PathBuf>> {
     Some(files)
 }
 
-fn lines(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
+pub(super) fn lines(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
     let lines = LineSource::open(file, |_| {}).unwrap();
     lines.map(|(_, line)| line.unwrap())
+}
+
+/// The lines that take part.
+fn sample(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
+    let share = match is_all() {
+        true => 1,
+        false => SHARE,
+    };
+    lines(file).step_by(share)
+}
+
+fn is_all() -> bool {
+    env::var_os("TREERING_TEST_ALL").is_some()
 }
 
 /// What must come out of real data, whatever is odd in it: every line equal, a
@@ -74,7 +89,7 @@ async fn real_trajectories_round_trip_and_are_found() {
     for file in &files {
         let mut conversations = 0;
         let mut found = 0;
-        for line in lines(file) {
+        for line in sample(file) {
             let imported = openai_chat::import_line(&line).unwrap();
             comes_back(&engine, &imported, &line).await;
             if conversations < LOOKED_AT {
@@ -94,7 +109,7 @@ async fn real_trajectories_round_trip_and_are_found() {
 
 async fn import(engine: &Engine, file: &Path) {
     let mut under_way = VecDeque::new();
-    for line in lines(file) {
+    for line in sample(file) {
         let imported = openai_chat::import_line(&line).unwrap();
         let mut batches = importer::plan::batches(imported.events, 4_000, 8 << 20);
         if batches.len() > 1 {

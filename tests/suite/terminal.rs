@@ -518,6 +518,26 @@ async fn list_is_ordered_by_time_of_the_events() {
     assert_eq!(listed(&["-n", "2"]).await, ["of-03", "of-07"]);
 }
 
+// A third of the rows of real sessions were sub-agents, which nobody looks for by time.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_folds_sub_agents() {
+    let shell = Shell::new();
+    shell.ok(&["import", SESSIONS]).await;
+    let rows = |text: &str| text.lines().filter(|line| line.contains("  ")).count();
+    let all = shell.ok(&["ls", "--sub-agents"]).await;
+    let folded = shell.ok(&["ls"]).await;
+    assert_eq!(rows(&all), rows(&folded) + 2, "{all}\n{folded}");
+    let note = "2 sub-agents are not listed; --sub-agents lists them";
+    assert!(
+        folded.ends_with(&format!("{note}\n")) && !all.contains(note),
+        "{folded}"
+    );
+    let json = shell.ok(&["ls", "--json"]).await;
+    assert_eq!(json.lines().count(), rows(&all));
+    // The limit counts what is listed.
+    assert_eq!(rows(&shell.ok(&["ls", "-n", "1"]).await), 1);
+}
+
 /// Sessions as Claude Code keeps them.
 const SESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -577,9 +597,12 @@ async fn readme_session_runs_as_shown() {
     let body = fs::read(home.path().join("body.json")).unwrap();
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert!(body["messages"].as_array().unwrap().len() > 1, "{body}");
-    // What it goes on with is where Claude Code looks, and has what the fork has.
+    // What it goes on with is where Claude Code looks, and comes back as what the fork has.
     let again = sh("treering import ~/.claude/projects").await;
-    assert!(again.contains("1 new"), "{again}");
+    assert!(
+        again.contains("0 new") && again.contains("2 already there"),
+        "{again}"
+    );
 }
 
 /// A line without what differs each time: seconds, scores and ids of sessions.

@@ -29,7 +29,7 @@ const FILE_MODE: u32 = 0o600;
 /// it is.
 ///
 /// # Errors
-/// I/O errors; some of the folders may exist then.
+/// I/O errors; some of the folders may have been created.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -60,7 +60,7 @@ fn above(path: &Path) -> PathBuf {
 }
 
 /// Makes everything that this process creates private, whichever library creates it. For programs;
-/// an embedder of Treering decides for itself.
+/// an application that embeds Treering decides for itself.
 pub fn keep_private() {
     #[cfg(target_os = "linux")]
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -118,7 +118,7 @@ pub fn file_options() -> OpenOptions {
 /// Makes the names in a folder durable.
 ///
 /// # Errors
-/// I/O errors. A new name may then be lost in a power failure, whatever a later sync reports:
+/// I/O errors. A new name may then be lost in a power failure, even if a later sync succeeds:
 /// create it again.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) {
@@ -149,7 +149,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Opens a file that contains a secret.
 ///
 /// # Errors
-/// I/O errors; [`io::ErrorKind::PermissionDenied`], with what to do, see [`check_secret`].
+/// I/O errors; [`io::ErrorKind::PermissionDenied`] as for [`check_secret`].
 pub fn open_secret(path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     check_secret(path, &file)?;
@@ -166,11 +166,11 @@ pub fn read_secret(path: &Path) -> io::Result<Vec<u8>> {
     Ok(secret)
 }
 
-/// Refuses a secret that others than its owner can read. As in PostgreSQL, a group may read a file
-/// of root if this process is not root: services get their secrets this way.
+/// Refuses a secret that anyone but its owner can read. As in PostgreSQL, a file that root owns may
+/// be readable by its group if this process is not root: services get their secrets this way.
 ///
 /// # Errors
-/// [`io::ErrorKind::PermissionDenied`], with what to do.
+/// [`io::ErrorKind::PermissionDenied`]; the message says what to do.
 pub fn check_secret(path: &Path, file: &File) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -193,8 +193,8 @@ pub fn check_secret(path: &Path, file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true when a secret with this mode and owner can be read or changed by others than
-/// permitted.
+/// Returns true when a secret with this mode and owner is readable or writable by someone who must
+/// not have access.
 #[cfg(unix)]
 fn is_exposed(mode: u32, owner: u32, user: u32) -> bool {
     const ROOT: u32 = 0;
@@ -227,7 +227,7 @@ pub fn changed_at(metadata: &Metadata) -> (i64, i64) {
 /// Removes a file, or a folder with its contents; succeeds when nothing is there.
 ///
 /// # Errors
-/// I/O errors; part of a folder may be removed then.
+/// I/O errors; part of a folder may have been removed.
 pub fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(there) if there.is_dir() => fs::remove_dir_all(path),
@@ -247,7 +247,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn new_files_and_folders_are_private_to_the_owner() {
-        // Transcripts contain source code, mails and secrets; on a shared machine, the default
+        // Transcripts contain source code, emails and secrets; on a shared machine, the default
         // modes let everybody read them.
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(mode(&deep.join("file")), FILE_MODE);
     }
 
-    // A key or token that everybody on the machine could read was accepted silently.
+    // A key or token that everybody on the machine can read must not be accepted silently.
     #[cfg(unix)]
     #[test]
     fn secret_file_readable_by_others_is_refused() {
@@ -285,8 +285,8 @@ mod tests {
         }
     }
 
-    // systemd and Kubernetes give services secrets that belong to root and that the service's group
-    // can read: for the service, but not for root, that is as safe as a file of its own.
+    // systemd and Kubernetes give services secrets that root owns and that the service's group can
+    // read. For the service, such a file is as safe as one that it owns. For root, it is not.
     #[cfg(unix)]
     #[test]
     fn group_may_read_a_secret_owned_by_root() {

@@ -1,6 +1,6 @@
 //! A file whose writes are kept in memory only.
 //!
-//! redb repairs a file that was not closed by writing to it. Where that is not possible, because
+//! If a file was not closed, redb repairs it by writing to it. Where that is not possible, because
 //! the folder belongs to somebody else, the medium is read-only or the file is not trusted, redb
 //! repairs this overlay instead: no byte on disk changes.
 
@@ -30,7 +30,8 @@ pub struct Overlay<B> {
 #[derive(Debug)]
 struct OverlayState {
     len: u64,
-    /// Length of the underlying file that is still valid: it was truncated there once.
+    /// Length up to which the underlying file is still read: its own length, or the shortest length
+    /// to which this file was truncated.
     below_len: u64,
     pages: BTreeMap<u64, Box<[u8]>>,
 }
@@ -82,7 +83,7 @@ impl<B: StorageBackend> Overlay<B> {
     }
 }
 
-/// Splits a range by pages: page, position in the page, length.
+/// Splits a range at page boundaries. Returns for each part: page, position in the page, length.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = offset + len as u64;
     let mut at = offset;

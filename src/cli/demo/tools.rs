@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most files and folders that one call visits.
+/// Maximum number of files and folders that one call visits.
 const ENTRIES_MAX: usize = 4_000;
 /// Deepest folder below the start.
 const DEPTH_MAX: usize = 6;
-/// Most lines that one call returns.
+/// Maximum number of lines that one call returns.
 const LINES_MAX: usize = 200;
-/// Most bytes that are read of one file.
+/// Maximum number of bytes that are read of one file.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Longest duration of one call.
 const TIME_MAX: Duration = Duration::from_secs(2);

@@ -12,7 +12,7 @@ use super::{
 };
 use treering_context::Provider;
 
-/// Most hits in the tour.
+/// Maximum number of hits in the tour.
 const HITS: u32 = 3;
 /// Providers and models for which the tour builds requests.
 const REQUESTS: [(Provider, &str); 2] = [

@@ -10,8 +10,8 @@ use indicatif::ProgressBar;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::find::Candidate;
+use treering_client::conversation_writer::batches;
 use treering_domain::Namespace;
-use treering_import as importer;
 use treering_import::{
     ImportedConversation,
     claude_code::{self, SessionFault},
@@ -20,23 +20,19 @@ use treering_import::{
     session::ToolSession,
     source::{LineFault, LineSource},
 };
-use treering_proto::{envelope::new_event_to_pb, pb};
+use treering_proto::pb;
 
-/// Most conversations that wait for the store.
+/// Maximum number of conversations that wait for the store.
 const WAITING_MAX: usize = 32;
-/// Most KiB that wait or are being appended. A larger conversation is appended alone. A small
-/// compressed file may have very large ones.
+/// Maximum number of KiB that wait or are being appended. A larger conversation is appended alone.
+/// A small compressed file may have very large ones.
 const WAITING_KIB_MAX: u32 = 256 << 10;
-/// Most events in one append. A large conversation takes several.
-const BATCH_EVENTS_MAX: usize = 4_000;
-/// Most lines in one query to the store.
+/// Maximum number of lines in one query to the store.
 const ASKED_MAX: usize = 512;
-/// Most bytes of lines in one query.
+/// Maximum number of bytes of lines in one query.
 const ASKED_BYTES_MAX: usize = 4 << 20;
 /// Hexadecimal digits of the content hash in the key: 160 bits.
 const KEY_HASH_CHARS: usize = 40;
-/// Most bytes of one append.
-const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -477,12 +473,4 @@ fn ready(origin: SourceLine, imported: ImportedConversation, key: String) -> Par
 
 fn size(event: &pb::NewEvent) -> usize {
     prost::Message::encoded_len(event)
-}
-
-/// Splits events into appends, in order.
-pub(crate) fn batches(events: Vec<treering_domain::NewEvent>) -> Vec<Vec<pb::NewEvent>> {
-    importer::plan::batches(events, BATCH_EVENTS_MAX, BATCH_BYTES_MAX)
-        .into_iter()
-        .map(|batch| batch.iter().map(new_event_to_pb).collect())
-        .collect()
 }

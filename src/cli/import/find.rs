@@ -12,7 +12,7 @@ use treering_import::{
     source::{self, LineSource},
 };
 
-/// Most levels of nested folders.
+/// Maximum number of levels of nested folders.
 const FOLDERS_MAX: usize = 32;
 
 /// Extensions of files that may have conversations.

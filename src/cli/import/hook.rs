@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::super::error::{ClientError, Exit};
 
-/// Most bytes that a hook gets.
+/// Maximum number of bytes that a hook gets.
 const GIVEN_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]

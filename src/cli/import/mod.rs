@@ -45,7 +45,7 @@ use treering_import::format::Format;
 use treering_proto::pb;
 use upload::Upload;
 
-/// Most messages that are kept before the store is created.
+/// Maximum number of messages that are kept before the store is created.
 const ODD_MAX: usize = 10_000;
 
 /// Parser of format names.

@@ -73,7 +73,7 @@ pub(crate) struct Report {
     watches: bool,
 }
 
-/// Most skipped files of one format that are named.
+/// Maximum number of skipped files of one format that are named.
 const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {

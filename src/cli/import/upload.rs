@@ -9,7 +9,6 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use futures::StreamExt;
@@ -18,20 +17,15 @@ use tokio::{
     sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, mpsc},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use tonic::Streaming;
 
 use super::{
-    super::{
-        connect::Connection,
-        error::{ClientError, is_over_quota},
-        read,
-    },
-    feed::{Feed, KeyLookup, ParsedConversation, SourceLine, batches},
+    super::{connect::Connection, error::ClientError},
+    feed::{Feed, KeyLookup, ParsedConversation, SourceLine},
     report::{Arrival, Report},
 };
-use treering_domain::{
-    BranchName, ConversationId, Custom, EventBody, Namespace, NewEvent, StoredEvent,
-};
+use treering_client::{ConversationWriter, WriteRefusal};
+use treering_domain::{BranchName, ConversationId, Custom, EventBody, NewEvent, StoredEvent};
 use treering_import as importer;
 use treering_import::{ImportedConversation, Plan};
 use treering_proto::{
@@ -39,23 +33,19 @@ use treering_proto::{
     pb::{self, append_stream_response::Outcome, expected_revision::Expected},
 };
 
-/// Most appends in flight.
+/// Maximum number of appends in flight.
 const IN_FLIGHT: usize = 64;
-/// Most KiB in flight: a few large conversations.
+/// Maximum number of KiB in flight: a few large conversations.
 const IN_FLIGHT_KIB: usize = 48 * 1024;
-/// Most conversations that are compared at the same time.
+/// Maximum number of conversations that are compared at the same time.
 const COMPARED: usize = 8;
 /// Attempts to compare a conversation to which somebody else appends.
 const COMPARE_TRIES: u32 = 3;
-/// Attempts to append while the store is busy.
-const TRIES: u32 = 20;
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(100);
-
 /// A running import.
 #[derive(Debug)]
 pub(crate) struct Upload<'a> {
     store: &'a Connection,
+    writer: ConversationWriter<'a>,
     report: &'a Report,
     /// Locks by conversation, because several files may have the same one.
     turns: Turns,
@@ -77,34 +67,12 @@ struct UploadResult {
     key_is_used: bool,
 }
 
-/// Why a conversation is not in the store.
-enum Refusal {
-    /// Only this one failed: the import continues.
-    One(String),
-    /// The stored conversation has changed since it was read.
-    Moved,
-    /// The store is unavailable or full: the import ends.
-    All(ClientError),
-}
-
-impl From<Status> for Refusal {
-    fn from(status: Status) -> Self {
-        match status.code() {
-            // The next import continues here when there is room.
-            _ if is_over_quota(&status) => Self::All(status.into()),
-            Code::Unavailable | Code::Unauthenticated | Code::Unimplemented => {
-                Self::All(status.into())
-            }
-            _ => Self::One(status.message().to_owned()),
-        }
-    }
-}
-
 impl<'a> Upload<'a> {
     /// An import into this store.
     pub(crate) fn new(store: &'a Connection, report: &'a Report) -> Self {
         Self {
             store,
+            writer: ConversationWriter::new(store),
             report,
             turns: Turns::default(),
         }
@@ -147,7 +115,8 @@ impl<'a> Upload<'a> {
             if !self.report.read(&ready.origin, &ready.imported.notes) {
                 continue;
             }
-            if ready.batches.len() != 1 || !ready.children.is_empty() {
+            let is_alone = ready.children.is_empty() && ready.imported.origin.is_none();
+            if ready.batches.len() != 1 || !is_alone {
                 // It is compared with nothing, and then appended in several steps.
                 if unsure.send(ready).await.is_err() {
                     return Ok(());
@@ -216,11 +185,28 @@ impl<'a> Upload<'a> {
     }
 
     /// Compares a conversation, and then its sub-contexts, which need it in the store.
-    async fn compare_family(&self, ready: ParsedConversation) -> Result<(), ClientError> {
+    async fn compare_family(&self, mut ready: ParsedConversation) -> Result<(), ClientError> {
+        let mut continued = None;
+        if let Some(origin) = &ready.imported.origin {
+            match self.writer.stored(&origin.conversation.to_string()).await {
+                Ok(stored) if origin.is_in(&stored) => {
+                    let children = ready.children.iter_mut();
+                    let children = children.map(|child| &mut child.imported);
+                    ready.imported.continue_origin(children);
+                    continued = Some(stored);
+                }
+                // The export came from another store, and is a conversation of its own.
+                Ok(_) => {}
+                Err(refusal) => {
+                    return self.settle(&ready.origin, &ready.imported, Err(refusal));
+                }
+            }
+        }
         let _turn = self.turn_of(ready.imported.conversation).await;
         let has_children = !ready.children.is_empty();
         let key = (!has_children).then_some(ready.key.as_str());
-        let outcome = self.compare(&ready.imported, key).await;
+        let is_own = continued.is_none();
+        let outcome = self.compare(&ready.imported, continued, key).await;
         let plan = outcome.as_ref().ok().map(|done| done.plan.clone());
         let mut whole = plan.is_some();
         let mut is_marked = outcome.as_ref().is_ok_and(|done| done.key_is_used);
@@ -233,15 +219,16 @@ impl<'a> Upload<'a> {
             let outcome = match &plan {
                 Some(plan) => {
                     child.imported.parent_in_store(plan);
-                    self.compare(&child.imported, None).await
+                    self.compare(&child.imported, None, None).await
                 }
-                None => Err(Refusal::One("its session was not imported".into())),
+                None => Err(WriteRefusal::One("its session was not imported".into())),
             };
             whole &= outcome.is_ok();
             is_marked = false;
             self.settle(&child.origin, &child.imported, outcome)?;
         }
-        if whole && !is_marked {
+        // A mark would be an event on a branch that the session did not change.
+        if whole && !is_marked && is_own {
             self.mark(ready.imported.conversation, &ready.key).await;
         }
         Ok(())
@@ -260,7 +247,7 @@ impl<'a> Upload<'a> {
         &self,
         origin: &SourceLine,
         imported: &ImportedConversation,
-        outcome: Result<UploadResult, Refusal>,
+        outcome: Result<UploadResult, WriteRefusal>,
     ) -> Result<(), ClientError> {
         match outcome {
             Ok(done) => {
@@ -271,12 +258,12 @@ impl<'a> Upload<'a> {
                 }
                 Ok(())
             }
-            Err(Refusal::One(why)) => {
+            Err(WriteRefusal::One(why)) => {
                 self.report.failed(origin, &why);
                 Ok(())
             }
-            Err(Refusal::All(error)) => Err(error),
-            Err(Refusal::Moved) => {
+            Err(WriteRefusal::All(error)) => Err(error),
+            Err(WriteRefusal::Moved) => {
                 let id = imported.conversation;
                 self.report.failed(
                     origin,
@@ -287,16 +274,18 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Compares a conversation with what is stored, and appends the rest.
+    /// Compares a conversation with what is stored, which may have been read already, and appends
+    /// the rest.
     async fn compare(
         &self,
         imported: &ImportedConversation,
+        mut stored: Option<Vec<StoredEvent>>,
         key: Option<&str>,
-    ) -> Result<UploadResult, Refusal> {
+    ) -> Result<UploadResult, WriteRefusal> {
         let mut tries = 1;
         loop {
-            match self.compare_once(imported, key).await {
-                Err(Refusal::Moved) if tries < COMPARE_TRIES => tries += 1,
+            match self.compare_once(imported, stored.take(), key).await {
+                Err(WriteRefusal::Moved) if tries < COMPARE_TRIES => tries += 1,
                 outcome => return outcome,
             }
         }
@@ -305,10 +294,14 @@ impl<'a> Upload<'a> {
     async fn compare_once(
         &self,
         imported: &ImportedConversation,
+        stored: Option<Vec<StoredEvent>>,
         key: Option<&str>,
-    ) -> Result<UploadResult, Refusal> {
+    ) -> Result<UploadResult, WriteRefusal> {
         let id = imported.conversation.to_string();
-        let existing = self.stored(&id).await?;
+        let existing = match stored {
+            Some(stored) => stored,
+            None => self.writer.stored(&id).await?,
+        };
         let plan = importer::plan(&existing, imported);
         let how = match (existing.is_empty(), plan.events.is_empty()) {
             (true, _) => Arrival::New,
@@ -318,7 +311,8 @@ impl<'a> Upload<'a> {
         let next = existing.len() as u64 + 1;
         drop(existing);
         let key_is_used = key.is_some() && !plan.events.is_empty();
-        self.append_in_steps(&id, next, plan.events.clone(), key)
+        self.writer
+            .append_in_steps(&id, next, plan.events.clone(), key)
             .await?;
         Ok(UploadResult {
             how,
@@ -345,107 +339,10 @@ impl<'a> Upload<'a> {
             events: vec![envelope::new_event_to_pb(&event)],
             ..Default::default()
         };
-        if let Err(Refusal::One(why)) = self.append_patiently(request).await {
+        if let Err(WriteRefusal::One(why)) = self.writer.append_patiently(request).await {
             tracing::debug!(why, "the import was not recorded");
         }
     }
-
-    async fn stored(&self, id: &str) -> Result<Vec<StoredEvent>, Refusal> {
-        let request = read::of_conversation(id);
-        let mut answers = match self.store.events().read(request).await {
-            Ok(answers) => answers.into_inner(),
-            Err(status) if status.code() == Code::NotFound => return Ok(Vec::new()),
-            Err(status) => return Err(status.into()),
-        };
-        let mut events = Vec::new();
-        loop {
-            match answers.message().await {
-                Ok(Some(batch)) => {
-                    for event in batch.events {
-                        let event = envelope::event_from_pb(event, Namespace::default())
-                            .map_err(|fault| Refusal::One(fault.to_string()))?;
-                        events.push(event);
-                    }
-                }
-                Ok(None) => return Ok(events),
-                Err(status) if status.code() == Code::NotFound => return Ok(events),
-                Err(status) => return Err(status.into()),
-            }
-        }
-    }
-
-    /// Appends events from a revision on, the last of them with the key.
-    async fn append_in_steps(
-        &self,
-        id: &str,
-        mut next: u64,
-        events: Vec<NewEvent>,
-        key: Option<&str>,
-    ) -> Result<(), Refusal> {
-        let batches = batches(events);
-        let last = batches.len();
-        for (index, batch) in batches.into_iter().enumerate() {
-            let is_first_event = next == 1;
-            let expected = if is_first_event {
-                Expected::NoStream(pb::expected_revision::NoStream {})
-            } else {
-                Expected::Any(pb::expected_revision::Any {})
-            };
-            let key = key.filter(|_| index + 1 == last).unwrap_or_default();
-            let request = pb::AppendRequest {
-                conversation_id: id.to_owned(),
-                expected: Some(pb::ExpectedRevision {
-                    expected: Some(expected),
-                }),
-                idempotency_key: key.to_owned(),
-                events: batch,
-                ..Default::default()
-            };
-            let answer = match self.append_patiently(request).await {
-                // Another import was first: read again what it appended.
-                Err(Refusal::One(_)) if is_first_event && self.exists(id).await => {
-                    return Err(Refusal::Moved);
-                }
-                answer => answer?,
-            };
-            let first = answer.events.first().map_or(0, |event| event.revision);
-            if first != next {
-                return Err(Refusal::Moved);
-            }
-            next += answer.events.len() as u64;
-        }
-        Ok(())
-    }
-
-    async fn exists(&self, id: &str) -> bool {
-        let request = pb::GetConversationRequest {
-            conversation_id: id.to_owned(),
-            ..Default::default()
-        };
-        self.store.conversations().get(request).await.is_ok()
-    }
-
-    async fn append_patiently(
-        &self,
-        request: pb::AppendRequest,
-    ) -> Result<pb::AppendResponse, Refusal> {
-        let mut tries = 1;
-        loop {
-            match self.store.events().append(request.clone()).await {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) if is_busy(&status) && tries < TRIES => {
-                    tokio::time::sleep(PAUSE * tries).await;
-                    tries += 1;
-                }
-                Err(status) => return Err(status.into()),
-            }
-        }
-    }
-}
-
-/// Whether the append may succeed when it is repeated.
-fn is_busy(status: &Status) -> bool {
-    status.code() == Code::ResourceExhausted && !is_over_quota(status)
 }
 
 /// Asks the store which contents it knows.

@@ -5,7 +5,7 @@
 
 mod agents;
 mod edit;
-mod options;
+pub(super) mod options;
 
 use std::{
     env, fs, io,

@@ -30,7 +30,7 @@ use treering_engine::{OpenMode, OpenOptions};
 
 /// Actor of the recorded results.
 const ACTOR: &str = "replay";
-/// Most events of each branch in the comparison at the end.
+/// Maximum number of events of each branch in the comparison at the end.
 const DIFF_EVENTS_MAX: u32 = 1_000;
 
 /// Options to run an agent again with recorded results.

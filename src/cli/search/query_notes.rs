@@ -55,7 +55,7 @@ impl QueryNotes {
         }
     }
 
-    /// Most hits to show.
+    /// Maximum number of hits to show.
     pub(super) fn hits_max(&self) -> usize {
         let limit = self.limit.map(usize::try_from);
         limit.and_then(Result::ok).unwrap_or(usize::MAX)

@@ -1,8 +1,8 @@
 //! Separates reasoning from the answer if both are in one text.
 
 use super::super::{connect::Connection, error::ClientError, names, pb, read};
-use treering_domain::{EventBody, Namespace};
-use treering_engine::{is_reasoning_at, searchable_text};
+use treering_domain::{ContentPart, EventBody, Namespace};
+use treering_engine::{part_at, searchable_text};
 use treering_proto::{body, envelope};
 
 /// Reasoning or answer, from a line on.
@@ -27,9 +27,9 @@ fn of_body(body: &EventBody) -> Vec<Voice> {
     let mut voices: Vec<Voice> = Vec::new();
     let mut start = 0;
     for (line, text) in (1..).zip(text.split_inclusive('\n')) {
-        let what = match is_reasoning_at(body, start) {
-            true => "thought",
-            false => "said",
+        let what = match part_at(body, start) {
+            Some(ContentPart::Reasoning(_)) => "thought",
+            _ => "said",
         };
         start += text.len();
         if voices.last().is_none_or(|last| last.what != what) {
@@ -69,7 +69,7 @@ pub(crate) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use treering_domain::{ContentPart, MessageAppended, Reasoning, Role};
+    use treering_domain::{MessageAppended, Reasoning, Role};
 
     // Context around a hit showed reasoning as if it were part of the answer.
     #[test]

@@ -10,6 +10,7 @@ use crate::{
     quote::named,
 };
 use treering_client::{Connection, names};
+use treering_domain::PROJECT_LABEL;
 use treering_present::{
     text::{Zone, count, happened, is_undated},
     time_arg::TimeRange,
@@ -27,6 +28,8 @@ pub(crate) struct ConversationsInput {
     title: Option<String>,
     /// Only those of this source, e.g. "claude-code"
     source: Option<String>,
+    /// Only those of this project: the name of the folder they worked in
+    project: Option<String>,
     /// Only those with events since then: "2 days", "2026-01-31"
     since: Option<String>,
     /// Only those whose last event is not after that time
@@ -86,6 +89,7 @@ pub(crate) async fn newest(store: &Connection, limit: usize) -> Result<String, F
 struct Filter {
     words: Vec<String>,
     source: String,
+    project: Option<String>,
     since: Option<prost_types::Timestamp>,
     until: Option<prost_types::Timestamp>,
 }
@@ -105,6 +109,7 @@ impl Filter {
             source: given(input.source.as_deref())
                 .unwrap_or_default()
                 .to_owned(),
+            project: given(input.project.as_deref()).map(str::to_owned),
             since: since.map(TimeRange::beginning),
             until: until.map(TimeRange::end),
         })
@@ -155,6 +160,11 @@ async fn list(
             page_size: PAGE,
             page_token,
             source: filter.source.clone(),
+            labels: filter
+                .project
+                .iter()
+                .map(|name| (PROJECT_LABEL.to_owned(), name.clone()))
+                .collect(),
             order: pb::ListOrder::Happened.into(),
             ..Default::default()
         };
@@ -187,6 +197,9 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
     );
     if summary.branch_count > 1 {
         row.push_str(&format!(", {} branches", summary.branch_count));
+    }
+    if let Some(project) = summary.labels.get(PROJECT_LABEL) {
+        row.push_str(&format!(", in {}", named(project, TITLE_CHARS)));
     }
     if !summary.source.is_empty() {
         row.push_str(&format!(", from {}", named(&summary.source, TITLE_CHARS)));

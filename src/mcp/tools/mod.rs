@@ -1,8 +1,8 @@
 //! The tools: one table of all tools ([`offered`]), and one function that calls them ([`call`]).
 //!
 //! Answers are text for a model: short, with a mark before each recorded line, and with the address
-//! for the next call. Structured content is only used where a program may need it and it is small,
-//! because several clients show both to a model.
+//! for the next call. Structured content is added only if a program may need it and it is small,
+//! because several clients show both the text and the structured content to a model.
 
 mod around;
 mod branches;
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::{bounds::ANSWER_BYTES_MAX, failure::Failure, source::StoreUse};
 use treering_client::Connection;
+use treering_search::RECALL_MARK;
 
 pub(crate) use around::{event_text as text_of_event, texts as events_text};
 pub(crate) use conversations::newest;
@@ -223,7 +224,7 @@ pub(crate) fn used(name: &str, allowed: AgentPermissions) -> Option<StoreUse> {
     })
 }
 
-/// Returns why a tool is missing, over standard input or HTTP.
+/// Returns why a tool is not offered. The text for standard input differs from that for HTTP.
 #[must_use]
 pub(crate) fn missing(name: &str, by_http: bool) -> String {
     let offer = OFFERS.iter().find(|offer| offer.name == name);
@@ -305,14 +306,14 @@ fn within(mut text: String) -> String {
 /// Calls a tool that is allowed. `actor` is the caller.
 ///
 /// # Errors
-/// For the model.
+/// A failure, described for the model.
 pub(crate) async fn call(
     name: &str,
     arguments: JsonObject,
     store: &Connection,
     actor: &str,
 ) -> Result<ToolAnswer, Failure> {
-    match name {
+    let mut answer = match name {
         "search" => search::call(input(name, arguments)?, store).await,
         "around" => around::call(&input(name, arguments)?, store).await,
         "read" => read::call(&input(name, arguments)?, store).await,
@@ -325,7 +326,19 @@ pub(crate) async fn call(
         "pending" => decide::pending(input(name, arguments)?, store).await,
         "decide" => decide::decide(input(name, arguments)?, store, actor).await,
         _ => Err(Failure::new("no such tool", "use a tool from tools/list")),
+    }?;
+    let reads = |offer: &Offer| offer.name == name && offer.needs == RequiredPermission::Nothing;
+    if OFFERS.iter().any(reads) {
+        answer.text.insert_str(0, &mark_line());
     }
+    Ok(answer)
+}
+
+/// Returns the first line of answers that contain text from the store. If the agent's session is
+/// recorded, this line shows that the text is a copy, not an original.
+#[must_use]
+pub(crate) fn mark_line() -> String {
+    format!("{RECALL_MARK}\n")
 }
 
 fn input<T: DeserializeOwned>(name: &str, arguments: JsonObject) -> Result<T, Failure> {
@@ -381,7 +394,7 @@ fn strip(schema: &mut Value) {
     }
 }
 
-/// Returns a requested number or the default, limited to 1 to `most`.
+/// Returns a requested number or the default, limited to the range from 1 to `most`.
 fn bounded(asked: Option<u32>, usual: u32, most: u32) -> u32 {
     asked.unwrap_or(usual).clamp(1, most)
 }
@@ -413,8 +426,8 @@ mod tests {
             .collect()
     }
 
-    // An agent that may approve calls approves its own: these tools must not exist unless enabled,
-    // and neither may those that write.
+    // An agent that may approve calls can approve its own: these tools, and those that write, must
+    // not exist unless enabled.
     #[test]
     fn disallowed_tools_are_not_offered() {
         let looking = names(AgentPermissions::default());

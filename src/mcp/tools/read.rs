@@ -182,7 +182,8 @@ impl Call {
         }))
     }
 
-    /// Returns a part of the arguments: bytes as they are, lines as `search` counts them.
+    /// Returns a part of the arguments. Bytes are those of the recorded text; lines are counted as
+    /// in `search`.
     fn piece(&self, range: Range, max: usize) -> Result<Piece, Failure> {
         let what = format!("arguments of the call of {}", called(&self.tool));
         match range {
@@ -394,7 +395,7 @@ fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>>
     Some(start..end.unwrap_or(text.len()))
 }
 
-/// Returns a text as a resource, from a byte on, with a note on what is left.
+/// Returns a text as a resource, from a byte offset on, and the offset of the rest if there is one.
 ///
 /// # Errors
 /// As [`call`].

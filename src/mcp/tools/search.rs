@@ -11,6 +11,7 @@ use crate::{
     quote::{called, named, quote},
 };
 use treering_client::{Connection, read::search as answer};
+use treering_domain::PROJECT_LABEL;
 use treering_present::{
     hit as hit_text,
     text::{Zone, address, count},
@@ -37,6 +38,8 @@ pub(crate) struct SearchInput {
     role: Option<String>,
     /// Only sessions of this source, e.g. "claude-code"
     source: Option<String>,
+    /// Only sessions of this project: the name of the folder they worked in
+    project: Option<String>,
     /// Only results of calls that failed
     failed: Option<bool>,
     /// Only calls and results about this path, e.g. "src/**/*.rs"
@@ -49,6 +52,8 @@ pub(crate) struct SearchInput {
     conversation: Option<String>,
     /// Also find what is said in other words, if the store has an embedder
     by_meaning: Option<bool>,
+    /// With an empty query: find what is similar in meaning to the event at this address
+    similar_to: Option<String>,
     /// The query is a regular expression
     regex: Option<bool>,
     /// List events with equal text as separate hits
@@ -134,6 +139,7 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
         &input.tool,
         &input.role,
         &input.source,
+        &input.project,
         &input.path,
         &input.since,
         &input.until,
@@ -141,14 +147,25 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
     let is_narrowed = !conversation_id.is_empty()
         || input.failed == Some(true)
         || filters.iter().any(|text| given(text.as_deref()).is_some());
-    if input.query.trim().is_empty() && !is_narrowed {
+    let similar_to = match given(input.similar_to.as_deref()) {
+        None => None,
+        Some(address) => {
+            let at = place::event(store, address, None).await?;
+            Some(pb::EventRef {
+                conversation_id: at.id,
+                revision: at.revision,
+            })
+        }
+    };
+    if input.query.trim().is_empty() && !is_narrowed && similar_to.is_none() {
         return Err(Failure::new(
             "nothing to search for",
-            "set `query`, or a filter: tool, role, source, path, failed, since, until, conversation",
+            "set `query`, or a filter: tool, role, source, project, path, failed, since, until, conversation",
         ));
     }
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     Ok(pb::SearchRequest {
+        similar_to,
         query: input.query.clone(),
         limit: bounded(input.limit, HITS, HITS_MAX),
         offset: input.offset.unwrap_or(0),
@@ -172,7 +189,10 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
             .collect(),
         // A model has few filters, to be told of in few words.
         branch: String::new(),
-        labels: Vec::new(),
+        labels: given(input.project.as_deref())
+            .map(|name| format!("{PROJECT_LABEL}={name}"))
+            .into_iter()
+            .collect(),
         kinds: Vec::new(),
         recorded_from: None,
         recorded_to: None,

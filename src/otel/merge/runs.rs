@@ -6,7 +6,7 @@ use super::{
         merge_state::{self, NodeIndex, digest, result_digest},
         message::text_of,
     },
-    LATEST, LineIndex, Merge,
+    BranchIndex, LATEST, Merge,
 };
 use treering_domain::{EventBody, JsonText, TimestampMicros, ToolResultRecorded};
 
@@ -68,7 +68,7 @@ impl Merge<'_> {
     }
 
     /// Appends the result of an open call.
-    pub(super) fn ran(&mut self, line: LineIndex, run: &ToolRun) {
+    pub(super) fn ran(&mut self, line: BranchIndex, run: &ToolRun) {
         let result = ToolResultRecorded {
             call_id: run.call_id.clone(),
             success: run.error.is_none(),

@@ -1,10 +1,10 @@
 //! Decodes and encodes event bodies: protobuf bytes to and from [`EventBody`].
 //!
-//! Decoding checks everything that does not depend on other events: required fields,
-//! known enum values, JSON, names, lengths. `domain::decide` decides whether the event
-//! may be appended. Most of the code is generated from the options in `event.proto`
-//! (`build/bodies.rs`). A decoded value does not have fields that this version does not
-//! know; therefore the log stores the received bytes, not the result of [`encode`].
+//! Decoding checks everything that does not depend on other events: required fields, known enum
+//! values, JSON, names, lengths. `domain::decide` decides whether the event may be appended. Most
+//! of the code is generated from the options in `event.proto` (`build/bodies.rs`). Decoding drops
+//! the fields that this version does not know. The log therefore stores the received bytes, not the
+//! result of [`encode`].
 
 mod conversation;
 mod convert;

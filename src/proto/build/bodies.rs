@@ -18,7 +18,7 @@ const BY_HAND: [&str; 5] = [
     "ToolCallRequested",
 ];
 
-/// Messages with rules over several fields: their `check`, in `src/proto/body`.
+/// Messages with rules over several fields, whose `check` is in `src/proto/body`.
 const CHECKED: [&str; 5] = [
     "ContentErased",
     "ConversationCreated",
@@ -39,7 +39,7 @@ const RENAMED: [(&str, &str); 8] = [
     ("ToolDefinition.approval", "needs_approval"),
 ];
 
-/// Fields that are not optional in the domain: no message is one without values.
+/// Fields that are not optional in the domain: an absent message equals one without values.
 const FLAT: [&str; 1] = ["ConversationCreated.config"];
 
 /// # Panics
@@ -133,7 +133,8 @@ fn body(kind: &EventBody) -> String {
     )
 }
 
-/// The methods of a message that bodies call. `kind` is the payload if it is a body itself.
+/// The methods of a message that bodies call. `kind` is the payload if the message is itself a
+/// body.
 fn conversions(message: &MessageDescriptor, kind: Option<&Payload>) -> String {
     let name = message.name();
     let domain = match kind {
@@ -178,7 +179,7 @@ fn check(message: &MessageDescriptor) -> &'static str {
     }
 }
 
-/// The fields of the domain type, made of `self`.
+/// The fields of the domain type, built from `self`.
 fn read(message: &MessageDescriptor) -> String {
     let fields = message.fields().map(|field| {
         let name = field.name();
@@ -217,7 +218,7 @@ fn read(message: &MessageDescriptor) -> String {
     fields.collect()
 }
 
-/// The message, made of a domain value `of`.
+/// The message, built from a domain value `of`.
 fn made(message: &MessageDescriptor, of: &str) -> String {
     let fields = message.fields().map(|field| {
         let name = field.name();
@@ -289,7 +290,7 @@ fn values(message: &MessageDescriptor) -> String {
     code
 }
 
-/// Erases each field of a message of which something is kept.
+/// Erases each field of a message that is kept in part.
 ///
 /// # Panics
 /// If a text, bytes or a map does not say how it is erased.

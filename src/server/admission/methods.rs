@@ -75,7 +75,7 @@ pub(super) struct CostExceeded {
 /// All methods, by path.
 #[derive(Debug)]
 pub(crate) struct Methods {
-    /// Most bytes that one request may ever hold.
+    /// Maximum number of bytes that one request may ever hold.
     held_max: usize,
     methods: HashMap<String, Method>,
     shapes: Shapes,

@@ -122,7 +122,7 @@ impl Guard {
         let Some(keys) = &self.keys else {
             return Ok(None);
         };
-        keys.look();
+        keys.reload_if_changed();
         if keys.is_open() {
             return Ok(None);
         }

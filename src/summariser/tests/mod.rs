@@ -435,7 +435,7 @@ async fn appends_do_not_wait_for_the_model() {
 }
 
 /// The user continues while the model writes: the compaction must be planned again at the new head,
-/// with the summary that was paid for, and cut nothing new.
+/// with the summary that was paid for and the entities noted meanwhile, and cut nothing new.
 #[tokio::test(flavor = "multi_thread")]
 async fn compaction_is_replanned_after_new_events() {
     let dir = tempfile::tempdir().unwrap();
@@ -467,7 +467,7 @@ async fn compaction_is_replanned_after_new_events() {
         [(
             EventKind::Compacted,
             ACTOR_MODEL.to_owned(),
-            "In short.".to_owned()
+            "In short.\n\nEntities: page-1 (page)".to_owned()
         )]
     );
     assert_eq!(model.count(), 1);

@@ -9,6 +9,7 @@
 //! | compaction to summary and last turns | [`compaction_leaves_the_summary_and_the_last_turns`] |
 //! | with a full reset | [`compaction_resets_the_working_memory`] |
 //! | summaries of outcomes without tool names | [`summaries_tell_outcomes_without_tool_names`] |
+//! | tools and entities taken from results by rules | [`results_name_tools_and_entities`] |
 //! | all of it from the command line | [`tool_discovery_works_from_the_command_line`], [`shell_script_can_act_as_an_agent`] |
 
 use serde_json::json;
@@ -148,7 +149,7 @@ async fn discovered_tools_are_saved_within_the_turn() {
     assert_eq!(functions, expected);
     // Before the search there were two.
     let before = pb::BuildRequest {
-        as_of_revision: 7,
+        as_of_revision: 6,
         ..next(&id)
     };
     let before = world.request(before).await;
@@ -310,6 +311,62 @@ async fn compaction_leaves_the_summary_and_the_last_turns() {
     }
     let revisions: Vec<_> = originals.iter().map(|event| event.revision).collect();
     assert_eq!(revisions, (1..=plan.cut_revision).collect::<Vec<_>>());
+    world.end().await;
+}
+
+// The agent's framework appends messages, calls and results, and nothing else. What a search for
+// tools returned must be on offer in the next step, with its guidance, and the ids of the pages
+// that results have shown must stand in the summary after a compaction, without an event for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn results_name_tools_and_entities() {
+    let world = World::start().await;
+    let policy = json!({"rules": {"pages": {
+        "tools": {"names": ["getPage"]}, "gives": "entities", "kind": "page",
+        "id_keys": ["pageId", "id"], "list_keys": ["page", "sections"],
+    }}});
+    let page = json!({"page": {"pageId": "home-1", "title": "Home", "sections": [
+        {"id": "hero-7", "type": "section", "name": "Hero"}, {"id": 12, "type": "section"},
+    ]}, "author": {"id": "nobody"}});
+    let opening = vec![
+        created_with("home page", "knowledge", &policy),
+        system_prompt("You edit a website. Look for tools before you act."),
+        tools(),
+        user("Change the hero title of the home page to Welcome."),
+        call("call_s1", "searchTools", &json!({"query": "page"})),
+        result(
+            "call_s1",
+            r#"{"tools": ["getPage", {"name": "updateSection"}]}"#,
+        ),
+    ];
+    let id = world.begin(opening).await;
+    let all = ["searchTools", "finalAnswer", "getPage", "updateSection"];
+    assert_eq!(offered(&world, &id).await, all);
+    let told = guidance(&world, &id).await;
+    assert_eq!(
+        told,
+        [format!(
+            "user: [TOOL GUIDANCE]\ngetPage: Slugs have no leading slash.\n\nupdateSection: {HERO}"
+        )]
+    );
+    let rest = vec![
+        call("call_p1", "getPage", &json!({"page": "home"})),
+        result("call_p1", &page.to_string()),
+        // A search that failed has found nothing.
+        call("call_s2", "searchTools", &json!({"query": "menu"})),
+        failure("call_s2", r#"{"tools": ["updateNavItem"]}"#),
+        assistant("Done."),
+    ];
+    world.then(&id, rest).await;
+    assert_eq!(offered(&world, &id).await, all);
+    assert_eq!(guidance(&world, &id).await, told);
+
+    chat(&world, &id, 1).await;
+    compact(&world, &id, "The hero title is Welcome.", 1).await;
+    let said = world.lines(&id).await;
+    let summary = said.iter().find(|line| line.contains("is Welcome."));
+    let noted = "Entities: 12 (section); hero-7 (section, Hero); home-1 (page, Home)";
+    assert!(summary.unwrap().contains(noted), "{said:?}");
+    assert_eq!(offered(&world, &id).await, ["searchTools", "finalAnswer"]);
     world.end().await;
 }
 
