@@ -1,8 +1,8 @@
 //! Blocks: the records of a sealed segment, packed compactly.
 //!
-//! A block replaces several frames: headers as columns, bodies concatenated, both compressed, and
-//! only those hashes that cannot be derived from the rest. The others are computed on demand. See
-//! `docs/FORMAT.md` for the byte format.
+//! A block replaces several frames. It stores their headers as columns and their bodies
+//! concatenated, both compressed, and only the hashes that cannot be derived from the rest. Other
+//! hashes are computed on demand. See `docs/FORMAT.md` for the byte format.
 
 mod columns;
 mod decode;
@@ -43,7 +43,7 @@ pub const RECORDS_MAX: usize = 1024;
 /// Maximum size of the header texts in a block (actors, correlation ids, keys), in bytes, unless a
 /// single record has more.
 const TEXTS_BYTES_MAX: usize = 128 * 1024;
-/// Maximum size of a body in a block, in bytes: the same limit as for frames.
+/// Maximum size of a block's bodies, in bytes: the same limit as for frames.
 const BODIES_BYTES_MAX: usize = RAW_BYTES_MAX;
 /// Maximum size of a block's columns, in bytes: about 200 for each record, and the texts.
 const COLUMNS_BYTES_MAX: usize = RECORDS_MAX * 256 + TEXTS_BYTES_MAX + HEADER_BYTES_MAX;

@@ -1,4 +1,4 @@
-//! Fills a new log with records of another one, for salvage and restore.
+//! Fills a new log with the records of another log, for salvage and restore.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ pub struct LogFiller<L> {
     chains: Chains,
 }
 
-/// The last body of each conversation whose bodies resemble each other.
+/// For each conversation with similar bodies, the last of them: the base of the next patch.
 #[derive(Default)]
 struct Chains {
     last: HashMap<ConversationKey, (u64, Bytes)>,
@@ -92,8 +92,9 @@ impl<L: EventLog> LogFiller<L> {
         self.homes.get(&(namespace.clone(), blob.hash)).copied()
     }
 
-    /// Stores a large body under the next record, whose header this is. When it resembles another
-    /// body, it is stored as a patch on the last such body of its conversation, if that pays.
+    /// Stores a large body with the next record; `header` is the header of that record. If the body
+    /// resembles another one, it is stored as a patch on the last such body of its conversation, if
+    /// that saves enough space.
     pub fn keep(
         &mut self,
         header: &EventHeader,

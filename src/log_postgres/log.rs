@@ -569,7 +569,7 @@ impl EventLog for PostgresLog {
         batch: FrameBatch,
     ) -> Result<u64, LogError> {
         let inner = Arc::clone(&self.inner);
-        // Continues when the caller stops waiting, so that a lost answer is noticed.
+        // The append continues when the caller stops waiting, so that a lost answer is noticed.
         let append = async move { inner.append(shard, epoch, head, batch).await };
         match self.runtime.spawn(append).await {
             Ok(done) => done,

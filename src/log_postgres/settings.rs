@@ -1,10 +1,11 @@
-//! The settings of a server that the promise of an acknowledgement rests on.
+//! Checks the PostgreSQL settings without which acknowledged events could be lost.
 
 use crate::{error::PostgresError, session::PostgresSession};
 
-/// SQL that is true when a commit of this session is durable, and on the standby. `$1` is whether
-/// a single copy is accepted. Part of each append and barrier, because settings change at any
-/// moment: Patroni, for example, may empty `synchronous_standby_names` when a standby is gone.
+/// SQL that is true when a commit of this session is durable, and on the standby. `$1` is whether a
+/// single copy is accepted. This SQL is part of each append and barrier, because settings can
+/// change at any time: Patroni, for example, may empty `synchronous_standby_names` when a standby
+/// is gone.
 macro_rules! durable {
     () => {
         "current_setting('fsync') = 'on' \
@@ -15,8 +16,8 @@ macro_rules! durable {
 }
 pub(crate) use durable;
 
-/// What this module reads, and what makes a session fit for the log. A warning must not be
-/// filtered: it tells that a commit is not on the standby.
+/// Prepares a session for the log: makes commits synchronous and lets warnings through. Only a
+/// warning reports that a commit is not on the standby.
 pub(crate) const PREPARE_SESSION: &str = "set client_min_messages = warning; \
      select set_config('synchronous_commit', case current_setting('synchronous_commit') \
          when 'remote_apply' then 'remote_apply' else 'on' end, false)";
@@ -72,7 +73,7 @@ pub(crate) enum Copies {
 /// Reads the settings.
 ///
 /// # Errors
-/// The first setting that breaks the promise, or that they cannot be read.
+/// The first setting that makes acknowledgements unsafe, or the failure to read the settings.
 pub(crate) async fn check(
     session: &mut PostgresSession,
     accept_single_copy: bool,

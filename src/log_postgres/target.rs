@@ -19,8 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::PostgresError;
 
-/// A connection that says nothing for this long is probed, so that a server that vanished is
-/// noticed.
+/// A connection that is idle for this long is probed, to detect a server that has vanished.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// A parsed connection URL.
@@ -40,7 +39,7 @@ impl ServerTarget {
             what: "it has an unknown or malformed part",
         })?;
         let encrypted = match parts.ssl_mode.as_deref() {
-            // Both check the certificate: encryption alone does not tell who answers.
+            // Both verify the certificate: encryption alone does not authenticate the server.
             Some("require" | "verify-full") => true,
             Some("disable") => false,
             None if is_local(&config) => false,
@@ -81,7 +80,7 @@ impl ServerTarget {
     }
 }
 
-/// A URL without the parameters that the driver does not take.
+/// A URL, split into the part for the driver and the parameters that the driver does not support.
 struct UrlParts {
     rest: String,
     ssl_mode: Option<String>,
@@ -226,7 +225,7 @@ mod tests {
             ("postgres://me@%2Frun%2Fpostgresql/log", Some(false)),
         ] {
             let found = parse(url).map(|target| target.tls.is_some());
-            // A machine may have no certificates of authorities at all.
+            // A machine may have no CA certificates at all.
             let no_roots = matches!(found, Err(PostgresError::Certificates { .. }));
             assert!(
                 no_roots && encrypted == Some(true) || found.ok() == encrypted,

@@ -1,4 +1,5 @@
-//! Reads the frames of a segment, past damage where another way leads to them.
+//! Reads the frames of a segment. If damage prevents the lookup of a frame, tries to reach it by a
+//! scan from an earlier one.
 
 use bytes::Bytes;
 
@@ -8,8 +9,9 @@ use crate::{
     port::{EncodedFrame, LogError},
 };
 
-/// Returns the frames or blocks from the one that contains `from` on, until they have `bytes_max`
-/// bytes in total. Stops before a damaged one, unless it is the first.
+/// Returns the frames or blocks from the one that contains `from` onwards, until they have
+/// `bytes_max` bytes in total. Stops before a damaged one; if the first is damaged, returns its
+/// error.
 pub(super) fn read_frames(
     segment: Reader<'_>,
     from: u64,
@@ -26,8 +28,8 @@ pub(super) fn read_frames(
     if !is_lost {
         return found;
     }
-    // A look-up passes pages that reading on from an earlier frame does not, and one of those may be
-    // corrupt.
+    // A lookup and a scan from an earlier frame read different pages of the B-tree, so the scan may
+    // succeed if a page on the path of the lookup is corrupt.
     LOOK_BACK
         .into_iter()
         .map(|back| read_on_rows(&segment, from.saturating_sub(back), from, bytes_max))
@@ -39,7 +41,8 @@ pub(super) fn read_frames(
         .map_or(found, Ok)
 }
 
-/// How many records before a lost one reading on begins. Few, because each lost record pays for all.
+/// How many records before an unreachable one each scan starts. The list is short, because every
+/// unreachable record costs all of these scans.
 const LOOK_BACK: [u64; 4] = [1, 4, 16, 64];
 
 /// The first offset and the bytes of a stored frame.
@@ -85,14 +88,15 @@ fn look_up_rows(
         }
         Ok(())
     });
-    // What was read before the tree turned out to be corrupt is sound or damaged by itself.
+    // Keep the rows that were read before the corrupt page: each frame is checked on its own.
     if rows.is_empty() {
         read?;
     }
     Ok(rows)
 }
 
-/// Like [`look_up_rows`], by reading on from `start`; nothing when it does not get there.
+/// Like [`look_up_rows`], but scans from `start`. If the scan fails before it reaches `from`, the
+/// rows do not contain `from`.
 fn read_on_rows(segment: &impl Readable, start: u64, from: u64, bytes_max: usize) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let _damage = catch_redb_panics(from, "reading frames", || {
@@ -115,8 +119,8 @@ fn read_on_rows(segment: &impl Readable, start: u64, from: u64, bytes_max: usize
     rows
 }
 
-/// Returns the frames that contain `from` and what follows without a gap, up to a damaged one; when
-/// the first is damaged, returns its error.
+/// Returns the frame that contains `from` and those that follow without a gap, up to a damaged one.
+/// If the first frame is damaged, returns its error.
 fn in_order(
     from: u64,
     read: impl IntoIterator<Item = Result<EncodedFrame, LogError>>,

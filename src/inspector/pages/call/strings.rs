@@ -1,5 +1,5 @@
-//! Arguments with texts: edits are shown as differing lines, other texts by lines, not as JSON
-//! strings.
+//! Shows the multi-line strings in a call's arguments: edits as a diff, other strings as lines of
+//! text, not as escaped JSON.
 
 use maud::{Markup, PreEscaped, html};
 use serde_json::Value;
@@ -17,13 +17,13 @@ use crate::{
 };
 use treering_proto::pb;
 
-/// Bytes of markup of all such texts.
+/// Maximum bytes of markup for all multi-line strings of a call.
 const TEXTS_MARKUP: usize = 48 << 10;
-/// Number of such texts.
+/// Maximum number of multi-line strings shown.
 const TEXTS: usize = 20;
 
-/// Renders the arguments of a call: first strings with several lines as text, then everything as it
-/// was written.
+/// Renders the arguments of a call: first its edits as a diff or its multi-line strings as text,
+/// then all arguments as written.
 #[must_use]
 pub(crate) fn apart(
     request_context: &RequestContext,
@@ -68,7 +68,7 @@ pub(crate) fn apart(
     }
 }
 
-/// Returns the strings with several lines in JSON, each with its name.
+/// Returns the multi-line strings in a JSON value, each with its path.
 fn texts(json: &[u8]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if let Ok(value) = serde_json::from_slice(json) {

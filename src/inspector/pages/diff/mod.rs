@@ -1,4 +1,5 @@
-//! Two branches side by side: where they diverge, then what each did; what both did is shown once.
+//! Shows two branches side by side: where they diverge, then the events of each. Events that both
+//! branches have are shown once.
 
 mod sides;
 
@@ -20,13 +21,13 @@ use crate::{
 use treering_present::Tone;
 use treering_proto::pb;
 
-/// Characters of a title.
+/// Maximum characters of a title.
 const TITLE_CHARS: usize = 100;
 
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     PathParams(id): PathParams<String>,
     request_context: RequestContext,
@@ -54,7 +55,8 @@ pub(crate) async fn page(
     Ok(request_context.page(&place.titled(title), Tab::Conversations, body))
 }
 
-/// Returns the two branches in the address; by default the active one, and the newest other one.
+/// Returns the two branches that the address names. The defaults are the active branch and the
+/// newest other branch.
 fn chosen(request_context: &RequestContext, place: &ConversationPlace) -> [String; 2] {
     let named = |name| request_context.asked.text(name).map(str::to_owned);
     let a = named("a").unwrap_or_else(|| place.branch.name.clone());
@@ -70,7 +72,7 @@ fn chosen(request_context: &RequestContext, place: &ConversationPlace) -> [Strin
     [a, b]
 }
 
-/// What was read of two branches.
+/// The data that was read from two branches.
 struct DiffSource {
     ancestor: (String, u64),
     sides: [DiffSide; 2],
@@ -230,7 +232,8 @@ fn pair(
     }
 }
 
-/// Renders an event of one side or of both; in the latter case with its revision on the other side.
+/// Renders an event of one side or of both. For an event of both, `other` is its revision on the
+/// other side.
 fn told(
     request_context: &RequestContext,
     place: &ConversationPlace,
