@@ -1,4 +1,4 @@
-//! Prompts that a person picks in the client, as a start for the model.
+//! Prompts that a user can pick in the client to give the model a start.
 
 use rmcp::model::{
     ContentBlock, GetPromptResult, JsonObject, Prompt, PromptArgument, PromptMessage, Role,
@@ -91,7 +91,7 @@ impl PromptRequest {
     /// Returns the prompt's messages.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) async fn text(&self, store: &Connection) -> Result<GetPromptResult, Failure> {
         let text = match self {
             Self::Continue(None) => pick(store).await?,
@@ -101,7 +101,7 @@ impl PromptRequest {
                 conversation,
             } => tried(store, topic, conversation.as_deref()).await?,
         };
-        // The first line is what clients make a title of.
+        // Clients use the first line as a title.
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let text = format!("{first}\n{}{rest}", mark_line());
         let message = PromptMessage::new(Role::User, ContentBlock::text(text));

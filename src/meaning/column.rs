@@ -78,7 +78,7 @@ impl VectorColumnBuilder {
         self.documents.push(NO_PASSAGE);
     }
 
-    /// Adds a document, if vectors of its passage were added before.
+    /// Adds a document if the vectors of its passage were added before. Returns whether they were.
     pub fn add_known(&mut self, key: PassageKey) -> bool {
         let known = self.known.get(&key);
         self.documents.extend(known);
@@ -97,8 +97,8 @@ impl VectorColumnBuilder {
         Ok(())
     }
 
-    /// Adds a document with the vectors that another column has of its passage; false if it has
-    /// none.
+    /// Adds a document with the vectors of its passage in another column. Returns false if that
+    /// column has none.
     ///
     /// # Errors
     /// [`ColumnError`]; the builder is then useless.
@@ -425,7 +425,7 @@ mod tests {
         }
         assert!(found[2].unwrap().0.abs() < 1e-3);
         assert_eq!((found[1], found[4], found[5]), (None, None, None));
-        // A blank passage is done, though it has no vectors.
+        // A blank passage counts as embedded, though it has no vectors.
         assert_eq!(
             (column.has(1), column.has(4), column.has(5)),
             (false, true, false)
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(other, Err(ColumnError::Dimensions { expected, found }));
     }
 
-    // A damaged file would answer with passages that nobody asked for.
+    // A search would return wrong passages from a damaged file.
     #[test]
     fn damaged_bytes_are_refused() {
         let whole = sample().bytes.to_vec();

@@ -1,15 +1,15 @@
-//! Vectors as stored: a byte a dimension, and one factor.
+//! Stored vectors: one byte per dimension, and one scale factor.
 //!
-//! A vector is scaled to length 1 and each dimension is rounded to one of 255 steps of its largest
-//! one. Over the passages of `docs/MEANING.md` this changes no more than one of a hundred of the ten
-//! nearest. It needs nothing learned from other vectors, so that a vector depends on its text and
-//! the model only.
+//! A vector is scaled to length 1, and each dimension is rounded to one of 255 steps between plus
+//! and minus the largest. On the passages of `docs/MEANING.md`, rounding replaces at most 1 in 100
+//! of the ten nearest passages. Rounding uses no parameters learned from other vectors, so a stored
+//! vector depends only on its text and the model.
 
 /// Maximum number of dimensions of a vector.
 pub const DIMENSIONS_MAX: usize = 4_096;
 /// The largest step of a stored dimension.
 const STEPS: f32 = 127.0;
-/// The largest step of a query's dimension. Products of [`DIMENSIONS_MAX`] dimensions fit 32 bits.
+/// The largest step of a query's dimension. The sum of [`DIMENSIONS_MAX`] products fits in 32 bits.
 const QUERY_STEPS: f32 = 2_047.0;
 
 /// Why a vector cannot be used.
@@ -52,7 +52,7 @@ impl StoredVector {
     }
 }
 
-/// The vector that is searched for.
+/// The vector of a search query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryVector {
     scale: f32,
@@ -76,8 +76,8 @@ impl QueryVector {
         self.steps.len()
     }
 
-    /// Returns the similarity to a stored vector of as many dimensions: the cosine of their angle,
-    /// from -1 to 1.
+    /// Returns the similarity to a stored vector with the same number of dimensions: the cosine of
+    /// their angle, from -1 to 1.
     pub(crate) fn similarity(&self, scale: f32, codes: &[u8]) -> f32 {
         let products = codes
             .iter()
@@ -88,7 +88,7 @@ impl QueryVector {
     }
 }
 
-/// Returns the factor and the steps of a vector of length 1.
+/// Scales a vector to length 1. Returns the scale factor and the rounded steps.
 fn rounded(vector: &[f32], steps: f32) -> Result<(f32, impl Iterator<Item = f32>), VectorError> {
     let dimensions = vector.len();
     if !(1..=DIMENSIONS_MAX).contains(&dimensions) {

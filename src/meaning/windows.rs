@@ -1,7 +1,7 @@
 //! Cuts passages into texts that are short enough for a model to read them completely.
 
-/// A window ends at the first good place after this many bytes. They are about 200 tokens, for a
-/// model that reads 256.
+/// A window ends at the best break after this many bytes and before [`WINDOW_BYTES_MAX`]. 600 bytes
+/// are about 200 tokens, for a model that reads at most 256.
 const WINDOW_BYTES_MIN: usize = 600;
 /// Maximum number of bytes of a window.
 const WINDOW_BYTES_MAX: usize = 900;

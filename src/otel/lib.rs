@@ -1,7 +1,7 @@
 //! Builds conversations from spans that follow the OpenTelemetry conventions for generative AI.
 //!
 //! A span of a model call carries the whole history that was sent, so most of it is already stored.
-//! `read` parses a span, `merge` computes what a conversation lacks, as units of events;
+//! `read` parses a span, `merge` computes the events that a conversation lacks, grouped in units;
 //! `merge_state` holds the state of a conversation that `merge` needs. This crate does not call an
 //! engine: `server/spans` does.
 //!
@@ -45,8 +45,8 @@ pub(crate) const PROMPT_TYPE: &str = "otel/system_instructions";
 /// Label of an annotation with the token usage of an answer that was first seen in a later request.
 pub(crate) const USAGE_LABEL: &str = "gen_ai.usage";
 
-/// Label of an annotation with the duration of a tool run (its score, in milliseconds), and with
-/// its result where that differs from the recorded one.
+/// Label of an annotation on a tool result. The score is the duration of the tool run, in
+/// milliseconds; the comment is the run's result if it differs from the recorded one.
 pub(crate) const RUN_LABEL: &str = "gen_ai.execute_tool";
 
 /// A span, in plain values.
@@ -172,7 +172,7 @@ pub struct SpanToolResult {
     pub parts: Vec<ContentPart>,
 }
 
-/// Hashes of histories, by which spans without a conversation id are related.
+/// Hashes of histories. They relate spans that have no conversation id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histories {
     /// The hash after each answer in the history that was sent.
