@@ -61,7 +61,7 @@ pub(crate) fn named(text: &str, chars_max: usize) -> String {
 }
 
 /// Returns a recorded name, for example of a tool. A short name of plain characters is returned
-/// unchanged, any other as by [`named`].
+/// unchanged, any other is quoted as by [`named`].
 #[must_use]
 pub(crate) fn called(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);

@@ -1,5 +1,5 @@
-//! The part of a conversation on which additions depend: messages as a tree, their calls and
-//! results, and each branch's latest prompt, model and tools.
+//! The part of a conversation that `merge` needs to compute additions: messages as a tree, their
+//! calls and results, and each branch's latest prompt, model and tools.
 //!
 //! Stored events and planned ones go through the same [`MergeState::apply`], so that a plan sees
 //! the store's future state.
@@ -412,7 +412,7 @@ impl MergeState {
         None
     }
 
-    /// Returns the result of a call, as a branch knows it before a revision.
+    /// Returns the first result of a call that a branch sees before a revision.
     pub(super) fn result(
         &self,
         (node, call): (NodeIndex, usize),
@@ -531,8 +531,8 @@ pub(super) fn digest(text: &str) -> Digest {
     std::array::from_fn(|at| hash[at])
 }
 
-/// Returns a hash of the parts' content, however a text is split. Reasoning is left out, since
-/// histories omit it.
+/// Returns a hash of the parts' content that does not depend on how a text is split into parts.
+/// Reasoning is left out, since histories omit it.
 pub(super) fn parts_digest(parts: &[ContentPart]) -> Digest {
     let mut text = String::new();
     for part in parts {

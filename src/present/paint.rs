@@ -67,7 +67,7 @@ const HUES: [AnsiColor; 12] = [
 ];
 
 impl Paint {
-    /// Colours the text with colour `number` of a fixed row, modulo its length.
+    /// Colours the text with colour `number` of a fixed list, modulo the length of the list.
     #[must_use]
     pub(crate) fn hue(self, number: usize, text: impl Display) -> String {
         let text = printable(&text.to_string());

@@ -155,7 +155,7 @@ fn apply_names(table: &mut RawTable<'_>, delta: &ProjectionDelta) -> Result<(), 
     Ok(())
 }
 
-/// What changes in the lists of conversations.
+/// The changes to the lists of conversations.
 #[derive(Default)]
 struct ListChanges<'a> {
     moved: Vec<MovedConversation<'a>>,
@@ -166,7 +166,7 @@ struct ListChanges<'a> {
 struct MovedConversation<'a> {
     row: &'a ConversationRow,
     list: TimeList,
-    /// Its time before; `None`: the conversation is new.
+    /// Its previous time, or `None` if the conversation is new.
     from: Option<TimestampMicros>,
     to: TimestampMicros,
 }
@@ -221,7 +221,7 @@ fn is_main(branch: &BranchState) -> bool {
     branch.id == BranchId::MAIN
 }
 
-/// The changes of a delta to one conversation's tip.
+/// A delta's changes to the row of one conversation's head.
 struct ConversationChange<'a> {
     id: ConversationKey,
     row: &'a ConversationRow,
@@ -266,7 +266,7 @@ fn changes<'a>(
 }
 
 impl<'a> ConversationChange<'a> {
-    /// Adds the rows, and what changes in the lists.
+    /// Adds the conversation's rows, and its changes to the lists.
     fn rows(
         &self,
         table: &RawTable<'_>,

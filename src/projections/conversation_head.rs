@@ -16,7 +16,7 @@ use super::{
 
 const LENGTHS_BYTES: usize = 4;
 
-/// A stored tip.
+/// A stored row, split into its parts.
 #[derive(Clone, Copy)]
 pub(super) struct ConversationHead<'a> {
     head: &'a [u8],
@@ -70,7 +70,7 @@ fn index_damaged() -> ProjectionsError {
     ProjectionsError::damaged("the event index is corrupt")
 }
 
-/// Appends a tip's bytes. `main` appends those of the first branch.
+/// Appends a row's bytes. `main` appends the bytes of the first branch.
 pub(super) fn write(
     bytes: &mut Vec<u8>,
     head: &HeadRow,

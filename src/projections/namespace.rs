@@ -36,12 +36,12 @@ pub struct NamespaceCounts {
     pub pending_calls: u64,
     /// Number of events by kind number.
     pub by_kind: BTreeMap<u16, u64>,
-    /// What its events count against a quota, in bytes.
+    /// How much its events count against a quota, in bytes.
     pub event_bytes: u64,
 }
 
 impl Projections {
-    /// Returns the conversations that were imported under this source id, by their own id.
+    /// Returns the conversations that were imported under this source id, ordered by their own ids.
     ///
     /// # Errors
     /// As for every read.
@@ -82,8 +82,8 @@ impl Projections {
         self.list_by(page, (scan_max, GATHERED_MAX), keep)
     }
 
-    /// Like [`list_where`](Self::list_where); gathers properties of at most `gathered_max`
-    /// conversations.
+    /// Like [`list_where`](Self::list_where). Does not scan the list if at most `gathered_max`
+    /// conversations have one of the narrowing properties: reads these instead.
     pub(super) fn list_by(
         &self,
         page: &ListPage<'_>,
@@ -221,8 +221,9 @@ pub enum ListOrder {
     /// By when their first event was recorded.
     #[default]
     Recorded,
-    /// By when the last of their events happened, according to its author. Conversations within one
-    /// second are in exact order on a page, and between pages in that of their first events.
+    /// By when the last of their events happened, according to its author. Conversations with times
+    /// in the same second are in exact order within a page, but across pages they are in the order
+    /// of their first events.
     Happened,
 }
 
@@ -250,12 +251,12 @@ pub struct ListPage<'a> {
     pub ascending: bool,
     /// Only conversations that were imported from this source.
     pub source: Option<&'a str>,
-    /// What the listed conversations have in common. Makes a list quick; `keep` must check it too,
-    /// since a facet may have more conversations.
+    /// Properties that all listed conversations have. They speed up the list, but `keep` must check
+    /// them too, since a facet may also match other conversations.
     pub narrowing: ListNarrowing<'a>,
 }
 
-/// Properties of the conversations in a list by which they can be looked up.
+/// Properties by which the conversations of a list can be looked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListNarrowing<'a> {
     /// They have all of these facets.
@@ -268,8 +269,8 @@ pub struct ListNarrowing<'a> {
 
 /// If a property has at most this many conversations, all of them are read and sorted.
 const GATHERED_MAX: usize = 1_000;
-/// Maximum number of conversations without a facet that a page passes over, at about a microsecond
-/// each.
+/// Maximum number of conversations that a page skips because they lack a facet. Each takes about a
+/// microsecond.
 const PASSED_OVER_MAX: usize = 50_000;
 
 impl ListPage<'_> {
@@ -320,7 +321,8 @@ impl ListPage<'_> {
         Ok((rows, mark))
     }
 
-    /// Returns the conversations of a property that has few.
+    /// Returns the conversations with the first narrowing property that at most `max` conversations
+    /// have, or `None` if there is no such property.
     fn gathered(
         &self,
         reader: &Reader,
@@ -361,7 +363,7 @@ impl ListPage<'_> {
         Ok(None)
     }
 
-    /// Returns the page of these conversations.
+    /// Returns the page, selected from these conversations.
     fn page_of(
         &self,
         reader: &Reader,

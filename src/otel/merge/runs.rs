@@ -1,4 +1,4 @@
-//! Computes what tool runs add.
+//! Computes the events that tool runs add.
 
 use super::{
     super::{
@@ -11,8 +11,8 @@ use super::{
 use treering_domain::{EventBody, JsonText, TimestampMicros, ToolResultRecorded};
 
 impl Merge<'_> {
-    /// Adds what a tool run adds: the result of its call or an annotation with its duration; or the
-    /// run itself, until its call comes.
+    /// Adds a tool run: as the result of its call, or as an annotation if that result is known
+    /// already. If its call is not known yet, the run is stored until the call comes.
     pub fn tool(&mut self, run: &ToolRun) {
         let run = &self.with_call(run);
         let places = self
@@ -83,7 +83,7 @@ impl Merge<'_> {
     }
 
     /// Annotates a run of a call whose result is known. Returns false when it is not.
-    #[allow(clippy::cast_precision_loss)] // Milliseconds of a run.
+    #[allow(clippy::cast_precision_loss)] // A run takes less than 2^52 ms.
     fn ran_before(&mut self, call: (NodeIndex, usize), run: &ToolRun) -> bool {
         let line = self.known.nodes[call.0].line;
         let Some(result) = self.known.result(call, line, LATEST) else {
@@ -105,7 +105,8 @@ impl Merge<'_> {
         true
     }
 
-    /// Returns a result as the model got it, with what is known of its run.
+    /// Returns a result with the content that the model received, and the outcome, duration and end
+    /// of its run if that is known.
     pub(super) fn result_of(
         &self,
         told: &SpanToolResult,

@@ -384,7 +384,8 @@ impl ViewField {
 mod tests {
     use super::*;
 
-    // A mistyped name, or one of a renamed field, must not silently omit a field that scripts read.
+    // A mistyped field name, or the old name of a renamed field, must not silently omit a field
+    // that scripts read.
     #[test]
     fn views_name_only_existing_fields() {
         for (name, fields) in VIEWS {

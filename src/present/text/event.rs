@@ -175,7 +175,8 @@ pub(super) fn pair(one: &str, other: &str) -> String {
     }
 }
 
-/// Returns the text of the parts of a message or result; other parts in brackets.
+/// Returns the parts of a message or result as text; media, refusals and reasoning are marked with
+/// brackets.
 #[must_use]
 pub fn parts_text(parts: &[pb::ContentPart]) -> String {
     use pb::content_part::Part;
