@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=../../proto");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build");
-    // Its table of kinds.
+    // The build reads the table of kinds in this file.
     println!("cargo::rerun-if-changed=../domain/kind.rs");
     let out = PathBuf::from(env::var("OUT_DIR")?);
 

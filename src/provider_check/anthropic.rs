@@ -351,7 +351,7 @@ fn check_role<'a>(
     state.role = message.role.clone();
 }
 
-/// Blocks of a message that matter for a batch.
+/// The blocks of a message that are needed to match calls with results.
 #[derive(Default)]
 struct Blocks<'a> {
     /// Index and id.

@@ -46,12 +46,12 @@ enum RequestBody {
 }
 
 impl Forwarder {
-    /// Makes a forwarder to these providers. What it passes on goes into the queue.
+    /// Makes a forwarder to these providers. The calls to be recorded go into the queue.
     ///
     /// # Errors
     /// If TLS cannot be set up.
     pub(crate) fn new(upstreams: Upstreams, queue: CallQueue) -> reqwest::Result<Self> {
-        // An embedding program may have installed its own.
+        // This fails if an embedding program has installed its own provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())

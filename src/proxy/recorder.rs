@@ -1,7 +1,7 @@
 //! Takes calls from the queue and appends them to the store, one at a time.
 //!
-//! The store is opened for a call and closed when none has come for a moment, so that other
-//! commands can use a data folder meanwhile. While the store is away, the call is tried again.
+//! The store is opened for a call, and closed when no call has come for a moment, so that other
+//! commands can use the data folder. While the store is unavailable, the call is tried again.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -26,10 +26,10 @@ use super::{
 
 /// Time without calls after which the store is closed.
 const IDLE: Duration = Duration::from_millis(500);
-/// Pauses between attempts while the store is away: the first, and the longest.
+/// Pauses between attempts while the store is unavailable: the first, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Attempts to append to a conversation to which somebody else appends.
+/// Attempts to append to a conversation to which other writers append.
 const TRIES: u32 = 5;
 /// Attempts to record a call that the store refuses.
 const REFUSALS_MAX: u32 = 3;
@@ -60,7 +60,7 @@ pub(crate) struct Recorder {
 
 /// Why a call is not in the store.
 enum RecordFault {
-    /// The store is away.
+    /// The store is unavailable.
     Away(ClientError),
     /// The store refuses it.
     Refused(String),
@@ -130,7 +130,7 @@ impl Recorder {
         }
     }
 
-    /// Records a call, and tries again as long as the store is away.
+    /// Records a call, and tries again as long as the store is unavailable.
     async fn record(&mut self, call: &RecordedCall) {
         let mut pause = PAUSE_MIN;
         let mut tries = 0;
@@ -229,7 +229,7 @@ impl Recorder {
     }
 
     /// Finds the conversation of a call: the one that its client names, or the one with the same
-    /// beginning. A call that belongs to none of them begins one.
+    /// beginning. A call that belongs to neither starts a new one.
     async fn find(
         &mut self,
         store: &Connection,

@@ -73,8 +73,8 @@ impl AnswerCopy {
     }
 }
 
-/// The body of an answer. However it ends, what came of it is recorded: a client may also leave
-/// early.
+/// The body of an answer. However it ends, the bytes received until then are recorded: a client may
+/// disconnect early.
 pub(crate) struct TeeBody {
     from: AnswerBytes,
     copy: Option<Box<AnswerCopy>>,
@@ -83,7 +83,7 @@ pub(crate) struct TeeBody {
 }
 
 impl TeeBody {
-    /// Makes a body of these bytes, which are copied if there is a copy.
+    /// Makes a body of these bytes, which are also added to the copy if there is one.
     pub(crate) fn new(from: AnswerBytes, copy: Option<AnswerCopy>, length: Option<u64>) -> Self {
         Self {
             from,
@@ -116,7 +116,7 @@ impl Body for TeeBody {
                 self.left = self
                     .left
                     .map(|left| left.saturating_sub(piece.len() as u64));
-                // The client may not ask again.
+                // The body may not be polled again.
                 if self.left == Some(0) {
                     self.end();
                 }

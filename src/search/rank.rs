@@ -1,5 +1,5 @@
-//! Reranks the best passages by how much of the query they contain in its order and close together,
-//! by whole names, and by the kind of event.
+//! Reranks the best passages: by how much of the query they contain in order or close together, by
+//! whole names, and by the kind of event.
 //!
 //! Reading positions for every match would slow down each search; reading those of the first
 //! [`POOL`] passages is cheap, and these are the ones that matter.
@@ -35,8 +35,8 @@ const MATCHES_MAX: usize = 1_024;
 
 /// Weight of the query's words in a row, in their order.
 const ORDER_WEIGHT: f32 = 2.5;
-/// Share of its worth that a word adds to a row if it is near the previous word, but not at the
-/// same distance as in the query.
+/// A word that is near the previous word, but not at the same distance as in the query, adds this
+/// share of its worth to a row.
 const NEAR_SHARE: f32 = 0.5;
 /// Weight of the query's words close together, in any order.
 const NEARNESS_WEIGHT: f32 = 1.5;
@@ -136,7 +136,7 @@ fn kind_weight(kind: Option<EventKind>) -> f32 {
 /// Whether a passage contains some or all of the query's names whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Tier {
-    /// Parts at most.
+    /// No name whole.
     #[default]
     Parts,
     /// Some names whole.
@@ -208,8 +208,8 @@ pub(super) fn rescore(
     Ok(scored)
 }
 
-/// Returns the worth of a query's words: about the score of a passage of usual length that has each
-/// of them once.
+/// Returns the worth of a query's words: about the score of a passage of average length that
+/// contains each of them once.
 pub(super) fn worth(
     statistics: &NamespaceStatistics<'_>,
     field: Field,
@@ -397,7 +397,8 @@ impl<'a> RankContext<'a> {
         matches.iter().any(follows)
     }
 
-    /// Returns BM25 of adjacent query words that are adjacent here.
+    /// Returns the BM25 score of the pairs of adjacent query words that are also adjacent in the
+    /// passage.
     fn pairs(&self, seen: &PassageMatches) -> f32 {
         let mut counts = vec![0_u32; self.units.len()];
         for (index, &(at, unit)) in seen.matches.iter().enumerate() {

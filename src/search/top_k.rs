@@ -1,9 +1,10 @@
 //! Finds the best passages and counts the matching ones.
 //!
 //! The best matches of a union of single terms can be found without scoring every match: tantivy
-//! skips blocks of postings that cannot contain any. Filters as clauses of the query would disable
-//! that. Where columns can answer the filters and enough passages pass, the filters are therefore
-//! applied to the few candidates instead. Passages and scores are the same either way.
+//! skips blocks of postings that cannot contain any. If the filters were clauses of the query,
+//! tantivy could not skip blocks. So if columns can answer the filters and enough passages pass
+//! them, the filters are applied to the few candidates instead. Passages and scores are the same
+//! either way.
 
 use std::{
     cmp::Reverse,
@@ -31,19 +32,19 @@ use super::{
 /// and pruning would skip little.
 const PRUNED_SHARE_MIN: f64 = 0.05;
 
-/// Maximum number of passages examined to count hits, unless all are counted: 100,000 copies of a
-/// text are one hit.
+/// Maximum number of passages examined to count hits, unless all are counted. Hits alone cannot
+/// limit the work, because all copies of a text count as one hit.
 const COUNTED_IN_MAX: u64 = 20 * COUNTED_MAX;
 
 /// The best passages.
 pub(super) struct TopPassages {
     /// Passages in order, each with the score of its words.
     pub(crate) passages: Vec<(Score, DocAddress)>,
-    /// How many of the first have names of the query whole.
+    /// How many passages at the start contain names of the query whole.
     pub(crate) named: usize,
     /// How completely names were found.
     pub(crate) wholeness: NameCompleteness,
-    /// There are no others.
+    /// No other passages match.
     pub(crate) is_all: bool,
 }
 
@@ -81,8 +82,8 @@ impl<'a> TopSearch<'a> {
         Ok(this)
     }
 
-    /// Returns the share of all passages that the chosen conversations may have: as if those of a
-    /// segment had equally many.
+    /// Estimates the share of all passages that belong to the chosen conversations, as if all
+    /// conversations of a segment had equally many.
     fn chosen_share(&self) -> Result<f64, IndexError> {
         let Some(Scope::Conversations(chosen)) = &self.query.scope else {
             return Ok(1.0);
@@ -106,7 +107,8 @@ impl<'a> TopSearch<'a> {
         Ok(passages as f64 / self.statistics.passages.max(1) as f64)
     }
 
-    /// Returns passages with the query's names whole, then all others; each best first.
+    /// Returns the passages that contain the query's names whole, then the others. Each group is
+    /// sorted best first.
     pub(crate) fn find_all(&self, limit: usize) -> Result<TopPassages, IndexError> {
         let (mut passages, wholeness) = self.find_named(limit)?;
         let named = passages.len();
@@ -205,8 +207,8 @@ impl<'a> TopSearch<'a> {
         Ok(top.into_sorted())
     }
 
-    /// Counts the hits. Stops at [`COUNTED_MAX`] unless all are to be counted, and then at the
-    /// memory limit.
+    /// Counts the hits. Stops at the memory limit, and also at [`COUNTED_MAX`] unless all are to be
+    /// counted.
     pub(crate) fn count(&self, query: &SearchQuery) -> Result<Total, IndexSearchError> {
         let scoring = EnableScoring::disabled_from_searcher(self.searcher);
         let weight = self.planned.counted.weight(scoring).map_err(unreadable)?;
@@ -243,7 +245,7 @@ impl<'a> TopSearch<'a> {
     }
 }
 
-/// The best so far. Of equal ones, the first.
+/// The best passages so far. Of passages with equal scores, the first are kept.
 pub(super) struct TopHeap {
     limit: usize,
     /// Passages must score above this to enter.

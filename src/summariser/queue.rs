@@ -29,7 +29,7 @@ struct WaitingBranch {
 pub(super) struct Queue {
     order: VecDeque<BranchKey>,
     waiting: HashMap<BranchKey, WaitingBranch>,
-    /// No work on any branch until then, to spare the endpoint.
+    /// No branch is processed until then, to spare the endpoint.
     rest_until: Option<Instant>,
 }
 

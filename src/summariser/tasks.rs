@@ -148,8 +148,8 @@ struct Question<'a> {
 }
 
 impl Worker {
-    /// Does what is due on a branch: snapshots, the dialogue summary, a compaction. `failures`: how
-    /// many times its next task has failed.
+    /// Does the tasks that are due on a branch: snapshots, the dialogue summary, a compaction.
+    /// `failures` is how many times the branch's next task has failed.
     pub(crate) async fn work(
         &mut self,
         place: BranchKey,
@@ -185,7 +185,7 @@ impl Worker {
         BranchAddress::active(self.namespace.clone(), conversation).on(branch.clone())
     }
 
-    /// Returns the branch if a turn of it has ended and it accepts events.
+    /// Returns the branch if its last turn has ended and it accepts events.
     async fn ready(&self, place: BranchKey) -> Result<Option<Arc<BranchState>>, WorkError> {
         let view = self
             .engine

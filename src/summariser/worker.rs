@@ -211,8 +211,8 @@ impl Follower {
                 }
             }
             Err(WorkError::Later(why)) => {
-                // This may last long, for example with a full disk or a quota, and each try queries
-                // the model.
+                // This may last long, for example while the disk or a quota is full, and each try
+                // queries the model.
                 let failures = self.queue.failed(place);
                 let wait = self.worker.config.back_off.after(failures);
                 tracing::warn!(%conversation, %branch, why, failures, "a summary is delayed");

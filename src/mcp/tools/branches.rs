@@ -53,7 +53,7 @@ impl From<&pb::Branch> for Listed {
 /// Returns the branches.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn call(input: &BranchesInput, store: &Connection) -> Result<ToolAnswer, Failure> {
     let found = place::conversation(store, &input.conversation).await?;
     let state = read::state(store, &found.id, "", 0).await?;
@@ -113,7 +113,7 @@ pub(crate) struct ForkOutput {
 /// Forks a branch.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn fork(
     input: ForkInput,
     store: &Connection,

@@ -1,4 +1,4 @@
-//! Faults of bodies.
+//! Faults in event bodies.
 
 use crate::json::JsonFault;
 use treering_domain::{EventKind, NameError};

@@ -6,7 +6,7 @@ use protox::prost_reflect::{
     DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, Value,
 };
 
-/// Returns the value of an option without the prefix of its enum: `CLEAR` of `ERASE_CLEAR`.
+/// Returns the value of an option, without the prefix of its enum: `CLEAR` for `ERASE_CLEAR`.
 pub fn chosen(pool: &DescriptorPool, options: &DynamicMessage, name: &str) -> Option<String> {
     let extension = pool
         .get_extension_by_name(&format!("treering.v1.{name}"))
@@ -25,12 +25,12 @@ pub fn chosen(pool: &DescriptorPool, options: &DynamicMessage, name: &str) -> Op
     Some(text.to_owned())
 }
 
-/// A field's option.
+/// Returns the value of a field's option.
 pub(crate) fn of_field(field: &FieldDescriptor, name: &str) -> Option<String> {
     chosen(field.parent_pool(), &field.options(), name)
 }
 
-/// What the domain's variant of a kind consists of.
+/// The payload of a kind's variant in the domain crate.
 pub enum Payload {
     Nothing,
     /// The fields of the message.

@@ -12,8 +12,8 @@ pub(super) enum Encoding {
 }
 
 impl Encoding {
-    /// Parses the value of `grpc-encoding`. `None`: not compressed, or in a way that the services
-    /// refuse themselves.
+    /// Parses the value of `grpc-encoding`. `None` if the messages are not compressed, or
+    /// compressed in a way that the services themselves refuse.
     pub(crate) fn of(value: &[u8]) -> Option<Self> {
         match value {
             b"gzip" => Some(Self::Gzip),
@@ -34,8 +34,8 @@ pub(super) enum InflateFault {
     NoRoom,
 }
 
-/// Decompresses a message of at most `max` bytes after `prefix_bytes` zeros. The result is charged
-/// while it grows.
+/// Decompresses a message of at most `max` bytes. The result begins with `prefix_bytes` zeros.
+/// Decompressed bytes are charged while the result grows.
 ///
 /// # Errors
 /// [`InflateFault`], as soon as it is known.
