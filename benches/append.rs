@@ -1,6 +1,5 @@
-//! Durable appends beside a plain file that gets the same bytes and one
-//! `fdatasync` each. `treering bench` has the whole table; this is for watching
-//! one change.
+//! Compares durable appends with a plain file that gets the same bytes and one `fdatasync` each.
+//! Use it to check one change; `treering-bench` measures everything.
 
 use std::{hint::black_box, io::Write, time::Instant};
 
@@ -11,7 +10,7 @@ use tokio::runtime::Runtime;
 use treering::{domain::*, engine::*};
 
 const BODY_BYTES: usize = 1_000;
-/// Appends that are under way at once.
+/// Concurrent appends.
 const WRITERS: usize = 64;
 
 fn noise(seed: u64) -> Bytes {

@@ -1,4 +1,4 @@
-//! Bodies and frames, beside copying and compressing the same bytes.
+//! Compares encoding and decoding of bodies and frames with copying and compressing the same bytes.
 
 use std::hint::black_box;
 

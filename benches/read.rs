@@ -1,4 +1,4 @@
-//! Reading events back, beside reading a plain file with the same bytes.
+//! Compares reading events with reading a plain file that has the same bytes.
 
 use std::{fs, hint::black_box};
 
@@ -73,8 +73,8 @@ fn reads(criterion: &mut Criterion) {
     runtime.block_on(engine.close());
 }
 
-/// The newest event with a key, and of a type, in the middle of conversations of growing
-/// length, beside going back to it event by event.
+/// Looks up the newest event with a key, and of a type, in conversations of growing length. The
+/// baseline reads backward event by event.
 fn look_ups(criterion: &mut Criterion) {
     let runtime = Runtime::new().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ fn look_ups(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A conversation of a framework's checkpoints, each with its key.
+/// Creates a conversation of checkpoints, each with its event key.
 async fn checkpoints(dir: &std::path::Path, length: u64) -> (Engine, ConversationId) {
     let engine = Engine::open(OpenOptions::new(dir)).await.unwrap();
     let id = ConversationId::generate();

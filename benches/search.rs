@@ -121,7 +121,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A small generator, so that every run asks the same.
+/// A small random generator, so that every run uses the same queries.
 struct Random(u64);
 
 impl Random {
@@ -133,7 +133,7 @@ impl Random {
     }
 }
 
-/// Words in a row from some result.
+/// Returns consecutive words of some result.
 fn words(random: &mut Random, events: &[SearchableEvent], count: usize) -> (usize, String) {
     loop {
         let place = random.below(events.len());

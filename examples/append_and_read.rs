@@ -15,8 +15,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let namespace = Namespace::default();
     let id = ConversationId::generate();
 
-    // A batch is atomic: all of its events are taken or none. When the answer
-    // comes, they are on disk.
+    // A batch is atomic: all of its events are accepted, or none. They are durable when the call
+    // returns.
     let outcome = engine
         .append(AppendCommand::new(
             namespace.clone(),
@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let head = outcome.events[2].revision;
     println!("appended up to revision {head}");
 
-    // A writer that says what it has seen is refused when there is more by now.
+    // A writer that states the head it has seen is refused if there are newer events.
     let mut late = AppendCommand::new(namespace.clone(), vec![message(id, Role::User, "And?")]);
     late.expectations = vec![Expectation {
         conversation: id,
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(_) => return Err("an append at an old revision was taken".into()),
     }
 
-    // What is stored is protobuf; `proto::body` makes typed events of it.
+    // Stored bodies are protobuf; `proto::body` decodes them into typed events.
     let source = EventSource::Branch {
         conversation: id,
         branch: None,

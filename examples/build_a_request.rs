@@ -1,5 +1,5 @@
-//! What an agent sends next: one conversation, a fork, and from the fork a
-//! request for each of two providers, with how it came to be.
+//! Builds requests: records a conversation, forks it, and builds a request from the fork for each
+//! of two providers, with its explanation.
 //!
 //! ```text
 //! cargo run --example build_a_request
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let namespace = Namespace::default();
     let id = ConversationId::generate();
 
-    // A turn with a tool call. The result is kept whole.
+    // A turn with a tool call. The complete result is stored.
     let config = Config {
         model_id: "gpt-4o".into(),
         ..Config::default()
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ];
     append(&engine, id, None, turn).await?;
 
-    // What a provider of context knows goes beside the history, not into it.
+    // Context values are stored beside the history, not in it.
     let set = SetContext {
         namespace: namespace.clone(),
         scope: ContextScope::Conversation { id, branch: None },
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     engine.set_context(set).await?;
 
-    // Another way from here, with a prompt of its own.
+    // Fork here, with another system prompt.
     let forked = engine
         .fork(ForkCommand {
             address: BranchAddress::active(namespace.clone(), id),

@@ -1,5 +1,5 @@
-//! Forks a conversation before an answer, gives another one, replays both, and
-//! runs an agent again on its recorded tool results instead of its tools.
+//! Forks a conversation before an answer, appends another answer that uses the recorded tool result
+//! instead of running the tool, and prints both branches.
 //!
 //! ```text
 //! cargo run --example fork_and_replay
@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let namespace = Namespace::default();
     let id = ConversationId::generate();
 
-    // The agent reads a file: the tool is really run, its result kept whole.
+    // The agent reads a file: the tool really runs, and its complete result is stored.
     let call = body::tool_call("call_1", "read_file", r#"{"path": "Cargo.toml"}"#)?;
     let arguments = call.arguments.clone();
     let manifest = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))?;
@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     ];
     append(&engine, id, None, events).await?;
 
-    // A branch is a parent and a number: revisions 1 to 4 are shared, not copied.
+    // A branch is a parent and a revision: revisions 1 to 4 are shared, not copied.
     let address = BranchAddress::active(namespace.clone(), id);
     let forked = engine
         .fork(ForkCommand {
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .await?;
     let longer = forked.branch.name.clone();
 
-    // On the new branch the tool need not run: its result is known.
+    // On the new branch the tool need not run, since its result is recorded.
     let recorded = engine
         .recorded(&address.on(longer.clone()), "read_file", &arguments, 0)
         .await?;
@@ -97,7 +97,7 @@ async fn append(
     engine.append(command).await
 }
 
-/// An event in one line.
+/// Formats an event as one line.
 fn line(named: &NamedEvent) -> Result<String, Box<dyn Error>> {
     let header = &named.event.header;
     let kind = header.kind().ok_or("an event of a newer version")?;

@@ -1,5 +1,5 @@
-//! What the state of an agent takes on the disk when it is stored whole at each step, and when
-//! it says which one it is like.
+//! Measures the disk space of an agent's state that is stored at each step: as a whole, and as the
+//! difference from the previous state.
 //!
 //! ```text
 //! cargo run --release --example growing_state -- 200 400
@@ -61,7 +61,7 @@ async fn measure(steps: usize, delta_of: &str) -> Result<(), Box<dyn Error>> {
     let open = bytes_of(&folder.path().join("log"))?;
 
     engine.close().await;
-    // What was appended is not in memory any more.
+    // Reopens the store, so that nothing is cached in memory.
     let engine = Engine::open(OpenOptions::new(folder.path())).await?;
     let last = LatestQuery {
         namespace: Namespace::default(),
@@ -106,7 +106,7 @@ async fn append(engine: &Engine, event: NewEvent) -> Result<(), AppendError> {
     engine.append(command).await.map(|_| ())
 }
 
-/// A message of some 450 bytes, with an id and text of its own.
+/// Returns a message of about 450 bytes with unique id and text.
 fn message(step: usize) -> String {
     let hash = |part: usize| blake3::hash(format!("{step} {part}").as_bytes()).to_hex();
     let mut words = String::new();

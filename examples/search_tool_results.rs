@@ -1,4 +1,4 @@
-//! Records files that a tool read, and finds a phrase in them by byte range.
+//! Records files that a tool read, and finds the byte range of a phrase in them.
 //!
 //! ```text
 //! cargo run --example search_tool_results
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .append(AppendCommand::new(namespace.clone(), events))
         .await?;
 
-    // Indexing goes on beside the appends: `at_least` waits for one's own.
+    // Indexing is asynchronous: `at_least` waits until the appended events are indexed.
     let answer = engine
         .search(SearchRequest {
             filters: SearchFilters {
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             found.score
         );
         println!("{}", details.snippet);
-        // The passage itself, from the recorded result.
+        // Cut the passage from the recorded result.
         let which = WhichResult::Revision(found.revision);
         let result = engine
             .result(&BranchAddress::active(namespace.clone(), id), which)
@@ -74,7 +74,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A call of a tool that reads a file, and what it returned.
+/// Returns a call of a tool that reads a file, and its result.
 fn read_file(call_id: &str, name: &str, text: String) -> Result<[EventBody; 2], Box<dyn Error>> {
     let arguments = serde_json::json!({ "path": name }).to_string();
     let asked = body::tool_call(call_id, "read_file", &arguments)?;

@@ -13,10 +13,10 @@ use super::{
 use treering::{domain::ConversationId, engine::Engine};
 use treering_client::error::ClientError;
 
-/// Writers at once, each with a conversation of its own.
+/// Concurrent writers; each has its own conversation.
 const WRITERS: usize = 256;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When an append fails.
@@ -44,7 +44,7 @@ async fn many(
         let raw = plain(&file).await?;
         let own = ours_256(setup, engine, Arc::clone(&ids)).await?;
         let sql = plain(&sqlite).await?;
-        // The first round makes files and caches.
+        // The first round is not counted: it creates files and fills caches.
         if round > 0 {
             files.push(raw);
             ours.push(own);
@@ -102,9 +102,9 @@ async fn baseline(
     Ok(done.await?.per_second)
 }
 
-/// One writer that waits for each event, beside the same bytes in a plain file:
-/// one that grows, as a log does, and one that was written before, so that a
-/// sync has nothing but the data to write.
+/// Measures one writer that waits for each event. The baselines write the same bytes to a plain
+/// file: one file grows, as a log does; the other was fully written before, so that a sync writes
+/// only the data.
 async fn lone(
     setup: &Setup,
     engine: &Engine,
@@ -116,7 +116,7 @@ async fn lone(
     let mut written = written_before(&folder.path().join("written"))?;
     let (mut ours, mut files, mut overwritten) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..setup.or_quick(500, 100) {
-        // Who comes after whose sync matters: every other round goes backwards.
+        // The order affects the sync times, so every other round runs in reverse.
         let order = if round % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
         for turn in order {
             match turn {
@@ -147,7 +147,7 @@ async fn lone(
     ])
 }
 
-/// A file with room for all rounds, every block of it written.
+/// Returns a file with room for all rounds. Every block of it was written before.
 fn written_before(path: &std::path::Path) -> Result<File, ClientError> {
     let make = || {
         std::fs::write(path, vec![0; 4 << 20])?;
@@ -161,7 +161,7 @@ fn written_before(path: &std::path::Path) -> Result<File, ClientError> {
 async fn one_raw(file: &mut File, payloads: &Payloads) -> Result<f64, ClientError> {
     let bytes = payloads.bytes();
     debug_assert_eq!(bytes.len(), BODY_BYTES);
-    // On a thread of its own runtime's blocking pool the hop would be measured.
+    // Runs on this thread: the blocking pool would add a thread switch to the measured time.
     let (done, micros) = timed(async { append_raw(file, &bytes) }).await;
     done.map_err(|error| failed("the raw file", error))?;
     Ok(micros)

@@ -1,6 +1,7 @@
-//! What a budget does to a request: real conversations are lived through again, and
-//! before each answer of the model its request is built at several budgets. Counted is
-//! how much of the budget it uses, and how much of it stands in the request before it:
+//! Measures what a budget does to requests. Real conversations are replayed; before each answer of
+//! the model its request is built at several budgets. The rows report how much of the budget the
+//! request uses, and how much of the request is a prefix of the previous one, which a provider's
+//! prompt cache can serve. The provider checker reads every body.
 //! what a provider's prompt cache can serve. Every body is read by the checker.
 
 use std::collections::HashMap;
@@ -22,51 +23,51 @@ use treering_provider_check as provider_check;
 
 /// Budgets, in tokens.
 const BUDGETS: [u64; 4] = [4_000, 8_000, 16_000, 64_000];
-/// Whose bodies.
+/// Providers that bodies are built for.
 const PROVIDERS: [Provider; 4] = [
     Provider::Anthropic,
     Provider::OpenAiChat,
     Provider::OpenAiResponses,
     Provider::Gemini,
 ];
-/// Conversations of each file, spread evenly.
+/// Conversations that are taken from each file, spread evenly.
 const CONVERSATIONS: usize = 40;
 const QUICK_CONVERSATIONS: usize = 6;
 /// Requests of one conversation that are built for each budget.
 const REQUESTS_MAX: usize = 200;
-/// Of so many requests one is built for every provider; all are for the first.
+/// One in this many requests is built for every provider; the others only for the first one.
 const EVERY_PROVIDER: usize = 8;
-/// A request uses its budget well from this share on.
+/// A request uses its budget well if it uses at least this share.
 const WELL: f64 = 0.7;
-/// It falls off a cliff below this one.
+/// A request uses far too little of its budget below this share.
 const CLIFF: f64 = 0.25;
 
 const IDS: [&str; 4] = ["budget.4k", "budget.8k", "budget.16k", "budget.64k"];
 
-/// What was counted at one budget.
+/// Counts at one budget.
 #[derive(Clone, Debug, Default)]
 struct Sum {
     requests: u64,
-    /// With enough to fill the budget's larger part.
+    /// Requests with enough content, before the budget applies, to use the budget well.
     enough: u64,
     well: u64,
     cliff: u64,
-    /// Above the budget, though the instructions and the last message of the user fit.
+    /// Requests above the budget, although the instructions and the last message of the user fit.
     over: u64,
-    /// Above it because these do not fit.
+    /// Requests above the budget because these alone do not fit.
     over_alone: u64,
-    /// The checker refused them.
+    /// Requests that the checker refused.
     illegal: u64,
-    /// Bytes of bodies that have one before them, and of these what that one begins with.
+    /// Bytes of bodies that have a predecessor, and the bytes of their common prefix with it.
     later_bytes: u64,
     shared_bytes: u64,
     shares: Vec<f64>,
 }
 
-/// Measures these rows; none without real conversations.
+/// Measures the rows of this group. Returns none if there are no real conversations.
 ///
 /// # Errors
-/// When a conversation cannot be lived through.
+/// When a conversation cannot be replayed.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let files = source_files(setup);
     if files.is_empty() {
@@ -86,7 +87,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows(&mut sums, conversations))
 }
 
-/// Bodies of a conversation that grows, by budget: the last one of each branch.
+/// The last body for each branch and budget.
 type LastBodies = HashMap<(Option<BranchName>, usize), Vec<u8>>;
 
 async fn live(conversation: &ImportedConversation, sums: &mut [Sum]) -> Result<(), ClientError> {
@@ -95,7 +96,7 @@ async fn live(conversation: &ImportedConversation, sums: &mut [Sum]) -> Result<(
         .map_err(|error| failed("opening a store in memory", error))?;
     let mut last = LastBodies::new();
     let all = conversation.events.iter().filter(|event| answers(event));
-    // The last ones: there the windows are largest.
+    // Takes the last requests, since the windows are largest there.
     let passed_over = all.count().saturating_sub(REQUESTS_MAX);
     let mut requests = 0;
     for event in &conversation.events {
@@ -162,7 +163,7 @@ async fn build(
     Ok(())
 }
 
-/// The body as a cache compares it: a breakpoint is no part of what is said.
+/// Returns the body as a cache compares it, without cache breakpoints.
 fn without_breakpoints(body: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(body);
     let text = text.replace(r#","cache_control":{"type":"ephemeral"}"#, "");
@@ -196,12 +197,12 @@ impl Sum {
     }
 }
 
-/// Tokens of what always stays: the instructions, the tools, and the last message of the
-/// user.
+/// Tokens of the parts that are never dropped: the instructions, the tools, and the last message of
+/// the user.
 fn stays(told: &Explanation) -> u64 {
     let of_user = |item: &&treering::context::ExplainedItem| {
         item.label.starts_with("user")
-            // A late result is told as a message.
+            // A late result is sent as a message of the user.
             && !item.head.starts_with("[LATE RESULT]")
             && !item.head.starts_with("[TOOL RESULT]")
             && matches!(item.section, Section::Messages | Section::OpenTurn)

@@ -1,5 +1,5 @@
-//! Requests: how fast one is built, by the size of the window and by the length
-//! of the history behind it. The second must not matter.
+//! Measures how fast requests are built, by the size of the window and by the length of the history
+//! before it. The length of the history must not matter.
 
 use std::path::Path;
 
@@ -26,29 +26,29 @@ use treering::{
 };
 use treering_client::error::ClientError;
 
-/// Messages of the windows.
+/// Window sizes, in messages.
 const WINDOWS: [u64; 3] = [20, 200, 2_000];
-/// A turn: question, step, call, result, answer. Four of them are messages.
+/// Events of a turn: question, step, call, result, answer. Four of them count as messages.
 const TURN_EVENTS: u64 = 5;
 const TURN_MESSAGES: u64 = 4;
-/// Turns of one append while a conversation is filled.
+/// Turns in one append while a conversation is filled.
 const BATCH_TURNS: u64 = 1_000;
-/// The model that requests are built for: its tokens are counted exactly.
+/// The model that requests are built for. Its tokens are counted exactly.
 const MODEL: &str = "gpt-4o";
-/// What a request of a window is allowed to take hot, in milliseconds.
+/// Longest time of a hot build, in milliseconds, by window size.
 const HOT_MS: [(u64, f64); 2] = [(200, 2.0), (2_000, 4.0)];
-/// What a cold one of a window is allowed to take behind the longest history, of what it
-/// takes behind the shortest.
+/// Longest cold build after the longest history, relative to the shortest history, for one window
+/// size.
 const COLD_RATIO: (u64, f64) = (200, 1.1);
-/// Largest answer that the client takes, in bytes.
+/// Largest answer that the client accepts, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// Text to cut messages from: prose, paths and code.
+/// Text that messages are cut from: prose, paths and code.
 const TEXT: &str = include_str!("../../docs/ARCHITECTURE.md");
 const RESULT_BYTES: usize = 1_024;
 const MESSAGE_BYTES: usize = 300;
 
-/// A conversation whose window has so many messages.
+/// A conversation whose window has `window` messages.
 struct Case {
     window: u64,
     events: u64,
@@ -64,7 +64,7 @@ struct Times {
     grpc: Vec<f64>,
 }
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When a build fails.
@@ -90,14 +90,14 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows(&cases, &times))
 }
 
-/// Makes a case's conversation; none when its window needs more events.
+/// Creates the conversation of a case. Returns `None` if the window does not fit in `events`.
 async fn filled(
     setup: &Setup,
     engine: &Engine,
     window: u64,
     events: u64,
 ) -> Result<Option<Case>, ClientError> {
-    // The shortest history that holds the window stands for the short one.
+    // The shortest history that holds the window is used as the short one.
     let turns_open = window / TURN_MESSAGES;
     let least = 1 + turns_open * TURN_EVENTS;
     if events < least && events != 200 {
@@ -171,7 +171,7 @@ fn turn_events(id: ConversationId, turn: u64) -> Result<[NewEvent; 5], ClientErr
     Ok(bodies.map(|body| NewEvent::new(id, body)))
 }
 
-/// A piece of the text that differs from the others.
+/// Returns a part of the text that differs for each number.
 fn piece(number: u64, bytes: usize) -> String {
     let start = usize::try_from(number * 389).unwrap_or(0) % (TEXT.len() - bytes - 8);
     let start = TEXT.floor_char_boundary(start);
@@ -189,7 +189,7 @@ fn query(case: &Case) -> BuildQuery {
     }
 }
 
-/// Milliseconds of one build.
+/// Returns the milliseconds of one build.
 async fn build(engine: &Engine, case: &Case) -> Result<f64, ClientError> {
     let (built, micros) = timed(engine.build(query(case))).await;
     let built = built.map_err(|error| failed("building a request", error))?;
@@ -214,7 +214,7 @@ async fn in_process(
     }
     for round in 0..setup.or_quick(20, 4) {
         for (case, times) in cases.iter().zip(times.iter_mut()) {
-            // A dialogue summary of its own would do as well: one event more.
+            // Any event will do: it must only extend the window by one.
             let text = piece(round * 31, MESSAGE_BYTES);
             let message = EventBody::MessageAppended(MessageAppended::text(Role::User, text));
             stores::append(engine, vec![NewEvent::new(case.id, message)]).await?;
@@ -224,8 +224,7 @@ async fn in_process(
     Ok(())
 }
 
-/// Each first build after the store was opened. The tokens' encoding is loaded
-/// before by a build of another conversation.
+/// Measures the first build of each case after the store was opened.
 async fn cold(
     setup: &Setup,
     store: &Path,

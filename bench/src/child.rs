@@ -1,4 +1,4 @@
-//! Servers in processes of their own: to be measured from outside, and killed.
+//! Servers in their own processes, so that they can be measured from outside and killed.
 
 use std::{env, ffi::OsStr, fs, path::Path, process::Stdio};
 
@@ -10,18 +10,18 @@ use tokio::{
 use super::failed;
 use treering_client::{connect::Connection, error::ClientError};
 
-/// Clock ticks of `/proc` in a second, on every platform of ours.
+/// Clock ticks per second in `/proc`, on every supported platform.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A server. It is killed when this is dropped, and ends by itself when this process is
-/// killed: with its standard input.
+/// A server process. It is killed when this is dropped. If this process is killed, the server ends
+/// too, because its standard input closes.
 #[derive(Debug)]
 pub struct Child {
     process: tokio::process::Child,
-    /// Kept open: a server that cannot print would end.
+    /// Kept open, since a server that cannot print would end.
     _said: Lines<BufReader<ChildStdout>>,
     _alive: Option<ChildStdin>,
-    /// Where it is.
+    /// The URL of the server.
     pub url: String,
 }
 
@@ -45,7 +45,7 @@ impl Child {
         Self::start(command).await
     }
 
-    /// Serves the empty call.
+    /// Serves the empty call; see `empty`.
     ///
     /// # Errors
     /// When it does not start.
@@ -85,7 +85,7 @@ impl Child {
         Err(failed(STARTING, "it ended at once"))
     }
 
-    /// Connects to it.
+    /// Connects to the server.
     ///
     /// # Errors
     /// When it does not answer.
@@ -93,10 +93,10 @@ impl Child {
         Connection::to_server(&self.url, "default").await
     }
 
-    /// Kills it without warning, and waits until it is gone.
+    /// Kills the process without warning, and waits for its end.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// When the system refuses to kill it.
     pub async fn kill(mut self) -> Result<(), ClientError> {
         self.process
             .kill()
@@ -104,25 +104,25 @@ impl Child {
             .map_err(|error| failed("killing a server", error))
     }
 
-    /// Processor time that it has used, in microseconds; none where the system
-    /// does not say.
+    /// Returns the processor time that the process has used, in microseconds, or `None` if the
+    /// system does not report it.
     #[must_use]
     pub fn cpu_micros(&self) -> Option<f64> {
         let stat = self.proc("stat")?;
-        // The name may hold anything; what follows its bracket does not.
+        // The process name may contain anything, so parsing starts after its closing bracket.
         let fields: Vec<_> = stat.rsplit(')').next()?.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
         Some((ticks(11)? + ticks(12)?) / TICKS_PER_SECOND * 1e6)
     }
 
-    /// Memory that it holds, in MiB; none where the system does not say.
+    /// Returns the resident memory in MiB, or `None` if the system does not report it.
     #[must_use]
     pub fn resident_mib(&self) -> Option<f64> {
         self.status_mib("VmRSS:")
     }
 
-    /// The part of it that no file backs, in MiB; none where the system does not
-    /// say.
+    /// Returns the resident memory that no file backs, in MiB, or `None` if the system does not
+    /// report it.
     #[must_use]
     pub fn anonymous_mib(&self) -> Option<f64> {
         self.status_mib("RssAnon:")
@@ -143,7 +143,7 @@ impl Child {
 fn this_program() -> Result<Command, ClientError> {
     let program = env::current_exe().map_err(|error| failed("finding this program", error))?;
     let mut command = Command::new(program);
-    // What the user's environment says about stores is not for these.
+    // Servers of the bench must not use the stores of the user's environment.
     for name in [
         "TREERING_DATA",
         "TREERING_SERVER",

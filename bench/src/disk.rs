@@ -1,4 +1,4 @@
-//! What real conversations take on disk, and how fast they come in.
+//! Measures the size of real conversations on disk, and the speed of their import.
 
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use super::{
 };
 use treering_client::error::ClientError;
 
-/// Files that a quick run imports: enough for a ratio.
+/// Largest file that a quick run imports, in bytes.
 const QUICK_FILES_BYTES: u64 = 3 << 20;
 
-/// Measures these rows; none without real conversations.
+/// Measures the rows of this group. Returns none if there are no real conversations.
 ///
 /// # Errors
 /// When an import fails.

@@ -1,5 +1,5 @@
-//! RPCs that do nothing, on the transport that the services use: what a call costs
-//! before it does anything. One is empty, the other sends back what it was sent.
+//! RPCs without work, on the transport that the services use: the base cost of a call. One is
+//! empty, the other echoes its request.
 
 use std::{
     convert::Infallible,
@@ -78,7 +78,7 @@ impl tower::Service<http::Request<Body>> for Empty {
     }
 }
 
-/// Serves both until the process is told to stop, or who started it is gone. Says where, as
+/// Serves both RPCs until a stop signal arrives or standard input closes. Prints the address, as
 /// `serve` does.
 ///
 /// # Errors
@@ -101,15 +101,15 @@ pub async fn serve(out: &mut Out) -> Result<(), ClientError> {
 /// Makes an empty call.
 ///
 /// # Errors
-/// What the server or the transport says.
+/// Errors of the server or the transport.
 pub async fn call(transport: Transport) -> Result<(), ClientError> {
     unary::<()>(transport, (), PATH).await
 }
 
-/// Sends bytes, and waits until they are back.
+/// Sends bytes, and waits for their echo.
 ///
 /// # Errors
-/// What the server or the transport says.
+/// Errors of the server or the transport.
 pub async fn echo(transport: Transport, bytes: Bytes) -> Result<(), ClientError> {
     unary(transport, bytes, ECHO_PATH).await
 }

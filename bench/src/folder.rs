@@ -1,4 +1,4 @@
-//! Folders that go away again, and what they take.
+//! Temporary folders, and the disk space of files.
 
 use std::{
     fs, io,
@@ -6,15 +6,15 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// A folder of this run, removed with all that is in it when it is dropped.
+/// A temporary folder. Dropping it removes the folder with its content.
 #[derive(Debug)]
 pub struct TempFolder(PathBuf);
 
 impl TempFolder {
-    /// Makes an empty folder under this one.
+    /// Creates an empty folder in `parent`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the operating system.
     pub fn under(parent: &Path) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -24,7 +24,7 @@ impl TempFolder {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -39,8 +39,8 @@ impl Drop for TempFolder {
     }
 }
 
-/// Bytes that a file, or a folder with all that is in it, takes on disk. Holes
-/// in files take none; 0 when it is not there.
+/// Returns the bytes that a file or folder takes on disk, without holes in files; 0 if it does not
+/// exist.
 #[must_use]
 pub fn bytes_on_disk(path: &Path) -> u64 {
     let Ok(meta) = fs::symlink_metadata(path) else {

@@ -1,4 +1,4 @@
-//! Forks: a branch is a parent and a number, so length must not matter.
+//! Measures forks. A branch is a parent and a revision, so the length of history must not matter.
 
 use super::{
     Setup, failed,
@@ -13,12 +13,12 @@ use treering::{
 };
 use treering_client::error::ClientError;
 
-/// Events of the short conversation.
+/// Events in the short conversation.
 const SHORT: u64 = 10;
-/// Events of one append while the long one is filled.
+/// Events in one append while the long conversation is filled.
 const BATCH: u64 = 5_000;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When an append fails.
@@ -32,7 +32,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     stores::indexed(&engine).await?;
     let (mut longs, mut shorts) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     for round in 0..setup.or_quick(100, 30) {
-        // Somewhere in the middle: never twice the same place of the long one.
+        // Forks in the middle of the long conversation, each time at another revision.
         let place = long / 4 + round * 487 % (long / 2);
         longs[0].push(fork(&engine, long_id, Some(place)).await?);
         shorts[0].push(fork(&engine, short_id, Some(SHORT / 2)).await?);
@@ -54,7 +54,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     ])
 }
 
-/// Microseconds of one fork.
+/// Returns the microseconds of one fork.
 async fn fork(
     engine: &Engine,
     conversation: ConversationId,
@@ -75,7 +75,7 @@ async fn fork(
     Ok(micros)
 }
 
-/// A conversation of questions and answers.
+/// Creates a conversation of questions and answers.
 async fn conversation(engine: &Engine, events: u64) -> Result<ConversationId, ClientError> {
     let id = ConversationId::generate();
     let event = |revision: u64| match revision {

@@ -1,5 +1,5 @@
-//! Baselines that commit in groups as our own writer does: one thread takes what
-//! arrived during the last commit, writes it, syncs once, and answers all.
+//! Baselines that commit in groups as Treering's writer does: one thread takes the records that
+//! arrived during the last commit, writes them, syncs once, and answers all callers.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,24 +17,23 @@ use uuid::Uuid;
 use super::failed;
 use treering_client::error::ClientError;
 
-/// Maximum number of records of a group; more than ever wait here.
+/// Maximum number of records in a group; more than ever wait at once.
 const GROUP_MAX: usize = 16_384;
 
-/// A record, as a baseline stores it.
+/// A record as a baseline stores it.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Conversation.
+    /// The conversation.
     pub conversation: Uuid,
-    /// Revision there.
+    /// The revision in the conversation.
     pub revision: u64,
-    /// Encoded body.
+    /// The encoded body.
     pub body: Bytes,
 }
 
 type Answer = oneshot::Sender<Result<(), String>>;
 
-/// A writer thread of a baseline. Cheap to clone; the thread ends with the last
-/// clone.
+/// The writer thread of a baseline. Cheap to clone. The thread ends when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Group(Sender<(Job, Answer)>);
 
@@ -45,10 +44,10 @@ impl Group {
         Self(to)
     }
 
-    /// A plain file: the bodies, one after the other, and `fdatasync`.
+    /// Starts a baseline that appends the bodies to a plain file and calls `fdatasync`.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file cannot be created.
     pub fn raw_file(path: &Path) -> Result<Self, ClientError> {
         let mut file = raw(path)?;
         let mut buffer = Vec::new();
@@ -61,10 +60,10 @@ impl Group {
         }))
     }
 
-    /// SQLite: a row an event with an index, one transaction a group.
+    /// Starts a baseline on SQLite: one indexed row per event, one transaction per group.
     ///
     /// # Errors
-    /// When the database cannot be made.
+    /// When the database cannot be created.
     pub fn sqlite(path: &Path) -> Result<Self, ClientError> {
         let mut connection = events_database(path)?;
         Ok(Self::start(move |jobs| {
@@ -102,16 +101,16 @@ fn commit_all(
         }
         let done = commit(&group);
         for answer in answers {
-            // Whoever asked may have gone; that is no failure.
+            // The caller may have stopped waiting; this is not a failure.
             let _ = answer.send(done.clone());
         }
     }
 }
 
-/// A new file to append to.
+/// Opens a file for appending.
 ///
 /// # Errors
-/// When it cannot be made.
+/// When it cannot be opened.
 pub fn raw(path: &Path) -> Result<File, ClientError> {
     OpenOptions::new()
         .create(true)
@@ -123,17 +122,16 @@ pub fn raw(path: &Path) -> Result<File, ClientError> {
 /// Appends bytes, and returns once they are durable.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the operating system.
 pub fn append_raw(file: &mut File, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all(bytes)?;
     file.sync_data()
 }
 
-/// A database for events: WAL, synchronous=FULL, indexed by conversation and
-/// revision.
+/// Creates a database for events: WAL, synchronous=FULL, indexed by conversation and revision.
 ///
 /// # Errors
-/// What SQLite says.
+/// Errors of SQLite.
 pub fn events_database(path: &Path) -> Result<Connection, ClientError> {
     let open = || {
         let connection = Connection::open(path)?;
@@ -159,7 +157,7 @@ pub fn events_database(path: &Path) -> Result<Connection, ClientError> {
 /// Stores records in one transaction.
 ///
 /// # Errors
-/// What SQLite says.
+/// Errors of SQLite.
 pub fn insert(connection: &mut Connection, jobs: &[Job]) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     {

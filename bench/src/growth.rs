@@ -1,5 +1,5 @@
-//! How calls slow down as a store grows: each is measured in a small store and in one with ten
-//! times as many conversations.
+//! Measures how calls slow down as a store grows: each call runs in a small store and in one with
+//! ten times as many conversations.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ use treering_client::{connect::Connection, error::ClientError};
 const CONVERSATIONS: u64 = 30_000;
 const CONVERSATIONS_QUICK: u64 = 2_000;
 const GROWTH: u64 = 10;
-/// Real conversations that are repeated, each with a line of its own in every tool result.
+/// Real conversations that are copied. Each copy gets a different line in every tool result.
 const LIVES_MAX: usize = 4_000;
-/// Events that are taken of each.
+/// Events that are taken from each.
 const EVENTS_MAX: usize = 11;
-/// One conversation in so many has a second branch.
+/// One in this many conversations has a second branch.
 const FORKED_EVERY: u64 = 20;
-/// One conversation in so many has a rare label and a rare word in its title.
+/// One in this many conversations has a rare label and a rare word in its title.
 const RARE_EVERY: u64 = 1_000;
-/// Conversations that a person sees at once.
+/// Conversations on one screen.
 const PAGE: usize = 20;
 /// Calls of each kind.
 const CALLS: usize = 15;
 
-/// Measures these rows; none without real conversations.
+/// Measures the rows of this group. Returns none if there are no real conversations.
 ///
 /// # Errors
 /// When a store cannot be filled, or a call fails.
@@ -95,7 +95,7 @@ fn lives(setup: &Setup) -> Result<Vec<Vec<NewEvent>>, ClientError> {
             let first = events.into_iter().take(EVENTS_MAX);
             first.collect::<Vec<_>>()
         });
-        // A fork needs the events before it to be there.
+        // Truncation could remove the events that a fork needs.
         let found = found.filter(|events| !events.iter().any(is_fork));
         lives.extend(found.take(LIVES_MAX / files.len()));
     }
@@ -106,7 +106,7 @@ fn is_fork(event: &NewEvent) -> bool {
     matches!(event.body, EventBody::BranchForked(_))
 }
 
-/// Returns the events of a real conversation as those of another one.
+/// Returns a copy of a real conversation under another id.
 fn conversation(life: &[NewEvent], id: ConversationId, number: u64) -> Vec<NewEvent> {
     let mut events: Vec<NewEvent> = life.to_vec();
     for event in &mut events {
@@ -124,7 +124,7 @@ fn conversation(life: &[NewEvent], id: ConversationId, number: u64) -> Vec<NewEv
     events
 }
 
-/// A second branch.
+/// An event that creates a second branch.
 fn fork(id: ConversationId) -> NewEvent {
     let forked = BranchForked {
         name: BranchName::new("try").unwrap_or_default(),
@@ -149,11 +149,11 @@ fn describe(created: &mut ConversationCreated, number: u64) {
 
 struct GrownStore {
     folder: TempFolder,
-    /// A conversation in the middle.
+    /// The conversation in the middle of the store.
     middle: ConversationId,
 }
 
-/// What was measured in one store.
+/// Measurements of one store.
 struct GrownTimes {
     /// In the order of `calls`.
     millis: Vec<f64>,
@@ -181,14 +181,14 @@ impl GrownStore {
             if number == conversations / 2 {
                 middle = id;
             }
-            // From all files, also in a small store.
+            // The step mixes conversations of all files, in a small store too.
             let life = &lives[number as usize * 7_919 % lives.len()];
             filler.append(conversation(life, id, number)).await?;
             if number.is_multiple_of(FORKED_EVERY) {
                 forked.push(id);
             }
         }
-        // A fork point must be there before.
+        // A fork point must be stored before the fork.
         filler.settle().await?;
         for id in forked {
             filler.append(vec![fork(id)]).await?;
@@ -207,7 +207,7 @@ impl GrownStore {
         for call in calls(self.middle) {
             setup.doing(&format!("growth: {}", call.what));
             let mut times = Vec::new();
-            // The first one warms up.
+            // The first call warms up.
             for round in 0..=CALLS {
                 let (answer, micros) = timed(call.request.run(call.what, &server)).await;
                 answer?;
@@ -236,7 +236,7 @@ struct GrowthCall {
 
 enum GrowthRequest {
     Search(Box<pb::SearchRequest>),
-    /// Goes on to the next page until [`PAGE`] conversations are found.
+    /// Fetches pages until [`PAGE`] conversations are found.
     List(pb::ListConversationsRequest),
     Find(String),
     Get(String),
@@ -280,13 +280,13 @@ impl GrowthRequest {
         };
         match is_found {
             true => Ok(()),
-            // A page without rows would be quick, and no answer.
+            // An empty page would be fast but wrong.
             false => Err(failed(what, "it found nothing")),
         }
     }
 }
 
-/// A word that many results have.
+/// A word that occurs in many results.
 const COMMON: &str = "error";
 
 fn calls(middle: ConversationId) -> Vec<GrowthCall> {

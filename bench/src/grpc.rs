@@ -1,5 +1,5 @@
-//! Durable appends over gRPC: this process is the client, each server is a
-//! process of its own, they talk over loopback TCP.
+//! Measures durable appends over gRPC. This process is the client; each server is its own process.
+//! They communicate over loopback TCP.
 
 use std::{sync::Arc, time::Instant};
 
@@ -24,12 +24,12 @@ use treering::{
 };
 use treering_client::{Credentials, connect::Connection, error::ClientError};
 
-/// Streams at once, each with a conversation of its own.
+/// Concurrent streams; each has its own conversation.
 const STREAMS: usize = 4;
-/// Requests that are under way on each stream.
+/// Requests in flight on each stream.
 const STREAM_UNDER_WAY: usize = 256;
 
-/// A server and the way to it.
+/// A server and a connection to it.
 pub(super) struct Peer {
     child: Child,
     connection: Connection,
@@ -40,7 +40,7 @@ impl Peer {
         Self::to_as(child, &Credentials::default()).await
     }
 
-    /// Connects with a key, or over TLS.
+    /// Connects with an API key, or over TLS.
     pub(super) async fn to_as(
         child: Child,
         credentials: &Credentials,
@@ -50,7 +50,7 @@ impl Peer {
     }
 }
 
-/// Rates and processor time of rounds.
+/// Rates and processor times of all rounds.
 #[derive(Default)]
 struct Samples {
     per_second: Vec<f64>,
@@ -66,7 +66,7 @@ impl Samples {
     }
 }
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When a server or an append fails.
@@ -127,7 +127,7 @@ async fn unary(
     Ok((ours, echoes))
 }
 
-/// Echoes of as many bytes as the request of an append has.
+/// Calls the echo with as many bytes as an append request has.
 async fn call_echo(
     setup: &Setup,
     peer: &Peer,
@@ -155,7 +155,7 @@ async fn call_empty(
     .await
 }
 
-/// Appends of one 1 KiB event, so many in flight.
+/// Appends one 1 KiB event per call, with `in_flight` concurrent calls.
 pub(super) async fn call_append(
     setup: &Setup,
     peer: &Peer,
@@ -218,7 +218,7 @@ async fn streamed_row(
     )
 }
 
-/// Appends in a second over a few streams.
+/// Returns the appends per second over a few streams.
 async fn streamed(
     setup: &Setup,
     store: &Peer,
@@ -261,7 +261,7 @@ async fn one_stream(setup: &Setup, store: &Peer, id: ConversationId) -> Result<u
     Ok(calls)
 }
 
-/// Makes conversations of one event each.
+/// Creates conversations of one event each.
 pub(super) async fn conversations(
     server: &Peer,
     number: usize,

@@ -1,4 +1,4 @@
-//! Opening after `kill -9`, and memory after many events.
+//! Measures opening after `kill -9`, and memory use after many events.
 
 use std::{path::Path, time::Duration};
 
@@ -12,12 +12,12 @@ use super::{
 };
 use treering_client::error::ClientError;
 
-/// Events of each append, and of each conversation.
+/// Events in each append, and in each conversation.
 const EACH: usize = 100;
-/// How long an idle server is left alone before its memory is looked at.
+/// Pause before the memory of an idle server is measured.
 const REST: Duration = Duration::from_secs(5);
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When a server does not start or an append fails.
@@ -57,10 +57,10 @@ async fn killed(
         ));
     }
     setup.doing("kill: killing");
-    // Killed in the middle of appends, not while it idles.
+    // The server is killed in the middle of appends, not while it idles.
     let payloads = setup.payloads.clone();
     let appending = tokio::spawn(async move {
-        // It fails when the server dies; that is what it is for.
+        // This fails when the server dies, as intended.
         let _ = stores::stream_to(&server, &payloads, u64::MAX / 2, EACH).await;
     });
     tokio::time::sleep(Duration::from_millis(700)).await;

@@ -1,8 +1,8 @@
-//! What the figures were measured on.
+//! Describes the machine on which the figures were measured.
 
 use std::{fs, path::Path, thread};
 
-/// A machine, as far as it shows.
+/// The properties of a machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
     cores: usize,
@@ -12,7 +12,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one; the file system is that of `dir`.
+    /// Describes this machine. The file system is that of `dir`.
     #[must_use]
     pub fn with(dir: &Path) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -33,7 +33,7 @@ impl Machine {
         }
     }
 
-    /// In one line.
+    /// Formats the description as one line.
     #[must_use]
     pub fn line(&self) -> String {
         format!(
@@ -47,7 +47,7 @@ impl Machine {
         )
     }
 
-    /// As one JSON object.
+    /// Formats the description as one JSON object.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
@@ -63,7 +63,7 @@ impl Machine {
     }
 }
 
-/// Figures of a debug build say nothing: name it.
+/// Names the build type, since figures of a debug build mean nothing.
 fn build() -> &'static str {
     if cfg!(debug_assertions) {
         "debug build: figures mean nothing"
@@ -72,7 +72,7 @@ fn build() -> &'static str {
     }
 }
 
-/// The file system of the longest mount point that the folder is under.
+/// Returns the file system of the longest mount point that contains the folder.
 fn file_system(mounts: &str, dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     mounts
@@ -93,8 +93,8 @@ fn file_system(mounts: &str, dir: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Naming the root's file system for a folder on tmpfs would make every
-    /// durable figure a lie.
+    /// Reporting the root's file system for a folder on tmpfs would make every durable figure
+    /// wrong.
     #[test]
     fn the_longest_mount_point_wins() {
         let mounts = "/dev/a / ext4 rw 0 0\ntmpfs /proc tmpfs rw 0 0\n";

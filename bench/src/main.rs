@@ -175,12 +175,12 @@ struct Setup {
 }
 
 impl Setup {
-    /// An empty folder for a store.
+    /// Creates an empty folder for a store.
     fn folder(&self) -> Result<TempFolder, ClientError> {
         TempFolder::under(&self.parent).map_err(|error| failed("making a temporary folder", error))
     }
 
-    /// One of two values.
+    /// Returns `quick` in a quick run, otherwise `whole`.
     fn or_quick<T>(&self, whole: T, quick: T) -> T {
         if self.quick { quick } else { whole }
     }
@@ -189,17 +189,17 @@ impl Setup {
         self.or_quick(7, 3)
     }
 
-    /// How long a round of a closed loop takes.
+    /// Duration of a round of a closed loop.
     fn round_time(&self) -> Duration {
         Duration::from_millis(self.or_quick(1_000, 300))
     }
 
-    /// What is being done, for the progress bar.
+    /// Shows the current work in the progress bar.
     fn doing(&self, what: &str) {
         self.bar.set_message(what.to_owned());
     }
 
-    /// Tells the user that rows are missing, and why.
+    /// Tells the user which rows are left out, and why.
     fn left_out(&self, rows: &str, missing: &str) {
         self.bar.suspend(|| {
             anstream::eprintln!(
@@ -208,7 +208,7 @@ impl Setup {
         });
     }
 
-    /// Files with real conversations, by name; empty when there are none.
+    /// Returns the files with real conversations, sorted by name.
     fn trajectory_files(&self) -> Vec<PathBuf> {
         let Some(dir) = &self.trajectories else {
             return Vec::new();
@@ -232,7 +232,7 @@ impl Setup {
     }
 }
 
-/// Something went wrong while it was measured: an error with its causes, or a text.
+/// Makes an error of a failed measurement, with all its causes.
 fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> ClientError {
     let why = why.into();
     ClientError::Outcome {
@@ -244,7 +244,7 @@ fn failed(doing: &'static str, why: impl Into<Box<dyn Error + Send + Sync>>) -> 
 }
 
 fn main() -> ExitCode {
-    // The servers that are measured are started from this program, too.
+    // The bench starts the servers that it measures from this same program.
     if env::args_os().nth(1).is_some_and(|first| first == "serve") {
         return treering_cli::main();
     }
@@ -253,7 +253,7 @@ fn main() -> ExitCode {
     treering_cli::main_with(color, run(args))
 }
 
-/// Measures and prints.
+/// Measures and prints the rows.
 ///
 /// # Errors
 /// [`ClientError::Outcome`] when a row cannot be measured.

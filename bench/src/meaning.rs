@@ -1,4 +1,5 @@
-//! Search by meaning: stored vectors beside exact ones, and how fast a local model embeds.
+//! Measures search by meaning: stored vectors compared with exact ones, and the speed of a local
+//! model.
 
 use std::{collections::HashMap, hint::black_box};
 
@@ -15,21 +16,21 @@ use treering_embedders::EmbedderPlace;
 use treering_meaning::{PassageVectors, QueryVector, StoredVector, TextRole, TextWindow, windows};
 use treering_search::{MeaningQuery, SearchIndex, SearchQuery, SearchableEvent, VectorIndex};
 
-/// Dimensions of a small model's vectors.
+/// Dimensions of the vectors, as of a small model.
 const DIMENSIONS: usize = 384;
-/// Topics of the vectors: those of real texts are in groups, too.
+/// Number of topics: vectors are clustered, like those of real texts.
 const TOPICS: u64 = 1_000;
-/// Share of a vector that its topic does not give.
+/// Share of a vector that does not come from its topic.
 const OWN_SHARE: f32 = 0.7;
-/// Hits that are compared with the exact ones.
+/// Number of hits that are compared with the exact ones.
 const NEAREST: usize = 10;
-/// Windows that a model embeds at once.
+/// Number of windows that a model embeds at once.
 const BATCH: usize = 16;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
-/// When the index cannot be made.
+/// When the index cannot be created.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut rows = Vec::new();
     for count in setup.or_quick(&[100_000, 1_000_000][..], &[20_000]) {
@@ -43,7 +44,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows)
 }
 
-/// A vector of length 1, always the same for the same number.
+/// Returns a vector that depends only on the number.
 fn vector(number: u64) -> Vec<f32> {
     let mut topic = fastrand::Rng::with_seed(number % TOPICS);
     let mut own = fastrand::Rng::with_seed(number + TOPICS);
@@ -167,7 +168,7 @@ fn nearest(
     Ok(found.hits.iter().map(|hit| hit.position.offset).collect())
 }
 
-/// The numbers of the nearest vectors.
+/// Returns the numbers of the nearest vectors, found by a full scan.
 fn scanned(all: &[Vec<f32>], query: &[f32]) -> Vec<u64> {
     let dot = |vector: &[f32]| vector.iter().zip(query).map(|(x, y)| x * y).sum::<f32>();
     let mut scored: Vec<(f32, u64)> = (1..)

@@ -1,4 +1,4 @@
-//! How soon the inspector's pages answer, and how large they are, over real conversations.
+//! Measures how fast the inspector's pages answer, and their size, over real conversations.
 
 use std::{fs, time::Instant};
 
@@ -18,21 +18,21 @@ use super::{
 use treering::proto::pb;
 use treering_client::{connect::Connection, error::ClientError};
 
-/// What a page may take until its first byte, at the median.
+/// Longest median time to the first byte of a page, in milliseconds.
 const FIRST_BYTE_MS: f64 = 50.0;
-/// What a page may weigh.
+/// Largest page, in kB.
 const PAGE_KB: f64 = 300.0;
-/// What is as small as an answer can be: read from the program itself.
+/// The baseline: a small file that is built into the program.
 const PLAIN: &str = "/assets/inspector.js";
-/// Files that a quick run imports.
+/// Largest file that a quick run imports, in bytes.
 const QUICK_FILES_BYTES: u64 = 3 << 20;
-/// Conversations of a page of the list.
+/// Conversations in one page of the list.
 const PAGE_SIZE: u32 = 1_000;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
-/// When the server cannot be started, or a page is not as it should be.
+/// When the server cannot be started, or a page fails or is too large.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
@@ -56,7 +56,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     for (id, what, path) in shown.pages() {
         setup.doing(&format!("pages: {what}"));
         let (mut ours, mut plain, mut bytes) = (Vec::new(), Vec::new(), 0);
-        // The first of each is what a process does once.
+        // The first round is not counted: a process does some work only once.
         for round in 0..=setup.or_quick(40, 8) {
             let page = PageLoad::get(&address, &path).await?;
             let asset = PageLoad::get(&address, PLAIN).await?;
@@ -86,7 +86,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows)
 }
 
-/// What the pages show: the longest conversation, and the longest with a fork.
+/// The conversations that the pages show: the longest one, and the longest one with a fork.
 struct PageTargets {
     long: String,
     forked: String,
@@ -176,7 +176,7 @@ fn longest(best: &mut Option<(u64, String)>, found: &pb::ConversationSummary) {
     }
 }
 
-/// An answer as a browser gets it.
+/// The measurements of one HTTP response.
 struct PageLoad {
     first_byte_ms: f64,
     bytes: usize,

@@ -14,11 +14,11 @@ use treering::{
 
 /// Size of an event's body, in bytes.
 pub const BODY_BYTES: usize = 1024;
-/// What is cut into payloads. No frame or group is as large, so that nothing
-/// comes twice where it could be compressed.
+/// Size of the pool that payloads are cut from. It is larger than any frame or group, so that no
+/// bytes repeat within a compressed unit.
 const POOL_BYTES: usize = 32 << 20;
 
-/// Random bytes to cut payloads from. Cheap to clone.
+/// Random bytes that payloads are cut from. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Payloads {
     pool: Bytes,
@@ -27,20 +27,20 @@ pub struct Payloads {
 }
 
 impl Payloads {
-    /// Makes the bytes.
+    /// Creates the pool.
     #[must_use]
     pub fn new() -> Self {
         let mut pool = Vec::with_capacity(POOL_BYTES);
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         while pool.len() < POOL_BYTES {
-            // xorshift64*: fast, and good enough for no compressor to see it.
+            // xorshift64*: fast, and random enough to be incompressible.
             state ^= state >> 12;
             state ^= state << 25;
             state ^= state >> 27;
             pool.extend_from_slice(&state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
         }
         let pool = Bytes::from(pool);
-        // The body is a little more than its data.
+        // The encoded body is slightly larger than its data.
         let whole = body::encode(&custom(pool.slice(..BODY_BYTES))).len();
         Self {
             pool,
@@ -55,19 +55,19 @@ impl Payloads {
         self.pool.slice(at..at + bytes)
     }
 
-    /// An encoded body, for those who store bytes only.
+    /// Returns an encoded body, for baselines that store only bytes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.cut(BODY_BYTES)
     }
 
-    /// An event whose encoded body has [`BODY_BYTES`].
+    /// Returns an event whose encoded body has [`BODY_BYTES`] bytes.
     #[must_use]
     pub fn event(&self, conversation: ConversationId) -> NewEvent {
         NewEvent::new(conversation, custom(self.cut(self.data_bytes)))
     }
 
-    /// A new conversation with so many events after the first.
+    /// Returns a new conversation with `events` events after the first.
     #[must_use]
     pub fn conversation(&self, events: usize) -> Vec<NewEvent> {
         let id = ConversationId::generate();
@@ -76,7 +76,7 @@ impl Payloads {
     }
 }
 
-/// The first event of a conversation.
+/// Returns the first event of a conversation.
 #[must_use]
 pub fn created(id: ConversationId) -> NewEvent {
     NewEvent::new(
@@ -99,8 +99,8 @@ fn custom(data: Bytes) -> EventBody {
 mod tests {
     use super::*;
 
-    /// Baselines store `bytes()`, we store `event()`: they must be of one size,
-    /// and neither may be compressible.
+    /// Baselines store `bytes()`, Treering stores `event()`: both must have the same size and be
+    /// incompressible.
     #[test]
     fn payloads_have_one_size_and_do_not_compress() {
         let payloads = Payloads::new();

@@ -1,4 +1,4 @@
-//! Reading everything back, and making the views anew.
+//! Measures reading all events, and rebuilding the projections and the index.
 
 use std::{path::Path, time::Instant};
 
@@ -24,10 +24,10 @@ use treering::{
 };
 use treering_client::{connect::Connection, error::ClientError};
 
-/// Events of each conversation.
+/// Events in each conversation.
 const EACH: usize = 100;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When an append or a read fails.
@@ -43,7 +43,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     }
     filler.settle().await?;
     stores::indexed(&engine).await?;
-    // As it is some seconds later, and not while that happens.
+    // Seals the log first: a running store does this within seconds.
     let dense = engine.pack_log().await;
     dense.map_err(|error| failed("making the log dense", error))?;
     let sqlite = filled_sqlite(

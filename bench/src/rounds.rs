@@ -1,4 +1,4 @@
-//! Rounds, medians, and the closed loop that keeps so many calls under way.
+//! Medians, ratios, and a closed loop that keeps a fixed number of calls in flight.
 
 use std::{
     future::Future,
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 use super::failed;
 use treering_client::error::ClientError;
 
-/// The middle value; 0 of none.
+/// Returns the median; 0 if there are no values.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// The value that so many percent are at or below; 0 of none.
+/// Returns the value at a percentile; 0 if there are no values.
 #[must_use]
 pub fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -28,8 +28,8 @@ pub fn percentile(values: &[f64], percent: f64) -> f64 {
     sorted.get(index).copied().unwrap_or_default()
 }
 
-/// The median of what one got over what the other got in the same round. Noise
-/// that lasts longer than a round cancels out.
+/// Returns the median of the ratios of both values of each round. Noise that lasts longer than a
+/// round cancels out.
 #[must_use]
 pub fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     let ratios: Vec<_> = ours
@@ -40,24 +40,24 @@ pub fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     median(&ratios)
 }
 
-/// Microseconds that a call took.
+/// Returns the value of a call and the microseconds that it took.
 pub async fn timed<T>(call: impl Future<Output = T>) -> (T, f64) {
     let started = Instant::now();
     let value = call.await;
     (value, started.elapsed().as_secs_f64() * 1e6)
 }
 
-/// What a closed loop did.
+/// The result of a closed loop.
 #[derive(Clone, Copy, Debug)]
 pub struct LoopResult {
-    /// Calls that ended.
+    /// Completed calls.
     pub calls: u64,
-    /// Calls in a second.
+    /// Calls per second.
     pub per_second: f64,
 }
 
-/// Keeps `in_flight` calls under way for about `time`: each caller calls again as
-/// soon as it has its answer. `call` gets the number of its caller.
+/// Keeps `in_flight` calls running for about `time`: each caller calls again as soon as it has its
+/// answer. `call` receives the number of its caller.
 ///
 /// # Errors
 /// The first error of a call.
@@ -97,7 +97,7 @@ where
 mod tests {
     use super::*;
 
-    /// One outlier must not move the middle, and an empty list must not panic.
+    /// One outlier must not move the median, and an empty list must not panic.
     #[test]
     fn medians_and_percentiles() {
         assert!((median(&[1.0, 900.0, 2.0]) - 2.0).abs() < f64::EPSILON);

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use treering_cli::output::{Out, Tone};
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things in a second.
+    /// Items per second.
     PerSecond,
-    /// Megabytes (10^6) in a second.
+    /// Megabytes (10^6 bytes) per second.
     MegabytesPerSecond,
     /// Milliseconds.
     Milliseconds,
@@ -24,7 +24,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name in JSON.
+    /// The name of the unit in JSON.
     fn name(self) -> &'static str {
         match self {
             Self::PerSecond => "1/s",
@@ -101,7 +101,7 @@ pub struct Row {
     pub ratio: Option<f64>,
     /// The target, if there is one.
     pub target: Option<Target>,
-    /// How to read it.
+    /// An explanation for the reader.
     pub note: String,
 }
 
@@ -129,21 +129,21 @@ impl Row {
         self
     }
 
-    /// With this target.
+    /// Sets the target.
     #[must_use]
     pub fn aim(mut self, target: Target) -> Self {
         self.target = Some(target);
         self
     }
 
-    /// With this note.
+    /// Sets the note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = note.into();
         self
     }
 
-    /// Whether the target was met; `None` if there is no target.
+    /// Returns true if the target was met; `None` if there is no target.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         match self.target? {
@@ -154,7 +154,7 @@ impl Row {
         }
     }
 
-    /// As one JSON object.
+    /// Formats the row as one JSON object.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         let (kind, bound) = match self.target {
@@ -222,7 +222,7 @@ pub fn print(rows: &[Row], out: &mut Out) -> std::io::Result<()> {
         let mut line = String::new();
         for (column, text) in texts.iter().enumerate() {
             let pad = widths[column] - text.chars().count();
-            // Numbers line up on the right.
+            // Numbers are aligned on the right.
             let (before, after) = if matches!(column, 1 | 3) {
                 (pad, 0)
             } else {

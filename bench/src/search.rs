@@ -30,14 +30,14 @@ use treering::{
 };
 use treering_client::error::ClientError;
 
-/// Results of a search.
+/// Maximum number of results of a search.
 const LIMIT: usize = 10;
-/// Published nDCG@10 of BM25 on scifact (bm25s); that of Anserini (flat) has 0.679.
+/// Published nDCG@10 of BM25 on scifact (bm25s). Anserini (flat) has 0.679.
 const BM25_NDCG: f64 = 0.687;
-/// Pause between two searches for an event that was appended.
+/// Pause between two searches for an appended event.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// Measures these rows. Returns no rows if there are no real conversations.
+/// Measures the rows of this group. Returns none if there are no real conversations.
 ///
 /// # Errors
 /// When an import or a search fails.
@@ -149,7 +149,7 @@ async fn speed(
     ])
 }
 
-/// The same texts in SQLite.
+/// The same texts in an SQLite database.
 struct Fts {
     database: Sqlite,
     results: u64,
@@ -222,7 +222,7 @@ impl Fts {
         Ok(())
     }
 
-    /// The best results' ids.
+    /// Returns the ids of the best results.
     fn search(&self, query: &Query) -> Result<Vec<i64>, ClientError> {
         let quoted: Vec<_> = query
             .words
@@ -237,7 +237,7 @@ impl Fts {
             ),
             Filter::Success => ("doc.success = ?2", 1.into()),
         };
-        // `rank` is bm25(), in the form that FTS5 sorts fastest.
+        // `rank` is bm25() in the form that FTS5 sorts fastest.
         let sql = format!(
             "SELECT text.rowid FROM text JOIN doc ON doc.id = text.rowid
              WHERE text MATCH ?1 AND {clause} ORDER BY rank LIMIT {LIMIT}"
@@ -251,7 +251,7 @@ impl Fts {
         found().map_err(|error| failed("searching FTS5", error))
     }
 
-    /// Queries of words that stand in random results.
+    /// Returns queries made of words from random results.
     fn queries(&self, number: usize) -> Vec<Query> {
         let read = || {
             self.database
@@ -271,7 +271,7 @@ impl Fts {
     }
 }
 
-/// A query of this result's words.
+/// Returns a query made of words from this result.
 fn query(number: usize, text: &str, tool: String) -> Option<Query> {
     let mut words: Vec<_> = text
         .split(|c: char| !c.is_ascii_alphabetic())
@@ -299,7 +299,7 @@ fn query(number: usize, text: &str, tool: String) -> Option<Query> {
     })
 }
 
-/// How long after its acknowledgement an event is found.
+/// Measures how long after its acknowledgement an event can be found.
 async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, ClientError> {
     let id = stores::conversations(engine, 1).await?[0];
     let (mut waited, mut asked) = (Vec::new(), Vec::new());
@@ -423,8 +423,8 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// Call id and tool result of each document, in one conversation; the call id is
-/// the document's.
+/// Appends a tool call and a result for each document, in one conversation. The call id is the
+/// document's id.
 async fn fill_scifact(engine: &Engine, corpus: &Path) -> Result<(), ClientError> {
     let id = ConversationId::generate();
     let mut filler = Filler::new(engine);
@@ -479,15 +479,15 @@ fn judgements(path: &Path) -> Result<HashMap<String, Judgements>, ClientError> {
     Ok(judged)
 }
 
-/// The best documents, each once.
+/// Returns the best documents, without duplicates.
 async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, ClientError> {
-    // A sentence is no query: its brackets, dashes and quotes mean nothing.
+    // A sentence is not in query syntax: drop its brackets, dashes and quotes.
     let words: Vec<_> = question
         .split(|c: char| c.is_whitespace() || "\"()*+".contains(c))
         .map(|word| word.trim_start_matches('-'))
         .filter(|word| !word.is_empty())
         .collect();
-    // A long document may come with several passages.
+    // A long document may have several hits.
     let request = SearchRequest::new(Namespace::default(), words.join(" "), 3 * LIMIT);
     let answer = engine
         .search(request)
@@ -504,7 +504,7 @@ async fn best(engine: &Engine, question: &str) -> Result<Vec<String>, ClientErro
     Ok(documents)
 }
 
-/// With the judgement as gain.
+/// Returns nDCG@10, with the judgement as gain.
 fn ndcg_10(found: &[String], judged: &Judgements) -> f64 {
     let discounted = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
         gains
@@ -528,8 +528,8 @@ fn ndcg_10(found: &[String], judged: &Judgements) -> f64 {
 mod tests {
     use super::*;
 
-    /// The score decides whether ranking got worse: checked against a case that
-    /// can be worked out by hand.
+    /// This score decides whether ranking got worse, so it is compared with a value computed by
+    /// hand.
     #[test]
     fn ndcg_is_as_by_hand() {
         let judged = Judgements::from([("a".to_owned(), 1.0), ("b".to_owned(), 1.0)]);

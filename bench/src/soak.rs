@@ -1,9 +1,8 @@
-//! Mixed load for a long time: what drifts.
+//! Runs a mixed load for a long time to detect drift.
 //!
-//! A server in a process of its own is driven at half of what it can do by
-//! agents that live real conversations: they append what happened next, build
-//! the next request, read back, search and fork. Throughput, times, memory and
-//! sizes are written down at even intervals. Nothing of it may drift.
+//! Agents drive a server in its own process at half of its peak rate by replaying real
+//! conversations: they append the next event, build the next request, read back, search and fork.
+//! Throughput, times, memory and sizes are sampled at even intervals. None of them may drift.
 
 use std::{
     fs::File,
@@ -35,33 +34,33 @@ use treering::{
 };
 use treering_client::{connect::Connection, error::ClientError};
 
-/// Agents at once, each with one conversation after the other.
+/// Concurrent agents. Each replays one conversation after the other.
 const AGENTS: usize = 16;
-/// How long the peak is looked for.
+/// Duration of the peak measurement.
 const PEAK_TIME: Duration = Duration::from_secs(10);
-/// Samples that are taken over the whole time.
+/// Samples over the whole run.
 const SAMPLES: u32 = 60;
-/// Conversations that are read from the trajectories; each is lived again and
-/// again, under a new id.
+/// Conversations that are read from the trajectories. Each is replayed repeatedly, under a new id
+/// each time.
 const CONVERSATIONS_MAX: usize = 2_000;
-/// Longest conversation that is lived, in events.
+/// Longest conversation that is replayed, in events.
 const EVENTS_MAX: usize = 400;
-/// One append in so many is followed by a request, a read back, a search, a fork.
+/// One in this many appends is followed by a request, a read, a search or a fork.
 const BUILD_EVERY: usize = 10;
 const READ_EVERY: usize = 15;
 const SEARCH_EVERY: usize = 40;
 const FORK_EVERY: usize = 100;
 
-/// How long, and where the samples go.
+/// Duration of the run, and the file for samples.
 #[derive(Clone, Debug)]
 pub struct SoakOptions {
-    /// For how long.
+    /// Duration of the run.
     pub time: Duration,
     /// CSV file for the samples.
     pub samples: Option<PathBuf>,
 }
 
-/// What agents have done, and how long each call took, in milliseconds.
+/// The number of appended events, and the duration of each call in milliseconds.
 #[derive(Debug, Default)]
 struct CallTimes {
     events: AtomicU64,
@@ -85,7 +84,7 @@ impl CallTimes {
     }
 }
 
-/// One line of the samples.
+/// One sample.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seconds: f64,
@@ -127,7 +126,7 @@ impl Sample {
     }
 }
 
-/// Drives a server for a while.
+/// Drives a server for the given time.
 ///
 /// # Errors
 /// When a server or a call fails, or the samples cannot be written.
@@ -183,7 +182,7 @@ fn created_file(path: &Path) -> Result<File, ClientError> {
     Ok(file)
 }
 
-/// What agents live: real conversations, or made ones when there are none.
+/// Returns the conversations to replay: real ones, or generated ones if there are none.
 fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, ClientError> {
     let files = setup.trajectory_files();
     let mut lives = Vec::new();
@@ -199,7 +198,7 @@ fn lives(setup: &Setup) -> Result<Arc<[Vec<NewEvent>]>, ClientError> {
     Ok(lives.into())
 }
 
-/// Agents for a while, at a rate or as fast as they can; `look` is called at even
+/// Runs the agents for `time`, at a given rate or as fast as they can. Calls `look` at even
 /// intervals with the seconds that have passed.
 async fn drive(
     child: &Child,
@@ -247,7 +246,7 @@ struct Agent {
     next: Arc<AtomicUsize>,
     done: Arc<CallTimes>,
     ends: Arc<AtomicBool>,
-    /// Time for each event; none: as fast as it can.
+    /// Time between two events; `None` means as fast as possible.
     pause: Option<Duration>,
     appends: usize,
 }
@@ -267,7 +266,7 @@ impl Agent {
         self.ends.load(Ordering::Relaxed)
     }
 
-    /// One conversation, as it happened.
+    /// Replays one conversation.
     async fn live(&mut self, events: &[NewEvent], due: &mut Instant) -> Result<(), ClientError> {
         let id = ConversationId::generate();
         for event in events {
@@ -275,7 +274,7 @@ impl Agent {
                 break;
             }
             if let Some(pause) = self.pause {
-                // Who is late does not wait, and does not catch up for ever.
+                // An agent that is late does not wait. It catches up at most one second.
                 *due = (*due + pause).max(Instant::now() - Duration::from_secs(1));
                 time::sleep_until((*due).into()).await;
             }
@@ -300,7 +299,7 @@ impl Agent {
         Ok(())
     }
 
-    /// What agents and people do between appends.
+    /// Makes the other calls that are due between appends.
     async fn look_about(&self, id: ConversationId) -> Result<(), ClientError> {
         let conversation_id = id.to_string();
         if self.appends.is_multiple_of(BUILD_EVERY) {
@@ -332,7 +331,8 @@ impl Agent {
             let request = pb::ForkRequest {
                 conversation_id,
                 name: format!("try {}", self.appends),
-                // The conversation itself goes on at the revisions that it knows.
+                // Forks into a new conversation: the replayed events rely on the revisions of this
+                // one.
                 into_conversation: "new".to_owned(),
                 ..Default::default()
             };
@@ -391,7 +391,7 @@ fn sample(
     }
 }
 
-/// The last quarter beside the second: what drifts is not near 1.
+/// Compares the last quarter with the second. A figure that drifts has a ratio far from 1.
 fn rows(samples: &[Sample], peak: f64) -> Vec<Row> {
     let quarter = samples.len() / 4;
     if quarter == 0 {

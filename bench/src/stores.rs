@@ -21,9 +21,9 @@ use treering::{
 };
 use treering_client::{connect::Connection, error::ClientError};
 
-/// Appends that are under way while a store is filled.
+/// Appends in flight while a store is filled.
 const UNDER_WAY: usize = 64;
-/// Events of one append of the importer, and their bytes.
+/// Limits of one append of the importer: events and bytes.
 const BATCH_EVENTS_MAX: usize = 4_000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
@@ -37,7 +37,7 @@ pub async fn open(dir: &Path) -> Result<Engine, ClientError> {
         .map_err(|error| failed("opening a store", error))
 }
 
-/// Opens a store that is packed when it is closed, as `treering import` does.
+/// Opens a store that is packed when it is closed, as in `treering import`.
 ///
 /// # Errors
 /// When it cannot be opened.
@@ -51,10 +51,10 @@ pub async fn open_dense(dir: &Path) -> Result<Engine, ClientError> {
         .map_err(|error| failed("opening a store", error))
 }
 
-/// Makes views or index anew, and says how many events of the log a second that were.
+/// Rebuilds the projections or the index. Returns the processed events per second.
 ///
 /// # Errors
-/// When it fails.
+/// When the rebuild fails.
 pub async fn rebuilt(engine: &Engine, views: bool, index: bool) -> Result<f64, ClientError> {
     let started = Instant::now();
     let mut items = engine.rebuild(views, index);
@@ -79,14 +79,14 @@ fn command(events: Vec<NewEvent>) -> AppendCommand {
     AppendCommand::new(Namespace::default(), events)
 }
 
-/// Appends batches, many under way at once.
+/// Appends batches, many of them concurrently.
 pub struct Filler<'a> {
     engine: &'a Engine,
     waiting: Vec<AppendFuture>,
 }
 
 impl<'a> Filler<'a> {
-    /// Fills this store.
+    /// Returns a filler of this store.
     pub fn new(engine: &'a Engine) -> Self {
         Self {
             engine,
@@ -94,10 +94,10 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Hands in a batch.
+    /// Submits a batch.
     ///
     /// # Errors
-    /// When one is refused.
+    /// When a batch is refused.
     pub async fn append(&mut self, events: Vec<NewEvent>) -> Result<(), ClientError> {
         let outcome = self.engine.submit(command(events)).await;
         self.waiting
@@ -108,10 +108,10 @@ impl<'a> Filler<'a> {
         Ok(())
     }
 
-    /// Waits for all.
+    /// Waits for all submitted batches.
     ///
     /// # Errors
-    /// When one was refused.
+    /// When a batch was refused.
     pub async fn settle(&mut self) -> Result<(), ClientError> {
         for outcome in self.waiting.drain(..) {
             outcome.await.map_err(|error| failed("appending", error))?;
@@ -120,7 +120,7 @@ impl<'a> Filler<'a> {
     }
 }
 
-/// Makes so many conversations of one event each.
+/// Creates `number` conversations of one event each.
 ///
 /// # Errors
 /// When an append is refused.
@@ -137,7 +137,7 @@ pub async fn conversations(
     Ok(ids)
 }
 
-/// Waits until a search sees everything that is there.
+/// Waits until searches see all stored events.
 ///
 /// # Errors
 /// When the index fails.
@@ -151,10 +151,10 @@ pub async fn indexed(engine: &Engine) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// What an import brought.
+/// The amounts that an import added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImportSummary {
-    /// Bytes of the lines, with their ends.
+    /// Bytes of the lines, with line ends.
     pub bytes: u64,
     /// Conversations.
     pub conversations: u64,
@@ -162,8 +162,7 @@ pub struct ImportSummary {
     pub events: u64,
 }
 
-/// Returns the events of each conversation in a file. Lines that are no conversation are passed
-/// over.
+/// Returns the events of each conversation in a file. Skips lines that are not conversations.
 ///
 /// # Errors
 /// When the file cannot be opened.
@@ -178,11 +177,11 @@ pub fn conversations_of(
     Ok(lines.filter_map(|line| Some(openai_chat::import_line(&line).ok()?.events)))
 }
 
-/// Imports files of conversations, as `import` does.
+/// Imports files of conversations, as `treering import` does. Skips lines that are not
+/// conversations.
 ///
 /// # Errors
-/// When a file cannot be read or an append is refused. Lines that are no
-/// conversation are passed over.
+/// When a file cannot be read or an append is refused.
 pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary, ClientError> {
     let (to, mut lines) = mpsc::channel(32);
     let files = files.to_owned();
@@ -227,8 +226,8 @@ pub async fn import(engine: &Engine, files: &[PathBuf]) -> Result<ImportSummary,
     Ok(sum)
 }
 
-/// Streams new conversations of so many events each to a server, until there are
-/// `events` in all. The last answers are waited for.
+/// Streams new conversations of `each` events to a server, at least `events` in all, and waits for
+/// all answers.
 ///
 /// # Errors
 /// When an append is refused or the server goes away.
@@ -264,7 +263,7 @@ pub async fn stream_to(
         .map_err(|error| failed("sending appends", error))
 }
 
-/// A request to append events that name their own conversation.
+/// Returns a request to append events of one conversation.
 #[must_use]
 pub fn request(events: &[NewEvent]) -> pb::AppendRequest {
     pb::AppendRequest {
@@ -277,8 +276,7 @@ pub fn request(events: &[NewEvent]) -> pb::AppendRequest {
     }
 }
 
-/// Waits until the server's index has everything, then a little more, so that
-/// what it does in the background is over.
+/// Waits until the server's index is complete, and then for `rest`, so that background work ends.
 ///
 /// # Errors
 /// When the server does not answer.

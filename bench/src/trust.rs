@@ -1,4 +1,4 @@
-//! What trust costs: keys, TLS, a backup that follows, and erasing.
+//! Measures the cost of API keys, TLS, a continuous backup, and erasing.
 
 use std::{ffi::OsStr, fs, path::Path, sync::Arc, time::Instant};
 
@@ -23,16 +23,16 @@ use treering::{
 use treering_base::disk;
 use treering_client::{Credentials, KeyArgument, error::ClientError};
 
-/// Appends under way.
+/// Appends in flight.
 const IN_FLIGHT: usize = 64;
-/// Events of the conversation that is erased.
+/// Events in the conversation that is erased.
 const ERASED_EVENTS: usize = 100;
-/// What is erased wherever it is.
+/// A text that is erased in every event that contains it.
 const SECRET: &str = "bench-5f0c6a51e8d24b7d";
-/// Files that a quick run imports: enough for a ratio.
+/// Largest file that a quick run imports, in bytes.
 const QUICK_FILES_BYTES: u64 = 3 << 20;
 
-/// Measures these rows.
+/// Measures the rows of this group.
 ///
 /// # Errors
 /// When a server, an append or an erasing fails.
@@ -42,7 +42,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows)
 }
 
-/// A server, and the conversations that are appended to.
+/// A server, and the conversations that the bench appends to.
 struct TrustServer {
     peer: Peer,
     ids: Arc<[ConversationId]>,
@@ -66,7 +66,7 @@ impl TrustServer {
     }
 }
 
-/// Appends to servers that take turns, the first of which has nothing on.
+/// Appends to each server in turn. The first one is the baseline, without keys, TLS or backup.
 async fn appends(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     const CASES: [(&str, &str); 3] = [
         ("trust.keys", "durable append with a key"),
@@ -124,7 +124,7 @@ async fn appends(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows.collect())
 }
 
-/// Makes a key in a folder, with which everything may be done.
+/// Creates a key in a folder, with all permissions.
 fn with_key(dir: &Path) -> Result<Credentials, ClientError> {
     let new = NewKey {
         name: "bench".to_owned(),
@@ -143,7 +143,7 @@ fn with_key(dir: &Path) -> Result<Credentials, ClientError> {
     })
 }
 
-/// The paths of a certificate for this machine, which vouches for itself, and of its key.
+/// Creates a self-signed certificate for this machine. Returns its path and that of its key.
 fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), ClientError> {
     const MAKING: &str = "making a certificate";
     let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
@@ -156,7 +156,7 @@ fn certificate(dir: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf), C
     Ok((cert_path, key_path))
 }
 
-/// One conversation of real ones is erased; none of it without them.
+/// Erases one of many real conversations. Returns no rows if there are none.
 async fn erasing(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let mut files = setup.trajectory_files();
     if setup.quick {
@@ -208,7 +208,7 @@ async fn erasing(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows)
 }
 
-/// A conversation in which somebody pasted what he should not have.
+/// Returns a conversation into which a user pasted a secret.
 fn secret() -> Vec<NewEvent> {
     let first = created(ConversationId::generate());
     let said = MessageAppended::text(Role::User, format!("the key is {SECRET}"));
@@ -216,7 +216,7 @@ fn secret() -> Vec<NewEvent> {
     vec![first, second]
 }
 
-/// Seconds that it took, and how many events are gone.
+/// Returns the seconds that it took, and the number of erased events.
 async fn erase(engine: &Engine, target: EraseTarget) -> Result<(f64, u64), ClientError> {
     let started = Instant::now();
     let mut items = engine.erase(EraseCommand {

@@ -1,7 +1,6 @@
-//! What the ways to treat finished calls cost: real conversations are lived
-//! through again, and before each answer of the model its request is built under
-//! each policy. Counted are the tokens that are sent, and those that a
-//! provider's prefix cache would have served.
+//! Measures the cost of the policies for finished tool calls. Real conversations are replayed;
+//! before each answer of the model its request is built under each policy. The rows count the
+//! tokens that are sent, and those that a provider's prefix cache would serve.
 
 use std::path::{Path, PathBuf};
 
@@ -22,18 +21,18 @@ use treering_client::error::ClientError;
 
 /// How long a provider keeps a prefix, in microseconds.
 const CACHE_MICROS: i64 = 5 * 60 * 1_000_000;
-/// What a token that the cache serves costs, as a share of a sent one. Anthropic
-/// and OpenAI's newer models charge a tenth.
+/// Price of a token that the cache serves, as a share of the full price. Anthropic and OpenAI's
+/// newer models charge a tenth.
 const CACHED_PRICE: f64 = 0.1;
-/// Conversations of each file, spread evenly.
+/// Conversations that are taken from each file, spread evenly.
 const CONVERSATIONS: usize = 40;
 const QUICK_CONVERSATIONS: usize = 4;
-/// Requests of one conversation.
+/// Maximum number of requests of one conversation.
 const REQUESTS_MAX: usize = 400;
-/// Files that are there for their volume only.
+/// Files that only add volume.
 const LEFT_OUT: &str = "agentdojo-rest";
 
-/// The policies, and their JSON.
+/// The policies: row id, description, JSON.
 const POLICIES: [(&str, &str, &str); 3] = [
     (
         "turns.keep",
@@ -52,7 +51,7 @@ const POLICIES: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// What was counted.
+/// Token counts of one policy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     requests: u64,
@@ -61,16 +60,16 @@ struct Sum {
 }
 
 impl Sum {
-    /// Sent tokens at full price that would cost the same.
+    /// Returns the cost, in tokens at full price.
     fn cost(self) -> f64 {
         (self.sent - self.cached) as f64 + self.cached as f64 * CACHED_PRICE
     }
 }
 
-/// Measures these rows; none without real conversations.
+/// Measures the rows of this group. Returns none if there are no real conversations.
 ///
 /// # Errors
-/// When a conversation cannot be lived through.
+/// When a conversation cannot be replayed.
 pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let files = source_files(setup);
     if files.is_empty() {
@@ -92,14 +91,14 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     Ok(rows(&sums, conversations))
 }
 
-/// Files of each source, without what is there for its volume only.
+/// Returns the files with real conversations, without those that only add volume.
 pub(super) fn source_files(setup: &Setup) -> Vec<PathBuf> {
     let mut files = setup.trajectory_files();
     files.retain(|file| !file.to_string_lossy().contains(LEFT_OUT));
     files
 }
 
-/// Conversations of a file, evenly spread.
+/// Returns at most `take` conversations of a file, evenly spread.
 pub(super) fn spread(file: &Path, take: usize) -> Result<Vec<ImportedConversation>, ClientError> {
     let mut all = Vec::new();
     for line in lines(file)? {
@@ -123,8 +122,7 @@ fn lines(file: &Path) -> Result<Vec<Bytes>, ClientError> {
         .collect()
 }
 
-/// Appends a conversation's events one by one, and builds the request that each
-/// answer of its model answers.
+/// Appends a conversation's events one by one. Builds a request before each answer of the model.
 async fn live(
     conversation: &ImportedConversation,
     policy: &str,
@@ -140,7 +138,7 @@ async fn live(
             requests += 1;
             let warm = match (last_at, event.occurred_at) {
                 (Some(last), Some(now)) => now.0 - last.0 <= CACHE_MICROS,
-                // Without times, agents are taken to work without a pause.
+                // Without times, the cache is assumed to be warm.
                 _ => true,
             };
             last_at = event.occurred_at.or(last_at);
@@ -156,7 +154,7 @@ pub(super) fn answers(event: &NewEvent) -> bool {
     matches!(&event.body, EventBody::MessageAppended(message) if message.role == Role::Assistant)
 }
 
-/// The same event; the first one with a policy.
+/// Returns a copy of the event; the first event of a conversation gets the policy.
 fn with_policy(event: &NewEvent, policy: &str) -> NewEvent {
     let mut event = event.clone();
     if let EventBody::ConversationCreated(created) = &mut event.body {

@@ -1,4 +1,4 @@
-//! The bench from outside: the built program.
+//! Tests the built bench program.
 
 #![cfg(target_os = "linux")]
 
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest wait for what takes a moment.
+/// Longest wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -35,13 +35,12 @@ fn children(process: u32) -> Vec<u32> {
 
 fn is_running(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // `Z`: it has ended, and nobody has asked how.
+    // `Z` is a zombie: it has ended, but nobody has waited for it.
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
     !state.is_empty() && !state.starts_with('Z')
 }
 
-// A bench that was killed left its servers: they held ports and memory until somebody
-// found them.
+// A killed bench once left its servers running, which kept ports and memory occupied.
 #[test]
 fn servers_end_with_a_killed_bench() {
     let dir = tempfile::tempdir().unwrap();
@@ -53,7 +52,7 @@ fn servers_end_with_a_killed_bench() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The store's, and the one of the call that does nothing.
+    // The server of the store, and the server of the empty call.
     let servers = until("it started no servers", || {
         let servers = children(bench.id());
         (servers.len() >= 2).then_some(servers)
