@@ -41,16 +41,16 @@ pub struct NewKey {
     pub expires_in: Option<Duration>,
     /// Rate limits.
     pub limits: KeyLimits,
-    /// Who creates it.
+    /// The actor that creates it.
     pub by: String,
 }
 
-/// A new key, or one with a new secret. The token is stored nowhere.
+/// A key with its new secret. The token is not stored.
 #[derive(Clone, Debug)]
 pub struct IssuedKey {
     /// The stored part.
     pub record: KeyRecord,
-    /// The key to be sent.
+    /// The token to hand to the holder.
     pub token: KeyToken,
 }
 
@@ -183,7 +183,7 @@ fn find_active<'a>(
 ) -> Result<&'a mut KeyRecord, KeyFileError> {
     let keys = &mut file.keys;
     let of_id = keys.iter().position(|key| key.id.as_str() == which);
-    // Only the last key of a name can still live.
+    // Only the last key with a name can be active.
     let of_name = || keys.iter().rposition(|key| key.name == which);
     let Some(at) = of_id.or_else(of_name) else {
         return Err(KeyFileError::NotFound(which.to_owned()));

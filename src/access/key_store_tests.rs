@@ -195,7 +195,7 @@ fn concurrent_key_changes_are_all_kept() {
     assert!(!text.contains("tr_live"), "a secret is in the file");
 }
 
-// A key may be named like the id of another one: revoking by id took the one with the name.
+// A key's name may equal another key's id. Revoking by id once revoked the key with that name.
 #[test]
 fn an_id_comes_before_a_name() {
     let dir = tempfile::tempdir().unwrap();

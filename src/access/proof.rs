@@ -7,10 +7,10 @@ use super::{
     subject::CertificateSubject,
 };
 
-/// What a caller has shown.
+/// The credentials that a caller has shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CallerProof {
-    /// Nothing: no keys are required.
+    /// No credentials: no keys are required.
     Nothing,
     /// A key.
     Key(String),

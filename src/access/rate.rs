@@ -19,7 +19,7 @@ use super::change::KeyLimits;
 
 type Limiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
 
-/// What a key has used recently.
+/// The rate limiter of a key.
 #[derive(Debug)]
 pub struct Rate {
     limits: KeyLimits,
@@ -54,7 +54,7 @@ impl Rate {
     /// Counts a call.
     ///
     /// # Errors
-    /// The time to wait, when it is one too many.
+    /// The time to wait, if the limit is exceeded.
     pub fn call(&self) -> Result<(), Duration> {
         let Some(requests) = &self.requests else {
             return Ok(());
@@ -65,7 +65,7 @@ impl Rate {
     /// Counts a request of this many bytes.
     ///
     /// # Errors
-    /// The time to wait, while earlier bytes are not paid for.
+    /// The time to wait, if earlier bytes are not paid for yet.
     pub fn request(&self, bytes: usize) -> Result<(), Duration> {
         let Some(limiter) = &self.bytes else {
             return Ok(());
@@ -116,8 +116,8 @@ mod tests {
         })
     }
 
-    // An agent in a loop must be slowed down and told for how long; one without limits, or below
-    // them, must not notice.
+    // A call over the limit must be refused with the time to wait. Calls below the limit, or
+    // without one, must not be delayed.
     #[test]
     fn calls_over_the_rate_limit_are_refused_with_a_wait() {
         let free = rate(0, 0);
@@ -131,8 +131,8 @@ mod tests {
         );
     }
 
-    // A request larger than a second's worth must pass, or it never could, and be paid for before
-    // anything else is accepted.
+    // A request larger than a second's worth must be accepted, since it could never be sent
+    // otherwise. It must be paid for before the next request is accepted.
     #[test]
     fn oversized_request_passes_and_delays_the_next() {
         let slow = rate(0, 1_000);

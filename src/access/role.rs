@@ -159,8 +159,8 @@ mod tests {
         }
     }
 
-    // A role that allows more than it says is a security hole: expected permissions, written by
-    // hand.
+    // A role that allows more than it says is a security hole. The expected permissions are written
+    // by hand.
     #[test]
     fn each_role_includes_exactly_the_listed_roles() {
         use KeyRole::{Admin, Approver, Reader, Writer};
@@ -177,8 +177,8 @@ mod tests {
         assert_eq!(may(Admin), KeyRole::ALL);
     }
 
-    // A key of one tenant must not read another's data, nor one for all namespaces the reserved
-    // ones.
+    // A key of one tenant must not read another's data. A key for all namespaces must not read the
+    // reserved ones unless it is an admin's.
     #[test]
     fn grant_covers_only_its_namespaces() {
         let namespace = |name| Namespace::new(name).unwrap();

@@ -55,7 +55,7 @@ pub enum BackupError {
         /// What is wrong.
         what: &'static str,
     },
-    /// There is no backup there.
+    /// The target has no backup.
     #[error("no backup in {address}")]
     NoBackup {
         /// The target's address.
@@ -101,10 +101,10 @@ pub enum BackupError {
         /// The generation.
         generation: u64,
     },
-    /// A key although earlier generations have none, or the reverse.
+    /// A key was given although earlier generations have none, or the reverse.
     #[error("{what}")]
     OtherKey {
-        /// What is given and what is there.
+        /// A description of both.
         what: String,
     },
     /// The store that is backed up returned an error.
@@ -112,10 +112,10 @@ pub enum BackupError {
     Source {
         /// The cause.
         source: Cause,
-        /// Whether it may succeed when tried again.
+        /// Whether a retry may succeed.
         passes: bool,
     },
-    /// A position or time that the backup does not contain.
+    /// The backup does not contain the requested position or time.
     #[error("{what}")]
     NoSuchPlace {
         /// What was requested, and what the backup contains.

@@ -481,7 +481,7 @@ impl LogBuilder {
         of.is_some_and(|revisions| revisions.contains(&record.header.revision))
     }
 
-    /// Returns for each record whether an event of the batch that its key belongs to is erased.
+    /// For each record, returns whether the batch of its idempotency key has an erased event.
     fn keys_to_unsalt(&self, records: &[(u64, Record)]) -> Vec<bool> {
         let all = records.iter().enumerate();
         let unsalt = all.map(|(at, (_, record))| {
@@ -693,7 +693,7 @@ mod tests {
 
     // A restore that was killed between moving the projections and the log left a folder that was
     // not a store and that no restore accepted. The next restore must accept it, wherever the first
-    // was killed; it must keep foreign files and refuse.
+    // was killed. A folder with foreign files must be refused and left unchanged.
     #[tokio::test]
     async fn killed_restore_can_be_run_again() {
         let dir = tempfile::tempdir().unwrap();

@@ -104,7 +104,7 @@ impl BackupTarget {
     fn of_bucket(address: &str) -> Result<Self, BackupError> {
         let url = url::Url::parse(address).map_err(|error| wrong(address, error.to_string()))?;
         super::cloud::ready();
-        // Builders accept only options that they know; operators keep keys in the environment.
+        // Operators keep keys in the environment. Builders accept only options that they know.
         let variables = std::env::vars().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
             let is_known = ["aws_", "google_", "azure_"].iter();

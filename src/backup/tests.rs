@@ -128,8 +128,8 @@ fn objects(folder: &Path) -> Vec<PathBuf> {
     files(folder).into_iter().filter(is_object).collect()
 }
 
-// A growing state is stored as patches. A backup has it in full, and the restored store must be the
-// same, hash by hash, and store it as patches again.
+// A growing state is stored as patches. A backup has it in full. The restored store must equal the
+// original, hash by hash, and store it as patches again.
 #[tokio::test]
 async fn restore_keeps_states_stored_as_patches() {
     let dir = tempfile::tempdir().unwrap();
@@ -391,8 +391,8 @@ async fn erased_content_is_removed_from_the_backup() {
     }
 }
 
-// A backup from before the erasure, on a disk that was offline then: the erasures in the newest
-// readable generation apply to every restore, and the restored store must record them.
+// A backup from before the erasure may have been on a disk that was offline then. The erasures in
+// the newest readable generation apply to every restore, and the restored store must record them.
 #[tokio::test]
 async fn restore_of_an_older_generation_applies_later_erasures() {
     let dir = tempfile::tempdir().unwrap();
@@ -457,9 +457,9 @@ async fn restore_of_an_older_generation_applies_later_erasures() {
     engine.close().await;
 }
 
-// Nobody looks at a backup until it is needed: an object that is missing, truncated, changed or of
-// another backup must be reported by name, by verification and by restore, and nothing may be left
-// that opens as a store.
+// Nobody looks at a backup until it is needed. Verification and restore must report by name an
+// object that is missing, truncated, changed or from another backup. Nothing may be left that opens
+// as a store.
 #[tokio::test]
 async fn damaged_backup_object_is_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -521,7 +521,7 @@ async fn damaged_backup_object_is_reported_by_name() {
     assert_eq!((done.events, done.unread), (4, vec![2]));
 }
 
-// Objects were deleted from the bucket, and backups kept reporting success: the next one must
+// Objects were deleted from the bucket, and backups kept reporting success. The next backup must
 // notice missing or truncated objects and write them again.
 #[tokio::test]
 async fn backup_rewrites_missing_and_truncated_objects() {
@@ -566,9 +566,8 @@ async fn backup_rewrites_missing_and_truncated_objects() {
     engine.close().await;
 }
 
-// When the newest generation was damaged, neither backups nor pruning worked any more: both must
-// continue from the one before, and the objects of the damaged one must stay until there is a newer
-// one.
+// When the newest generation was damaged, neither backups nor pruning worked. Both must continue
+// from the previous one. The objects of the damaged one must stay until there is a newer one.
 #[tokio::test]
 async fn backup_continues_past_a_damaged_newest_generation() {
     let dir = tempfile::tempdir().unwrap();
@@ -605,8 +604,7 @@ async fn backup_continues_past_a_damaged_newest_generation() {
     engine.close().await;
 }
 
-// A restore that was killed leaves its folder; the next one must neither fail nor use what is in
-// it.
+// A killed restore leaves its folder. The next restore must neither fail nor use its content.
 #[tokio::test]
 async fn restore_ignores_leftovers_of_an_interrupted_restore() {
     let dir = tempfile::tempdir().unwrap();
@@ -630,8 +628,9 @@ async fn restore_ignores_leftovers_of_an_interrupted_restore() {
     open(&again).await.close().await;
 }
 
-// Two timers fire at once: both send the same records, and one generation would silently lose what
-// the other wrote. The second must get an error, and the first one's generation must stand.
+// Two timers fire at once: both backups send the same records, and one generation would silently
+// lose the records of the other. The second backup must get an error, and the first one's
+// generation must stand.
 #[tokio::test]
 async fn second_of_two_concurrent_backups_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -655,9 +654,9 @@ async fn second_of_two_concurrent_backups_fails() {
     engine.close().await;
 }
 
-// The store continues from an older copy of its folder. The newest generation then differs from the
-// log: the two must not be mixed, and what only the old generation has must stay until somebody
-// removes it.
+// The store continues from an older copy of its folder, so the newest generation differs from the
+// log. The two must not be mixed, and records that only the old generation has must stay until
+// somebody removes them.
 #[tokio::test]
 async fn backup_of_a_regressed_log_starts_a_new_line() {
     let dir = tempfile::tempdir().unwrap();
@@ -677,7 +676,7 @@ async fn backup_of_a_regressed_log_starts_a_new_line() {
     let done = back_up(&engine, &to, None).await;
     assert_eq!((done.generation, done.head, done.events), (3, 3, 1));
     let was = log_of(&engine).await;
-    // What is erased in one line cannot be removed from the other, and that must be reported.
+    // Content that is erased in one line cannot be removed from the other; this must be reported.
     erase(&engine, EraseTarget::Conversation(id)).await;
     let done = back_up(&engine, &to, None).await;
     assert_eq!((done.removed, done.still_hold), (vec![1, 3], vec![2]));
@@ -729,8 +728,8 @@ async fn unreadable_generation_does_not_block_erasing() {
     engine.close().await;
 }
 
-// A bucket may be read by others: with a key, nothing of a backup may be read or forged, without
-// the key nothing works, and a target has only one kind.
+// Others may be able to read a bucket: with a key, nothing of a backup may be read or forged.
+// Without the key nothing works. A target is either encrypted or not.
 #[tokio::test]
 async fn encrypted_backup_needs_its_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -858,8 +857,8 @@ async fn prune_removes_only_unreferenced_objects() {
     assert_eq!(generations(&target(&to), None).await.unwrap().len(), 2);
 }
 
-// Following makes an object a second: in a day there would be more than can be listed. They must be
-// joined, and each generation on the way must be complete.
+// Following writes an object each second; in a day there would be more than can be listed. They
+// must be joined, and each generation must be complete.
 #[tokio::test]
 async fn following_joins_small_objects() {
     let dir = tempfile::tempdir().unwrap();
@@ -894,7 +893,7 @@ async fn following_joins_small_objects() {
 }
 
 // While a store is followed, appends and erasures must reach the target within a second, without
-// delaying anybody.
+// delaying any call.
 #[tokio::test(flavor = "multi_thread")]
 async fn following_ships_appends_and_erasures() {
     let dir = tempfile::tempdir().unwrap();
@@ -942,9 +941,9 @@ fn newest(to: &Path) -> PathBuf {
     files(to).into_iter().rfind(is_generation).unwrap()
 }
 
-// Pruning freed a number, a backup that had started earlier used it and reported success, and a
-// restore returned the other one's content. A number must be used only once: a backup that is
-// behind gets an error.
+// Pruning freed a generation number. A backup that had started earlier used it and reported
+// success, and a restore returned the content of the other one. A number must be used only once: a
+// backup that is behind gets an error.
 #[tokio::test]
 async fn pruned_generation_number_is_not_reused() {
     let dir = tempfile::tempdir().unwrap();
@@ -998,8 +997,8 @@ async fn follower_detects_an_emptied_target() {
     engine.close().await;
 }
 
-// A backup died between its objects and its generation, and content erased later stayed in these
-// objects forever. The next backup must remove them: it overtakes their writer.
+// A backup died after writing its objects and before its generation. Content erased later stayed in
+// these objects forever. The next backup must remove them: it overtakes their writer.
 #[tokio::test]
 async fn backup_erases_from_objects_of_a_killed_backup() {
     let dir = tempfile::tempdir().unwrap();
@@ -1070,8 +1069,8 @@ async fn follower_erases_from_objects_of_another_backup() {
     engine.close().await;
 }
 
-// Two restores into one folder removed each other's files. One must win, and the other must report
-// it and change nothing.
+// Two restores into one folder removed each other's files. One must succeed. The other must fail
+// with an error and change nothing.
 #[tokio::test]
 async fn second_of_two_concurrent_restores_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -1098,7 +1097,7 @@ async fn second_of_two_concurrent_restores_fails() {
     assert!(matches!(full, BackupError::NotEmpty { .. }), "{full}");
 }
 
-// The backup of another store was at the target's address, and was restored silently. A restore
+// The target's address held the backup of another store, which was restored silently. A restore
 // with a store id must not use another store, and following must not write into such a target.
 #[tokio::test]
 async fn backup_of_another_store_is_refused() {

@@ -1,7 +1,7 @@
-//! Cancellation: whether work is still wanted. Code that reads a lot checks it, in whichever layer
-//! it is.
+//! Cancellation of work. Code in any layer that reads a lot checks whether its result is still
+//! wanted.
 //!
-//! Work runs on threads that are marked with its [`CancelToken`] meanwhile. On threads without a mark,
+//! The thread that does the work is marked with its [`CancelToken`]. On threads without a mark,
 //! work is always wanted.
 
 use std::{
@@ -88,7 +88,7 @@ pub fn is_wanted() -> bool {
     CURRENT.with_borrow(|stop| stop.as_ref().is_none_or(|stop| !stop.is_set()))
 }
 
-/// Marks a thread with its work until dropped, also by a panic.
+/// Marks a thread with its work until dropped, even by a panic.
 pub struct WorkScope;
 
 impl WorkScope {

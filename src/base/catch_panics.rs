@@ -1,8 +1,8 @@
 //! Catches panics of libraries and turns them into errors.
 //!
-//! redb and tantivy trust a file that was closed properly, and panic on some files that were
-//! changed since. Where their work can be discarded, such a panic means damage, to be reported in
-//! our own words; a backtrace beside it would only alarm users.
+//! redb and tantivy trust a file that was closed properly, and panic on some files that changed
+//! since. Where the work can be discarded, such a panic means damage and is reported as an error; a
+//! backtrace beside it would only alarm users.
 
 use std::{
     cell::Cell,
@@ -10,7 +10,7 @@ use std::{
 };
 
 thread_local! {
-    /// How many calls of [`contained`] are active on this thread.
+    /// Number of active calls of [`catch_panics`] on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -18,7 +18,7 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PanicError;
 
-/// Runs work and catches its panics. Nothing of the work may be kept when it panics.
+/// Runs work and catches its panics. If it panics, its state must be discarded.
 ///
 /// # Errors
 /// [`PanicError`]. The panic hook reports the message: see [`log_caught_panics`].
@@ -29,8 +29,8 @@ pub fn catch_panics<T>(work: impl FnOnce() -> T) -> Result<T, PanicError> {
     done.map_err(|_| PanicError)
 }
 
-/// Installs a panic hook that reports contained panics in the log, at the level `debug`, instead of
-/// on standard error. For programs: the hook applies to the whole process.
+/// Installs a panic hook that logs caught panics at the level `debug`, instead of printing them to
+/// standard error. For programs: the hook applies to the whole process.
 pub fn log_caught_panics() {
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -46,8 +46,7 @@ pub fn log_caught_panics() {
 mod tests {
     use super::*;
 
-    // After a contained panic, also a nested one, the next uncontained panic must be reported
-    // again.
+    // After a caught panic, even a nested one, the next uncaught panic must be reported again.
     #[test]
     fn depth_is_restored_after_a_caught_panic() {
         let inner = || catch_panics(|| panic!("inner")).unwrap_err();

@@ -1,7 +1,7 @@
 //! Trace spans for the parts of a call. This module does not know who creates a call's span or
-//! where spans are sent: a part creates a span only inside a span of [`TARGET`], so that it costs a
-//! check of a flag when tracing is off, and little for a call that is not sampled. Spans never
-//! contain stored content.
+//! where spans are sent. A part creates a span only inside a span of [`TARGET`]: this costs a flag
+//! check when tracing is off, and little for a call that is not sampled. Spans never contain stored
+//! content.
 
 use tracing::{Level, Span};
 
