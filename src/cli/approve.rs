@@ -33,7 +33,7 @@ pub(crate) struct PendingArgs {
     branch: Option<String>,
 }
 
-// The help of each command is at its name in `lib.rs`.
+// The help of each command is in `lib.rs`.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct DecideArgs {
     /// The conversation: an id or the beginning of one, @last, or words of its title

@@ -71,7 +71,7 @@ struct NamedBranch {
 }
 
 impl BranchesArgs {
-    /// Whether it appends events.
+    /// Returns true for the subcommands that append events.
     pub(crate) fn appends(&self) -> bool {
         !matches!(self.what, BranchCommand::Ls { .. })
     }

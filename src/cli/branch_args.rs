@@ -24,8 +24,8 @@ pub(crate) struct AsOfArgs {
     as_of: Option<u64>,
 }
 
-/// The revision of a command, from the option or the conversation argument. An option of 0 means
-/// none.
+/// The revision of a command, from its option or from the conversation argument. 0 in the option
+/// means none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RevisionArg {
     /// The command takes no revision.
@@ -117,7 +117,7 @@ pub(crate) async fn find_conversation(
     find_if_named(store, Some(text), None).await
 }
 
-/// Finds the conversation and branch that are named. Fields that are not named stay empty.
+/// Finds the named conversation and branch. Fields that are not named stay empty.
 ///
 /// # Errors
 /// As [`BranchArgs::find`].

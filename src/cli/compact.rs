@@ -49,7 +49,7 @@ pub(crate) struct CompactArgs {
 }
 
 impl CompactArgs {
-    /// Whether it appends events.
+    /// Returns true if it appends events.
     pub(crate) fn appends(&self) -> bool {
         matches!(self.what, Some(CompactionCommand::Apply(_)))
     }

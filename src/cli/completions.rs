@@ -187,10 +187,10 @@ fn typed() -> Vec<OsString> {
     words.skip(2).collect()
 }
 
-/// The common options in the line so far.
+/// Returns the common options in the line so far.
 fn common(words: &[OsString]) -> Option<Common> {
     let mut common = Common::from_arg_matches(&parsed(words)?).ok()?;
-    // The user is waiting for the key press.
+    // The user is waiting for the completion.
     common.wait = Duration::from_millis(1);
     let credentials = &mut common.credentials;
     let paths = [
@@ -212,7 +212,7 @@ fn parsed(words: &[OsString]) -> Option<ArgMatches> {
     command.try_get_matches_from(line).ok()
 }
 
-/// Expands `~` in a folder, which the shell has not done yet.
+/// Expands `~` in a path, since the shell has not done so.
 fn from_home(dir: &Path) -> PathBuf {
     match (dir.strip_prefix("~"), env::home_dir()) {
         (Ok(rest), Some(home)) => home.join(rest),

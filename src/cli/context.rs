@@ -180,11 +180,11 @@ async fn within_budget(
     })
 }
 
-/// Budgets to try, in percent of the least that is needed. With a larger budget, more optional
-/// content stays, so the least is not enough.
+/// Budgets to try, in percent of the required minimum. With a larger budget, more optional content
+/// stays, so the minimum itself is not enough.
 const TRIED_PERCENT: [u64; 7] = [105, 115, 130, 160, 220, 320, 500];
 
-/// A budget slightly above the least with which the request can be built.
+/// Returns a budget slightly above the smallest one with which the request can be built.
 async fn find_minimum_budget(
     told: &pb::Explanation,
     request: pb::BuildRequest,

@@ -307,8 +307,8 @@ async fn folder_and_server_give_the_same_output() {
     served.stop().await.unwrap();
 }
 
-/// A newcomer's first command, in an empty folder of a new machine, run twice: it must show the
-/// tour, leave no pending call, and keep existing files.
+/// A newcomer runs this command first, in an empty folder of a new machine. Run twice, it must show
+/// the tour, leave no pending call, and keep existing files.
 #[tokio::test(flavor = "multi_thread")]
 async fn demo_shows_each_step_and_leaves_no_open_call() {
     let dir = tempfile::tempdir().unwrap();
@@ -413,7 +413,7 @@ async fn context_and_compact_commands_run_end_to_end() {
     assert!(plan.contains("Cut after"), "{plan}");
     let short = ok(&["--data", &data, "compact", "two"]).await;
     assert!(short.contains("Nothing to cut"), "{short}");
-    // A compaction was due, but the suggested command cut nothing and suggested no other.
+    // A compaction was due, but the suggested command cut nothing and did not suggest another one.
     let default = ok(&["--data", &data, "compact", "one"]).await;
     assert!(default.contains("--keep-turns 0`"), "{default}");
     let apply = [
@@ -436,7 +436,7 @@ async fn context_and_compact_commands_run_end_to_end() {
     ok(&["--data", &data, "verify", "--deep"]).await;
 }
 
-/// Context and sub-contexts at a shell: values come out as they were written, and a task is
+/// Context and sub-contexts at a shell: values are printed as they were written, and a task is
 /// spawned, listed and returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn active_context_and_sub_context_commands_run_end_to_end() {
@@ -490,8 +490,8 @@ async fn active_context_and_sub_context_commands_run_end_to_end() {
     assert!(list.contains("ended"), "{list}");
 }
 
-/// Notes of searches and comparisons must be true: a limit that was reached is not the number of
-/// hits, a given limit holds, and a search in the wrong place says where the right one is.
+/// Notes of searches and comparisons must be true: a limit that was reached is not reported as the
+/// number of hits, a given limit holds, and a search in the wrong place names the right one.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_and_diff_report_counts_and_limits() {
     let dir = tempfile::tempdir().unwrap();

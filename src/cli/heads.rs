@@ -89,7 +89,7 @@ fn no_key(what: &str) -> ClientError {
 const OWN_KEY: &str = "the store's key";
 
 impl HeadsArgs {
-    /// Whether the store's own key may have to be created in the folder.
+    /// Returns true if the store's own key may have to be created in the folder.
     pub(crate) fn makes_own_key(&self, common: &Common) -> Result<bool, ClientError> {
         let data = common.folder()?.filter(|_| self.key.is_none());
         Ok(data.is_some_and(|data| matches!(Signer::found_in_store(&data), Ok(None))))

@@ -27,7 +27,7 @@ use treering_server::FOLDER_PROOF;
 
 type CapturedHeaders = Arc<Mutex<Vec<HeaderMap>>>;
 
-/// An untrusted server: it answers every request and records it. `proof` is its answer to a
+/// An untrusted server that answers every request and records it. `proof` is its answer to a
 /// question about a folder.
 async fn stranger(proof: String) -> (String, CapturedHeaders) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -103,8 +103,8 @@ fn were_told(seen: &CapturedHeaders, key: &str) -> bool {
     shown.contains(key) || shown.contains("authorization")
 }
 
-// The folder may be unpacked from an archive of somebody else, or another user may have taken over
-// the port: `treering ls --data` sent the key to whatever server the lock file named.
+// The folder may come from somebody else's archive, or another user may have taken over the port.
+// `treering ls --data` sent the key to any server that the lock file named.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_not_sent_without_proof_of_holding_the_folder() {
     let key = KeyToken::generate().unwrap().reveal().to_owned();
@@ -123,8 +123,8 @@ async fn key_is_not_sent_without_proof_of_holding_the_folder() {
     }
 }
 
-// The lock file of another user, or an address beyond this machine, is untrusted: no request goes
-// there, and the error says how to use it anyway.
+// The lock file of another user, or a remote address, is untrusted: no request is sent to it, and
+// the error says how to use it anyway.
 #[tokio::test(flavor = "multi_thread")]
 async fn remote_or_untrusted_lock_address_is_not_contacted() {
     let key = KeyToken::generate().unwrap().reveal().to_owned();

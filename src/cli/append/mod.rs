@@ -62,7 +62,7 @@ fn life_seconds(text: &str) -> Result<u32, String> {
 }
 
 impl AppendArgs {
-    /// Whether it creates a conversation, and so may create a store.
+    /// Returns true if it creates a conversation; then it may also create a store.
     pub(crate) fn begins(&self) -> bool {
         self.place.conversation == NEW
     }
@@ -178,7 +178,7 @@ pub(crate) async fn run(
     Ok(out.warnings(&answer.warnings)?)
 }
 
-/// Appends one event to a branch. The actor is `actor`, else the account's name.
+/// Appends one event to a branch. The actor is `by`, else the account's name.
 ///
 /// # Errors
 /// Errors of the store.

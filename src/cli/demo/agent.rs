@@ -116,7 +116,7 @@ impl InitialFindings {
     }
 }
 
-/// Words that say nothing about a folder.
+/// Words that say nothing about the topic of a folder.
 const COMMON: [&str; 12] = [
     "about", "after", "because", "before", "other", "should", "their", "there", "these", "which",
     "where", "would",

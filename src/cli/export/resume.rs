@@ -1,4 +1,4 @@
-//! Where an exported session is written so that its agent can continue it, and how.
+//! The place where an exported session is written for its agent, and the command that continues it.
 
 use std::{env, path::PathBuf};
 
@@ -11,7 +11,7 @@ use treering_import::{claude_code, codex, exporter::ResumeTarget, format::Format
 pub(super) struct SessionPlace {
     pub(super) folder: PathBuf,
     name: String,
-    /// The variable that names another folder.
+    /// The environment variable that overrides the folder.
     pub(super) variable: &'static str,
     /// The command that continues the session.
     pub(super) command: String,
@@ -71,7 +71,7 @@ pub(super) fn place(
             "PI_CODING_AGENT_DIR",
             format!("pi --session {session}"),
         ),
-        // These read a file from anywhere, into a place of their own.
+        // These agents import a file from any folder into their own store.
         Format::OpenCode => {
             let name = format!("treering-{session}.json");
             let file = env::temp_dir().join(&name);

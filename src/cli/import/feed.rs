@@ -25,7 +25,7 @@ use treering_proto::pb;
 /// Maximum number of conversations that wait for the store.
 const WAITING_MAX: usize = 32;
 /// Maximum number of KiB that wait or are being appended. A larger conversation is appended alone.
-/// A small compressed file may have very large ones.
+/// Even a small compressed file may contain very large conversations.
 const WAITING_KIB_MAX: u32 = 256 << 10;
 /// Maximum number of lines in one query to the store.
 const ASKED_MAX: usize = 512;
@@ -130,7 +130,7 @@ impl Feed {
             room,
             ask,
         };
-        // The thread ends with the files, or when the receiver is gone.
+        // The thread ends after the last file, or when the receiver is gone.
         thread::spawn(move || {
             for file in &files {
                 if read_file(format, file, &bar, &to).is_err() {
@@ -364,7 +364,7 @@ fn openai_chat_lines(
     Ok(())
 }
 
-/// A session is one conversation, plus one for each of its sub-agents.
+/// Reads a session as one conversation, plus one for each of its sub-agents.
 fn claude_code_file(
     file: &Path,
     origin: SourceLine,
@@ -379,7 +379,7 @@ fn claude_code_file(
         let file = name(unfinished);
         to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
-    // The first import sets the title and times for good.
+    // The first import fixes the title and the times.
     if !session.has_begun() {
         let is_told = !session.unfinished.is_empty();
         return match is_told {
@@ -405,7 +405,7 @@ fn claude_code_file(
     to.send(FeedItem::Conversation(Box::new(session)))
 }
 
-/// The file of one session, or a database of many.
+/// Reads the file of one session, or a database of many.
 fn open_code_file(
     file: &Path,
     origin: &SourceLine,

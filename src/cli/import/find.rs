@@ -46,8 +46,8 @@ pub(crate) fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
     folders
 }
 
-/// The databases of opencode, else the folder of an older version, which newer versions have
-/// migrated to the database.
+/// Returns the databases of opencode. If there are none, returns the folder of an older version;
+/// newer versions migrate it to the database.
 fn stores_in(data: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(data).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
@@ -59,7 +59,7 @@ fn stores_in(data: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The folders without any such file.
+/// Returns the folders that contain none of these files.
 pub(crate) fn without_files<'a>(
     paths: &'a [PathBuf],
     found: &[Candidate],
@@ -267,8 +267,8 @@ mod tests {
 
     use super::*;
 
-    // Parts of a session in files named by hashes were read in the order of the hashes, so each
-    // became a branch.
+    // Files named by hashes were read in the order of the hashes, so each part of a session became
+    // a branch.
     #[test]
     fn files_are_sorted_by_start_of_session() {
         let dir = tempfile::tempdir().unwrap();
@@ -290,8 +290,8 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["d", "c", "b", "a"]);
     }
 
-    // A folder is imported as it is: sessions in nested folders, compressed files, and files of
-    // sub-agents only with their session.
+    // An import of a folder finds sessions in nested folders and compressed files. Files of
+    // sub-agents are read only with their session.
     #[test]
     fn import_finds_files_in_subfolders() {
         let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::super::error::{ClientError, Exit};
 
-/// Maximum number of bytes that a hook gets.
+/// Maximum size of a hook's input, in bytes.
 const GIVEN_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]
@@ -46,7 +46,7 @@ pub(crate) fn files(given: impl Read) -> Result<Vec<PathBuf>, ClientError> {
     Ok(files)
 }
 
-/// Expands `~`, because no shell has done it.
+/// Expands `~`, because no shell has done so.
 fn from_home(path: PathBuf) -> PathBuf {
     let rest = path.strip_prefix("~").ok();
     let home = BaseDirs::new();
@@ -74,8 +74,8 @@ fn none(error: &impl std::fmt::Display) -> ClientError {
     }
 }
 
-/// Changes the exit code for a hook: with 2, Claude Code would not stop and would get the error as
-/// an instruction.
+/// Changes the exit code for a hook. With exit code 2, Claude Code would not stop and would take
+/// the error as an instruction.
 pub(crate) fn mild(error: ClientError) -> ClientError {
     if error.exit() != Exit::Usage.into() {
         return error;
@@ -96,7 +96,7 @@ pub(crate) fn files_of_stdin() -> Result<Vec<PathBuf>, ClientError> {
 mod tests {
     use super::*;
 
-    // A hook that exits with 2 keeps the agent from stopping, and gives it our message as an
+    // A hook that exits with 2 keeps the agent from stopping, and passes it the error as an
     // instruction.
     #[test]
     fn hook_failure_is_not_a_usage_error() {

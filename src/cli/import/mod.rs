@@ -180,7 +180,7 @@ pub(crate) async fn run(
     let mut stop = pin!(signal::ctrl_c());
     let report = files_until(args.format, paths, strict, store, stop.as_mut()).await?;
     if is_hook {
-        // Only the agent would read it.
+        // A hook prints nothing, since only the agent would read it.
     } else if out.json {
         out.line(report.json())?;
     } else {
@@ -189,7 +189,7 @@ pub(crate) async fn run(
     let mut is_interrupted = report.is_interrupted;
     if store.is_embedded() && !is_interrupted {
         out.flush()?;
-        // Otherwise the next search would have to index it, each time again.
+        // Otherwise each later search would first have to index the new events.
         let started = Instant::now();
         let stats = store.admin().stats(pb::StatsRequest {}).await?;
         let too_long = match is_hook {
@@ -205,7 +205,7 @@ pub(crate) async fn run(
             _ = &mut stop => is_interrupted = true,
         }
     }
-    // Closing takes time as well; a second Ctrl-C ends it at once.
+    // Closing takes time too; a second Ctrl-C exits at once.
     tokio::spawn(async {
         if signal::ctrl_c().await.is_ok() {
             std::process::exit(Exit::Interrupted as i32);
@@ -296,7 +296,7 @@ pub(crate) async fn files(
     files_until(format, files, strict, store, future::pending::<()>()).await
 }
 
-/// As [`files`], unless `stop` completes first. What is in the store then stays.
+/// Like [`files`], unless `stop` completes first. Events that are stored by then stay.
 async fn files_until<T>(
     format: Option<Format>,
     paths: Vec<PathBuf>,

@@ -89,7 +89,8 @@ impl Report {
         }
     }
 
-    /// The report of one pass of a watch. It does not report what the next pass will read again.
+    /// The report of one pass of a watch. It does not report lines that the next pass will read
+    /// again.
     pub(crate) fn of_watch(self) -> Self {
         Self {
             watches: true,
@@ -180,7 +181,7 @@ impl Report {
         counts.known += 1;
     }
 
-    /// Reports a source that differs from what is stored of it.
+    /// Reports a source that differs from its stored events.
     pub(crate) fn parted(
         &self,
         origin: &SourceLine,
@@ -285,7 +286,7 @@ impl Report {
         text
     }
 
-    /// A line about one pass of a watch; none if it brought nothing.
+    /// Returns a line about one pass of a watch, or `None` if nothing was appended.
     pub(crate) fn news(&self) -> Option<String> {
         let counts = self.counts.borrow();
         (counts.events > 0).then(|| {

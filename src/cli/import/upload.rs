@@ -1,10 +1,11 @@
 //! Appends conversations over gRPC.
 //!
 //! Most conversations are one append that must create its stream, and go through one pipelined
-//! stream. A conversation that is refused there (it exists, or the store was busy) is compared with
-//! what is stored, and only the rest is appended. Large conversations, and those that refer to
-//! their own past, take several appends in order; an interrupted import continues where it stopped.
-//! The last append of a conversation has the key of its content, which marks it as complete.
+//! stream. If such an append is refused (the conversation exists, or the store was busy), the
+//! conversation is compared with the stored one, and only the rest is appended. Large
+//! conversations, and those that refer to their own past, take several appends in order; an
+//! interrupted import continues where it stopped. The last append of a conversation uses the key of
+//! its content, which marks it as complete.
 
 use std::{
     collections::HashMap,
@@ -47,7 +48,7 @@ pub(crate) struct Upload<'a> {
     store: &'a Connection,
     writer: ConversationWriter<'a>,
     report: &'a Report,
-    /// Locks by conversation, because several files may have the same one.
+    /// Locks by conversation, because several files may have the same conversation.
     turns: Turns,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Upload<'a> {
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
         let also_unsure = unsure.clone();
-        // Both drop their senders of `unsure` at the end, which ends the comparison.
+        // Both drop their senders of `unsure` at the end; this ends the comparison.
         let answers = async move {
             let outgoing = ReceiverStream::new(outgoing);
             let answers = self.store.events().append_stream(outgoing).await?;
@@ -117,7 +118,7 @@ impl<'a> Upload<'a> {
             }
             let is_alone = ready.children.is_empty() && ready.imported.origin.is_none();
             if ready.batches.len() != 1 || !is_alone {
-                // It is compared with nothing, and then appended in several steps.
+                // It is compared, which finds nothing stored, and then appended in several steps.
                 if unsure.send(ready).await.is_err() {
                     return Ok(());
                 }
@@ -195,7 +196,7 @@ impl<'a> Upload<'a> {
                     ready.imported.continue_origin(children);
                     continued = Some(stored);
                 }
-                // The export came from another store, and is a conversation of its own.
+                // The export came from another store, so it is a separate conversation.
                 Ok(_) => {}
                 Err(refusal) => {
                     return self.settle(&ready.origin, &ready.imported, Err(refusal));
@@ -227,7 +228,7 @@ impl<'a> Upload<'a> {
             is_marked = false;
             self.settle(&child.origin, &child.imported, outcome)?;
         }
-        // A mark would be an event on a branch that the session did not change.
+        // A mark would add an event to a branch that the session did not change.
         if whole && !is_marked && is_own {
             self.mark(ready.imported.conversation, &ready.key).await;
         }
@@ -345,7 +346,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// Asks the store which contents it knows.
+/// Asks the store which contents it has.
 pub(crate) fn asks(store: &Connection) -> KeyLookup {
     let events = store.events();
     let runtime = Handle::current();

@@ -1,7 +1,7 @@
 //! `import --watch`: checks the files repeatedly, and imports those that changed.
 //!
-//! The only state is the store: what is new in a file is what the store does not have. So the
-//! process can be killed at any time, and two of them do not interfere. Files are polled, at
+//! The only state is the store: events of a file that the store does not have are new. So the
+//! process can be killed at any time, and two processes do not interfere. Files are polled, at
 //! intervals such that polling and importing take a small part of the time. This works on every
 //! file system, and for files that are replaced.
 
@@ -40,9 +40,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Signature of a file's state: length, modification time, and file id.
 type FileFingerprint = (u64, Option<SystemTime>, u64);
 
-/// A file that failed is tried again after this time, even if it did not change …
+/// A file that failed is tried again after this time, even if it did not change.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// … at most this often.
+/// Maximum number of such attempts.
 const AGAIN_MAX: u32 = 5;
 
 /// State of the files.
@@ -115,7 +115,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Prints what a pass brought, if anything.
+/// Prints the result of a pass, unless nothing was appended.
 fn tell(report: &Report, out: &mut Out) -> Result<(), ClientError> {
     if let Some(news) = report.news() {
         let line = if out.json { report.json() } else { news };

@@ -1,4 +1,4 @@
-//! Where the configuration of each agent is, and what Treering adds to it.
+//! The configuration files of each agent, and the changes that Treering makes to them.
 
 use std::{env, path::PathBuf};
 
@@ -13,7 +13,7 @@ const NAME: &str = "treering";
 /// Timeout of the import hook in Claude Code, in seconds.
 const HOOK_SECONDS: u32 = 120;
 
-/// What to configure, and where.
+/// The parameters of the configuration changes.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentSetup {
     /// Folder of the project, or the home folder.
@@ -24,7 +24,7 @@ pub(crate) struct AgentSetup {
     pub(crate) program: String,
     /// Arguments of the program.
     pub(crate) arguments: Vec<String>,
-    /// The options given now. None to ignore existing options.
+    /// The options given now; `None` to ignore existing options.
     pub(crate) given: Option<Options>,
     /// Add the hook that imports sessions.
     pub(crate) hook: bool,
@@ -79,7 +79,7 @@ pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)
                     .join("opencode"),
                 false => place.folder.clone(),
             };
-            // The agent reads both names.
+            // The agent reads files with either name.
             let commented = folder.join("opencode.jsonc");
             let path = match commented.exists() {
                 true => commented,
@@ -163,7 +163,8 @@ mod tests {
 
     use super::*;
 
-    // The configuration must be valid for the agent, and have no key that others could read.
+    // The configuration must be valid for the agent. It must not contain a key, since others could
+    // read it.
     #[test]
     fn http_config_refers_to_the_key_by_environment() {
         let url = "https://agents.example/mcp";
