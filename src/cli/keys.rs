@@ -148,7 +148,7 @@ pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), 
     }
 }
 
-/// `writer`, `writer:team-a`, `admin:*`.
+/// Parses roles such as `writer`, `writer:team-a`, `admin:*`.
 fn grants(roles: &[String], namespace: &str) -> Result<Vec<Grant>, ClientError> {
     let usage = |role: &str, why: String| ClientError::Usage {
         what: format!("--role {role}: {why}"),
@@ -170,7 +170,7 @@ fn subject(text: &str) -> Result<CertificateSubject, String> {
     CertificateSubject::parse(text).map_err(|error| error.to_string())
 }
 
-/// A key for a certificate has no secret to show.
+/// Prints a key for a certificate, which has no secret to show.
 fn show_of_certificate(key: &KeyRecord, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return Ok(out.line(json(key, None, None))?);
@@ -300,7 +300,7 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
     object.finish()
 }
 
-/// Refuses to serve a store without keys if it had keys before: it was restored, or their file is
+/// Refuses to serve a store without keys if it had keys before: it was restored, or its key file is
 /// missing.
 ///
 /// # Errors
@@ -320,7 +320,7 @@ pub(crate) async fn check_are_there(
     if opens_all_the_same {
         return Ok(());
     }
-    // After a restore, only the audit log tells.
+    // After a restore, only the audit log records that there were keys.
     let had_keys = access::had_keys(keys.dir()) || {
         let noted = audit::has_begun(engine).await;
         noted.map_err(|error| ClientError::Outcome {

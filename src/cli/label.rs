@@ -64,7 +64,7 @@ impl LabelArgs {
 
 type Pairs = Vec<(String, String)>;
 
-/// A name that is given twice is an error, because one of the values would be lost.
+/// Fails if a name is given twice, because one of the values would be lost.
 fn once(what: &str, pairs: &[(String, String)]) -> Result<Pairs, ClientError> {
     for (index, (name, _)) in pairs.iter().enumerate() {
         if pairs[..index].iter().any(|(before, _)| before == name) {

@@ -236,17 +236,17 @@ pub fn main_with(color: Color, program: impl Future<Output = Result<(), ClientEr
     }
 }
 
-/// What is logged, and what is traced.
+/// The defaults of logging and tracing.
 #[derive(Clone, Copy, Debug)]
 enum LogMode<'a> {
-    /// A command: only warnings. The command itself reports a failed call.
+    /// A command logs only warnings. The command itself reports a failed call.
     Command,
-    /// A server: its operation.
+    /// A server logs its operation.
     Served {
-        /// Where the spans of its calls go; `None`: nowhere.
+        /// The collector of the spans of its calls, if any.
         traces: Option<&'a Traces>,
     },
-    /// A proxy: its operation, and warnings of the store that it opens now and then.
+    /// A proxy logs its operation, and warnings of the store that it opens at times.
     Proxied,
 }
 
@@ -469,14 +469,14 @@ impl StoreCommand {
         }
     }
 
-    /// Whether the store is packed when it closes. Such a command takes long anyway, unless an agent
-    /// waits for its hook: then a later command packs.
+    /// Returns true if the store is packed when it closes. Such a command takes long anyway, except
+    /// as a hook, for which an agent waits; then a later command packs.
     fn ends_dense(&self) -> bool {
         matches!(self, Self::Import(args) if !args.is_hook())
     }
 
-    /// The mode for opening a folder. Reading changes nothing, and only commands that append first
-    /// events may create a store.
+    /// The mode for opening a folder. A command that only reads changes nothing. Only commands that
+    /// append first events may create a store.
     fn opens(&self, common: &Common) -> Result<OpenMode, ClientError> {
         let begins = match self {
             Self::Import(_) => true,
@@ -500,7 +500,7 @@ impl StoreCommand {
             Self::Sub(args) => args.appends(),
             Self::Branch(args) => args.appends(),
             Self::Heads(args) => args.makes_own_key(common)?,
-            // What it indexes is kept.
+            // The index entries that it adds are kept.
             Self::Search(args) => args.waits(),
             _ => false,
         };
@@ -556,8 +556,8 @@ mod tests {
         }
     }
 
-    /// The README's picture showed removed options, unusual ids, and a port other than the default.
-    /// Every command in it must parse.
+    /// The README's image once showed removed options, unusual ids and a wrong port. Every command
+    /// in it must parse.
     #[test]
     fn commands_in_the_readme_image_parse() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/demo.svg");

@@ -83,7 +83,8 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Whether events beside the talk are shown: for filters, they may be what is looked for.
+    /// Returns true if events beside the talk are shown. With a filter, the user may be looking for
+    /// them.
     fn shows_all(&self) -> bool {
         self.full || !self.kinds.is_empty() || self.found_by.filter().is_some()
     }
@@ -140,7 +141,7 @@ pub(crate) async fn run(
         return Ok(());
     }
     let mut how = out.event_text(LINES, args.full);
-    // The line of the day has the zone.
+    // The line for the day shows the zone.
     how.zone = out.zone().unnamed();
     let how = if args.all { how.with_branch() } else { how };
     let mut printer = Printer {
@@ -160,7 +161,7 @@ pub(crate) async fn run(
         return printer.end(out);
     }
     let (from, to) = (args.from.unwrap_or_default(), args.to.unwrap_or_default());
-    // Backward, reading begins at the higher end.
+    // A backward read begins at the higher end.
     let (from_revision, to_revision) = match args.reverse {
         true => (to, from),
         false => (from, to),
@@ -187,7 +188,7 @@ pub(crate) async fn run(
     printer.end(out)
 }
 
-/// Prints the events of a read, and says where it stopped.
+/// Prints the events of a read. Returns the revision where it stopped, if it did.
 async fn print_all(
     store: &Connection,
     request: pb::ReadRequest,
@@ -250,7 +251,7 @@ async fn print_neighbours(
     let (args, event) = (reading.args, reading.place.revision);
     let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
     let mut before = Vec::new();
-    // A backward read has inherited events last; revisions are of the branch.
+    // A backward read returns inherited events last, and revisions refer to the branch.
     if many(args.before) > 0 && event > 1 {
         let request = pb::ReadRequest {
             from_revision: event - 1,
@@ -272,7 +273,7 @@ async fn print_neighbours(
     let marked = printer.how.marked();
     let plain = std::mem::replace(&mut printer.how, marked);
     if let Some(event) = names::first(store, itself).await? {
-        // It was asked for.
+        // The user asked for this event, so it is printed even if it is beside the talk.
         let left_out = printer.left_out.take();
         printer.print(&event, out)?;
         printer.left_out = left_out;

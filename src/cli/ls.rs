@@ -105,7 +105,8 @@ pub(crate) async fn run(
     let has_sub_agents = out.json || args.sub_agents;
     while left > 0 {
         let request = pb::ListConversationsRequest {
-            // Always a full page: within a second, only conversations on one page are in order.
+            // Always reads a full page: conversations of the same second are only sorted within a
+            // page.
             page_size: PAGE,
             page_token,
             source: args.source.clone().unwrap_or_default(),

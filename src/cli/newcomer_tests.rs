@@ -51,7 +51,7 @@ fn call(id: &str, tool: &str, arguments: &Value) -> Value {
         "function": {"name": tool, "arguments": arguments.to_string()}})
 }
 
-/// Turns, each with a tool call on a file.
+/// A conversation with a number of turns, each with a tool call on a file.
 fn conversation(id: &str, turns: usize) -> Value {
     let mut messages = Vec::new();
     for turn in 0..turns {
@@ -69,7 +69,7 @@ fn conversation(id: &str, turns: usize) -> Value {
     json!({"id": id, "source": "test", "messages": messages})
 }
 
-// "Who touched this file?" has no search words: the search was refused, and `*` counted nothing.
+// "Who touched this file?" has no search words. The search was refused, and `*` found nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_without_words_lists_filtered_events() {
     let store = Store::of(&[conversation("one", 3)]).await;
@@ -204,7 +204,7 @@ async fn compaction_plan_and_summary_fit_the_budget() {
     assert!(!due.contains("compaction is due"), "{due}");
 }
 
-// A failed run was shown by the lines that its runner prints before each step.
+// A failed run was shown by the progress lines of its runner instead of the error.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_result_shows_its_error_line() {
     let steps: String = (0..20)
@@ -227,8 +227,8 @@ async fn failed_result_shows_its_error_line() {
     assert!(found.contains("line 1,"), "{found}");
 }
 
-// Summaries and session titles have no time. Between events of last year, they were shown as of
-// today.
+// Summaries and session titles have no time. Between events of last year, they were shown with
+// today's date.
 #[tokio::test(flavor = "multi_thread")]
 async fn event_without_time_shows_no_date() {
     let store = Store::of(&[json!({"id": "one", "source": "test", "messages": [

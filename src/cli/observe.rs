@@ -179,7 +179,7 @@ fn counter(
     }
 }
 
-/// `read` gets the head of the log.
+/// `read` receives the log's head.
 fn gauge(
     name: &'static str,
     help: &'static str,

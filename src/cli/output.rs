@@ -23,7 +23,7 @@ use treering_present::{
     text::{EventText, Zone, cut, printable, row_around, wrapped},
 };
 
-/// Buffer size if nobody watches the output live.
+/// Buffer size if the output is not a terminal.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Width of text if the output is not a terminal.
 const PLAIN_WIDTH: usize = 100;
@@ -67,7 +67,8 @@ impl Out {
             Color::Auto => AutoStream::choice(&io::stdout()),
         };
         let colored = !json && !matches!(choice, ColorChoice::Never);
-        // Without colour there is nothing of ours to strip, so content is passed through unchanged.
+        // Without colour there are no escape sequences of ours to strip, so content is passed
+        // through unchanged.
         let to: Box<dyn Write + Send> = if colored {
             Box::new(BufWriter::with_capacity(
                 BUFFER_BYTES,
@@ -137,7 +138,7 @@ impl Out {
         EventText::new(self.paint, self.zone(), self.width, lines_max, full)
     }
 
-    /// Columns of the terminal; without one, lines have no limit.
+    /// Columns of the terminal; without a terminal, lines are unlimited.
     pub(crate) fn columns(&self) -> usize {
         if self.cuts { self.width } else { usize::MAX }
     }
@@ -317,7 +318,7 @@ fn width() -> usize {
     }
 }
 
-/// A progress bar on standard error. None if that is not a terminal.
+/// A progress bar on standard error; hidden if standard error is not a terminal.
 #[must_use]
 pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     if !io::stderr().is_terminal() {

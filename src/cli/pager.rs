@@ -17,7 +17,7 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// Starts the user's pager. None if there is none or none is wanted.
+    /// Starts the user's pager. `None` if there is none, or the user has disabled it.
     pub(crate) fn start() -> Option<(Self, ChildStdin)> {
         let command = wanted(|name| env::var(name).ok())?;
         let mut child = shell(&command).stdin(Stdio::piped()).spawn().ok()?;
@@ -25,9 +25,9 @@ impl Pager {
         Some((Self { child }, to))
     }
 
-    /// Waits until the user quits it.
+    /// Waits until the user quits the pager.
     pub(crate) fn wait(mut self) {
-        // The exit code does not matter: the output was shown, or was not wanted.
+        // The exit code does not matter: the output was shown, or the user did not want it.
         let _ = self.child.wait();
     }
 }
@@ -64,7 +64,7 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// While a pager runs, Ctrl-C goes to the pager, and the command ends with it.
+/// While a pager runs, Ctrl-C is left to the pager, and the command ends with it.
 pub(crate) async fn leave_interrupts() -> io::Result<()> {
     loop {
         tokio::signal::ctrl_c().await?;

@@ -79,8 +79,8 @@ pub(crate) struct ProxyArgs {
 /// Passes calls on until it is stopped.
 ///
 /// # Errors
-/// [`ClientError::Usage`] for an address that cannot be used, [`ClientError::Listen`], and errors of
-/// the store that do not pass.
+/// [`ClientError::Usage`] for an unusable address, [`ClientError::Listen`], and permanent errors of
+/// the store.
 pub(crate) async fn run(
     args: &ProxyArgs,
     common: &Common,
@@ -98,7 +98,7 @@ pub(crate) async fn run(
     }
     let listener = listen(args.listen).await?;
     let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
-    // Report wrong options at once, not at the first call.
+    // Reports wrong options at once, not at the first call.
     match Connection::open(&store, FOLDER).await {
         Ok(store) => {
             let request = pb::ListConversationsRequest {

@@ -5,12 +5,12 @@ use std::str::FromStr;
 use super::{error::ClientError, serve::size};
 use treering_domain::{Namespace, Quota, Quotas};
 
-/// Stands for every namespace that is not named.
+/// Means every namespace that is not named.
 const OTHERS: &str = "*";
 /// Largest limit: JSON clients cannot represent larger integers exactly, and no store is that
 /// large.
 const BOUND_MAX: u64 = (1 << 53) - 1;
-/// Stands for no limit.
+/// Means no limit.
 const NONE: &str = "none";
 
 /// A quota on the command line: `NAMESPACE=BYTES[,CONVERSATIONS]`.
@@ -95,7 +95,7 @@ pub(crate) fn quotas(typed: &[QuotaArg]) -> Result<Quotas, ClientError> {
 mod tests {
     use super::*;
 
-    // A misread quota locks a team out, or lets one fill the disk.
+    // A misread quota locks a team out, or lets one team fill the disk.
     #[test]
     fn quotas_are_parsed() {
         let namespace = |name| Namespace::new(name).unwrap();

@@ -29,9 +29,9 @@ struct Receipt {
 }
 
 impl Receipt {
-    /// What is wrong with the receipt; none if it is complete. It must name as many events as it
-    /// counts, or a forged receipt could omit those that the store would not confirm. The store
-    /// makes no receipt for an empty erasure.
+    /// Returns what is wrong with the receipt, or `None` if it is complete. It must name as many
+    /// events as it counts. Otherwise a forged receipt could omit events that the store would not
+    /// confirm. The store makes no receipt for an empty erasure.
     fn lacks(&self) -> Option<String> {
         let ranges = self.recorded.iter().flat_map(|one| &one.revisions);
         let many = |[first, last]: &[u64; 2]| last.saturating_add(1).saturating_sub(*first);
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     // A receipt without events counted as confirmed, whoever had signed it. A receipt that names
-    // fewer events than it counts is not confirmed.
+    // fewer events than it counts must not be confirmed.
     #[test]
     fn receipt_with_fewer_events_than_its_count_is_refused() {
         let lacks = |events: u64, recorded: &[(&str, u64, [u64; 2])]| {

@@ -1,4 +1,4 @@
-//! `repair`: reports what a store has lost, and lets it continue without that.
+//! `repair`: reports the data that a store has lost, and lets it continue without them.
 
 use clap::Args;
 
@@ -38,8 +38,7 @@ pub(crate) struct RepairArgs {
 /// Examines a folder, and repairs it if requested.
 ///
 /// # Errors
-/// [`ClientError::Usage`] for a server; [`ClientError::Outcome`] if something is lost and that was not
-/// accepted.
+/// [`ClientError::Usage`] for a server; [`ClientError::Outcome`] for a loss that was not accepted.
 pub(crate) async fn run(
     args: &RepairArgs,
     common: &Common,

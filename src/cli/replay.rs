@@ -152,7 +152,7 @@ impl Pace {
         let speed = self.speed?;
         let time = event.occurred_at.or(event.recorded_at)?;
         let last = self.last.replace(time)?;
-        // Clocks of several authors may differ: if time goes backwards, there is no pause.
+        // Clocks of several authors may differ. If time goes backwards, there is no pause.
         let apart: Duration = (moment(&time)? - moment(&last)?).try_into().ok()?;
         let pause = Duration::try_from_secs_f64(apart.as_secs_f64() / speed)
             .unwrap_or(self.pause_max)
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A replay without a speed printed all at once, as `log` does.
+    /// A replay without a speed printed everything at once, as `log` does.
     #[test]
     fn replay_on_a_terminal_has_pauses_to_read_along() {
         #[derive(clap::Parser)]

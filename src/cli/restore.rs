@@ -93,7 +93,7 @@ fn cut(args: &RestoreArgs) -> RestoreTo {
     }
 }
 
-/// Prints warnings to standard error, where scripts do not miss them.
+/// Prints warnings to standard error, even with `--json`.
 fn warn(restored: &RestoreOutcome) {
     if restored.pseudonyms {
         tell!(

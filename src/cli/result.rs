@@ -63,7 +63,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
 struct NamedResult {
     args: ResultArgs,
     place: FoundBranch,
-    /// It is a reference from a request: it means exactly this event.
+    /// The argument is a reference from a request, so it means exactly this event.
     is_exact: bool,
 }
 
@@ -86,14 +86,14 @@ impl ResultArgs {
     }
 }
 
-/// Whether it is a reference without its scheme: `CONVERSATION/REVISION`.
+/// Returns true for a reference without its scheme: `CONVERSATION/REVISION`.
 fn is_path_to_event(text: &str) -> bool {
     let revision = text.rsplit_once('/').map(|(_, revision)| revision);
     !text.starts_with(SCHEME)
         && revision.is_some_and(|text| text.trim_start_matches('#').parse::<u64>().is_ok())
 }
 
-/// Prints the text; with `--json`, an object with it.
+/// Prints the text, or with `--json` an object that contains it.
 ///
 /// # Errors
 /// Errors of the store or the output; [`ClientError::Usage`] for an invalid reference,
@@ -111,7 +111,7 @@ pub(crate) async fn run(
     };
     let voices = voices_of(&named, store, out).await?;
     let (mut info, mut text) = (pb::ResultInfo::default(), Vec::new());
-    // A character may be split over two chunks.
+    // A character may be split between two chunks.
     let is_shown = out.is_terminal();
     while let Some(answer) = answers.next().await {
         let answer = match answer {
@@ -150,7 +150,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// On a terminal: which parts of an answer are reasoning. Other outputs get the recorded text.
+/// Returns which parts of an answer are reasoning, for a terminal. Other outputs get the recorded
+/// text.
 async fn voices_of(
     named: &NamedResult,
     store: &Connection,
@@ -222,20 +223,20 @@ async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, Clien
     }
 }
 
-/// The event whose text is wanted.
+/// The event whose text is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResultTarget {
     /// The event itself: a result, a message, a summary.
     Itself,
-    /// It is a call, and this is the revision of its result.
+    /// The event is a call, and this is the revision of its result.
     ItsResult(u64),
-    /// It is a call without a result.
+    /// The event is a call without a result.
     NoResultYet,
 }
 
-/// The event that a revision of a branch means.
+/// Resolves a revision of a branch to the event whose text is printed.
 async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, ClientError> {
-    // Events inherited from another conversation are not its own.
+    // `itself` does not find events that are inherited from another conversation.
     let Some(event) = itself(place, store).await? else {
         return Ok(ResultTarget::Itself);
     };
@@ -245,7 +246,7 @@ async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, 
                 .map(|call| call.call_id)
                 .unwrap_or_default()
         }
-        // Requests refer to messages and summaries, too.
+        // Requests also refer to messages and summaries.
         _ => return Ok(ResultTarget::Itself),
     };
     let (conversation, branch, at) = (&place.conversation, &place.branch, place.revision);
@@ -283,8 +284,8 @@ async fn not_given(named: &NamedResult, store: &Connection, status: Status) -> C
 mod tests {
     use super::*;
 
-    // References are copied from a screen: they must be read with and without their scheme, and
-    // invalid ones refused before a query.
+    // References are copied from a screen. They must be parsed with and without their scheme, and
+    // invalid ones must be refused before a query.
     #[test]
     fn result_references_are_parsed_or_refused() {
         for reference in ["abc/14", "abc/#14", "tau/airline/3-0/9"] {

@@ -1,4 +1,4 @@
-//! Retention: what `erase` accepts, and what `serve` does each day.
+//! Retention: the options of `erase`, and the daily erasures of `serve`.
 
 use std::{collections::BTreeMap, str::FromStr, time::Duration};
 
@@ -54,7 +54,7 @@ pub(crate) struct RetentionPolicy {
     retention: Retention,
 }
 
-/// `NAMESPACE:keep_days=365,keep_sealed_days=90,label.team=red`.
+/// Parses `NAMESPACE:keep_days=365,keep_sealed_days=90,label.team=red`.
 impl FromStr for RetentionPolicy {
     type Err = String;
 
@@ -99,7 +99,7 @@ impl FromStr for RetentionPolicy {
     }
 }
 
-/// Erases what is due, once a day, until it is dropped.
+/// Erases conversations whose retention time is over, once a day, until it is dropped.
 pub(crate) async fn run_policy(engine: Engine, policies: Vec<RetentionPolicy>) {
     if policies.is_empty() {
         return std::future::pending().await;
@@ -134,7 +134,7 @@ async fn erase_due(engine: &Engine, policy: &RetentionPolicy) -> Result<EraseOut
         target: EraseTarget::Due(policy.retention.clone()),
         keep_derived: false,
         dry_run: false,
-        // Empty, so that the event that records the erasure never becomes due itself.
+        // The reason is empty, so that the event that records the erasure never becomes due itself.
         reason: String::new(),
         actor: ACTOR.to_owned(),
     });
@@ -151,7 +151,7 @@ async fn erase_due(engine: &Engine, policy: &RetentionPolicy) -> Result<EraseOut
 mod tests {
     use super::*;
 
-    // A misread policy would erase what should stay.
+    // A misread policy would erase conversations that should stay.
     #[test]
     fn retention_policies_are_parsed() {
         let policy: RetentionPolicy = "support:keep_days=365,label.team=a=b".parse().unwrap();

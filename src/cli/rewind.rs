@@ -41,7 +41,7 @@ pub(crate) struct RewindArgs {
     keep_as: Option<String>,
 }
 
-/// Rewinds, and prints what was removed.
+/// Rewinds, and prints the removed part.
 pub(crate) async fn run(
     args: RewindArgs,
     store: &Connection,

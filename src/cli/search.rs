@@ -219,7 +219,7 @@ impl Role {
 }
 
 impl SearchArgs {
-    /// Whether it waits for the whole index, and keeps it.
+    /// Returns true if it waits for the whole index and keeps the index entries that it adds.
     pub(crate) fn waits(&self) -> bool {
         self.complete
     }
@@ -250,7 +250,7 @@ impl SearchArgs {
         }
     }
 
-    /// Refuses options with which nothing can be found.
+    /// Refuses combinations of options that cannot match anything.
     fn check(&self) -> Result<(), ClientError> {
         if let (None, Some(branch)) = (&self.conversation, &self.branch) {
             return Err(ClientError::Usage {
@@ -302,13 +302,13 @@ impl SearchArgs {
             query: self.text(),
             regex: self.regex,
             by_conversation: self.by_conversation,
+            // Counts need no hits.
             limit: if self.count || self.by_conversation {
                 1
             } else {
-                // No hits are needed, only their number.
                 self.limit.unwrap_or(HITS_DEFAULT).max(1)
             },
-            // All conversations are counted.
+            // All conversations are requested; the offset is applied to the answer.
             offset: if self.by_conversation { 0 } else { self.offset },
             conversation_id: place.conversation,
             branch: place.branch,
@@ -487,7 +487,7 @@ async fn wait_for_vectors(store: &Connection) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// What the answer lacks, with advice.
+/// Returns what the answer lacks, with advice.
 fn missing(answer: &pb::SearchResponse) -> Option<String> {
     if !answer.lagging.is_empty() {
         return Some(format!("The search index lags behind: {}", answer.lagging));
@@ -531,7 +531,7 @@ fn print(
         _ => Tone::Tool,
     };
     let when = out.when(hit.happened_at.as_ref());
-    // Imported without a time.
+    // The event was imported without a time.
     let is_recorded = !hit.source_id.is_empty() && hit.happened_at == hit.recorded_at;
     let mut place = vec![
         match is_recorded {
@@ -592,7 +592,8 @@ fn print_context(hit: &pb::SearchHit, voices: &[Voice], out: &mut Out) -> Result
     Ok(())
 }
 
-/// The match of a hit in its line, found with the snippet, which is part of the same text.
+/// Returns the range of a hit's match in a line. It is located with the snippet, which is part of
+/// the same text.
 fn match_in(hit: &pb::SearchHit, line: &str) -> Option<Range<usize>> {
     hit.highlights.iter().find_map(|range| {
         let (start, end) = (range.start as usize, range.end as usize);
@@ -604,7 +605,8 @@ fn match_in(hit: &pb::SearchHit, line: &str) -> Option<Range<usize>> {
     })
 }
 
-/// The line from its start, or from shortly before the match if that would not be visible.
+/// Returns the line from its start, or from shortly before the match if the match would not be
+/// visible.
 fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<'_, str> {
     let Some(found) = found else {
         return line.into();
@@ -646,7 +648,7 @@ mod tests {
     use crate::{Cli, Command, StoreCommand};
 
     // A pasted line of a failed test was refused as an option, and `-c foo` was read as a
-    // conversation. A single word with a dash is a mistyped option, unless it follows `--`.
+    // conversation. A single word with a dash is a mistyped option unless it follows `--`.
     #[test]
     fn pasted_line_is_a_query_and_mistyped_option_is_an_error() {
         let typed = |line: &[&str]| {
@@ -679,8 +681,8 @@ mod tests {
         }
     }
 
-    // A line of a JSON file has a thousand characters. Shown from its start, the match was not on
-    // the screen.
+    // A line of a JSON file has a thousand characters. When it was shown from its start, the match
+    // was not visible.
     #[test]
     fn long_line_is_cut_around_its_match() {
         let line = format!(
@@ -713,8 +715,8 @@ mod tests {
         assert_eq!(around_match(&line, None, 60), line);
     }
 
-    /// An invalid range (beyond the end, inside a character) must not break the output. The text is
-    /// still shown once.
+    /// An invalid range (beyond the end, inside a character) must not break the output. The text
+    /// must still be shown once.
     #[test]
     fn invalid_highlight_ranges_are_ignored() {
         let range = |start, end| pb::Highlight { start, end };

@@ -358,7 +358,7 @@ impl ServeArgs {
             return Ok(());
         }
         let tls = self.tls_cert.is_some();
-        // Whether there are keys depends on the store, so this check assumes that there are.
+        // Whether there are keys depends on the store, so this check assumes that there are keys.
         match missing(self.listen, true, tls) {
             Some(missing) => Err(reached(self.listen, missing)),
             None => Ok(()),
@@ -386,7 +386,7 @@ impl ServeArgs {
 /// The keys of a folder.
 ///
 /// # Errors
-/// If they cannot be read. Nothing is served then.
+/// If they cannot be read; then nothing is served.
 fn keys_of(dir: &Path) -> Result<Arc<KeyStore>, ClientError> {
     KeyStore::open(dir).map_err(keys::refused)
 }
@@ -426,15 +426,15 @@ fn reached(addr: SocketAddr, missing: MissingProtection) -> ClientError {
     }
 }
 
-/// What a non-loopback address needs and is missing.
+/// The protection that a non-loopback address needs and lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingProtection {
-    /// No keys are required.
+    /// The store requires no keys.
     Keys {
-        /// TLS is on.
+        /// Whether TLS is on.
         tls: bool,
     },
-    /// Keys and contents are not encrypted.
+    /// Connections are not encrypted.
     Tls,
 }
 
@@ -468,7 +468,7 @@ async fn reload_on_hangup(tls: Option<Arc<ServerTls>>) {
     drop(tls);
 }
 
-/// Opens the folder, after waiting for other commands.
+/// Waits for other commands, and then opens the folder.
 async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, ClientError> {
     let mut waiting = FolderWait::new(common.wait);
     loop {
@@ -479,8 +479,8 @@ async fn once_free(options: OpenOptions, common: &Common) -> Result<Engine, Clie
     }
 }
 
-/// Prints who has the folder open. Programs then connect to that server with their key, so its
-/// address is printed only if it has proved that it has the folder open.
+/// Prints which process has the folder open. Programs then connect to that server with their key,
+/// so its address is printed only if it has proved that it has the folder open.
 async fn report_holder(
     error: &ClientError,
     common: &Common,
@@ -510,13 +510,14 @@ async fn report_holder(
     Ok(())
 }
 
-/// Completes when standard input ends, if `wanted`; else never.
+/// Completes when standard input ends if `wanted` is set, otherwise never.
 pub fn stdin_end(wanted: bool) -> impl Future<Output = ()> + Unpin {
     if !wanted {
         return Either::Left(future::pending());
     }
     let (end, ended) = oneshot::channel();
-    // A separate thread: at exit, the runtime would wait for a blocked read on one of its own.
+    // Uses a separate thread, since the runtime would wait at exit for a blocked read on one of its
+    // own.
     thread::spawn(move || {
         // The input is ignored; a failed read counts as its end.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
@@ -637,7 +638,7 @@ fn warning(addr: SocketAddr, missing: MissingProtection) -> String {
     }
 }
 
-/// A URL that can be used: a wildcard address becomes a loopback one.
+/// Returns a URL that clients can use: a wildcard address is replaced by a loopback address.
 fn url_of(addr: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     if addr.ip().is_unspecified() {
@@ -647,7 +648,7 @@ fn url_of(addr: SocketAddr, tls: bool) -> String {
     }
 }
 
-/// Listens at the address, or on any free port of it if the port is taken.
+/// Listens at the address, or on any free port if the port is taken.
 ///
 /// # Errors
 /// [`ClientError::Listen`] if that fails as well.
@@ -685,8 +686,8 @@ pub(super) async fn listen(addr: SocketAddr) -> Result<TcpListener, ClientError>
     bound.map_err(|cause| ClientError::Listen { addr, cause })
 }
 
-/// Completes when the process is asked to stop. Signals count from this call on, because a caller
-/// may stop the server as soon as it is ready.
+/// Completes when the process is asked to stop. Signals are caught from this call on, because a
+/// caller may stop the server as soon as it is ready.
 pub fn stop_signal() -> impl Future<Output = ()> {
     #[cfg(unix)]
     let asked = {
@@ -714,7 +715,7 @@ pub fn stop_signal() -> impl Future<Output = ()> {
 mod tests {
     use super::*;
 
-    /// A misread size gives a server of another size.
+    /// A misread size would give the server another amount of memory.
     #[test]
     fn memory_sizes_are_parsed() {
         assert_eq!(memory("256MiB"), Ok(256 << 20));
@@ -725,7 +726,7 @@ mod tests {
         }
     }
 
-    /// A second demo finds the port taken: it must use another one.
+    /// A second demo finds the port taken, and must use another one.
     #[tokio::test]
     async fn bind_or_any_picks_a_free_port_if_taken() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -737,8 +738,8 @@ mod tests {
         assert_ne!(second.local_addr().unwrap(), taken);
     }
 
-    /// An address that only looks like a loopback one must not count as one. Other addresses need
-    /// both keys and TLS.
+    /// An address that only looks like a loopback address must not count as one. Other addresses
+    /// need both keys and TLS.
     #[test]
     fn non_loopback_bind_requires_keys_and_tls() {
         for (addr, reached) in [

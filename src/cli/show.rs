@@ -1,4 +1,4 @@
-//! `show`: prints one conversation, its branches as a tree, and what is open.
+//! `show`: prints one conversation: its branches as a tree, and its open calls and turns.
 
 use std::collections::HashMap;
 
@@ -129,7 +129,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     let summary = state.summary.clone().unwrap_or_default();
     let title = match first_line(&summary.title, width) {
         title if title.is_empty() => "(no title)".to_owned(),
-        // Must stay on one line, however wide its characters are.
+        // The title must fit on one line, however wide its characters are.
         title => cut(&title, width),
     };
     let mut lines = vec![
@@ -175,7 +175,7 @@ fn about(state: &pb::ConversationState, counts: &HashMap<u64, Counts>, out: &Out
     lines
 }
 
-/// When it happened, and for imported conversations when it was recorded.
+/// Returns when it happened, and for imported conversations when it was recorded.
 fn times(summary: &pb::ConversationSummary, out: &Out) -> String {
     let created = out.when(summary.created_at.as_ref());
     let last = out.when(happened(summary));

@@ -36,7 +36,7 @@ pub(crate) struct SubArgs {
 }
 
 impl SubArgs {
-    /// Whether it appends events.
+    /// Returns true if it appends events.
     pub(crate) fn appends(&self) -> bool {
         !matches!(self.what, SubContextCommand::Ls(_))
     }
@@ -214,8 +214,8 @@ async fn list(args: &LsArgs, store: &Connection, out: &mut Out) -> Result<(), Cl
     Ok(())
 }
 
-/// The sub-contexts that have returned. An imported one may have returned without being sealed,
-/// because its session may still grow.
+/// Returns the sub-contexts that have returned. An imported one may have returned without being
+/// sealed, because its session may still grow.
 async fn returned(parent: &str, store: &Connection) -> Result<HashSet<String>, ClientError> {
     let request = pb::ReadRequest {
         kinds: vec![i32::from(EventKind::SubContextReturned.number())],

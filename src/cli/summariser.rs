@@ -113,7 +113,8 @@ impl SummariserArgs {
         }))
     }
 
-    /// The namespaces without duplicates: two workers for one namespace would pay twice.
+    /// Returns the namespaces without duplicates: two workers for one namespace would double the
+    /// cost.
     fn namespaces(&self) -> Vec<Namespace> {
         let mut namespaces = self.summariser_namespace.clone();
         namespaces.sort();

@@ -1,7 +1,7 @@
-//! Arguments that are text, or say where it is: `@FILE`, or `-` for standard input.
+//! Text arguments, given directly, as `@FILE`, or as `-` for standard input.
 //!
-//! Pasted text often begins with a dash: `--- FAIL: TestX`, `- name: checkout`. Even if clap
-//! accepts such a value, a single word with a dash is a mistyped option and not text.
+//! Pasted text often begins with a dash: `--- FAIL: TestX`, `- name: checkout`. Such text is
+//! accepted, but a single word with a dash is refused as a mistyped option.
 
 use std::{ffi::OsStr, fs, io::Read, path::PathBuf};
 
@@ -64,12 +64,12 @@ pub(crate) fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
-/// Whether it is a single word that begins with a dash, other than `-`.
+/// Returns true for a single word that begins with a dash, other than `-`.
 fn is_option_like(text: &str) -> bool {
     text.len() > 1 && text.starts_with('-') && !text.contains(char::is_whitespace)
 }
 
-/// The text of an argument. `@@` stands for a text that begins with `@`.
+/// Returns the text of an argument. `@@` escapes a leading `@`.
 ///
 /// # Errors
 /// [`ClientError::ReadFile`] if it names a file that cannot be read as text.

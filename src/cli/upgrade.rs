@@ -1,4 +1,4 @@
-//! `upgrade`: shows the version of a store, and rebuilds derived state before the start.
+//! `upgrade`: shows the version of a store, and rebuilds derived state before a server starts.
 
 use std::time::Instant;
 

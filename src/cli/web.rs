@@ -1,5 +1,5 @@
-//! Options of `serve` and `demo` for HTTP on the port of the services, for people and agents, and
-//! the services that answer.
+//! Options of `serve` and `demo` for HTTP on the port of the services, and the HTTP services for
+//! people and agents.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -115,7 +115,7 @@ impl Web {
         }
     }
 
-    /// Closes it, after the server.
+    /// Closes the services. The server must be closed before.
     pub(crate) async fn close(self) {
         if let Some(pages) = self.pages {
             pages.close().await;

@@ -254,8 +254,8 @@ impl ClientError {
     }
 }
 
-/// Maps a status code to an exit code. There is no wildcard arm, so that every code is decided
-/// here.
+/// Maps a status code to an exit code. There is no wildcard arm, so that each code needs a
+/// decision.
 #[must_use]
 pub fn status_exit(code: Code) -> Exit {
     match code {
@@ -279,7 +279,7 @@ const NEWER_FORMAT: &str = "NEWER_FORMAT";
 /// `ErrorInfo.reason` for damaged projections.
 const VIEWS_DAMAGED: &str = "VIEWS_DAMAGED";
 
-/// Strips the index in the batch from a message: to the user, the append of a command is one thing.
+/// Removes the index in the batch from a message, since users do not see a command's batch.
 fn without_index(message: &str) -> &str {
     let rest = message.strip_prefix("event ").and_then(|rest| {
         let (index, rest) = rest.split_once(" of the batch: ")?;
@@ -303,8 +303,7 @@ fn innermost_message(status: &Status) -> String {
     format!("the connection to the server failed: {cause}")
 }
 
-/// True when the status comes from the transport and not from a server: statuses from a server have
-/// no source here.
+/// Returns true if the status comes from the transport. A status from a server has no source here.
 fn is_broken_connection(status: &Status) -> bool {
     status.source().is_some() && reason(status).is_empty()
 }
@@ -427,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    /// Scripts tell "not found" from "refused" by the exit code alone: each status must keep its
+    /// Scripts tell "not found" from "refused" by the exit code alone, so each status must keep its
     /// own.
     #[test]
     fn each_grpc_status_has_its_exit_code() {
@@ -452,8 +451,8 @@ mod tests {
         assert_eq!(error.hint(), None);
     }
 
-    /// "Try again in a moment" frees no disk space, and looking at the branch starts no server:
-    /// hints must say what helps, and must not suggest a backup that may not exist.
+    /// "Try again in a moment" frees no disk space, and looking at the branch starts no server.
+    /// Hints must be useful for the error, and must not suggest a backup that may not exist.
     #[test]
     fn hints_fit_the_reason_of_the_error() {
         for (code, reason, word) in [
@@ -488,7 +487,8 @@ mod tests {
         }
     }
 
-    /// A hint in the server's details wins over ours, unless it only repeats the message.
+    /// A hint in the server's details replaces the default hint, unless it only repeats the
+    /// message.
     #[test]
     fn server_hint_overrides_the_default_hint() {
         let mut details = ErrorDetails::new();

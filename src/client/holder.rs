@@ -1,8 +1,8 @@
 //! Connects to the server that holds a data folder, as the folder's lock file names it.
 //!
-//! The address comes from a file, not from the user. So neither the key nor anything else is sent
-//! there before the server has proved that it holds the folder. The lock file counts only when it
-//! is private to the user and names a loopback address.
+//! The address comes from a file, not from the user. Therefore nothing, in particular not the key,
+//! is sent there before the server has proved that it holds the folder. The lock file is trusted
+//! only if it is private to the user and names a loopback address.
 
 use std::{path::Path, time::Duration};
 
@@ -51,7 +51,7 @@ pub async fn connect(
     }
 }
 
-/// Refuses servers that must not be contacted although the lock file names them.
+/// Refuses servers that must not be contacted, although the lock file names them.
 fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), ClientError> {
     let why = if !is_of_this_machine(url) {
         "the address is not a loopback address"
@@ -70,7 +70,7 @@ fn check(url: &str, dir: &Path, named: &LockHolder) -> Result<(), ClientError> {
     })
 }
 
-/// Returns whether the server there knows the secret of the lock file.
+/// Returns true if the server knows the secret in the lock file.
 async fn has_proved(store: &Connection, named: &LockHolder) -> Result<bool, ClientError> {
     let (Some(secret), Some(address)) = (&named.secret, &named.address) else {
         return Ok(false);

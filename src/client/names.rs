@@ -105,7 +105,7 @@ pub async fn find_by_id(store: &Connection, text: &str) -> Result<FoundConversat
     resolved(store, text, ByTitle::Never).await
 }
 
-/// Whether words of a title can name a conversation.
+/// Whether the words of a title can name a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByTitle {
     Never,
@@ -161,7 +161,8 @@ fn counted(name: &str) -> Option<usize> {
     }
 }
 
-/// True for `@0` or `@-1`: a mistyped `@2`, never words of a title.
+/// Returns true for a number after `@`, such as `@0` or `@-1`: a mistyped `@2`, never words of a
+/// title.
 fn is_no_number(name: &str) -> bool {
     let number = name.strip_prefix('@').map(str::parse::<i128>);
     number.is_some_and(|number| number.is_ok())
@@ -195,8 +196,8 @@ async fn exactly(
     }
 }
 
-/// True for the conversation that holds the long-term context. It may be written at any time and is
-/// nobody's session, so `@last` skips it.
+/// Returns true for the conversation that holds the long-term context. It may change at any time
+/// and is not a session, so `@last` skips it.
 #[must_use]
 pub fn is_long_term(summary: &pb::ConversationSummary) -> bool {
     summary.labels.contains_key(LONG_TERM_LABEL)
@@ -263,7 +264,7 @@ async fn by_part(store: &Connection, name: &str, by_title: ByTitle) -> Result<St
             return only(part, &found.conversations, found.more);
         }
     }
-    // No id matches, so all titles are read.
+    // No id matches, so the titles of all conversations are searched.
     let mut meant = NameMatches::new(name);
     let mut page_token = String::new();
     loop {
@@ -284,7 +285,7 @@ struct NameMatches<'a> {
     /// The words of the name, in lower case.
     words: Vec<String>,
     found: Vec<pb::ConversationSummary>,
-    /// Similar names with their scores, used when nothing matches.
+    /// Similar names with their scores, used if nothing matches.
     near: Vec<(f64, pb::ConversationSummary)>,
 }
 
@@ -336,8 +337,7 @@ impl<'a> NameMatches<'a> {
     }
 }
 
-/// Returns the only match, or an error that lists the matches; with `more`, the list is not
-/// complete.
+/// Returns the only match, or an error that lists the matches. With `more`, the list is incomplete.
 fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<String, ClientError> {
     if let (Some(only), false) = (one_of(found), more) {
         return Ok(only.conversation_id.clone());
@@ -353,7 +353,7 @@ fn only(name: &str, found: &[pb::ConversationSummary], more: bool) -> Result<Str
     })
 }
 
-/// Returns the only conversation, or the parent of all the others: the id of an agent of a Claude
+/// Returns the only conversation, or the parent of all the others. The id of an agent of a Claude
 /// Code session begins with the session's id and `/`.
 fn one_of(found: &[pb::ConversationSummary]) -> Option<&pb::ConversationSummary> {
     let is_of = |agent: &pb::ConversationSummary, session: &pb::ConversationSummary| {
@@ -467,8 +467,9 @@ fn id_with<'a>(part: &str, summary: &'a pb::ConversationSummary) -> Option<&'a s
     ids.into_iter().find(|id| id.contains(part))
 }
 
-/// Returns the branch to use for a revision: `branch` as given (`None`: the active branch) if its
-/// history has the revision; else, if none was given, the branch that the revision was appended to.
+/// Returns the branch to use for a revision. This is `branch` as given (`None`: the active branch)
+/// if its history has the revision. Otherwise, if none was given, it is the branch that the
+/// revision was appended to.
 ///
 /// # Errors
 /// [`ClientError::NotFound`] says where the revision is.
@@ -506,7 +507,7 @@ pub async fn branch_of(
                 printable(&event.branch)
             ),
         }),
-        // Inherited history of another conversation has the revisions of that conversation.
+        // The inherited history of another conversation has that conversation's revisions.
         (None, _) if summary.is_none_or(|summary| summary.shares_history) => {
             Ok(branch.map(str::to_owned))
         }
@@ -555,7 +556,7 @@ pub fn check_branch(found: &FoundConversation, branch: &str) -> Result<(), Clien
             hint: "omit --branch to use the active branch".into(),
         });
     }
-    // The list may be incomplete; then the store checks the name.
+    // The list may be incomplete; in that case the store checks the name.
     if state.more_branches || names.clone().any(|name| name == branch) {
         return Ok(());
     }
@@ -669,8 +670,8 @@ mod tests {
         assert_eq!(whole.only(ByTitle::Several).unwrap(), "aa11-77");
     }
 
-    // A session's short id also matched each of its agents, so that an id printed by search could
-    // not be typed.
+    // A session's short id also matched each of its agents, so an id printed by search could not be
+    // typed.
     #[test]
     fn short_id_resolves_to_the_session_before_its_agents() {
         let all = [
@@ -686,8 +687,8 @@ mod tests {
         assert!(one_of(&[]).is_none());
     }
 
-    // Errors listed matches by ids without the typed prefix, and similar names with all 36
-    // characters of the id.
+    // Errors listed matches by ids that did not contain the typed prefix, and similar names with
+    // all 36 characters of the id.
     #[test]
     fn suggested_names_can_be_typed() {
         let (one, other) = (
@@ -719,7 +720,8 @@ mod tests {
         );
     }
 
-    // Printed places are typed again: with a hash, or as a reference to a result.
+    // Printed event references must be accepted as input: with a hash, or as a reference to a
+    // result.
     #[test]
     fn printed_event_references_are_parsed() {
         assert_eq!(split("tau/3-0#14"), Some(("tau/3-0", 14)));
@@ -736,7 +738,7 @@ mod tests {
         );
     }
 
-    // Ids printed by `ls` are typed again, so each must name one conversation: ids with a common
+    // Ids printed by `ls` are typed again, so each must name one conversation. Ids with a common
     // prefix are lengthened until they differ.
     #[test]
     fn shortened_ids_are_unique() {

@@ -57,7 +57,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The changed text. An empty text is a new file.
+    /// Returns the changed text. An empty input text means a new file.
     ///
     /// # Errors
     /// Why the change cannot be applied.
@@ -84,7 +84,8 @@ impl Change {
 }
 
 impl Change {
-    /// The program's current arguments. None if there is no entry, or one for another program.
+    /// Returns the program's current arguments. `None` if there is no entry, or one for another
+    /// program.
     pub(crate) fn arguments_there(&self, text: &str) -> Option<Vec<String>> {
         let (command, words) = match self {
             Self::Member { within, name, .. } => {
@@ -222,10 +223,12 @@ fn member_object(object: &CstObject, name: &str) -> Result<CstObject, String> {
         .ok_or_else(|| format!("its `{name}` is not an object"))
 }
 
-/// Members of a server reached by its address, which a started server does not have.
+/// Members of a server that is reached by its address; an entry that starts the server has none of
+/// them.
 const OF_ADDRESSES: [&str; 3] = ["url", "httpUrl", "headers"];
 
-/// Sets our members of a server, and keeps what the user added, such as environment and timeout.
+/// Sets Treering's members of a server entry, and keeps those that the user added, such as
+/// environment and timeout.
 fn set_server(object: &CstObject, name: &str, value: &Value) {
     match (object.object_value(name), value) {
         (Some(server), Value::Object(members))
@@ -336,8 +339,8 @@ mod tests {
         }
     }
 
-    // These files have years of settings with comments. Each byte that is not ours must stay at its
-    // place.
+    // These files have years of settings with comments. Every byte that is not part of Treering's
+    // entry must stay unchanged.
     #[test]
     fn edit_keeps_unrelated_text_and_comments() {
         let old = "{\n    // zeta first\n    \"zeta\": 1.0,\n    \"mcpServers\": {\n        \
@@ -404,8 +407,8 @@ mod tests {
         assert_eq!(hook("treering", &[]).applied(&own).unwrap(), own);
     }
 
-    // The next run removed the environment and timeout that a user had added to a server. Existing
-    // options must be found and kept.
+    // The next run removed the environment and timeout that a user had added to a server entry.
+    // Existing options must be found and kept.
     #[test]
     fn edit_keeps_other_fields_of_the_server_entry() {
         let old = r#"{"mcpServers": {"treering": {"command": "/opt/treering",

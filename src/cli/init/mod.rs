@@ -152,7 +152,8 @@ pub(crate) fn run(args: &InitArgs, common: &Common, out: &mut Out) -> Result<(),
 }
 
 impl AgentSetup {
-    /// Keeps the options that are in the configuration and were not given. Returns these.
+    /// Keeps the options that are in the configuration and were not given. Returns the kept
+    /// options.
     fn keep(&mut self, agent: Agent) -> Vec<String> {
         let Some(given) = &self.given else {
             return Vec::new();
@@ -177,8 +178,8 @@ impl AgentSetup {
         kept
     }
 
-    /// Without a store in the options, adds the one that the environment names: the agent may be
-    /// started without it.
+    /// If the options name no store, adds the one that the environment names, since the agent may
+    /// be started without that environment.
     fn add_store_of_environment(&mut self) -> Result<(), ClientError> {
         if Options::of(&self.arguments).names_store() {
             return Ok(());
@@ -195,7 +196,7 @@ impl AgentSetup {
     }
 }
 
-/// A folder as an agent needs it, which may start the program in another folder.
+/// Returns a folder as an absolute path, since the agent may start the program in another folder.
 fn absolute(data: &Path) -> Result<String, ClientError> {
     let absolute = std::path::absolute(data).map_err(|cause| ClientError::ReadFile {
         path: data.to_owned(),
@@ -234,7 +235,8 @@ fn home() -> Result<PathBuf, ClientError> {
         })
 }
 
-/// The program that the agent starts: by name if that finds it, so that the file can be shared.
+/// The program that the agent starts: its name if `PATH` contains it, so that the file can be
+/// shared.
 fn program() -> String {
     const NAME: &str = "treering";
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -245,7 +247,7 @@ fn program() -> String {
     }
 }
 
-/// Arguments of the program: the store that was given, and nothing else.
+/// Arguments of the program: `mcp` and the given options.
 fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, ClientError> {
     let mut arguments = vec!["mcp".to_owned()];
     let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);

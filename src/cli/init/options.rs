@@ -1,7 +1,7 @@
-//! The options that a configuration already has after the program. A given option replaces the one
+//! The options that a configuration has after the program. A given option replaces the existing one
 //! of the same name; others stay.
 
-/// The two options that name a store. Giving one of them replaces either.
+/// The two options that name a store. Giving either replaces both.
 const STORES: [&str; 2] = ["--data", "--server"];
 /// Options of `mcp` only.
 const OF_THE_DOOR: [&str; 2] = ["--writable", "--allow-approvals"];
@@ -60,13 +60,13 @@ impl Options {
         self
     }
 
-    /// Only options that other commands accept, too.
+    /// Removes the options that only `mcp` accepts.
     pub(crate) fn of_every_command(self) -> Self {
         let of_all = |option: &Vec<String>| !OF_THE_DOOR.contains(&name(option));
         Self(self.0.into_iter().filter(of_all).collect())
     }
 
-    /// As words.
+    /// The options as words of a command line.
     pub(crate) fn words(self) -> Vec<String> {
         self.0.into_iter().flatten().collect()
     }
@@ -86,8 +86,8 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-/// The words of a command, if it has only words as [`quoted`] writes them. None if the user has
-/// extended it.
+/// Returns the words of a command that [`quoted`] has written, or `None` if the user has extended
+/// it.
 pub(crate) fn unquoted(command: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -115,7 +115,7 @@ async fn recorded(store: &Connection) -> String {
     append(store, "", "", bodies).await
 }
 
-/// A call of the agent, after it was answered or decided.
+/// Appends a call of the agent, and returns it once it is answered or decided.
 async fn call(store: &Connection, id: &str, branch: &str, ask: Body) -> pb::ToolCall {
     append(store, id, branch, vec![ask]).await;
     for _ in 0..400 {
@@ -153,7 +153,7 @@ fn line(url: &str, id: &str, rest: &str) -> Vec<String> {
     text.split(' ').map(str::to_owned).collect()
 }
 
-/// The agent. Its branch exists once the fork is made.
+/// Runs the agent. Its branch exists once the fork is made.
 async fn agent(store: &Connection, id: &str) -> Vec<String> {
     while read::state(store, id, "again", 0).await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -175,8 +175,8 @@ async fn agent(store: &Connection, id: &str) -> Vec<String> {
 }
 
 /// An agent that runs again must see the same results, call by call: without its tools, with other
-/// call ids, with other spellings of the arguments, and denied if it was denied. New calls are
-/// reported, not invented.
+/// call ids, with other spellings of the arguments. A call that was denied must be denied again.
+/// New calls are reported, not answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_serves_recorded_results_to_an_agent() {
     let dir = tempfile::tempdir().unwrap();
@@ -225,9 +225,9 @@ async fn replay_serves_recorded_results_to_an_agent() {
     served.stop().await.unwrap();
 }
 
-/// Started late, on a fork in a new conversation with an open call, and without anyone to approve:
-/// the open call is answered, a call that needs approval waits, a miss stays open, and the
-/// comparison works across conversations.
+/// The replay starts late, on a fork in a new conversation with an open call, and without anyone to
+/// approve. The open call is answered, a call that needs approval waits, a call without a recorded
+/// result stays open, and the comparison works across conversations.
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_answers_calls_open_at_the_fork() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ async fn replay_answers_calls_open_at_the_fork() {
     let id = recorded(&store).await;
     let request = pb::ForkRequest {
         conversation_id: id.clone(),
-        // Between the second call and its result.
+        // The fork is between the second call and its result.
         at_revision: 6,
         name: "elsewhere".into(),
         into_conversation: "new".into(),

@@ -1,5 +1,5 @@
-//! Decides which recorded result answers which call. Knows the calls of the followed branch, but no
-//! store: events in, questions out.
+//! Decides which recorded result answers which call. It knows the calls of the followed branch, but
+//! not the store: it takes events and returns questions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,8 +18,8 @@ pub(crate) struct Question {
     pub(crate) tool: String,
     /// Arguments as JSON text.
     pub(crate) arguments: Bytes,
-    /// Number of the call among those of this tool with these arguments that have, or are to get, a
-    /// result; from 1.
+    /// Number of the call, from 1, among the calls of this tool with these arguments that have or
+    /// will have a result.
     pub(crate) occurrence: u32,
     /// It waits for an approval first.
     pub(crate) pending: bool,
@@ -98,7 +98,7 @@ impl Player {
         Some(question.clone())
     }
 
-    /// A call that ended without a result used none of the recorded ones.
+    /// Handles a call that ended without a result: it used none of the recorded ones.
     fn dropped(&mut self, call_id: &str) {
         let Some(question) = self.open.remove(call_id) else {
             return;

@@ -89,7 +89,7 @@ enum MissPolicy {
 }
 
 impl ReplayArgs {
-    /// The address at which to serve the store meanwhile.
+    /// The address at which the store is served during the replay.
     pub(crate) fn listens(&self) -> Option<SocketAddr> {
         self.again.listen
     }
@@ -101,13 +101,14 @@ struct Tally {
     served: u64,
     approved: u64,
     denied: u64,
-    /// Each call once, even if it was asked again after its approval.
+    /// Calls without a recorded result. A call is counted once, even if it was asked again after
+    /// its approval.
     missed: BTreeSet<(String, u32)>,
     /// Calls that wait for a person at the end.
     waiting: u64,
 }
 
-/// As [`run`], with the store of a folder served for the agent.
+/// Like [`run`], but also serves the store of a folder for the agent.
 ///
 /// # Errors
 /// Errors of the store or the output; [`ClientError::Usage`] if the store is on a server.
@@ -126,7 +127,7 @@ pub(crate) async fn listen(
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|cause| ClientError::Listen { addr, cause })?;
-    // A store that does not exist has nothing to replay.
+    // The store must exist, since a new one has nothing to replay.
     let options = OpenOptions {
         mode: OpenMode::Append,
         ..OpenOptions::new(&dir)
@@ -277,7 +278,7 @@ async fn places(
     }
 }
 
-/// One run.
+/// The state of one replay.
 struct Replay<'a> {
     args: &'a ServeToolsArgs,
     store: &'a Connection,
@@ -358,7 +359,7 @@ impl Replay<'_> {
         if question.pending {
             match call.approval() {
                 pb::ApprovalStatus::Approved => {
-                    // The decision comes back as an event, and then the call is answered.
+                    // The decision arrives as an event; then the call is answered.
                     let done = self.decide(question, pb::Decision::Approved, &call).await?;
                     self.tally.approved += u64::from(done);
                     return self.say(question, Tone::Good, "approved as recorded", out);
@@ -372,7 +373,7 @@ impl Replay<'_> {
         }
         let result = pb::ToolResultRecorded {
             call_id: question.call_id.clone(),
-            // The raw form has the original id of the call.
+            // The raw form contains the original id of the call.
             raw: None,
             ..result
         };
@@ -460,7 +461,7 @@ impl Replay<'_> {
         let by = Some(ACTOR.to_owned());
         match append::one(self.store, &self.played, by, body, None).await {
             Ok(_) => Ok(true),
-            // Another answer came first.
+            // Another client has answered first.
             Err(ClientError::Status(status)) if status.code() == Code::FailedPrecondition => {
                 Ok(false)
             }

@@ -9,7 +9,7 @@ use super::super::{
     time_arg,
 };
 
-/// Sentences about a search without hits; empty if there is nothing more to say.
+/// Returns sentences about a search without hits, or none if there is nothing to explain.
 pub(super) async fn nothing_found(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -27,7 +27,7 @@ pub(super) async fn nothing_found(
     Ok(why)
 }
 
-/// Names that no conversation has.
+/// Returns sentences about names that no conversation has.
 async fn unknown_names(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -67,7 +67,7 @@ async fn unknown_names(
     Ok(why)
 }
 
-/// Checks whether `--path` has only part of a name. If calls name the path, it is complete.
+/// Checks whether `--path` contains only part of a name. If calls name the path, it is complete.
 async fn of_paths(
     request: &pb::SearchRequest,
     store: &Connection,
@@ -90,16 +90,16 @@ async fn of_paths(
     )))
 }
 
-/// A filter as it was typed, and the request without it.
+/// A filter as the user typed it, and the request without it.
 type Filter = (String, pb::SearchRequest);
 
-/// What there would be without one of the filters, or without all of them.
+/// Returns how many hits there are without one of the filters, or without all of them.
 async fn blocking_filters(
     request: &pb::SearchRequest,
     store: &Connection,
 ) -> Result<Vec<String>, ClientError> {
     let filters = filters(request);
-    // A regular expression is matched against all texts each time.
+    // Skipped for a regular expression, since each query would scan all texts.
     if filters.is_empty() || request.regex {
         return Ok(Vec::new());
     }

@@ -1,4 +1,5 @@
-//! Notes about the answer of a search: the number of hits, and what may have been meant instead.
+//! Notes about the answer of a search: the number of hits, and alternatives that the user may have
+//! meant.
 
 use super::{
     super::{
@@ -10,19 +11,19 @@ use super::{
     Role, SearchArgs,
 };
 
-/// A text with this share of the query has all of it, except for rounding.
+/// A text whose share of the query is at least this contains all of it, except for rounding.
 const ALL_TOGETHER: f32 = 0.999;
 
-/// The query, as far as the notes need it.
+/// The parts of the query that the notes need.
 pub(super) struct QueryNotes {
-    /// One line.
+    /// The query text on one line.
     text: String,
     tools: Vec<String>,
-    /// The filter is role tool, without a kind.
+    /// The role filter is `tool`, and there is no kind filter.
     tool_messages: bool,
     limit: Option<u32>,
     offset: u32,
-    /// There are a role filter and a tool or path filter, which no event passes both.
+    /// There are both a role filter and a tool or path filter, which no event can pass together.
     roles_and_calls: bool,
     /// It is a regular expression, newest hit first.
     pub(super) is_regex: bool,
@@ -72,7 +73,7 @@ impl QueryNotes {
         &rest[..most.min(rest.len())]
     }
 
-    /// The number of hits shown, and of how many.
+    /// Returns a note with the numbers of shown and of all hits.
     pub(super) fn note(&self, answer: &pb::SearchResponse) -> String {
         let shown = answer.hits.len() as u64;
         let total = answer.total.max(shown);
@@ -87,7 +88,7 @@ impl QueryNotes {
                 printable(&self.tools.join(", "))
             ),
             0 => "Nothing found.".to_owned(),
-            // The search stopped after the hits that are shown.
+            // The search stopped after the shown hits.
             _ if answer.more_than_total && total <= shown + u64::from(self.offset) => format!(
                 "{}, and there are more: -n N shows more of them, --count counts them",
                 things(shown, "hit", "hits")
@@ -134,7 +135,7 @@ impl QueryNotes {
         told
     }
 
-    /// What may have been meant instead.
+    /// Returns alternatives that the user may have meant.
     pub(super) async fn hints(&self, store: &Connection) -> Vec<String> {
         let mut hints = Vec::new();
         if self.roles_and_calls {
@@ -151,7 +152,7 @@ impl QueryNotes {
                     .to_owned(),
             );
         }
-        // `file.rs#12` means a place only if such a conversation exists.
+        // `file.rs#12` names an event only if such a conversation exists.
         let may_be_place = split(&self.text).is_some() && !self.text.contains(' ');
         if may_be_place && names::find(store, &self.text).await.is_ok() {
             let place = printable(&self.text);

@@ -5,7 +5,7 @@ use treering_domain::{ContentPart, EventBody, Namespace};
 use treering_engine::{part_at, searchable_text};
 use treering_proto::{body, envelope};
 
-/// Reasoning or answer, from a line on.
+/// Marks a line where reasoning or the answer begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Voice {
     /// The line, from 1.
@@ -13,7 +13,8 @@ pub(crate) struct Voice {
     what: &'static str,
 }
 
-/// Lines where an event's text changes between reasoning and answer; empty if it has no reasoning.
+/// Returns the lines where an event's text changes between reasoning and answer; empty if it has no
+/// reasoning.
 pub(crate) fn voices(event: pb::Event) -> Vec<Voice> {
     let decoded = || {
         let event = envelope::event_from_pb(event, Namespace::default()).ok()?;
@@ -43,7 +44,7 @@ fn of_body(body: &EventBody) -> Vec<Voice> {
     }
 }
 
-/// The voices in a hit's text.
+/// Returns the voices in a hit's text.
 pub(super) async fn of_hit(
     hit: &pb::SearchHit,
     store: &Connection,
@@ -60,7 +61,8 @@ pub(super) async fn of_hit(
     Ok(event.map_or_else(Vec::new, voices))
 }
 
-/// The heading before a line: if the voice changes, and before the first line shown.
+/// Returns the heading before a line, if the voice changes there or the line is the first one
+/// shown.
 pub(crate) fn heading(voices: &[Voice], line: u64, is_first: bool) -> Option<&'static str> {
     let here = voices.iter().rev().find(|voice| voice.line <= line)?;
     (is_first || here.line == line).then_some(here.what)
