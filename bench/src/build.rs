@@ -224,7 +224,8 @@ async fn in_process(
     Ok(())
 }
 
-/// Measures the first build of each case after the store was opened.
+/// Measures the first build of each case after the store was opened. The token encoding is loaded
+/// already, by earlier builds.
 async fn cold(
     setup: &Setup,
     store: &Path,

@@ -1,9 +1,9 @@
-//! `keys.json`: the stored keys. Readable by its owner only (mode 0600), replaced as a whole, and
-//! synced before a change is reported as done.
+//! `keys.json`: the stored keys. Only its owner can read it (mode 0600). A change replaces the
+//! whole file, and is synced before it is reported as done.
 //!
-//! `keys.made` beside it records that there were keys, in case `keys.json` is lost. `keys.used` has
-//! the times of last use. A server writes it from time to time; if it is lost, only these times are
-//! lost.
+//! `keys.made` in the same folder records that there were keys, in case `keys.json` is lost.
+//! `keys.used` has the times of last use. A server writes it from time to time; if it is lost, only
+//! these times are lost.
 
 use std::{
     collections::{BTreeMap, HashSet},

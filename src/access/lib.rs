@@ -1,11 +1,11 @@
 //! API keys and their roles. All keys are in one file of the data folder, `keys.json`; commands
 //! change it, and a server checks it for changes before each call.
 //!
-//! Modules: `token` (a key as it is sent), `role` (what a key may do, and where), `file` (what is
-//! stored of a key), `subject` (the identity in a certificate), `change` (creation, rotation and
-//! revocation), `key_store` (the keys of a running server), `proof` (the credentials of an HTTP
-//! request), `rate` (rate limits), `reads` (counts of what was read). This crate does not know
-//! gRPC: the server decides which method needs which role.
+//! Modules: `token` (a key as it is sent), `role` (permissions of a key, and their namespaces),
+//! `file` (the stored part of a key), `subject` (the identity in a certificate), `change`
+//! (creation, rotation and revocation), `key_store` (the keys of a running server), `proof` (the
+//! credentials of an HTTP request), `rate` (rate limits), `reads` (counts of reads). This crate
+//! does not know gRPC: the server decides which method needs which role.
 //!
 //! A folder without keys is open to everyone. A folder whose keys have all expired or been revoked
 //! is open to nobody.

@@ -33,7 +33,7 @@ pub enum ExceededReadBound {
     Bytes(u64),
 }
 
-/// What a key has read.
+/// Counts of a key's reads.
 #[derive(Debug, Default)]
 pub struct Reads(Mutex<ReadCounts>);
 
@@ -113,7 +113,8 @@ impl Reads {
         }
     }
 
-    /// Returns what is due to be recorded, with the namespace of the read that passed the bound.
+    /// Returns the passed bounds that are not recorded yet, each with the namespace of the read
+    /// that passed it.
     #[must_use]
     pub fn due(&self, bounds: ReadBounds) -> Vec<(ExceededReadBound, Namespace)> {
         let counted = self.lock();

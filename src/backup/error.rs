@@ -79,7 +79,7 @@ pub enum BackupError {
         /// The ids of the stores that are there.
         stores: String,
     },
-    /// Another backup wrote a generation meanwhile.
+    /// Another backup wrote a generation while this one ran.
     #[error(
         "another backup to {address} wrote generation {generation} while this one ran: this one \
          wrote no generation"

@@ -1,5 +1,5 @@
-//! Generations: the state of a backup when it ended. A generation is a manifest that names the
-//! objects with the log from its first record on, and what was erased.
+//! Generations: the state of a backup when it ended. A generation is a manifest that names all
+//! objects of the log, from its first record on, and the erasures.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -250,7 +250,7 @@ impl Manifest {
         }
     }
 
-    /// Returns the erasures known to a newer generation whose content this one may still hold.
+    /// Returns the erasures in a newer generation whose content this one may still hold.
     pub(crate) fn holds_of<'a>(
         &'a self,
         newest: &'a Self,

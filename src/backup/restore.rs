@@ -31,12 +31,12 @@ use treering_log::{
 };
 use treering_proto::{self, tags};
 
-/// Folder in the target folder in which the store is built.
+/// Subfolder of the restored folder in which the store is built.
 pub const STAGING: &str = ".restoring";
 /// Lock file that is held during a restore, to keep out other restores and programs that open
 /// stores. It remains as the lock file of the store.
 const LOCK: &str = "LOCK";
-/// File in the staging folder that lists what is being moved into place. Written when the move
+/// File in the staging folder that lists the entries to be moved into place. Written when the move
 /// begins.
 const MOVING: &str = "moving";
 
@@ -207,8 +207,8 @@ fn lock_folder(to: &Path) -> Result<File, BackupError> {
     Ok(lock)
 }
 
-/// Returns what an interrupted restore has moved into the folder; an error if the folder has other
-/// contents.
+/// Returns the entries that an interrupted restore has moved into the folder. Errors if the folder
+/// has other contents.
 fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let moved = find_interrupted_moves(&to.join(STAGING)).map_err(failed)?;
@@ -232,8 +232,8 @@ fn check_folder(to: &Path) -> Result<Vec<PathBuf>, BackupError> {
     Ok(left)
 }
 
-/// Creates the folder in which the store is built. Removes what an interrupted restore moved into
-/// place. Such a restore did not move the log, so what it moved is not a store.
+/// Creates the folder in which the store is built. Removes the entries that an interrupted restore
+/// moved into place. They are not a store, since the log is moved last.
 fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     let failed = |error: io::Error| BackupError::store(to, error);
     let staging = to.join(STAGING);
@@ -245,7 +245,7 @@ fn prepare_folder(to: &Path) -> Result<PathBuf, BackupError> {
     Ok(staging)
 }
 
-/// Returns the names of what an interrupted restore moved or was about to move.
+/// Returns the names of the entries that an interrupted restore moved or was about to move.
 fn find_interrupted_moves(staging: &Path) -> io::Result<Vec<String>> {
     let names = match fs::read_to_string(staging.join(MOVING)) {
         Ok(names) => names,
@@ -264,7 +264,7 @@ fn finish(to: &Path, staging: &Path) -> io::Result<()> {
     move_log(to, staging)
 }
 
-/// Records what will be moved, for the next restore if this one is interrupted.
+/// Records the entries to be moved, for the next restore if this one is interrupted.
 fn to_move(staging: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(staging)? {

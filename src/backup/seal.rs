@@ -60,7 +60,7 @@ impl fmt::Debug for EncryptionKey {
 }
 
 impl EncryptionKey {
-    /// Makes a key of these bytes.
+    /// Creates a key from these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         let mut id = [0; KEY_ID_BYTES];
@@ -146,7 +146,7 @@ pub(super) fn seal(
 /// Why content cannot be unwrapped; the text follows the object's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnsealError {
-    /// It is not what was written.
+    /// It differs from what was written.
     Changed(String),
     /// It may be sound, but the key is wrong or missing.
     Locked(&'static str),
@@ -165,7 +165,7 @@ impl From<&str> for UnsealError {
 }
 
 impl UnsealError {
-    /// Makes the error for an object with this address.
+    /// Creates the error for an object with this address.
     pub(crate) fn of(self, object: String) -> BackupError {
         match self {
             Self::Changed(what) => BackupError::Damaged { object, what },
@@ -287,8 +287,8 @@ mod tests {
         }
     }
 
-    // A damaged, truncated or swapped object must never be accepted; with a key, nobody else can
-    // make a valid one.
+    // A damaged, truncated or swapped object must never be accepted. With a key, nobody else can
+    // create a valid object.
     #[test]
     fn changed_truncated_or_swapped_object_is_refused() {
         let raw = b"some records, some records, some records".repeat(20);

@@ -38,10 +38,10 @@ pub(super) struct ObjectEntry {
     pub(crate) modified: TimestampMicros,
 }
 
-/// What a put does if the object exists.
+/// The behaviour of a put if the object exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteMode {
-    /// It must not exist: the second writer is told.
+    /// It must not exist: the second writer gets [`PutOutcome::WasThere`].
     Once,
     /// It may exist, because the name determines the content.
     Any,
@@ -217,7 +217,7 @@ impl BackupTarget {
         self.list_after(below, None).await
     }
 
-    /// Returns every object below a name whose name is after another one.
+    /// Returns every object below a name that sorts after another name.
     pub(super) async fn list_after(
         &self,
         below: &str,

@@ -173,8 +173,8 @@ async fn restore_keeps_states_stored_as_patches() {
     }
 }
 
-// When a disk is lost, the restored store must have every event and hash, and large bodies that
-// several events share; a second backup must send only what is new.
+// After the loss of a disk, the restored store must have every event and hash, and large bodies
+// that several events share. A second backup must send only new records.
 #[tokio::test]
 async fn restore_gives_back_every_event_and_hash() {
     let dir = tempfile::tempdir().unwrap();
@@ -412,7 +412,7 @@ async fn restore_of_an_older_generation_applies_later_erasures() {
     erase(&engine, revisions).await;
     back_up(&engine, &to, None).await;
     engine.close().await;
-    // The old objects and their generation are back beside the new ones.
+    // The old objects and their generation are restored beside the new ones.
     for file in files(&kept) {
         let back = to.join(file.strip_prefix(&kept).unwrap());
         if !back.exists() {
@@ -692,8 +692,8 @@ async fn backup_of_a_regressed_log_starts_a_new_line() {
     assert_eq!(lost.unwrap().events, 4);
 }
 
-// One unreadable manifest must neither keep erased content in all other generations nor fail every
-// later backup; and objects that only it can name must stay until somebody decides.
+// One unreadable manifest must not block erasing in the other generations, and must not make every
+// later backup fail. Objects that only it may name must stay until somebody decides.
 #[tokio::test]
 async fn unreadable_generation_does_not_block_erasing() {
     let dir = tempfile::tempdir().unwrap();

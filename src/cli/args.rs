@@ -124,7 +124,7 @@ impl Common {
         }
     }
 
-    /// The folder of the store; none if the command uses a server.
+    /// Returns the folder of the store, or `None` if the command uses a server.
     pub(crate) fn folder(&self) -> Result<Option<PathBuf>, ClientError> {
         Ok(match self.target()? {
             Target::Data(dir) => Some(dir),
@@ -132,12 +132,12 @@ impl Common {
         })
     }
 
-    /// Whether the command uses a server and not a folder.
+    /// Returns true if the command uses a server instead of a folder.
     pub(crate) fn is_for_a_server(&self) -> Result<bool, ClientError> {
         Ok(self.folder()?.is_none())
     }
 
-    /// The folder of `--data` or its default, whatever `--server` is.
+    /// Returns the folder of `--data` or its default, even if `--server` is given.
     ///
     /// # Errors
     /// [`ClientError::Usage`] if no folder was given and the platform has no default.
@@ -149,8 +149,8 @@ impl Common {
             .map_or_else(platform_data_dir, Ok)
     }
 
-    /// The folder, for commands that only work on a folder. `done` and `hint` are for the error if
-    /// a server is named.
+    /// Returns the folder, for commands that only work on a folder. `done` and `hint` are for the
+    /// error if a server is named.
     ///
     /// # Errors
     /// [`ClientError::Usage`] for a server; as [`Common::data_dir`].

@@ -265,7 +265,7 @@ impl PlanText<'_> {
         lines
     }
 
-    /// Where it cuts, and what is removed and stays.
+    /// Lines about the cut, and about the removed and the remaining part.
     fn parts(&self, out: &Out) -> Vec<String> {
         let (plan, paint) = (self.plan, out.paint);
         let goes = format!(

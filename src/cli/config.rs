@@ -35,9 +35,9 @@ const ONLY_TYPED: [&str; 9] = [
     "server",
     "until-stdin-closes",
 ];
-/// The option whose value is not shown.
+/// The option whose value is never shown.
 const SECRET: &str = "token";
-/// Least similarity of a name that is suggested for a mistyped one.
+/// Minimum similarity of a name that is suggested for a mistyped one.
 const NEAR: f64 = 0.75;
 
 /// Check a configuration file of `serve`, or show the effective options
@@ -181,7 +181,7 @@ fn config_of(env: Env<'_>) -> Option<PathBuf> {
 }
 
 impl ConfigLayer {
-    /// Returns none if the command is not `serve`.
+    /// Returns `None` if the command is not `serve`.
     fn together(words: &[OsString], env: Env<'_>) -> Result<Option<Self>, ClientError> {
         // Errors are reported when the whole line is parsed.
         let lenient = Cli::command().ignore_errors(true);
@@ -329,7 +329,7 @@ impl Setting {
     }
 
     /// # Errors
-    /// Why the value is invalid on its own.
+    /// The reason why the value is invalid on its own.
     fn check(&self) -> Result<(), String> {
         let words = ["treering".to_owned(), SERVE.to_owned()];
         match Cli::try_parse_from(words.into_iter().chain(self.words())) {

@@ -101,8 +101,8 @@ fn tool_results(text: &str) -> Result<Value, String> {
 /// Prints the request, its explanation, or both as JSON.
 ///
 /// # Errors
-/// Errors of the store or the output; [`ClientError::Usage`] for a policy that is not a JSON object;
-/// [`ClientError::Outcome`] for a request above its budget.
+/// Errors of the store or the output; [`ClientError::Usage`] for a policy that is not a JSON
+/// object; [`ClientError::Outcome`] for a request above its budget.
 pub(crate) async fn run(
     args: ContextArgs,
     store: &Connection,

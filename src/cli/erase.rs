@@ -79,13 +79,13 @@ pub(crate) struct EraseArgs {
 }
 
 impl EraseArgs {
-    /// Whether it may erase, rather than only show.
+    /// Returns true unless it is a dry run.
     pub(crate) fn erases(&self) -> bool {
         !self.dry_run
     }
 }
 
-/// Several secrets in one file are taken as one text, which is probably not found.
+/// Warns that several secrets in one file are taken as one text, which is probably not found.
 fn hint_at_lines(target: &pb::erase_request::Target, events: u64) {
     let pb::erase_request::Target::Literal(literal) = target else {
         return;

@@ -346,7 +346,7 @@ fn every(text: &str) -> Result<Duration, String> {
 pub(crate) struct HeadsToKeep {
     every: Duration,
     target: HeadTarget,
-    /// None for the store's own key, which is known once the store is open.
+    /// `None` for the store's own key, which is known once the store is open.
     signer: Option<Signer>,
 }
 

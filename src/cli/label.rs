@@ -98,8 +98,8 @@ fn unusable(what: &str) -> ClientError {
 /// Sets the values.
 ///
 /// # Errors
-/// Errors of the store or the output; [`ClientError::Usage`] if a name is given twice or metadata is
-/// not JSON.
+/// Errors of the store or the output; [`ClientError::Usage`] if a name is given twice or metadata
+/// is not JSON.
 pub(crate) async fn run(
     args: LabelArgs,
     store: &Connection,

@@ -193,7 +193,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse_from(words);
     disk::keep_private();
     treering_base::catch_panics::log_caught_panics();
-    // `serve` sets up its log later, when it knows where its traces go. `proxy` also sets up its
+    // `serve` sets up its log later, when it knows where traces are sent. `proxy` also sets up its
     // own log.
     let is_server = matches!(
         cli.command,

@@ -83,8 +83,8 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
-    /// Returns true if events beside the talk are shown. With a filter, the user may be looking for
-    /// them.
+    /// Returns true if secondary events (progress, snapshots, empty messages) are shown too. With a
+    /// filter, the user may be looking for them.
     fn shows_all(&self) -> bool {
         self.full || !self.kinds.is_empty() || self.found_by.filter().is_some()
     }
@@ -120,7 +120,7 @@ impl LogArgs {
     }
 }
 
-/// What to read of a branch.
+/// The part of a branch to read.
 struct BranchReader<'a> {
     args: &'a LogArgs,
     place: FoundBranch,
@@ -188,7 +188,7 @@ pub(crate) async fn run(
     printer.end(out)
 }
 
-/// Prints the events of a read. Returns the revision where it stopped, if it did.
+/// Prints the events of a read. Returns where it stopped, if it stopped early.
 async fn print_all(
     store: &Connection,
     request: pb::ReadRequest,
@@ -273,7 +273,7 @@ async fn print_neighbours(
     let marked = printer.how.marked();
     let plain = std::mem::replace(&mut printer.how, marked);
     if let Some(event) = names::first(store, itself).await? {
-        // The user asked for this event, so it is printed even if it is beside the talk.
+        // The user asked for this event, so it is printed even if it is a secondary one.
         let left_out = printer.left_out.take();
         printer.print(&event, out)?;
         printer.left_out = left_out;
@@ -322,7 +322,7 @@ struct Printer {
     /// Recording time of the last event with a time from its source.
     imported_at: Option<i64>,
     shown: u64,
-    /// Events beside the talk that were not shown; none if they are.
+    /// Number of secondary events that were not shown; `None` if all are shown.
     left_out: Option<u64>,
 }
 

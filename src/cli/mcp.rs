@@ -76,7 +76,7 @@ pub(crate) struct McpServeArgs {
 }
 
 impl McpServeArgs {
-    /// The options for agents; none if they are not served.
+    /// Returns the options for agents, or `None` if they are not served.
     pub(crate) fn wanted(&self) -> Option<HttpOptions> {
         (!self.no_mcp).then(|| HttpOptions {
             allowed: AgentPermissions {

@@ -150,7 +150,7 @@ impl ObserveArgs {
     }
 }
 
-/// The trace ratio in the environment, for calls whose callers do not decide.
+/// Returns the trace ratio from the environment, for calls whose callers do not decide.
 fn ratio_of(env: &dyn Fn(&str) -> Option<String>) -> Result<f64, ClientError> {
     const NAME: &str = "OTEL_TRACES_SAMPLER_ARG";
     let sampler = env("OTEL_TRACES_SAMPLER").unwrap_or_default();
@@ -334,7 +334,7 @@ impl BackupProgress {
         }
     }
 
-    /// The last offset in the backup. None if unknown.
+    /// Returns the last offset in the backup, or `None` if it is unknown.
     pub(crate) fn get(&self) -> Option<u64> {
         self.next.load(Ordering::Relaxed).checked_sub(1)
     }

@@ -365,7 +365,7 @@ impl Steps {
         self.0.inc(1);
     }
 
-    /// Prints beside the progress bar.
+    /// Prints without damaging the progress bar.
     pub(crate) fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }

@@ -32,7 +32,7 @@ impl Pager {
     }
 }
 
-/// The command of the pager. None if it is `cat`, empty or missing.
+/// Returns the command of the pager, or `None` if it is `cat`, empty or not installed.
 fn wanted(var: impl Fn(&str) -> Option<String>) -> Option<String> {
     let command = var("TREERING_PAGER")
         .or_else(|| var("PAGER"))

@@ -16,7 +16,7 @@ const NONE: &str = "none";
 /// A quota on the command line: `NAMESPACE=BYTES[,CONVERSATIONS]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaArg {
-    /// None for all namespaces that are not named.
+    /// `None` for all namespaces that are not named.
     namespace: Option<Namespace>,
     quota: Quota,
 }

@@ -151,7 +151,7 @@ async fn events(
     read::all(store, request).await
 }
 
-/// The number of stubs, or what is wrong.
+/// Returns the number of stubs, or a description of the fault.
 async fn of_one(
     recorded: &RecordedErasure,
     signer: PublicKey,

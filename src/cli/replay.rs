@@ -71,7 +71,7 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// Whether events come with pauses, or live.
+    /// Returns true if events are printed with pauses, or live.
     pub(crate) fn is_timed(&self) -> bool {
         self.speed.is_some() || self.again.serve_tools || stdout().is_terminal()
     }

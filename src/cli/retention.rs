@@ -34,7 +34,7 @@ pub(crate) struct RetentionArgs {
 }
 
 impl RetentionArgs {
-    /// The policy; none if no option is given.
+    /// Returns the policy, or `None` if no option is given.
     pub(crate) fn policy(&self) -> Option<pb::Retention> {
         if self.keep_days.is_none() && self.keep_sealed_days.is_none() {
             return None;

@@ -375,7 +375,7 @@ pub(crate) async fn run(
     let (wait, only_count, grouped) = (args.complete, args.count, args.by_conversation);
     let compares_meanings = args.compares_meanings();
     let mut asked = QueryNotes::of(&args);
-    // Search everything that is in the store now, even if the index lags behind.
+    // The search includes everything that is in the store now, even if the index lags behind.
     let stats = store.admin().stats(pb::StatsRequest {}).await?.into_inner();
     if wait {
         wait_for_index(&stats, store).await?;

@@ -71,7 +71,7 @@ enum FallbackArg {
 }
 
 impl SummariserArgs {
-    /// The configuration of the summariser; none if it is off.
+    /// Returns the configuration of the summariser, or `None` if it is off.
     ///
     /// # Errors
     /// [`ClientError::Usage`] for an invalid URL.
@@ -147,7 +147,7 @@ mod tests {
             .config(Path::new("data"))
     }
 
-    /// Nothing is sent anywhere without an endpoint.
+    /// Without an endpoint, nothing may be sent.
     #[test]
     fn summariser_is_off_without_a_url() {
         assert!(config(&[]).unwrap().is_none());

@@ -26,7 +26,7 @@ pub(crate) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter of a read; none for all events.
+    /// Returns the filter of a read, or `None` for all events.
     pub(crate) fn filter(&self) -> Option<pb::EventFilter> {
         let filter = pb::EventFilter {
             key: self.key.clone().unwrap_or_default(),

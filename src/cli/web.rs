@@ -92,7 +92,7 @@ impl Web {
         self.agents.is_some()
     }
 
-    /// The service; none if there is nothing to serve.
+    /// Returns the service, or `None` if there is nothing to serve.
     pub(crate) fn service(&self) -> Option<WebService> {
         let pages = self.pages.as_ref().map(Inspector::web);
         let agents = self.agents.as_ref().map(HttpEndpoint::web);

@@ -27,8 +27,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// file may be left from a process that has ended.
 ///
 /// # Errors
-/// [`ClientError::Outcome`] for a server that must not be contacted because of its address or its lock
-/// file.
+/// [`ClientError::Outcome`] for a server that must not be contacted because of its address or its
+/// lock file.
 pub async fn connect(
     url: &str,
     dir: &Path,

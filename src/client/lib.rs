@@ -2,10 +2,9 @@
 //! and served through an in-memory pipe. Both use the generated gRPC clients, so both give the same
 //! answers.
 //!
-//! [`Connection`] connects to a store, [`ConversationWriter`] appends what an import
-//! plans, [`names`] resolves the name of a conversation, [`read`]
-//! makes requests that several programs share, and [`ClientError`] says what went wrong and what to
-//! do.
+//! [`Connection`] connects to a store, [`ConversationWriter`] appends planned events of an import,
+//! [`names`] resolves the name of a conversation, [`read`] makes requests that several programs
+//! share, and [`ClientError`] describes an error and what to do about it.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

@@ -97,7 +97,8 @@ pub async fn find(store: &Connection, text: &str) -> Result<FoundConversation, C
     Ok(FoundConversation { revision, ..found })
 }
 
-/// As [`find`], for a name in an address: an id, a part of one, or `@last`; never words of a title.
+/// Like [`find`], for a name in an address: an id, a part of one, or `@last`, but not words of a
+/// title.
 ///
 /// # Errors
 /// As [`find`].

@@ -118,7 +118,7 @@ impl BodyArgs {
     }
 }
 
-/// Stands for a new conversation.
+/// Means a new conversation.
 const NEW: &str = "new";
 
 /// Appends, and prints the revisions.

@@ -1,4 +1,4 @@
-//! Reads the store behind a connection for a backup.
+//! Reads a store through a connection for a backup.
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
@@ -15,10 +15,10 @@ use treering_proto::{
     pb,
 };
 
-/// The store behind a connection, wherever it is.
+/// A store that is reached through a connection.
 pub(crate) struct Remote<'a>(pub(crate) &'a Connection);
 
-/// The store refused to give its log.
+/// The store refused to send its log.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct ShipRefusal {

@@ -113,8 +113,8 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Starts to read the files, in order. `format` is the required format; none for the format of
-    /// each file. With `ask`, content that was imported before is skipped.
+    /// Starts to read the files, in order. `format` is the required format; `None` accepts the
+    /// format of each file. With `ask`, content that was imported before is skipped.
     pub(crate) fn start(
         format: Option<Format>,
         files: Vec<Candidate>,
@@ -141,7 +141,7 @@ impl Feed {
         Self { found: receiver }
     }
 
-    /// The next item; none at the end.
+    /// Returns the next item, or `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<FeedItem> {
         self.found.recv().await
     }
@@ -262,7 +262,7 @@ fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
     Ok((format, is_blank))
 }
 
-/// Why a file is not imported, and what to do.
+/// Returns why a file is not imported, and what to do.
 pub(crate) fn refusal(asked: Option<Format>, format: Format) -> String {
     match asked {
         _ if format == Format::ChatDocument => format!(
@@ -379,7 +379,7 @@ fn claude_code_file(
         let file = name(unfinished);
         to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
-    // The first import fixes the title and the times.
+    // Only the first import sets the title and the times.
     if !session.has_begun() {
         let is_told = !session.unfinished.is_empty();
         return match is_told {

@@ -96,7 +96,7 @@ impl Candidate {
         }
     }
 
-    /// Why it is not read; none if it is.
+    /// Returns why it is not read, or `None` if it is read.
     pub(crate) fn why_left_out(&self) -> Option<&'static str> {
         let folder = self.folder.as_ref()?;
         source::why_left_out(&self.path, folder)

@@ -353,7 +353,8 @@ impl Report {
     /// Checks the outcome of the import.
     ///
     /// # Errors
-    /// [`ClientError::Outcome`] if something was not imported or, with `--strict`, was inconsistent.
+    /// [`ClientError::Outcome`] if something was not imported or, with `--strict`, was
+    /// inconsistent.
     fn judge(&self, strict: bool) -> Result<(), ClientError> {
         let counts = self.counts();
         let what = if counts.failed > 0 {

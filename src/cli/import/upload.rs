@@ -118,7 +118,7 @@ impl<'a> Upload<'a> {
             }
             let is_alone = ready.children.is_empty() && ready.imported.origin.is_none();
             if ready.batches.len() != 1 || !is_alone {
-                // It is compared, which finds nothing stored, and then appended in several steps.
+                // It may need several appends, so it takes the slower path through the comparison.
                 if unsure.send(ready).await.is_err() {
                     return Ok(());
                 }
@@ -275,8 +275,8 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Compares a conversation with what is stored, which may have been read already, and appends
-    /// the rest.
+    /// Compares a conversation with its stored events, which may have been read already, and
+    /// appends the rest.
     async fn compare(
         &self,
         imported: &ImportedConversation,

@@ -53,7 +53,7 @@ struct WatchState {
     again: HashMap<PathBuf, (Instant, u32)>,
 }
 
-/// Imports what exists, and then what is added, until it is stopped.
+/// Imports the existing files, and then additions, until it is stopped.
 ///
 /// # Errors
 /// If the store or the output fails.

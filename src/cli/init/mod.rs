@@ -270,7 +270,7 @@ fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, ClientErro
 #[derive(Debug)]
 struct Edit {
     path: PathBuf,
-    /// None if the file does not exist.
+    /// `None` if the file does not exist.
     before: Option<String>,
     after: String,
 }

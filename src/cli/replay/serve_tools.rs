@@ -499,7 +499,7 @@ impl Replay<'_> {
         Ok(out.flush()?)
     }
 
-    /// Prints what both branches did after the fork, and the counts.
+    /// Prints the events of both branches after the fork, and the counts.
     async fn conclude(&self, full: bool, out: &mut Out) -> Result<(), ClientError> {
         let diff = self.difference().await?;
         if !out.json {
