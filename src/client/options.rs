@@ -19,7 +19,7 @@ pub enum Target {
 /// A store and the credentials for it.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// Where it is.
+    /// Where the store is.
     pub target: Target,
     /// How long to wait for another process that holds the folder.
     pub wait: Duration,
@@ -34,11 +34,12 @@ pub struct ConnectOptions {
 pub struct Credentials {
     /// The API key.
     pub token: Option<KeyArgument>,
-    /// CA certificates (PEM) that sign the server's; `None`: the built-in webpki roots.
+    /// CA certificates (PEM) that verify the server's certificate; `None` for the built-in webpki
+    /// roots.
     pub ca: Option<PathBuf>,
     /// Client certificate (PEM).
     pub client_cert: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key of the client certificate (PEM).
     pub client_key: Option<PathBuf>,
 }
 
@@ -46,7 +47,8 @@ impl Credentials {
     /// Returns the key, if one was given.
     ///
     /// # Errors
-    /// [`ClientError::ReadFile`] when it is in a file that cannot be read.
+    /// [`ClientError::ReadFile`] if the key is in a file that cannot be read;
+    /// [`ClientError::Usage`] if the key is invalid.
     pub fn key(&self) -> Result<Option<String>, ClientError> {
         let key = self.token.as_ref().map(KeyArgument::read);
         Ok(key.transpose()?.flatten())
@@ -70,11 +72,11 @@ impl std::fmt::Debug for KeyArgument {
 }
 
 impl KeyArgument {
-    /// Returns the key; `None` when it is empty, as an environment variable may be.
+    /// Returns the key; `None` if it is empty, as an environment variable may be.
     ///
     /// # Errors
-    /// [`ClientError::ReadFile`]; [`ClientError::Usage`] when it is not a valid key, so that a typo is
-    /// reported here and not by the server.
+    /// [`ClientError::ReadFile`] if the file cannot be read; [`ClientError::Usage`] if the key is
+    /// invalid, so that a typo is reported before the server is called.
     pub fn read(&self) -> Result<Option<String>, ClientError> {
         let text = match self.0.strip_prefix('@') {
             Some(path) => {

@@ -38,7 +38,7 @@ pub fn of_conversation(conversation: &str) -> pb::ReadRequest {
 /// Starts a read.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn start(
     store: &Connection,
     request: pb::ReadRequest,
@@ -49,7 +49,7 @@ pub async fn start(
 /// Reads all events of a request.
 ///
 /// # Errors
-/// What the store says.
+/// Errors of the store.
 pub async fn all(
     store: &Connection,
     request: pb::ReadRequest,
@@ -66,7 +66,7 @@ pub async fn all(
 /// revision 0 is the head.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn state(
     store: &Connection,
     conversation: &str,
@@ -90,7 +90,7 @@ pub async fn state(
 /// Appends a batch.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn append(
     store: &Connection,
     request: pb::AppendRequest,
@@ -101,7 +101,7 @@ pub async fn append(
 /// Returns all branches of a conversation.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn branches(
     store: &Connection,
     conversation_id: &str,
@@ -123,11 +123,11 @@ pub async fn branches(
     }
 }
 
-/// Returns the revision of the first result of a call after its request; `None` if there is none
-/// yet.
+/// Returns the revision of the first result of a call, searched from revision `at` on; `None` if
+/// there is none yet.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn result_of_call(
     store: &Connection,
     conversation: &str,
@@ -153,10 +153,10 @@ pub async fn result_of_call(
     Ok(None)
 }
 
-/// Returns an event if the conversation itself has it (not inherited).
+/// Returns an event of the conversation itself; `None` for an inherited event.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn event_at(
     store: &Connection,
     conversation: &str,
@@ -177,10 +177,10 @@ fn is_result_of(event: &pb::Event, call_id: &str) -> bool {
     pb::ToolResultRecorded::decode(body.clone()).is_ok_and(|result| result.call_id == call_id)
 }
 
-/// Searches. A query without words, only of signs, is searched for literally.
+/// Searches. A query that has only punctuation is searched for literally.
 ///
 /// # Errors
-/// Those of the store; [`ClientError::Usage`] when the query is empty.
+/// Errors of the store; [`ClientError::Usage`] if the query is empty.
 pub async fn search(
     request: &mut pb::SearchRequest,
     store: &Connection,
@@ -204,11 +204,11 @@ pub async fn search(
     Ok(store.search().search(request.clone()).await?.into_inner())
 }
 
-/// Reads the beginning of a range of a recorded text: a little more than `bytes_max` bytes if there
-/// is more, however large it is.
+/// Reads the beginning of a range of a recorded text. Stops at the first chunk that exceeds
+/// `bytes_max` bytes, however long the range is.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub async fn beginning_of_result(
     store: &Connection,
     request: pb::GetResultRequest,
@@ -252,8 +252,8 @@ fn without_words() -> ClientError {
 mod tests {
     use super::*;
 
-    // A part that begins or ends inside a character is not valid text; bytes that are left out must
-    // be in the next part.
+    // A part that begins or ends inside a character is not valid UTF-8. The omitted bytes must be
+    // in the next part.
     #[test]
     fn parts_are_whole_characters() {
         let text = "aé日本".as_bytes();

@@ -31,7 +31,7 @@ use super::{
     window::WindowInput,
 };
 
-/// If the conversation gets less than this share of the budget, optional sections are dropped too.
+/// Optional sections are dropped too if the conversation gets less than this share of the budget.
 const STARVED_SHARE: u64 = 4;
 
 /// Result of fitting a draft to its budget.
@@ -41,15 +41,15 @@ pub struct BudgetOutcome {
     pub tokens_before: u64,
     /// Tokens after fitting.
     pub tokens: u64,
-    /// The request is over the budget and nothing else may be dropped.
+    /// Whether the request is over the budget although nothing else may be dropped.
     pub over_budget: bool,
-    /// The window exceeds the policy's compaction threshold.
+    /// Whether the window exceeds the policy's compaction threshold.
     pub compaction_due: bool,
     /// The compaction threshold, in tokens.
     pub threshold_tokens: u64,
 }
 
-/// What cutting and writing notes needs to know of the request.
+/// Inputs for cutting items and writing notes.
 #[derive(Clone, Copy, Debug)]
 struct Scope<'h> {
     /// The conversation of the request.
@@ -119,7 +119,7 @@ fn give_way(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: 
             continue;
         }
         let made = layout::compute_layout(draft, scope, tally, may, budget);
-        // If nothing else may be dropped, the last layout is used although it is starved.
+        // If nothing else may be dropped, the last layout is used even if it has too little room.
         let is_enough = made.fits && (!may.steps || made.room >= budget / STARVED_SHARE);
         plan = Some(made);
         if is_enough {
@@ -144,8 +144,8 @@ fn drop_section(draft: &mut Draft, section: Section) -> bool {
 }
 
 impl BudgetOutcome {
-    /// The same result after subtracting `unused` tokens: tokens reserved for content that is not
-    /// in the request. Updates the warning of the draft.
+    /// Returns the outcome without `unused` tokens, which were reserved for content that is not in
+    /// the request. Updates the warning of the draft.
     #[must_use]
     pub fn without(&self, unused: u64, budget: u64, draft: &mut Draft) -> Self {
         let over = |tokens: u64| match budget {

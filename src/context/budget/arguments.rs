@@ -1,5 +1,5 @@
-//! Cuts long arguments of finished calls. The file that a call wrote is on disk, so its text in the
-//! request only takes room.
+//! Cuts long arguments of finished calls. A file that a call wrote is on disk, so the request need
+//! not repeat its text.
 
 use super::json;
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
 };
 use treering_domain::{ContentPart, ConversationId, JsonText};
 
-/// Least bytes that cut arguments keep. Arguments are cut only if they are more than twice as long
-/// as their limit.
+/// Minimum length of cut arguments, in bytes. Arguments are cut only if they are more than twice as
+/// long as their limit.
 const LEAST_BYTES: usize = 480;
 /// As [`LEAST_BYTES`], for a step that would otherwise be dropped.
 const PARED_BYTES: usize = 240;
@@ -21,8 +21,9 @@ pub(super) fn are_long(item: &Item) -> bool {
         .is_some_and(|step| !thinks(step) && step.calls().any(|call| is_long(call, LEAST_BYTES)))
 }
 
-/// The step with long texts in its arguments cut to about `bytes_max` bytes per call. The result is
-/// JSON with the same keys. None if nothing is cut. A step with signed reasoning is never changed.
+/// Returns the step with long texts in its arguments cut to about `bytes_max` bytes per call. The
+/// arguments stay JSON with the same keys. None if nothing is cut. A step with signed reasoning is
+/// never changed.
 pub(super) fn cut(
     item: &Item,
     conversation: ConversationId,

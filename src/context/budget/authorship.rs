@@ -1,5 +1,5 @@
-//! What the user says in an item: messages of the user stay longest. [`Heuristics`] tell them from
-//! notices of a harness.
+//! Finds the user's own words in an item, because messages of the user stay longest. [`Heuristics`]
+//! distinguish them from notices of a harness.
 
 use crate::{
     draft::{Call, Content, Item, Outcome},
@@ -7,7 +7,7 @@ use crate::{
 };
 use treering_domain::{ContentPart, EventRef};
 
-/// The user's comment in place of the result of a call, and its event.
+/// Returns the user's comment in place of a call's result, and its event.
 pub(super) fn reply<'c>(
     call: &'c Call,
     heuristics: &dyn Heuristics,
@@ -30,7 +30,7 @@ pub(super) fn is_bare_command(item: &Item, heuristics: &dyn Heuristics) -> bool 
     said.is_some_and(|said| said.starts_with('/') && !said.contains(char::is_whitespace))
 }
 
-/// Whether the item has a message of the user, and not a notice of a harness.
+/// Whether the item has a message of the user rather than a notice of a harness.
 pub(super) fn is_said(item: &Item, heuristics: &dyn Heuristics) -> bool {
     let Content::Message(message) = &*item.content else {
         return false;

@@ -1,5 +1,5 @@
 //! Finds encoded data (base64, hexadecimal, encrypted) and NUL padding in texts. A model cannot use
-//! it, and it is most of the bytes of some results.
+//! it, but in some results it is most of the bytes.
 
 use std::borrow::Cow;
 
@@ -7,16 +7,16 @@ use std::borrow::Cow;
 const LEAST_BYTES: usize = 160;
 /// Shorter runs of NUL bytes may be separators.
 const FILLED_BYTES: usize = 32;
-/// Least percentage of digits in encoded data, and of bytes that follow one of another kind (lower
-/// case, upper case, digit). Names and paths have fewer.
+/// Minimum percentage of digits in encoded data, and of bytes whose kind (lower case, upper case,
+/// digit) differs from the previous byte. Names and paths have fewer.
 const DIGITS_PERCENT: usize = 5;
 const CHANGES_PERCENT: usize = 30;
 /// How far before a run to look for the start of a URL, in bytes.
 const ADDRESS_BYTES_MAX: usize = 2_048;
 
-/// Whether a text has NUL padding, or is JSON with encoded data in several places, like search
-/// results with encrypted fields beside titles and URLs. A single piece of encoded data may be what
-/// the tool was asked for.
+/// Whether a text has NUL padding, or is JSON with encoded data in several places (such as search
+/// results with encrypted fields beside titles and URLs). A single piece of encoded data may be the
+/// answer that the tool was called for.
 pub(super) fn are_beside(text: &str) -> bool {
     if filled(text, 0).is_some() {
         return true;
@@ -25,13 +25,13 @@ pub(super) fn are_beside(text: &str) -> bool {
     is_json && next(text, 0).is_some_and(|(_, end)| next(text, end).is_some())
 }
 
-/// The text with each run of encoded data replaced by its first `head` bytes and the number of
-/// bytes left out.
+/// Returns the text with each run of encoded data replaced by its first `head` bytes and the number
+/// of omitted bytes.
 pub(super) fn without(text: &str, head: usize) -> Cow<'_, str> {
     without_and_bytes(text, head).0
 }
 
-/// As [`without`], with the number of bytes left out.
+/// As [`without`], and returns the number of omitted bytes.
 pub(super) fn without_and_bytes(text: &str, head: usize) -> (Cow<'_, str>, usize) {
     let Some(mut found) = next(text, 0) else {
         return (Cow::from(text), 0);
@@ -82,7 +82,7 @@ fn encoded_at(text: &str, from: usize) -> Option<(usize, usize)> {
     let bytes = text.as_bytes();
     let mut at = from;
     while at + LEAST_BYTES <= bytes.len() {
-        // A run of the least length either contains this position or begins behind it.
+        // A run of the minimum length contains this position or begins after it.
         let probe = at + LEAST_BYTES - 1;
         if !may_encode(bytes[probe]) {
             at = probe + 1;
@@ -184,8 +184,8 @@ mod tests {
         assert!(are_beside(&two));
     }
 
-    // `gunzip -c` of an archive printed 10,240 bytes, of which 10,127 were NUL: 5,154 of 5,801
-    // tokens.
+    // `gunzip -c` of an archive printed 10,240 bytes, of which 10,127 were NUL. They took 5,154 of
+    // 5,801 tokens.
     #[test]
     fn runs_of_nul_bytes_are_replaced() {
         let text = format!("a.txt{}hello\0\0{}", "\0".repeat(500), "\0".repeat(3));

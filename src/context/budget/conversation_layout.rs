@@ -9,11 +9,11 @@ use crate::{
 /// The new form of the conversation.
 #[derive(Debug)]
 pub(super) struct ConversationLayout {
-    /// Place in the draft, form and tokens of each item, in order.
+    /// Index in the draft, form and tokens of each item, in order.
     pub forms: Vec<(usize, PieceForm, u64)>,
     /// Tokens of the request without its notes.
     pub tokens: u64,
-    /// The request is within the budget.
+    /// Whether the request is within the budget.
     pub fits: bool,
     /// Tokens of the budget left for the conversation.
     pub room: u64,
@@ -58,7 +58,7 @@ impl ConversationLayout {
                 notes.push((first, note));
             }
         }
-        // An item dropped behind a step that stays was dropped for its size, not for its age.
+        // An item dropped after a step that stays was dropped for its size, not for its age.
         let mut is_behind = false;
         for (place, form, tokens) in self.forms {
             let item = &mut draft.items[place];
@@ -96,7 +96,7 @@ fn change(item: &mut Item, form: PieceForm, tokens: u64, is_behind: bool) {
     }
 }
 
-/// Inserts each note before the item at its place.
+/// Inserts each note before the item at its index.
 fn insert(draft: &mut Draft, notes: Vec<(usize, Item)>) {
     if notes.is_empty() {
         return;

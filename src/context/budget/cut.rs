@@ -13,11 +13,11 @@ use crate::{
 };
 use treering_domain::ContentPart;
 
-/// Least that a cut must remove, as a share of the text and in bytes. A mark takes about 100 bytes,
-/// so a smaller cut is not worth it.
+/// Minimum that a cut must remove: a share of the text (one eighth), and a number of bytes. A mark
+/// takes about 100 bytes, so a smaller cut saves too little.
 const SAVES_AT_LEAST: usize = 8;
 const SAVES_BYTES_LEAST: usize = 200;
-/// Shortest length that a text is cut to, in bytes: room for a first and a last line.
+/// Minimum length of a cut text, in bytes: room for a first and a last line.
 pub(super) const LEAST_BYTES: usize = 160;
 
 /// Which texts of a step may be cut.
@@ -29,7 +29,7 @@ pub(super) enum CutScope {
     All,
 }
 
-/// Bytes of the texts of an item that can be cut.
+/// Number of bytes in the texts of an item that can be cut.
 pub(super) fn bytes(item: &Item, of: CutScope) -> usize {
     match &*item.content {
         Content::Instruction(_) => 0,
@@ -81,8 +81,8 @@ pub(super) fn item(
     changed.then_some(content)
 }
 
-/// The item with encoded data removed from its results, including results told in a message. None
-/// if there is no encoded data.
+/// Returns the item without the encoded data in its results, including results told in a message.
+/// None if there is no encoded data.
 pub(super) fn without_blobs(item: &Item, scope: Scope<'_>) -> Option<SharedContent> {
     if !item.content.is_encoded(is_encoded) {
         return None;
@@ -153,8 +153,8 @@ fn parts_are_encoded(parts: &[ContentPart]) -> bool {
     texts.any(blobs::are_beside)
 }
 
-/// Limit in bytes for each text so that all texts together fit in `bytes_max`. Room that short
-/// texts do not use goes to the long ones.
+/// Returns the limit in bytes for each text so that all texts together fit in `bytes_max`. Long
+/// texts get the room that short texts do not use.
 fn fair_share(item: &Item, bytes_max: usize, of: CutScope) -> usize {
     let mut sizes: Vec<usize> = match &*item.content {
         Content::Instruction(_) => Vec::new(),
@@ -205,7 +205,8 @@ fn result_bytes(result: &ResultOutcome) -> usize {
     parts.sum::<usize>() + structured + result.error_message.len()
 }
 
-/// The text that an enhancer added in front, the recorded text, and the text added behind.
+/// The text that an enhancer added before the recorded text, the recorded text, and the text added
+/// after it.
 type FramedText<'a> = (&'a str, &'a str, &'a str);
 
 fn unframed(text: &str) -> FramedText<'_> {
@@ -226,13 +227,12 @@ fn cut_message(
     }
     let parts = message.parts.iter().map(|part| match part {
         part if long(part) => {
-            // Bytes and lines are counted in the recorded text, because the reader addresses it by
-            // these.
+            // Bytes and lines are counted in the recorded text, because readers address it by them.
             let (before, text, behind) = frame(part.text().unwrap_or_default());
             let room = each_max.saturating_sub(before.len() + behind.len());
             let room = room.max(LEAST_BYTES);
             let text = match scope.heuristics.analysis(text) {
-                // Only summaries have one.
+                // Only summaries have a frame and an analysis.
                 Some(analysis) if !before.is_empty() => mark.cut_beside(text, &analysis, room),
                 _ => mark.cut(text, room),
             };
@@ -244,7 +244,7 @@ fn cut_message(
     true
 }
 
-/// Whose bytes the mark names. A late result told in a message is a result.
+/// The text that the mark names. A late result told in a message counts as a result.
 fn whose(message: &Message) -> &'static str {
     match message.is_told && !message.parts.are_recorded() {
         true => RESULT,
@@ -313,7 +313,7 @@ fn cut_result(
     };
     let error = std::mem::take(&mut result.error_message);
     let is_told = |part: &ContentPart| part.text().is_some_and(|text| text.contains(&error));
-    // Leave out an error message that the text already has.
+    // Omit an error message that the text already contains.
     if !error.is_empty() && !result.parts.iter().any(is_told) {
         result.error_message = match is_long(error.len(), each_max) {
             true => mark.cut(&error, each_max),
@@ -359,8 +359,8 @@ mod tests {
     use crate::{draft::Speaker, heuristics::PlainHeuristics};
     use treering_domain::{ConversationId, EventRef, Revision};
 
-    // The mark counted the enhancer's frame around a summary as lines of the summary, so a reader
-    // who asked for the omitted lines missed the first one.
+    // The mark counted the enhancer's frame as lines of the summary, so a reader who asked for the
+    // omitted lines missed the first one.
     #[test]
     fn note_counts_the_lines_of_the_recorded_summary() {
         let summary: String = (1..=200)
@@ -400,7 +400,7 @@ mod tests {
         let gone = (last + 1..next).map(|line| format!("summary, line {line}\n").len());
         let expected = format!(
             "{} of {} bytes of this message are left out, lines {} to {}; the whole: #445",
-            // The newline at the end of the line before.
+            // The newline at the end of the previous line.
             gone.sum::<usize>() + 1,
             summary.len(),
             last + 1,

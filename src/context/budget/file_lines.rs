@@ -1,11 +1,11 @@
-//! Finds the line of a file at which a result begins. Marks can then name omitted lines by their
+//! Finds the file line at which a result begins, so that marks can name omitted lines by their
 //! numbers in the file.
 
 use serde_json::Value;
 
 use crate::draft::Call;
 
-/// Argument names that give the first line, whichever tool has them.
+/// Argument names that give the first line, for any tool.
 const FIRST_LINE: [&str; 6] = [
     "start_line",
     "startLine",
@@ -17,8 +17,8 @@ const FIRST_LINE: [&str; 6] = [
 /// Argument names that hold a shell command.
 const COMMAND: [&str; 3] = ["command", "cmd", "script"];
 
-/// The line number, in its file, of the first line of a result. None if the result begins with the
-/// first line of the file or if the call does not tell.
+/// Returns the line number, in its file, of the first line of a result. None if the result begins
+/// with the first line of the file, or if the call does not show it.
 pub(super) fn first_line(call: &Call, text: &str) -> Option<u64> {
     let asked = || {
         let arguments: Value = serde_json::from_slice(call.arguments.as_bytes()).ok()?;
@@ -27,7 +27,7 @@ pub(super) fn first_line(call: &Call, text: &str) -> Option<u64> {
     numbered(text).or_else(asked).filter(|line| *line > 1)
 }
 
-/// The number in front of the first line, if all lines are numbered.
+/// Returns the number of the first line, if the first two lines have consecutive numbers.
 fn numbered(text: &str) -> Option<u64> {
     let mut lines = text.lines().take(2).map(|line| {
         let digits = line.trim_start();
@@ -64,7 +64,7 @@ fn command(arguments: &Value) -> Option<String> {
     }
 }
 
-/// The first line of one file that a command prints. None for any command that does more than that.
+/// Returns the first line of the one file that a command prints. None for any other command.
 fn printed(command: &str) -> Option<u64> {
     let mut command = command.trim();
     while let Some((first, rest)) = command.split_once("&&")
@@ -88,7 +88,7 @@ fn printed(command: &str) -> Option<u64> {
     line
 }
 
-/// Lines that a command skips at the beginning of one file or of its input.
+/// Returns the number of lines that a command skips at the beginning of one file or of its input.
 fn skipped(words: &[&str], has_file: bool) -> Option<u64> {
     let (name, mut arguments) = words.split_first()?;
     if has_file {
@@ -114,7 +114,7 @@ fn skipped(words: &[&str], has_file: bool) -> Option<u64> {
     }
 }
 
-/// Whether a word is an option, or the number of one.
+/// Whether a word is an option or its number.
 fn is_option(word: &str) -> bool {
     word.starts_with('-') || word.parse::<u64>().is_ok()
 }
@@ -150,8 +150,7 @@ mod tests {
     }
 
     // A result with lines 1604 to 1900 of a file was marked "lines 5 to 120 are left out", and the
-    // model read the wrong lines of the file. If the first line is unknown, the mark has no file
-    // lines.
+    // model read the wrong lines. If the first line is unknown, the mark has no file lines.
     #[test]
     fn first_file_line_is_read_from_the_call() {
         let shell = |command: &str| begins("bash", &json!({"command": command}), "a\nb");
@@ -164,7 +163,7 @@ mod tests {
             ("tail -n +30 a.rs", Some(30)),
             ("tail +30 a.rs", Some(30)),
             ("head -n 50 a.rs | tail -n +20", Some(20)),
-            // From the first line, from the end, from two files, or from search results.
+            // Reads from the first line, from the end, of two files, or of search results.
             ("head -50 a.rs", None),
             ("sed -n '1,9p' a.rs", None),
             ("tail -n 30 a.rs", None),

@@ -1,9 +1,9 @@
 //! Decides which items of the conversation stay, which are cut and which are dropped.
 //!
-//! No state is kept between requests, and yet the decisions are stable. Whenever the growing
+//! No state is kept between requests, yet the decisions are stable. Whenever the growing
 //! conversation exceeds its budget, everything up to that point is reduced to [`TARGET_PERCENT`] of
-//! it, and later items follow unchanged. That point is found by adding up tokens, so the front of
-//! the next request is the same until the budget is exceeded again.
+//! the budget, and later items follow unchanged. The point is found by adding up tokens, so the
+//! front of the next request stays the same until the budget is exceeded again.
 
 mod dropping;
 mod filling;
@@ -26,14 +26,13 @@ use treering_domain::ContentPart;
 
 /// Percentage of the budget that a layout fills. The rest is room to grow.
 const TARGET_PERCENT: u64 = 82;
-/// Tokens of the other sections are rounded up to this share of the budget, so that a value that
-/// changes with each request does not move the layout.
+/// Tokens of the other sections are rounded up to this share of the budget. A value that changes
+/// with each request thus does not move the layout.
 const STEADY_SHARE: u64 = 32;
-/// Share of the budget that a long result keeps when there is too little room, clamped to
-/// `SHORT_TOKENS`.
+/// Share of the budget that a long result keeps when room is short, clamped to `SHORT_TOKENS`.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// Estimated bytes per token. The result of a cut is counted exactly.
+/// Estimated bytes per token, used to choose the size of a cut. The cut text is counted exactly.
 const TOKEN_BYTES: f64 = 3.5;
 
 /// What may be cut or dropped.
@@ -91,8 +90,7 @@ pub(super) fn compute_layout(
     let (mut laid, mut rooms) = layout(front, room[0], room[1]).run();
     laid.extend(pieces[held..].iter().cloned());
     let tokens = |pieces: &[Piece<'_>]| pieces.iter().map(|piece| piece.tokens).sum::<u64>();
-    // Each note has a reserved size. Otherwise the text in front of it would change with each
-    // request.
+    // Each note has a reserved size. Otherwise the text before it would change with each request.
     if beside + tokens(&laid) + rooms.iter().sum::<u64>() > budget {
         let room = budget.saturating_sub(beside);
         (laid, rooms) = layout(pieces, room, room).run();
@@ -107,7 +105,7 @@ pub(super) fn compute_layout(
     }
 }
 
-/// Whether the request may fit, judged by lower bounds without cutting anything.
+/// Whether the request may fit, estimated from lower bounds without cutting anything.
 pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: CutPermissions, budget: u64) -> bool {
     if may.steps {
         return true;
@@ -119,13 +117,13 @@ pub(super) fn may_fit(draft: &Draft, tally: &Tally, may: CutPermissions, budget:
     draft.tokens().saturating_sub(all) + least.sum::<u64>() <= budget
 }
 
-/// Lower bound of the tokens of a piece that is not dropped.
+/// Lower bound of the tokens of a piece that stays.
 fn least(piece: &Piece<'_>, tally: &Tally, may: CutPermissions) -> u64 {
     let is_thought = |block: &Block| matches!(block, Block::Part(part) if matches!(**part, ContentPart::Reasoning(_)));
     let thinks = |step: &Step| step.blocks.iter().any(is_thought);
     let item = &piece.item;
     if !may.thinks(item) && item.step().is_some_and(thinks) {
-        // Reasoning is not counted separately: it may be all of the item.
+        // Reasoning is not counted separately: it may be the whole item.
         return 0;
     }
     if may.cut(item) && (item.is_told() || arguments::are_long(item)) {
@@ -138,7 +136,7 @@ fn least(piece: &Piece<'_>, tally: &Tally, may: CutPermissions) -> u64 {
     piece.tokens.saturating_sub(outcomes)
 }
 
-/// Number of pieces at the point where the conversation last exceeded its budget.
+/// Returns the number of pieces at the point where the conversation last exceeded its budget.
 fn held(pieces: &[Piece<'_>], steady: u64, budget: u64, target: u64) -> usize {
     let (mut tokens, mut held) = (steady, 0);
     for (at, piece) in pieces.iter().enumerate() {
@@ -160,7 +158,7 @@ struct Layout<'a, 't> {
     rooms: NoteAllowance<'t>,
     /// Tokens for the pieces and notes.
     room: u64,
-    /// Limit to which a large last message may raise `room`.
+    /// Limit up to which a large last message may raise `room`.
     room_max: u64,
 }
 
@@ -210,7 +208,7 @@ impl<'a> Layout<'a, '_> {
         tokens <= self.room
     }
 
-    /// The short form of a piece and its tokens. None if it saves nothing.
+    /// Returns the short form of a piece and its tokens. None if it saves nothing.
     fn short(&mut self, at: usize) -> Option<(SharedContent, u64)> {
         if self.pieces[at].short.is_none() {
             let (low, high) = SHORT_TOKENS;
@@ -260,7 +258,8 @@ impl<'a> Layout<'a, '_> {
         short
     }
 
-    /// The step with results, texts and arguments cut. What is left still tells what the step did.
+    /// Returns the step with results, texts and arguments cut. The rest still shows what the step
+    /// did.
     fn cut_step(&self, at: usize, bytes: usize) -> Option<(SharedContent, u64)> {
         let piece = &self.pieces[at];
         let step = piece.source.step()?;
@@ -285,7 +284,7 @@ impl<'a> Layout<'a, '_> {
         piece.tokens
     }
 
-    /// Keeps a message whole, cut to `tokens`, or not at all. Returns its tokens.
+    /// Keeps a message whole, cuts it to `tokens`, or drops it. Returns its tokens.
     fn keep_within(&mut self, at: usize, tokens: u64) -> u64 {
         if self.pieces[at].item.tokens <= tokens {
             return self.keep(at);
@@ -340,7 +339,7 @@ impl<'a> Layout<'a, '_> {
     }
 }
 
-/// Whether the item is a message or an answer of the model without calls.
+/// Whether the item is a message, or an answer of the model without calls.
 fn is_said_at_length(item: &Item) -> bool {
     item.step().is_none() || item.is_final()
 }

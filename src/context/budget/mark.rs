@@ -1,5 +1,5 @@
-//! Cuts texts and marks the cut. A cut is at the ends of lines, in JSON by its members, and in test
-//! output by its failures.
+//! Cuts texts and marks the cut. Text is cut at line ends, JSON by its members, and test output
+//! around its failures.
 
 use std::ops::Range;
 
@@ -8,24 +8,24 @@ use crate::heuristics::Heuristics;
 
 /// Name in a mark for the text of a tool result.
 pub(super) const RESULT: &str = "this result";
-/// Tenths of the kept text that are in front of the cut.
+/// Tenths of the kept text that come before the cut.
 const HEAD_TENTHS: usize = 5;
-/// A cut moves to the end of a line within this share of the part, or within `LINE_WITHIN_BYTES` if
-/// the part is small.
+/// A cut moves to a line end within this share of the part, or within `LINE_WITHIN_BYTES` if the
+/// part is small.
 const LINE_WITHIN: usize = 4;
 const LINE_WITHIN_BYTES: usize = 100;
 /// Bytes of encoded data that stay, so that its kind can be recognised.
 const BLOB_HEAD: usize = 16;
 
-/// The mark that stands where a text was cut.
+/// The mark in place of the text that was cut.
 pub(super) struct CutMark<'h> {
     pub heuristics: &'h dyn Heuristics,
     pub of: &'static str,
-    /// The suffix with the reference of the whole text, or empty.
+    /// The suffix with the reference to the whole text, or empty.
     pub whole: String,
-    /// The file line at which the text begins, if it is known and not the first.
+    /// The file line at which the text begins, if it is known and is not line 1.
     pub begins: Option<u64>,
-    /// Bytes and lines before the text that were left out already.
+    /// Bytes and lines before the text that are already omitted.
     pub skipped: (usize, usize),
 }
 
@@ -40,7 +40,7 @@ impl<'h> CutMark<'h> {
         }
     }
 
-    /// As [`Self::cut`], with this part of the text left out first.
+    /// As [`Self::cut`], but omits this part of the text first.
     pub fn cut_beside(&self, text: &str, part: &Range<usize>, bytes_max: usize) -> String {
         let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
         let (head, rest) = (&text[..part.start], &text[part.end..]);
@@ -63,9 +63,9 @@ impl<'h> CutMark<'h> {
         format!("{}{note}\n{rest}", head.trim_end())
     }
 
-    /// Head and tail of a text, of about `bytes_max` bytes in total.
+    /// Returns the head and tail of a text, about `bytes_max` bytes in total.
     pub fn cut(&self, text: &str, bytes_max: usize) -> String {
-        // Reminders that a harness appended are not the end of the text.
+        // The end of the text is before any reminders that a harness appended.
         let told = self.heuristics.without_notices(text);
         if told.len() > bytes_max
             && let Some(json) = json::cut(told, bytes_max)
@@ -107,7 +107,7 @@ impl<'h> CutMark<'h> {
         }
         let (told, gone) = blobs::without_and_bytes(text, 0);
         let (all, of, whole) = (text.len(), self.of, &self.whole);
-        // The mark is at the end: each gap already shows the bytes missing there.
+        // The mark is at the end: each gap already shows how many bytes it omits.
         (gone > 0).then(|| {
             format!(
                 "{told}\n[… encoded data is left out above, {gone} of {all} bytes of {of}{whole} …]"
@@ -123,17 +123,17 @@ impl<'h> CutMark<'h> {
         format!(", lines {from} to {to}{in_file}")
     }
 
-    /// The mark at the end of what is left, with `told` as additional facts.
+    /// The mark at the end of the kept text, with `told` as additional facts.
     fn behind(&self, gone: usize, all: usize, told: &str) -> String {
         let (of, whole) = (self.of, &self.whole);
         format!("\n[… {gone} of {all} bytes of {of} are left out{told}{whole} …]")
     }
 }
 
-/// First and last omitted line, from 1, so that they can be read again by number. None if they are
-/// too few.
+/// Returns the first and last omitted line, from 1, so that they can be read by number. None if
+/// there are too few.
 fn lines(text: &str, head: usize, tail: usize) -> Option<(usize, usize)> {
-    /// Fewer omitted lines are described by bytes only.
+    /// Fewer omitted lines are described only by bytes.
     const LEAST: usize = 3;
     let newlines = |text: &str| text.bytes().filter(|byte| *byte == b'\n').count();
     let gone = newlines(&text[head..tail]);
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::heuristics::PlainHeuristics;
 
-    // Omitted lines can be read again by their numbers, but the mark did not name them.
+    // Omitted lines can be read by number, but the mark did not name them.
     #[test]
     fn cut_mark_names_the_omitted_lines() {
         let mark = CutMark::of(RESULT, Some("#7".to_owned()), &PlainHeuristics);
@@ -212,8 +212,8 @@ mod tests {
         assert!(!mark.cut(&"x y ".repeat(500), 400).contains("lines"));
     }
 
-    // A cut in the output of `git status` left half lines on both sides, 40 bytes from the ends of
-    // their lines.
+    // A cut in the output of `git status` left half lines on both sides, 40 bytes from their line
+    // ends.
     #[test]
     fn short_cut_keeps_whole_lines() {
         let mark = CutMark::of(RESULT, None, &PlainHeuristics);

@@ -12,9 +12,9 @@ use crate::{
 };
 use treering_domain::{ConversationId, EventRef};
 
-/// Name in explanations.
+/// Name of the budget in explanations.
 pub(crate) const BUDGET: &str = "budget";
-/// No long text has more bytes per token. A text above this bound is rejected without counting.
+/// Maximum bytes per token of any long text. A text above this bound is rejected without counting.
 const TOKEN_BYTES_MAX: u64 = 12;
 /// Maximum number of ranges of events that a note lists.
 const RANGES_TOLD: usize = 4;
@@ -29,7 +29,7 @@ pub(super) struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// A note of at most `tokens_max` tokens about adjacent dropped items. None if even the
+    /// Returns a note of at most `tokens_max` tokens about adjacent dropped items. None if even the
     /// shortest note is longer.
     pub fn note(
         &mut self,
@@ -73,7 +73,7 @@ fn item(text: String) -> Item {
     item
 }
 
-/// The number of steps with calls, and the beginning of the note.
+/// Returns the number of steps with calls, and the beginning of the note.
 fn head(
     gone: &[&Item],
     conversation: ConversationId,
@@ -121,8 +121,8 @@ fn place(conversation: ConversationId, ranges: &[(EventRef, EventRef)]) -> Strin
     told
 }
 
-/// Groups events into ranges without events that stay. Events are sorted first, because a message
-/// kept through a compaction comes after its summary although it was recorded before.
+/// Groups events into ranges without events that stay. Events are sorted first: a message kept
+/// through a compaction comes after the summary although it was recorded before it.
 fn ranges(mut events: Vec<EventRef>, stays: &BTreeSet<EventRef>) -> Vec<(EventRef, EventRef)> {
     // The inherited events of a fork come first and have their own numbers.
     events.sort_by_key(|at| at.revision);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use treering_domain::Revision;
 
-    // A message kept through a compaction was recorded before its summary but comes after it. Notes
+    // A message kept through a compaction was recorded before the summary but comes after it. Notes
     // then said `#922 to #1446` although #888 was dropped too, and `#889 to #1386` although #922
     // stayed.
     #[test]

@@ -1,5 +1,5 @@
-//! Room for notes: a minimum for each, and more for messages of the user and answers that were
-//! dropped.
+//! Token allowance of notes: a minimum for each, and more for dropped messages of the user and
+//! dropped answers.
 
 use super::{
     authorship::{is_said, reply},
@@ -12,16 +12,16 @@ use crate::{heuristics::Heuristics, tokens::Tally};
 /// counts, because the text of a note is the same for every model.
 const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (60, 400);
-/// Share of the budget that all notes together have for quotes.
+/// Share of the budget that quotes may use in all notes together.
 const WORDS_SHARE: u64 = 10;
 /// Tokens for one message of the user, and for one answer: the minimum, and the maximum if there is
 /// room.
 const WORD_TOKENS: (u64, u64) = (160, 1_200);
 const ANSWER_TOKENS: (u64, u64) = (30, 80);
-/// Tokens for a call with its outcome, if there is room, and the most calls.
+/// Tokens for a call with its outcome, if there is room, and the maximum number of such calls.
 const CALL_TOKENS: u64 = 50;
 const CALLS_TOLD: u64 = 24;
-/// Tokens for a comment of the user on a call, besides the comment itself, and bytes per token.
+/// Tokens for a user's comment on a call, in addition to its text, and the bytes per token.
 const REPLY_TOKENS: u64 = 40;
 const TOKEN_BYTES: u64 = 3;
 
@@ -35,7 +35,7 @@ pub(super) struct NoteAllowance<'h> {
     words_max: u64,
 }
 
-/// Tokens that the note in one gap would use beyond the minimum.
+/// Tokens that a note could use beyond the minimum.
 #[derive(Clone, Copy, Debug, Default)]
 struct NoteDemand {
     some: u64,
@@ -101,7 +101,8 @@ impl<'h> NoteAllowance<'h> {
         gaps.len() as u64 * self.least + words.min(self.words_max)
     }
 
-    /// Tokens for each note, in order: the minimum, and a share of the rest by what each wants.
+    /// Returns the tokens for each note, in order: the minimum, and a share of the rest in
+    /// proportion to its demand.
     pub fn of(&self, pieces: &[Piece<'_>], left: u64) -> Vec<u64> {
         let gaps = gaps(pieces, self.heuristics);
         let left = left.saturating_sub(gaps.len() as u64 * self.least);
@@ -115,7 +116,7 @@ impl<'h> NoteAllowance<'h> {
     }
 }
 
-/// What each run of dropped pieces wants.
+/// Returns the demand of each run of dropped pieces.
 fn gaps(pieces: &[Piece<'_>], heuristics: &dyn Heuristics) -> Vec<NoteDemand> {
     let mut gaps: Vec<NoteDemand> = Vec::new();
     let mut in_gap = false;

@@ -1,4 +1,4 @@
-//! Items of the conversation as a layout sees them.
+//! Items of the conversation during a layout.
 
 use std::{
     borrow::Cow,
@@ -14,7 +14,7 @@ use crate::{
 };
 use treering_domain::EventRef;
 
-/// What becomes of an item.
+/// Form of an item in the request.
 #[derive(Clone, Debug)]
 pub(super) enum PieceForm {
     Whole,
@@ -34,7 +34,7 @@ pub(super) struct Piece<'a> {
     pub form: PieceForm,
     /// Tokens in the current form.
     pub tokens: u64,
-    /// The short form, cached: outer none if it was not computed, inner none if there is no short
+    /// The short form, cached: outer `None` if not computed yet, inner `None` if there is no short
     /// form.
     pub short: Option<Option<(SharedContent, u64)>>,
     /// The piece before a repeated result was replaced by a note.
@@ -75,7 +75,7 @@ impl<'a> Piece<'a> {
         saves
     }
 
-    /// Place, form and tokens for the draft.
+    /// Index in the draft, form and tokens.
     pub(crate) fn into_form(self) -> (usize, PieceForm, u64) {
         let form = match (self.form, self.item) {
             (PieceForm::Whole, Cow::Owned(item)) => PieceForm::Cut(item.content),
@@ -116,7 +116,8 @@ pub(super) fn of<'a>(
     pieces
 }
 
-/// Replaces results and notices that are repeated later by a note, and removes reminders that are.
+/// Replaces results and notices that are repeated later by a note, and removes reminders that are
+/// repeated later.
 pub(super) fn collapse_repeats(
     pieces: &mut [Piece<'_>],
     scope: Scope<'_>,

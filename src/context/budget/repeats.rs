@@ -1,5 +1,5 @@
-//! Tells a repeated result once, at its last occurrence (a file that is read several times), and so
-//! with repeated notices and reminders of a harness.
+//! Keeps a repeated result (a file that is read several times) only at its last occurrence. Does
+//! the same for repeated notices and reminders of a harness.
 
 use std::{
     borrow::Cow,
@@ -15,10 +15,10 @@ use crate::{
 };
 use treering_domain::{ContentPart, EventRef};
 
-/// Shorter results are repeated, because the note would not be much shorter.
+/// Shorter results stay, because the note would not be much shorter.
 const LEAST_BYTES: usize = 400;
 
-/// The text by which repeated results are recognised. None for failures, media and short results.
+/// Returns the text that identifies repeated results. None for failures, media and short results.
 pub(super) fn repeatable<'r>(
     result: &'r ResultOutcome,
     heuristics: &dyn Heuristics,
@@ -32,7 +32,7 @@ pub(super) fn repeatable<'r>(
     (result.success && !result.shortened && text.len() >= LEAST_BYTES).then_some(text)
 }
 
-/// The text by which repeated notices of a harness are recognised, and their event.
+/// Returns the text that identifies repeated notices of a harness, and their event.
 pub(super) fn notice(item: &Item) -> Option<(&str, EventRef)> {
     let Content::Message(message) = &*item.content else {
         return None;
@@ -43,8 +43,8 @@ pub(super) fn notice(item: &Item) -> Option<(&str, EventRef)> {
     }
 }
 
-/// The item with repeated results replaced by a note, or a note in place of a repeated notice. None
-/// if there are none.
+/// Returns the item with repeated results, or a repeated notice, replaced by a note. None if there
+/// are none.
 pub(super) fn item(
     item: &Item,
     scope: Scope<'_>,
@@ -86,8 +86,8 @@ pub(super) fn item(
     Some(content)
 }
 
-/// The content without reminders at the end of results, if these are among `later`, to which its
-/// own are added. None if there are none.
+/// Returns the content without those reminders at the end of results that are in `later`, and adds
+/// its other reminders to `later`. None if nothing was removed.
 pub(super) fn without_told_reminders(
     content: &SharedContent,
     later: &mut HashSet<String>,

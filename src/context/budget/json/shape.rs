@@ -1,5 +1,5 @@
-//! Statistics for each place of a JSON value. The members of all items of a list share one place,
-//! so a member that is removed is removed from all items.
+//! Statistics for each place of a JSON value. The items of a list share one place for each member,
+//! so a member is removed from all items at once.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{CommonMembers, beside, is_map, size};
 
-/// A longer value is not stated once, because it would take the room that it saves.
+/// A longer common value is not stated once, because it would take the room that it saves.
 const SAME_BYTES_MAX: usize = 64;
-/// Least number of items that must have the same value before it is stated once.
+/// Minimum number of items with the same value for it to be stated once.
 const SAME_LEAST: usize = 3;
-/// Average length from which the texts of a place are long, in bytes.
+/// Average length, in bytes, from which the texts at a place count as long.
 const LONG_BYTES: usize = 80;
-/// Maximum number of places that are removed one after the other.
+/// Maximum number of places that are removed one after another.
 const DROPPED_MAX: usize = 256;
 /// Members that matter most, besides any name that contains "error".
 const TELLING: [&str; 19] = [
@@ -43,7 +43,7 @@ const TELLING: [&str; 19] = [
 pub(super) enum RemovableMembers {
     /// Long texts of list items, except in members that matter most.
     LongTexts,
-    /// Any member; those that matter most come last.
+    /// Any member; the most important ones last.
     Any,
 }
 
@@ -52,15 +52,15 @@ pub(super) enum RemovableMembers {
 pub(super) struct Shape {
     values: usize,
     objects: usize,
-    /// Values that are empty.
+    /// Number of empty values.
     nothing: usize,
-    /// Bytes of all values, and of the texts among them.
+    /// Bytes of all values.
     bytes: usize,
     text_bytes: usize,
-    /// The first value, if it is short. `differs` is set if another value is not equal to it.
+    /// The first value, if it is short. `differs` is set once another value is not equal to it.
     first: Option<Value>,
     differs: bool,
-    /// Items of the longest list at or below this place.
+    /// Length of the longest list at or below this place.
     longest: usize,
     /// Members of all objects at this place, by name.
     members: BTreeMap<String, Shape>,
@@ -68,7 +68,7 @@ pub(super) struct Shape {
     is_gone: bool,
 }
 
-/// Shape of an unknown place.
+/// Shape of a place without values.
 static NOTHING: Shape = Shape {
     values: 0,
     objects: 0,
@@ -143,7 +143,7 @@ impl Shape {
         bytes
     }
 
-    /// Items of the longest list at or below this place.
+    /// Length of the longest list at or below this place.
     pub fn longest(&self) -> usize {
         self.longest
     }
@@ -174,7 +174,7 @@ impl Shape {
                 "" => key.clone(),
                 path => format!("{path}.{key}"),
             };
-            // Marks that are equal only say that the encoded data has equal lengths.
+            // Equal marks only mean that the encoded data has equal lengths.
             let is_mark = shape.first.as_ref().is_some_and(is_mark);
             let is_same = !shape.differs && shape.values == objects && objects >= SAME_LEAST;
             let is_same = is_same && !is_mark;
@@ -199,7 +199,7 @@ impl Shape {
         }
     }
 
-    /// Paths of the members that may be removed, least important first.
+    /// Returns the paths of the removable members, least important first.
     pub(crate) fn worst_first(&self, goes: RemovableMembers) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         self.droppable(goes, &mut Vec::new(), &mut found);
@@ -230,7 +230,7 @@ impl Shape {
         }
     }
 
-    /// Whether there is no object in it.
+    /// Whether there is no object at this place or in its items.
     fn is_flat(&self) -> bool {
         self.objects == 0 && self.item.as_ref().is_none_or(|item| item.is_flat())
     }

@@ -28,7 +28,7 @@ fn search_hits_keep_title_and_url_without_blobs() {
         assert_eq!(told[at]["title"], format!("Page {at}"));
         assert_eq!(told[at]["url"], format!("https://host.example/pages/{at}"));
     }
-    // With less room, the first and last items stay, and a count of the others.
+    // With less room, the first and last items stay, with a count of the others.
     let told = of(&json!(pages), 600);
     let texts = told.to_string();
     assert!(
@@ -38,7 +38,7 @@ fn search_hits_keep_title_and_url_without_blobs() {
     assert!(texts.contains("more …]"), "{texts}");
 }
 
-// An error beside a long log was cut away with the middle of the text.
+// An error beside a long log was lost with the middle of the text.
 #[test]
 fn errors_beside_long_texts_are_kept() {
     let log = "line of a log\n".repeat(500);
@@ -51,14 +51,14 @@ fn errors_beside_long_texts_are_kept() {
         stdout.starts_with("line of") && stdout.contains(" bytes …]"),
         "{stdout}"
     );
-    // Also for JSON inside a text, as MCP servers return it.
+    // The same holds for JSON inside a text, as MCP servers return it.
     let wrapped = json!({"content": [{"type": "text", "text": value.to_string()}]});
     let told = of(&wrapped, 400);
     let inner: Value = serde_json::from_str(told["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_eq!(inner["error"], "disk full");
 }
 
-/// A flight as an airline's search returns it.
+/// A flight as returned by an airline's search.
 fn flight(at: usize) -> Value {
     json!({
         "flight_number": format!("HAT{:03}", 8 + at * 11),
@@ -72,8 +72,8 @@ fn flight(at: usize) -> Value {
     })
 }
 
-// A list of nine flights lost its prices, seats and the ends of its times first, and each item kept
-// different members. All items must keep the same members.
+// The cut first removed prices, seats and parts of times from a list of nine flights, and each item
+// kept different members. All items must keep the same members.
 #[test]
 fn list_items_keep_the_same_differing_members() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
@@ -129,8 +129,8 @@ fn list_items_keep_the_same_differing_members() {
     assert_eq!(told[0]["prices"], flights[0]["prices"]);
 }
 
-// Short texts were cut to `"status":"ava…"`, `"date":"2024…"` and `"20…"` for 20:00:00: useless,
-// and as long as the original.
+// Short texts were cut to `"status":"ava…"`, `"date":"2024…"` and `"20…"` for 20:00:00. That is
+// useless, and as long as the original.
 #[test]
 fn short_texts_are_kept_whole_or_dropped() {
     let flights: Vec<Value> = (0..9).map(flight).collect();
@@ -157,7 +157,8 @@ fn marks_of_lists(text: &str) -> usize {
     2 * text.matches(" more …]").count() + text.matches(r#""…":""#).count()
 }
 
-// Empty members took more room than a title, which was cut to twelve characters, and no URL stayed.
+// Empty members took more room than a title. The title was cut to twelve characters, and no URL
+// stayed.
 #[test]
 fn null_and_constant_members_are_dropped_first() {
     let page = |at: usize| {
@@ -181,7 +182,7 @@ fn null_and_constant_members_are_dropped_first() {
     assert!(said.contains("type \"web_search_result\""), "{said}");
 }
 
-// A list of dates or of rows of numbers keeps its ends. A single important value beside it stays.
+// A list of dates or of number rows keeps its ends. A single important value beside it stays.
 #[test]
 fn lists_of_values_keep_whole_values_at_both_ends() {
     let days: Vec<String> = (1..400)
@@ -222,7 +223,7 @@ fn text_that_is_not_json_is_not_cut_as_json() {
     }
 }
 
-// A model reads its own call again, so keys and short values must be as it wrote them.
+// A model reads its own call again, so keys and short values must stay as it wrote them.
 #[test]
 fn cut_arguments_keep_keys_and_short_values() {
     let content = "let x = 1;\n".repeat(3_000);
@@ -257,7 +258,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    // For any value: the output is JSON within its limit.
+    // For any value, the output is JSON and at most an eighth longer than its limit.
     #[test]
     fn any_json_is_cut_to_valid_json_within_its_limit(value in any_json(), bytes_max in 0_usize..2_000) {
         if let Some(told) = cut(&value.to_string(), bytes_max) {

@@ -1,4 +1,4 @@
-//! Distributes the room that is left.
+//! Distributes the remaining room.
 
 use super::{CutScope, Layout, is_said_at_length};
 
@@ -6,8 +6,8 @@ use super::{CutScope, Layout, is_said_at_length};
 const REFITS_MAX: usize = 8;
 
 impl Layout<'_, '_> {
-    /// Gives the room that is left to pieces that were cut: first the user's first message, then
-    /// the user's other messages, then the newest others.
+    /// Gives the remaining room to pieces that were cut: first the user's first message, then the
+    /// user's other messages, then the newest other pieces.
     pub(super) fn fill(&mut self) {
         let note = self.rooms.least;
         let mut left = self.room.saturating_sub(self.tokens());
@@ -24,7 +24,7 @@ impl Layout<'_, '_> {
         self.restore_repeats(left);
     }
 
-    /// Gives room to cut pieces, in this order. Returns the tokens that are left.
+    /// Gives room to cut pieces, in this order. Returns the remaining tokens.
     fn refit(&mut self, order: Vec<usize>, mut left: u64) -> u64 {
         let mut tries = 0;
         for at in order {
@@ -65,7 +65,7 @@ impl Layout<'_, '_> {
         }
     }
 
-    /// If much room is left, adds parts of dropped pieces that are too large to be added whole.
+    /// If much room is left, adds parts of dropped pieces that are too large to add whole.
     fn fill_with_parts(&mut self, mut left: u64, note: u64) -> u64 {
         let mut tries = 0;
         for at in (0..self.pieces.len()).rev() {
