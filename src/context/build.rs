@@ -1,4 +1,4 @@
-//! Compresses the tables of OpenAI's encodings, which are two thirds of the program uncompressed:
+//! Compresses the tables of OpenAI's encodings, which would be two thirds of the program. It embeds
 //! the whole table of the current encoding, and only the tokens of the older one.
 
 use std::{

@@ -9,22 +9,22 @@ use treering_domain::{JsonText, ToolCallRequested, ToolDefinition};
 
 /// [`ToolDefinition::source`] of a derived definition.
 const SOURCE: &str = "calls of the conversation";
-/// Maximum number of derived tools: OpenAI accepts 128 in all.
+/// Maximum number of derived tools. OpenAI accepts 128 in all.
 const TOOLS_MAX: usize = 128;
 /// Maximum number of keys of one object in a schema.
 const KEYS_MAX: usize = 48;
-/// Longest key: Anthropic's limit.
+/// Maximum length of a key, in characters: Anthropic's limit.
 const KEY_CHARS_MAX: usize = 64;
-/// Deepest nesting of objects in a schema.
+/// Maximum nesting of objects in a schema.
 const DEPTH_MAX: usize = 4;
-/// Items of one array that are read.
+/// Maximum number of array items that are read.
 const ITEMS_MAX: usize = 32;
-/// Longer arguments are not read. Shorter calls show the same keys.
+/// Maximum size of arguments that are read. Shorter calls show the same keys.
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 /// Estimated bytes in memory per byte of the schema.
 const MEMORY_FACTOR: u64 = 8;
 
-/// The tools that calls have named, and the arguments of each.
+/// The called tools, with the arguments of each.
 #[derive(Clone, Debug, Default)]
 pub struct CalledTools {
     /// Names, in the order of their first call.
@@ -36,12 +36,12 @@ pub struct CalledTools {
 #[derive(Clone, Debug, Default)]
 struct CalledTool {
     arguments: ArgumentShape,
-    /// Number of its last call.
+    /// Number of the last call of this tool.
     last: usize,
 }
 
 impl CalledTools {
-    /// The tools of these calls, oldest call first.
+    /// Returns the tools of these calls, oldest call first.
     #[must_use]
     pub fn of<'a>(calls: impl IntoIterator<Item = &'a ToolCallRequested>) -> Self {
         let mut tools = Self::default();
@@ -55,8 +55,7 @@ impl CalledTools {
         self.tools.contains_key(tool)
     }
 
-    /// Adds a call. Calls without a name are ignored, and so are new tools beyond the most that a
-    /// request can offer.
+    /// Adds a call. Ignores calls without a name, and new tools beyond the maximum.
     pub fn note(&mut self, call: &ToolCallRequested) {
         let name = call.tool.as_str();
         if name.trim().is_empty() || (self.order.len() == TOOLS_MAX && !self.has(name)) {
@@ -76,8 +75,8 @@ impl CalledTools {
         }
     }
 
-    /// Their definitions, in the order of their first call. If these exceed `bytes_max` bytes, the
-    /// most recently called ones stay.
+    /// Returns the definitions, in the order of first calls. If they exceed `bytes_max` bytes, the
+    /// most recently called tools stay.
     pub(crate) fn definitions(&self, bytes_max: usize) -> Vec<ToolDefinition> {
         let named = self.order.iter().filter_map(|name| {
             let called = self.tools.get(name)?;
@@ -119,11 +118,11 @@ fn definition(name: &str, schema: &Value) -> ToolDefinition {
     }
 }
 
-/// The values seen at one place.
+/// The values seen at one place of the arguments.
 #[derive(Clone, Debug, Default)]
 struct ArgumentShape {
     types: BTreeSet<&'static str>,
-    /// A value was null.
+    /// Whether a value was null.
     is_null: bool,
     /// Members of objects, in the order in which they were first seen.
     keys: Vec<String>,
@@ -185,7 +184,7 @@ impl ArgumentShape {
         json!({"type": "object", "properties": Map::from_iter(members)})
     }
 
-    /// A schema that every provider accepts: one type, or several as `anyOf`.
+    /// Returns a schema that every provider accepts: one type, or several as `anyOf`.
     fn schema(&self) -> Value {
         // An integer is also a number.
         let whole = self.types.contains("number");
@@ -195,7 +194,7 @@ impl ArgumentShape {
             .filter(|kind| !(whole && **kind == "integer"));
         let mut all: Vec<Value> = types.map(|kind| self.of_type(kind)).collect();
         if all.is_empty() {
-            // Nothing or only null was seen. Most arguments are strings.
+            // Only null or nothing was seen. Most arguments are strings.
             all.push(json!({"type": "string"}));
         }
         if self.is_null {

@@ -6,7 +6,7 @@
 
 use std::{fmt, sync::Arc};
 
-/// Events, or items, between two checks: some milliseconds of work.
+/// Number of events or items between two checks: some milliseconds of work.
 const STEP: usize = 1_024;
 
 /// Tells whether work was cancelled. Cheap to clone; the default is never cancelled.

@@ -1,8 +1,8 @@
 //! Compaction: where to cut, what to summarise, and the instruction for the model that writes the
 //! summary.
 //!
-//! The cut is the end of a turn, so no question is separated from its answer and no call from its
-//! result. The last finished turns and the open turn stay. Functions here work on a window. The
+//! A cut is at the end of a turn, so questions stay with their answers and calls with their
+//! results. The last finished turns and the open turn stay. Functions here work on a window. The
 //! engine counts its tokens and appends the event.
 
 use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
@@ -93,7 +93,7 @@ pub struct CompactionCut {
     pub summarised_turns: u32,
 }
 
-/// What a compaction of a window would do.
+/// The plan of a compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedCompaction {
     /// Where to cut; none if there is nothing to cut.
@@ -102,7 +102,7 @@ pub struct PlannedCompaction {
     pub reason: String,
     /// The text that the model is to summarise.
     pub material: String,
-    /// The engine's own summary.
+    /// The engine's own summary, an extract.
     pub extract: String,
 }
 
@@ -129,8 +129,8 @@ pub fn plan(window: &WindowInput, keep_turns: u32, policy: &CompactionPolicy) ->
     }
 }
 
-/// As [`plan`], for a cut that the caller chose. The domain checks that it is the end of a turn;
-/// here it only has to be in the window.
+/// As [`plan`], for a cut that the caller chose. The cut must be in the window; the domain checks
+/// that it is the end of a turn.
 #[must_use]
 pub fn plan_at(
     window: &WindowInput,
@@ -168,10 +168,10 @@ pub fn plan_at(
     }
 }
 
-/// Where to cut so that `keep_turns` finished turns stay.
+/// Returns where to cut so that `keep_turns` finished turns stay.
 ///
 /// # Errors
-/// Why there is nothing to cut, as text for people.
+/// Returns why there is nothing to cut, as text for people.
 pub fn cut(window: &WindowInput, keep_turns: u32) -> Result<CompactionCut, String> {
     let turns = turns(window.conversation, &window.events);
     let finished: Vec<&Turn> = turns.iter().filter(|turn| turn.finished).collect();
@@ -213,8 +213,8 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Tokens above which a compaction is due: a share of the budget, or of the model's context window
-/// if there is no budget.
+/// Returns the number of tokens above which a compaction is due: a share of the budget, or of the
+/// model's context window if there is no budget.
 #[must_use]
 pub fn threshold_tokens(policy: &ContextPolicy) -> u64 {
     let CompactionPolicy {
@@ -226,12 +226,12 @@ pub fn threshold_tokens(policy: &ContextPolicy) -> u64 {
         0 => window_tokens,
         budget => budget,
     };
-    // A threshold that is NaN or out of range becomes a limit that can be reached.
+    // Clamping keeps a threshold that is out of range usable; NaN becomes 0.
     (room as f64 * threshold.clamp(0.0, 1.0)) as u64
 }
 
-/// The tools whose names a summary of a branch should not contain: tools on offer, discovered
-/// tools, and tools that were called.
+/// Returns the tools whose names a branch summary should not contain: offered, discovered and
+/// called tools.
 #[must_use]
 pub fn tools_of(window: &WindowInput) -> BTreeSet<String> {
     let memory = &window.branch.memory;
@@ -260,13 +260,13 @@ fn extract(window: &WindowInput, events: &[Arc<WindowEvent>], policy: &Compactio
     window.heuristics.extract(events, previous, most)
 }
 
-/// Precedes the noted entities at the end of a summary.
+/// Prefix of the noted entities at the end of a summary.
 const ENTITIES_PREFIX: &str = "\n\nEntities: ";
 /// Maximum length of that line, in characters; entities beyond it are only counted.
 const ENTITIES_CHARS_MAX: usize = 4_000;
 
-/// Adds a line with the noted entities: those noted since the last compaction, and those in the
-/// summary that this one replaces. Ids thus survive every compaction, whoever wrote the summary.
+/// Adds a line with the entities noted since the last compaction and those in the summary that this
+/// one replaces. Ids thus survive every compaction, whoever wrote the summary.
 #[must_use]
 pub fn with_entities(mut summary: String, window: &WindowInput) -> String {
     let earlier = previous(window).and_then(|text| {
@@ -305,7 +305,7 @@ pub fn with_entities(mut summary: String, window: &WindowInput) -> String {
     summary
 }
 
-/// Whether a stored summary is the given one, unchanged or as [`with_entities`] completed it.
+/// Whether a stored summary is the given one, possibly completed by [`with_entities`].
 #[must_use]
 pub fn is_completed(stored: &str, given: &str) -> bool {
     let added = stored.strip_prefix(given.trim_end());
@@ -337,7 +337,7 @@ fn bytes(event: &Arc<WindowEvent>) -> usize {
     }
 }
 
-/// Maximum length of the engine's own summary of `replaced` characters, in characters: a share of
+/// Returns the maximum length of an extract of `replaced` characters, in characters: a share of
 /// them, within limits.
 fn extract_chars(replaced: usize, policy: &CompactionPolicy) -> usize {
     /// Estimated characters per token.
@@ -357,7 +357,8 @@ fn previous(window: &WindowInput) -> Option<&str> {
     }
 }
 
-/// The first events of a window as text for a summarising model, after the previous summary.
+/// Returns the first events of a window as text for a summarising model, after the previous
+/// summary.
 #[must_use]
 pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
     let tools = tools_of(window);
@@ -378,8 +379,8 @@ pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
     )
 }
 
-/// A transcript of events: who said what, with results shortened. Tools are named only in the
-/// user's words. If the transcript exceeds `max_chars` characters, its middle is left out.
+/// Returns a transcript of events: who said what, with results shortened. Tools are named only in
+/// the user's words. If the transcript exceeds `max_chars` characters, its middle is left out.
 #[must_use]
 pub fn transcript(
     heuristics: &dyn Heuristics,
@@ -407,7 +408,7 @@ pub fn transcript(
     )
 }
 
-/// How many of the lengths, taken in order, fit in `room`.
+/// Returns how many of the lengths, taken in order, fit in `room`.
 fn fitting<'a>(lengths: impl Iterator<Item = &'a usize>, room: usize) -> usize {
     let mut left = room;
     lengths
@@ -419,7 +420,7 @@ fn fitting<'a>(lengths: impl Iterator<Item = &'a usize>, room: usize) -> usize {
         .count()
 }
 
-/// The transcript of one event. None if the event has no text.
+/// Returns the transcript of one event. None if the event has no text.
 fn piece(
     heuristics: &dyn Heuristics,
     body: &EventBody,
@@ -477,7 +478,7 @@ fn piece(
         true => text,
         false => without_tool_names(&text, tools),
     };
-    // Escaped, so that a message cannot imitate another speaker.
+    // Escaped, so that a message cannot imitate a speaker's label.
     Some(format!("[{label}]\n{}\n\n", fenced(&text)))
 }
 
@@ -563,7 +564,7 @@ mod tests {
     }
 
     /// The model works with the last turns, so they stay unchanged. So does the open turn, which
-    /// has no answer yet.
+    /// has no final answer yet.
     #[test]
     fn cut_keeps_the_last_turns_and_the_open_turn() {
         let mut spoken = vec![SampleEvent::Developer("Be brief")];
@@ -580,7 +581,7 @@ mod tests {
         assert_eq!(cut_of(&spoken, 0), Ok((25, 5, 0)));
     }
 
-    /// The domain refuses a cut after an interrupted turn, so one turn more stays.
+    /// The domain refuses a cut after an aborted turn, so one more turn stays.
     #[test]
     fn cut_skips_an_aborted_turn() {
         let mut spoken = TURN.to_vec();
@@ -606,8 +607,8 @@ mod tests {
         assert!(early.reason.contains("is not in the window"));
     }
 
-    /// The material says who said what, names no tool except in the user's words, and no message
-    /// can imitate another speaker.
+    /// The material says who said what and names no tool except in the user's words. No message can
+    /// imitate another speaker.
     #[test]
     fn material_names_the_speakers_and_hides_tool_names() {
         let mut spoken = vec![
@@ -634,8 +635,7 @@ mod tests {
         }
     }
 
-    /// Material from a history of any length fits in a model's context window: the middle is left
-    /// out.
+    /// Material from a history of any length fits in a model's context window.
     #[test]
     fn long_material_is_shortened_to_its_limit() {
         let long = "x".repeat(2 * MESSAGE_CHARS_MAX);
@@ -686,8 +686,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any history: the cut is where the domain's rules end a turn, and as many turns stay
-        /// as were asked for.
+        /// For any history, the cut is at a turn boundary by the domain's rules, and at least as
+        /// many turns stay as requested.
         #[test]
         fn cut_is_always_at_a_turn_boundary(acts in acts(), keep in 0_u32..5) {
             let window = window_input(&history(&acts));

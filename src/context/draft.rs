@@ -1,8 +1,8 @@
 //! The draft of a request: its items in order, each with its source events, its tokens and its
 //! fate.
 //!
-//! A call and its result are in the same item, a [`Step`], so nothing that drops or moves items can
-//! separate them.
+//! A call and its result are in one item, a [`Step`], so dropping or moving items cannot separate
+//! them.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ pub struct Maker {
 /// The parts of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
-    /// The provider whose body it becomes.
+    /// The provider that the body is for.
     pub provider: Provider,
     /// Model settings. `model_id` is the model that gets the request.
     pub config: Config,
@@ -91,9 +91,9 @@ pub struct Draft {
 /// A part of a request that is kept, shortened or dropped as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Its section in the budget.
+    /// Its section.
     pub section: Section,
-    /// The events that it came from; empty if the pipeline made it.
+    /// Its source events; empty if the pipeline made it.
     pub events: Vec<EventRef>,
     /// Name of the enhancer that added it.
     pub enhancer: Cow<'static, str>,
@@ -109,13 +109,14 @@ pub struct Item {
     pub fate: Fate,
     /// Why it was added, shortened or dropped, as text for people.
     pub reason: Cow<'static, str>,
-    /// It may change or move in the next request. It comes after everything that must stay
-    /// byte-equal.
+    /// Whether it may change or move in the next request. Such items come after everything that
+    /// must stay byte-equal.
     pub is_volatile: bool,
 }
 
 impl Item {
-    /// A new item: kept, without turn and events. The pipeline counts its tokens later.
+    /// Creates an item that is kept and has no turn or events. The pipeline counts its tokens
+    /// later.
     #[must_use]
     pub fn new(section: Section, enhancer: impl Into<Cow<'static, str>>, content: Content) -> Self {
         Self {
@@ -132,7 +133,7 @@ impl Item {
         }
     }
 
-    /// Its step, if it is one.
+    /// Returns the step, if the item is one.
     #[must_use]
     pub fn step(&self) -> Option<&Step> {
         match &*self.content {
@@ -154,7 +155,7 @@ impl Item {
         by_user && self.section != Section::Compaction
     }
 
-    /// Whether the model wrote text in this item, and not only calls.
+    /// Whether the model wrote text in this item, not only calls.
     #[must_use]
     pub fn is_answer(&self) -> bool {
         let says = |block: &Block| match block {
@@ -171,8 +172,7 @@ impl Item {
         self.is_answer() && !self.step().is_some_and(calls)
     }
 
-    /// Whether it is told as a message without being one of the user. The budget treats it like a
-    /// result.
+    /// Whether it is a message that the user did not write. The budget treats it like a result.
     #[must_use]
     pub fn is_told(&self) -> bool {
         matches!(&*self.content, Content::Message(message) if message.is_told)
@@ -189,14 +189,14 @@ impl Draft {
     }
 }
 
-/// Content of an item.
+/// The content of an item.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
     /// An instruction for the whole request. Instructions come first.
     Instruction(String),
     /// A message to the model.
     Message(Message),
-    /// A message and calls of the model, with the outcomes.
+    /// A message and calls of the model, with their outcomes.
     Step(Step),
 }
 
@@ -209,8 +209,8 @@ pub struct Message {
     pub parts: Parts,
     /// Name of the author within the role, or empty.
     pub author: String,
-    /// Not a message of the user: a harness wrote it in the user's role, or it tells a late tool
-    /// result. It may be cut like a result.
+    /// Whether the user did not write it: a harness wrote it in the user's role, or it tells a late
+    /// tool result. It may be cut like a result.
     pub is_told: bool,
 }
 
@@ -281,7 +281,7 @@ pub struct Call {
     pub tool: String,
     /// Arguments as the model wrote them: JSON of any type, or a text that is not JSON.
     pub arguments: JsonText,
-    /// Long texts in them were cut.
+    /// Whether long texts in them were cut.
     pub arguments_shortened: bool,
     /// The provider's id of the item, or empty.
     pub item_id: String,
@@ -296,15 +296,15 @@ pub struct Call {
 pub enum Outcome {
     /// Its result, in full unless `shortened`.
     Result(ResultOutcome),
-    /// The result digest, with a reference to the whole.
+    /// Its digest, with a reference to the whole result.
     Snapshot(ResultDigest),
     /// There is no result. The text tells the model why.
     Missing {
         /// For example "denied by alice: not on Fridays".
         why: String,
-        /// The event that says so (a denial, a cancellation), if any.
+        /// The event that caused it (a denial or cancellation), if any.
         event: Option<EventRef>,
-        /// The call is still open: this may change in the next request.
+        /// Whether the call is still open. The outcome may then change in the next request.
         open: bool,
     },
 }
@@ -314,7 +314,7 @@ pub enum Outcome {
 pub struct ResultOutcome {
     /// The event that recorded it.
     pub event: EventRef,
-    /// The tool succeeded.
+    /// Whether the tool succeeded.
     pub success: bool,
     /// Error message, or empty.
     pub error_message: String,
@@ -322,7 +322,7 @@ pub struct ResultOutcome {
     pub parts: Parts,
     /// Structured form, or absent.
     pub structured: JsonText,
-    /// Parts were cut. The text has a reference to the whole.
+    /// Whether parts were cut. The text then has a reference to the whole.
     pub shortened: bool,
 }
 
@@ -331,14 +331,14 @@ pub struct ResultOutcome {
 pub struct ResultDigest {
     /// The event that recorded the result.
     pub event: EventRef,
-    /// The tool succeeded.
+    /// Whether the tool succeeded.
     pub success: bool,
     /// Summary of one or a few lines.
     pub summary: String,
-    /// The reference to the whole result in this request: see
+    /// The reference to the whole result as this request writes it: see
     /// [`short_reference`](super::references::short_reference).
     pub reference: String,
-    /// Somebody recorded the summary; false if the engine generated it.
+    /// Whether the summary was recorded; false if the engine generated it.
     pub recorded: bool,
 }
 
@@ -349,14 +349,14 @@ impl ResultDigest {
         format!("[short {}] {}", self.reference, self.summary)
     }
 
-    /// Reference to the whole result: `treering:CONVERSATION/REVISION`.
+    /// Returns the reference to the whole result: `treering:CONVERSATION/REVISION`.
     #[must_use]
     pub fn full_result_ref(&self) -> String {
         full_result_ref(self.event)
     }
 }
 
-/// `treering:CONVERSATION/REVISION`, the reference that `Tools.GetResult` reads.
+/// Returns `treering:CONVERSATION/REVISION`, the reference that `Tools.GetResult` reads.
 #[must_use]
 pub fn full_result_ref(event: EventRef) -> String {
     format!("treering:{}/{}", event.conversation, event.revision)

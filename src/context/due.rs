@@ -1,4 +1,4 @@
-//! What is due to be summarised in a window: results of finished turns, and turns without a
+//! Finds what is due for a summary in a window: results of finished turns, and turns without a
 //! dialogue summary.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use treering_domain::{
     ToolResultRecorded,
 };
 
-/// Longest dialogue summary, in characters.
+/// Maximum length of a dialogue summary, in characters.
 pub const DIALOGUE_SUMMARY_CHARS_MAX: usize = 2_000;
 
 /// A large result of a finished turn without a recorded digest.
@@ -38,8 +38,9 @@ pub struct DialogueDue<'a> {
     pub to: Revision,
 }
 
-/// Results of finished turns with at least `bytes_min` bytes of text and no recorded digest, oldest
-/// first. Only calls that were requested on the branch itself: inherited ones belong to its parent.
+/// Returns results of finished turns with at least `bytes_min` bytes of text and no recorded
+/// digest, oldest first. Only includes calls that the branch itself requested, because inherited
+/// calls belong to its parent.
 #[must_use]
 pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<ResultDigestDue<'_>> {
     let turns = turns(window.conversation, &window.events);
@@ -85,8 +86,9 @@ pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<ResultDigest
     due
 }
 
-/// The turns for which a dialogue summary is due: the largest multiple of `every_turns` finished
-/// turns since the last summary. After an outage, a summariser makes one summary and not many.
+/// Returns the turns for which a dialogue summary is due: the largest multiple of `every_turns`
+/// finished turns since the last summary. After an outage, a summariser thus writes one summary,
+/// not many.
 #[must_use]
 pub fn dialogue_due(window: &WindowInput, every_turns: u32) -> Option<DialogueDue<'_>> {
     let every = usize::try_from(every_turns)
@@ -164,8 +166,7 @@ mod tests {
         SampleEvent::Assistant("seen"),
     ];
 
-    /// Digests are due for large results of finished turns, once for each call, even if ids are
-    /// reused.
+    /// Digests are due for large results of finished turns, once per call, even if ids are reused.
     #[test]
     fn large_results_of_finished_turns_are_due() {
         let mut spoken = [TURN, TURN].concat();
@@ -188,8 +189,8 @@ mod tests {
         assert_eq!(due(&window, 5), [6]);
     }
 
-    /// A summary is due every `every_turns` turns, from the end of the last one. After a long
-    /// outage there is one, not ten.
+    /// A summary is due every `every_turns` turns since the last one. After a long outage there is
+    /// one, not ten.
     #[test]
     fn dialogue_summary_is_due_after_enough_turns() {
         let mut window = window_input(&[TURN; 7].concat());

@@ -1,4 +1,4 @@
-//! The pipeline of named enhancers that turn a window into a draft.
+//! The pipeline of named enhancers, which turns a window into a draft.
 
 use std::{fmt, sync::Arc};
 
@@ -11,10 +11,9 @@ use super::{
     window::WindowInput,
 };
 
-/// A step of the pipeline: a pure function of the window and the policy that changes the draft.
+/// A stage of the pipeline: a pure function of the window and the policy that changes the draft.
 ///
-/// It sets the [`Fate`] of an item that it shortens or drops. The pipeline counts the tokens
-/// afterwards.
+/// It sets the [`Fate`] of items that it shortens or drops. The pipeline then counts the tokens.
 pub trait Enhancer: fmt::Debug + Send + Sync {
     /// Name in policies and explanations, in snake case.
     fn name(&self) -> &str;
@@ -29,7 +28,7 @@ pub trait Enhancer: fmt::Debug + Send + Sync {
 }
 
 impl EnhancerReport {
-    /// Report of an enhancer that ran.
+    /// Creates the report of an enhancer that ran.
     #[must_use]
     pub fn ran(name: &str, did: impl Into<String>, items: usize) -> Self {
         Self {
@@ -48,8 +47,7 @@ impl EnhancerReport {
     }
 }
 
-/// Runs the built-in enhancers and then the caller's, and counts the tokens of new items, without
-/// scaling.
+/// Runs the built-in enhancers and then the caller's. Counts the tokens of new items, unscaled.
 pub fn run(
     window: &WindowInput,
     policy: &ContextPolicy,
@@ -107,7 +105,7 @@ fn count_all(tally: &Tally, draft: &mut Draft, anything_may_differ: bool) {
         if anything_may_differ || item.fate != Fate::Kept {
             tally.measure_item(item);
         }
-        // An item that was shortened before it was added has no other size.
+        // The original size of an item that was added in shortened form is unknown.
         if item.whole_tokens == 0 {
             item.whole_tokens = item.tokens;
         }
