@@ -1,4 +1,4 @@
-//! Tests of ids and signatures that a provider wants back, and of arguments that are not JSON.
+//! Tests for ids and signatures that a provider expects back, and for arguments that are not JSON.
 
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn thought(id: &str, signature: &'static str) -> Block {
     }))
 }
 
-/// An answer of this maker, with OpenAI's ids.
+/// An answer of this maker, with OpenAI's item ids.
 fn answer(maker: Maker, blocks: Vec<Block>) -> Content {
     Content::Step(Step {
         blocks,
@@ -62,8 +62,8 @@ fn id_of(items: &[(String, Option<String>)], kind: &str) -> Option<String> {
     found.and_then(|(_, id)| id.clone())
 }
 
-/// Items were sent with other ids than OpenAI had assigned, or none, so its cache and traces did
-/// not recognise them.
+/// Items were sent with ids that OpenAI had not assigned, or without ids, so its cache and traces
+/// did not recognise them.
 #[test]
 fn openai_items_keep_their_ids() {
     let blocks = || vec![thought("rs_1", "x"), text("I look."), called("a", "fc_7")];
@@ -78,7 +78,7 @@ fn openai_items_keep_their_ids() {
     let items = ids(vec![answer(Maker::default(), unknown)]);
     assert_eq!(id_of(&items, "message"), id("msg_0a1b"));
     assert_eq!(id_of(&items, "function_call"), id("fc_7"));
-    // An id belongs to one item, and an id that OpenAI refuses to none.
+    // Each id is used for one item. An id that OpenAI refuses is not used.
     let twice = vec![
         called("a", "fc_7"),
         called("b", "fc_7"),
@@ -94,7 +94,7 @@ fn openai_items_keep_their_ids() {
 }
 
 /// OpenAI refuses a known item without the reasoning before it (`was provided without its required
-/// 'reasoning' item`). If the reasoning is not sent, the id is not sent either.
+/// 'reasoning' item`). If the reasoning is not sent, the id must not be sent either.
 #[test]
 fn ids_are_left_out_without_their_reasoning() {
     let items = |blocks: Vec<Block>| ids(vec![answer(by("gpt-5"), blocks)]);
@@ -117,7 +117,7 @@ fn ids_are_left_out_without_their_reasoning() {
         );
         assert_eq!(id_of(&items, "function_call"), None);
     }
-    // The reasoning is of another model family.
+    // The reasoning is from another model family.
     let other = vec![thought("rs_1", "x"), text("so"), called("a", "fc_7")];
     let items = ids(vec![answer(by("o3"), other)]);
     assert_ne!(id_of(&items, "message").unwrap(), "msg_0a1b");
@@ -125,7 +125,7 @@ fn ids_are_left_out_without_their_reasoning() {
 }
 
 /// Anthropic's message ids look like OpenAI's, and gateways assign such ids to calls of any model.
-/// OpenAI gets only its own ids, and other providers get none.
+/// OpenAI must get only its own ids, and other providers none.
 #[test]
 fn item_ids_are_sent_only_to_their_provider() {
     let blocks = || vec![text("I look."), called("a", "fc_7")];
@@ -149,7 +149,7 @@ fn item_ids_are_sent_only_to_their_provider() {
 
 /// Without storage, OpenAI accepts only encrypted reasoning, and returns it only if the request
 /// asks for it. A model without reasoning refuses that option. A deployment can have any name, so
-/// the parameter `reasoning` in the requests decides.
+/// the request parameter `reasoning` decides.
 #[test]
 fn request_includes_encrypted_reasoning_for_reasoning_models() {
     let include = |model: &str, parameter: Option<(&str, &str)>| {
@@ -184,7 +184,7 @@ fn request_includes_encrypted_reasoning_for_reasoning_models() {
     assert_eq!(body["include"], json!(["reasoning.encrypted_content"]));
 }
 
-/// A model wrote arguments that are not JSON. The request failed, or omitted them. OpenAI's formats
+/// A model wrote arguments that are not JSON. The request failed or omitted them. OpenAI's formats
 /// take the text unchanged; the others get an object that marks the arguments as invalid.
 #[test]
 fn invalid_json_arguments_are_sent_as_text_or_wrapped() {

@@ -1,15 +1,15 @@
-//! Who made a piece of reasoning, and whether it may be sent: only to the same provider and the
-//! same model family.
+//! The maker of a piece of reasoning. Reasoning may be sent only to the same provider and the same
+//! model family.
 //!
-//! A **family** is a model's name without date and stage of a release: without a path in front
-//! (`openai/`), a tag at the end (`:beta`, `@20250101`), a date (`-20250929`, `-2025-08-07`), a
-//! three-digit build (`-001`), and `-latest`, `-preview` or `-exp` with what follows. Generations
-//! stay: `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
+//! A **family** is a model's name without the date and stage of its release: without a path in
+//! front (`openai/`), a tag at the end (`:beta`, `@20250101`), a date (`-20250929`, `-2025-08-07`),
+//! a three-digit build (`-001`), or `-latest`, `-preview` or `-exp` with the text after it. The
+//! generation stays: `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
 
 use super::{super::draft::Maker, Provider, VENDORS};
 use treering_domain::Reasoning;
 
-/// A maker of models, which accepts the reasoning of its own models.
+/// A vendor of models. It accepts the reasoning of its own models.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Vendor {
     /// Name for people.
@@ -18,13 +18,13 @@ pub(crate) struct Vendor {
     pub provider: Provider,
     /// Prefixes of its model [families](family).
     pub models: &'static [&'static str],
-    /// Names in recordings of the vendor and of those who serve its models.
+    /// Names in recordings of the vendor and of other services that host its models.
     pub words: &'static [&'static str],
-    /// Cached tokens are reported separately, not as part of the input tokens.
+    /// Whether cached tokens are reported separately, not as part of the input tokens.
     pub reports_cache_apart: bool,
 }
 
-/// Other makers of models without their own body format here, with prefixes of their model
+/// Other vendors, which have no body format of their own here, with prefixes of their model
 /// families.
 const OTHERS: [(&str, &[&str]); 2] = [
     (
@@ -45,14 +45,14 @@ const OTHERS: [(&str, &[&str]); 2] = [
 ];
 
 impl Vendor {
-    /// The vendor of a body format, if it belongs to one.
+    /// Returns the vendor of a body format, if it has one.
     #[must_use]
     pub fn of(provider: Provider) -> Option<&'static Self> {
         provider.description().vendor
     }
 
-    /// The name of another vendor whose model a body of this provider names. None if there is no
-    /// such vendor or it is unknown.
+    /// Returns the name of the model's vendor if it is not the vendor of this provider. None if it
+    /// is, or if the vendor is unknown.
     #[must_use]
     pub(crate) fn of_stranger(provider: Provider, model: &str) -> Option<&'static str> {
         let own = Self::of(provider)?;
@@ -67,8 +67,8 @@ impl Vendor {
         }
     }
 
-    /// The vendor by names in a recording. The model's name takes precedence over the provider's,
-    /// because many providers serve models of others.
+    /// Returns the vendor by the names in a recording. The model's name takes precedence over the
+    /// provider's, because many providers host models of other vendors.
     #[must_use]
     pub fn named(provider: &str, model: &str) -> Option<&'static Self> {
         let family = family(model);
@@ -80,7 +80,7 @@ impl Vendor {
     }
 }
 
-/// The body format for a model, by its name; Treering's own if the name is unknown.
+/// Returns the body format for a model, by its name; Treering's own format if the name is unknown.
 #[must_use]
 pub fn provider_of(model: &str) -> Provider {
     Vendor::named("", model).map_or(Provider::Neutral, |vendor| vendor.provider)
@@ -100,7 +100,7 @@ pub(crate) enum OmissionReason {
 }
 
 impl OmissionReason {
-    /// Text for people.
+    /// Returns the reason as text for people.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {
@@ -112,10 +112,10 @@ impl OmissionReason {
     }
 }
 
-/// Whether reasoning may be sent to a model of this vendor.
+/// Checks whether reasoning may be sent to a model of this vendor.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 pub(crate) fn goes_back(
     reasoning: &Reasoning,
     step: &Maker,
@@ -172,7 +172,7 @@ fn without_stage(name: &str) -> Option<&str> {
     })
 }
 
-/// The name without a date, a three-digit build or `v1` at the end. None if there is none of these.
+/// Returns the name without a final date, three-digit build or `v1`. None if it has none of these.
 fn without_last_stamp(name: &str) -> Option<&str> {
     let (before, last) = name.rsplit_once('-')?;
     let digits = |text: &str, count: usize| {
@@ -196,8 +196,8 @@ fn without_last_stamp(name: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Releases of one model share reasoning, but different models do not. The family drops dates
-    /// and stages, and keeps generations and sizes.
+    /// Releases of one model share reasoning, but different models do not. The family has no dates
+    /// and stages, but has generations and sizes.
     #[test]
     fn model_family_drops_dates_and_stages() {
         let cases = [
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Another provider or model refuses a signature, so only an exact match may pass.
+    /// Other providers and models refuse a signature, so only an exact match may pass.
     #[test]
     fn reasoning_is_sent_only_to_its_own_model_family() {
         let signed = |provider: &str, model: &str| Reasoning {

@@ -84,7 +84,7 @@ impl<'a> Medium<'a> {
     /// Reads a medium.
     ///
     /// # Errors
-    /// Why it has no content that can be sent.
+    /// The reason why it has no content that can be sent.
     pub fn read(kind: MediumKind, media: &'a Media) -> Result<Self, &'static str> {
         let mut media_type = essence(&media.media_type);
         let source = match &media.source {
@@ -121,7 +121,7 @@ impl<'a> Medium<'a> {
         })
     }
 
-    /// Its URL, or a `data:` URL with its content.
+    /// Returns its URL, or a `data:` URL with its content.
     #[must_use]
     pub fn url(&self) -> Cow<'a, str> {
         match &self.source {
@@ -145,7 +145,7 @@ impl<'a> Medium<'a> {
         matches!(self.source, MediumSource::Base64(_))
     }
 
-    /// Its content if it is inline text, for providers that do not accept such a file.
+    /// Returns its content if that is inline text, for providers that do not accept such a file.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
         let is_text = is_text_type(&self.media_type);
@@ -186,7 +186,7 @@ pub fn label(kind: MediumKind, media_type: &str, name: &str) -> String {
     }
 }
 
-/// A signature or other opaque bytes as text: unchanged if they are text, else as base64.
+/// Returns a signature or other opaque bytes as text: unchanged if they are text, else as base64.
 #[must_use]
 pub(crate) fn opaque_text(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
@@ -212,7 +212,7 @@ pub fn is_base64(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte))
 }
 
-/// The type in lower case without parameters. `image/jpg` becomes `image/jpeg`.
+/// Returns the type in lower case without parameters. `image/jpg` becomes `image/jpeg`.
 fn essence(media_type: &str) -> Cow<'_, str> {
     let essence = media_type.split(';').next().unwrap_or_default().trim();
     if essence.eq_ignore_ascii_case("image/jpg") {
@@ -228,7 +228,7 @@ fn is_vague(media_type: &str) -> bool {
     media_type.is_empty() || media_type == "application/octet-stream" || media_type.ends_with("/*")
 }
 
-/// Type and base64 content of a `data:` URL, from the text after `data:`.
+/// Returns the type and base64 content of a `data:` URL, given the text after `data:`.
 fn data_uri(rest: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     let (head, data) = rest.split_once(',').ok_or("its data URI has no content")?;
     let media_type = head
@@ -243,7 +243,7 @@ fn data_uri(rest: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     Ok((essence(media_type), data))
 }
 
-/// The type by the first bytes.
+/// Returns the type indicated by the first bytes.
 fn sniffed(data: &[u8]) -> Option<&'static str> {
     const STARTS: [(&[u8], &str); 5] = [
         (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -272,8 +272,8 @@ mod tests {
         }
     }
 
-    /// Recordings often have wrong types or none: the type is recognised by the bytes, and `data:`
-    /// URLs count as inline.
+    /// Recordings often have a wrong type or none. The bytes show the type, and `data:` URLs count
+    /// as inline content.
     #[test]
     fn media_type_and_source_are_detected() {
         let png = b"\x89PNG\r\n\x1a\nrest".as_slice();
@@ -298,7 +298,7 @@ mod tests {
         }
     }
 
-    /// Media that cannot be sent give a reason and are not sent broken.
+    /// Media that cannot be sent are refused with a reason.
     #[test]
     fn broken_media_are_refused_with_a_reason() {
         let bad = [

@@ -1,8 +1,8 @@
 //! Renders a draft as a provider's request body.
 //!
-//! **One description for each provider.** The table below has a line for each: its number on the
-//! wire, its name and its folder. The folder has its typed body, its writer and its `DESCRIPTION`.
-//! `DESCRIPTION` is all that the rest of the crate knows about a provider; nothing else
+//! **One description for each provider.** The table below has a line for each: its number in the
+//! protocol, its name and its folder. The folder has its typed body, its writer and its
+//! `DESCRIPTION`, which is all that the rest of the crate knows about a provider. Nothing else
 //! distinguishes providers by name.
 //!
 //! [`render`] writes the body and splits it into the units that a prompt cache can share. The crate
@@ -23,7 +23,7 @@ table::providers! {
     5 Neutral neutral "neutral" "Treering's own shape: everything, nothing reshaped";
 }
 
-/// Makers of models, in the order in which the names in a recording are tried. Those who serve the
+/// Model vendors, in the order in which the names in a recording are tried. Vendors that also host
 /// models of others come last.
 static VENDORS: [&maker::Vendor; 3] = [
     &anthropic::VENDOR,

@@ -1,5 +1,5 @@
-//! Maps tool names and call ids to the characters that a provider accepts. A mapped name depends on
-//! the original only, so it is the same in every request.
+//! Maps tool names and call ids to the characters that a provider accepts. A mapped name depends
+//! only on the original, so it is the same in every request.
 
 use std::{
     borrow::Cow,
@@ -11,7 +11,7 @@ use std::{
 pub(crate) struct Charset {
     /// Allowed characters besides letters and digits; none if all characters are allowed.
     pub marks: Option<&'static str>,
-    /// The first character must be a letter or underscore.
+    /// Whether the first character must be a letter or underscore.
     pub starts_with_letter: bool,
     /// Maximum number of characters.
     pub max: usize,
@@ -61,8 +61,8 @@ impl Charset {
             && name.chars().count() <= self.max
     }
 
-    /// The name in these characters, with 8 hex digits of its hash, so that different names stay
-    /// different.
+    /// Returns the name in these characters, with 8 hex digits of its hash, so that different names
+    /// stay different.
     fn mapped(&self, name: &str) -> String {
         let hash = blake3::hash(name.as_bytes()).to_hex();
         let mut out = String::new();
@@ -81,8 +81,8 @@ impl Charset {
         out
     }
 
-    /// The name without unaccepted characters, cut to the limit. None if nothing is left. For names
-    /// that nothing refers to.
+    /// Returns the name without characters that are not accepted, cut to the limit. None if nothing
+    /// is left. For names that nothing refers to.
     #[must_use]
     pub fn cleaned<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         if self.is_legal(name) {
@@ -104,7 +104,7 @@ pub(crate) struct ToolNames {
 }
 
 impl ToolNames {
-    /// No names yet.
+    /// Creates an empty mapping.
     #[must_use]
     pub fn new(charset: Charset) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl ToolNames {
         }
     }
 
-    /// The name as the provider accepts it.
+    /// Returns the name as the provider accepts it.
     pub fn name<'a>(&mut self, name: &'a str) -> Cow<'a, str> {
         if let Some(mapped) = self.mapped.get(name) {
             return Cow::Owned(mapped.clone());
@@ -129,7 +129,7 @@ impl ToolNames {
     }
 }
 
-/// Ids of calls, unique in a body.
+/// Ids of calls, unique within a body.
 #[derive(Debug)]
 pub(crate) struct CallIds {
     charset: Charset,
@@ -137,7 +137,7 @@ pub(crate) struct CallIds {
 }
 
 impl CallIds {
-    /// No ids yet.
+    /// Creates an empty set of ids.
     #[must_use]
     pub fn new(charset: Charset) -> Self {
         Self {
@@ -146,7 +146,7 @@ impl CallIds {
         }
     }
 
-    /// The id of the next call.
+    /// Returns the id of the next call.
     pub fn assign<'a>(&mut self, wire_id: &'a str) -> Cow<'a, str> {
         if self.charset.is_legal(wire_id) && self.taken.insert(wire_id.to_owned()) {
             return Cow::Borrowed(wire_id);
@@ -169,8 +169,8 @@ fn unique(first: String, charset: &Charset, taken: &HashSet<String>) -> String {
 mod tests {
     use super::*;
 
-    /// Ids come from any provider or framework. Unaccepted ids are mapped, always in the same way,
-    /// and never to the id of another call.
+    /// Ids come from any provider or framework. Ids that are not accepted are mapped, always in the
+    /// same way, and never to the id of another call.
     #[test]
     fn mapped_call_ids_are_legal_unique_and_stable() {
         let odd = [
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(assign(), ids);
     }
 
-    /// A call names its tool as the tools section does: one name, one mapping.
+    /// A call and the tools section must use the same mapped name for a tool.
     #[test]
     fn tool_name_is_mapped_to_one_legal_name() {
         let mut names = ToolNames::new(Charset::GEMINI);
@@ -205,7 +205,7 @@ mod tests {
         assert!(names.name("1st").starts_with('_'));
     }
 
-    /// A name that looks like a mapped one must not collide with it.
+    /// A real name that looks like a mapped name must not collide with it.
     #[test]
     fn real_name_never_equals_a_mapped_name() {
         let mut names = ToolNames::new(Charset::WORD);

@@ -1,4 +1,4 @@
-//! Writes a body and records the positions of its fields and elements, so that a body of a megabyte
+//! Writes a body and records the positions of its fields and elements. A body of a megabyte then
 //! need not be parsed to find its parts.
 
 use std::{cell::Cell, io, ops::Range};
@@ -51,7 +51,7 @@ pub(super) fn write(value: &impl Serialize, depth_max: usize) -> serde_json::Res
 /// Initial capacity, enough for a small body.
 const FIRST_BYTES: usize = 16 << 10;
 
-/// Tells the formatter how many bytes were written, which it cannot see itself.
+/// Counts the written bytes for the formatter, which cannot see them itself.
 struct CountingWriter<'a> {
     json: &'a mut Vec<u8>,
     at: &'a Cell<usize>,
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         // If a unit is cut at the wrong place, a cached prefix looks changed, or a changed one
-        // equal.
+        // looks equal.
         #[test]
         fn outline_records_the_range_of_any_value(value in values(), depth_max in 0_usize..6) {
             let mut all = Vec::new();

@@ -40,7 +40,7 @@ impl ParameterType {
     }
 }
 
-/// Known parameters by our names, in the order in which a body has them.
+/// Known parameters by our names, in the order of a body.
 /// [`Description::parameters`](super::table::Description) has each provider's names.
 const KNOWN: &[(&str, ParameterType)] = &[
     ("max_tokens", ParameterType::Whole),
@@ -230,8 +230,8 @@ mod tests {
         (text, warnings.into_vec())
     }
 
-    /// A conversation can be sent to any provider. Each gets the parameters it knows under its own
-    /// names, and the caller gets warnings about the others.
+    /// A conversation can be sent to any provider. Each provider gets the parameters that it knows,
+    /// under its own names. The caller gets warnings about the others.
     #[test]
     fn parameters_are_renamed_for_each_provider() {
         let parameters = [

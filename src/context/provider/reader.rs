@@ -1,5 +1,5 @@
 //! The common part of all adapters: skips dropped items, collects the instructions, renders results
-//! as text, omits unsupported media and reasoning, and records what was left out.
+//! as text, omits unsupported media and reasoning, and records each omission.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use treering_domain::{ContentPart, Media, Reasoning, ToolDefinition};
 
-/// Warnings about content that was changed or omitted, each once with its count.
+/// Warnings about changed or omitted content, each once with its count.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     told: Vec<(String, u32)>,
@@ -29,7 +29,7 @@ pub(super) struct Warnings {
     more: u64,
 }
 
-/// Maximum number of different warnings. The others are counted.
+/// Maximum number of different warnings. Further warnings are only counted.
 const WARNINGS_MAX: usize = 256;
 
 impl Warnings {
@@ -47,7 +47,7 @@ impl Warnings {
         }
     }
 
-    /// The warnings in the order in which they first occurred.
+    /// Returns the warnings in the order in which they first occurred.
     pub(crate) fn into_vec(self) -> Vec<String> {
         let told = |(text, times)| match times {
             1 => text,
@@ -77,10 +77,10 @@ pub(super) enum StepPiece<'a> {
     Call(&'a Call),
 }
 
-/// The outcome of a call as the request tells it.
+/// The outcome of a call as the request shows it.
 #[derive(Clone, Debug)]
 pub(super) struct OutcomeView<'a> {
-    /// The call failed, or has no result.
+    /// Whether the call failed or has no result.
     pub is_error: bool,
     /// The content; never empty.
     pub pieces: Vec<Piece<'a>>,
@@ -89,7 +89,7 @@ pub(super) struct OutcomeView<'a> {
 }
 
 impl<'a> OutcomeView<'a> {
-    /// Its texts, joined by newlines.
+    /// Returns its texts, joined by newlines.
     pub fn text(&self) -> Cow<'a, str> {
         if let [Piece::Text(text)] = self.pieces.as_slice() {
             return text.clone();
@@ -101,8 +101,8 @@ impl<'a> OutcomeView<'a> {
         Cow::Owned(texts.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Its texts, with a note that the call failed if they do not say so. For providers without a
-    /// failure flag.
+    /// Returns its texts, with a note that the call failed if they do not say so. For providers
+    /// without a failure flag.
     pub(crate) fn plain_text(&self) -> Cow<'a, str> {
         let text = self.text();
         if !self.is_error {
@@ -116,11 +116,11 @@ impl<'a> OutcomeView<'a> {
     }
 }
 
-/// Bytes at each end of a result in which it may say that its call failed.
+/// Bytes at each end of a result that are searched for a failure.
 const LOOKED_AT_BYTES: usize = 200;
 
-/// Whether the text says with which code a command ended. It is output, and not the text of an
-/// error: `grep` exits with 1 when it finds nothing.
+/// Whether the text gives the exit code of a command. Such a text is output, not an error message:
+/// `grep` exits with 1 if it finds nothing.
 fn says_exit_code(text: &str) -> bool {
     const SAYS: [&str; 4] = ["exit code", "exit status", "exited with", "exitcode"];
     let head = &text[..text.floor_char_boundary(LOOKED_AT_BYTES)];
@@ -152,7 +152,7 @@ pub(super) struct Offer<'a> {
     pub strict: Option<bool>,
 }
 
-/// A warning about the request's model, if there is one.
+/// Returns a warning about the request's model, if there is one.
 fn about_model(provider: Provider, model: &str) -> Option<String> {
     if model.is_empty() {
         let warning = "no model is set, so the body has none: name one (`model`, or --model) before \
@@ -206,7 +206,8 @@ impl<'a, 'p> Reader<'a, 'p> {
         &self.draft.config.model_id
     }
 
-    /// Items that were not dropped, with their indexes. Stops when the body is not needed any more.
+    /// Returns the items that were not dropped, with their indexes. Stops if the request is
+    /// cancelled.
     pub fn items(&self) -> impl Iterator<Item = (usize, &'a Item)> + use<'a> {
         let items = self.draft.items.iter().enumerate();
         let cancellation = self.cancellation.clone();
@@ -215,7 +216,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         items.filter(|(_, item)| item.fate != Fate::Dropped)
     }
 
-    /// The instructions, with the indexes of their items.
+    /// Returns the instructions, with the indexes of their items.
     pub fn instructions(&self) -> (Vec<&'a str>, Vec<usize>) {
         let texts = self.items().filter_map(|(at, item)| match &*item.content {
             Content::Instruction(text) if !text.trim().is_empty() => Some((text.as_str(), at)),
@@ -272,7 +273,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         parameters
     }
 
-    /// A schema with `"type": "object"`.
+    /// Returns a schema with `"type": "object"`.
     fn schema(&mut self, tool: &'a ToolDefinition) -> Raw<'a> {
         let text = tool.input_schema.as_str();
         let fields = json::raw(text).and_then(|raw| match raw {
@@ -300,8 +301,8 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// The pieces of a message without blank texts. If none are left, the message is not sent, and
-    /// a warning says so.
+    /// Returns the pieces of a message, without blank texts. If none are left, the message is not
+    /// sent, with a warning.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -341,7 +342,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         self.medium(kind, media, place).map(Some)
     }
 
-    /// A medium, its text, or a note why it was left out.
+    /// Returns a medium, its text, or a note why it was left out.
     fn medium(
         &mut self,
         kind: MediumKind,
@@ -364,7 +365,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         Ok(Piece::Text(Cow::Owned(left_out(kind, media, why))))
     }
 
-    /// The pieces of a step, without reasoning that may not be sent.
+    /// Returns the pieces of a step, without reasoning that may not be sent.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -408,7 +409,7 @@ impl<'a, 'p> Reader<'a, 'p> {
             .add(format!("reasoning was left out: {}", why.why()));
     }
 
-    /// The outcome of a call.
+    /// Returns the outcome of a call.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -476,10 +477,10 @@ impl<'a, 'p> Reader<'a, 'p> {
     }
 }
 
-/// A medium as a provider accepts it at a place: the medium, or its text.
+/// Returns a medium in a form that a provider accepts at a place: the medium, or its text.
 ///
 /// # Errors
-/// Why it accepts neither.
+/// The reason why the provider accepts neither.
 pub(super) fn taken<'a>(
     takes: MediaRule,
     kind: MediumKind,
@@ -514,7 +515,7 @@ pub(super) fn raw_literal(text: &'static str) -> Raw<'static> {
     json::raw(text).unwrap_or(Cow::Borrowed(serde_json::value::RawValue::NULL))
 }
 
-/// Removes the media from a result and leaves a note for each, for providers that accept only text
+/// Removes the media from a result and leaves a note for each. For providers that accept only text
 /// in results.
 pub(super) fn set_media_aside<'a>(told: &mut OutcomeView<'a>) -> Vec<Medium<'a>> {
     let mut aside = Vec::new();
@@ -528,7 +529,7 @@ pub(super) fn set_media_aside<'a>(told: &mut OutcomeView<'a>) -> Vec<Medium<'a>>
     aside
 }
 
-/// A system or developer message in the middle of a conversation.
+/// Returns the text for a system or developer message in the middle of a conversation.
 pub(super) fn system_message(text: &str) -> String {
     format!("<system-message>\n{text}\n</system-message>")
 }

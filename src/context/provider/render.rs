@@ -1,5 +1,5 @@
-//! Renders a draft to a body and its units. This part is the same for all providers. In tests of
-//! this crate, each body is checked against the rules of its provider.
+//! Renders a draft to a body and its units, in the same way for all providers. In tests of this
+//! crate, each body is checked against the rules of its provider.
 
 use serde::Serialize;
 
@@ -12,8 +12,8 @@ pub struct RenderedBody {
     /// JSON text. Stable content comes before content that may change.
     pub body: Vec<u8>,
     /// Units in the order in which a prompt cache reads them: tools, system prompt, then each
-    /// message. For Anthropic, each block of each message, because consecutive messages of one role
-    /// are merged.
+    /// message. For Anthropic, each block of a message is a unit, because consecutive messages of
+    /// one role are merged.
     pub units: Vec<CacheUnit>,
     /// What was changed or omitted, as text for people.
     pub warnings: Vec<String>,
@@ -23,7 +23,7 @@ pub struct RenderedBody {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheUnit {
     /// Hash of its JSON text, without cache breakpoints. Only comparable within a process, because
-    /// each process has its own key.
+    /// each process has its own hash key.
     pub hash: u128,
     /// Length of its JSON text, in bytes.
     pub bytes: u64,
@@ -34,7 +34,7 @@ pub struct CacheUnit {
 /// Why a draft cannot be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
-    /// The provider does not accept a medium, and the policy says to refuse.
+    /// The provider does not accept a medium, and the policy is to refuse the request.
     #[error("{provider} takes no {medium} here: {why}")]
     Unsupported {
         /// Provider of the body.
@@ -44,7 +44,7 @@ pub enum RenderError {
         /// What the provider accepts.
         why: String,
     },
-    /// The body does not have the parts that its adapter stated. This is a bug in Treering.
+    /// The body does not have the parts that its adapter declared. This is a bug in Treering.
     #[error(
         "the request for {provider} has other parts than its adapter stated: {message}; this is a bug in \
          Treering, please report it"
@@ -55,7 +55,7 @@ pub enum RenderError {
         /// What differs.
         message: String,
     },
-    /// The caller does not need the body any more.
+    /// The request was cancelled.
     #[error("the request was not finished, because nobody waits for it any more")]
     Stopped,
     /// A value could not be serialized as JSON.
@@ -74,14 +74,14 @@ pub struct AdaptedBody<B> {
     /// The body.
     pub body: B,
     /// For each unit after the tools: indexes of its items in the draft. The instructions are one
-    /// unit if they have a field of their own. Then follow each message, input item or content; for
-    /// Anthropic, each block of each message.
+    /// unit if they have a field of their own. Each message, input item or content follows as a
+    /// unit; for Anthropic, each block of each message.
     pub units: Vec<Vec<usize>>,
     /// What was changed or omitted, as text for people.
     pub warnings: Vec<String>,
 }
 
-/// Turns a draft into a provider's typed body. Must be a pure function.
+/// Converts a draft to a provider's typed body. Must be a pure function.
 pub trait Adapter {
     /// Type of the body. Its fields serialize with stable content before content that changes.
     type Body<'a>: Serialize;
@@ -89,7 +89,7 @@ pub trait Adapter {
     /// Provider of the body.
     fn provider(&self) -> Provider;
 
-    /// The body; incomplete if it is cancelled.
+    /// Returns the body, which is incomplete if cancelled.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`] if the policy refuses media.
@@ -109,7 +109,7 @@ pub fn render(draft: &Draft, policy: &ContextPolicy) -> Result<RenderedBody, Ren
     render_until(draft, policy, &CancellationToken::default())
 }
 
-/// The draft as its provider's body, unless it is cancelled.
+/// Renders a draft as its provider's body, unless cancelled.
 ///
 /// # Errors
 /// [`RenderError`].
@@ -137,7 +137,7 @@ pub fn render_with<A: Adapter>(
     };
     let provider = adapter.provider();
     let adapted = adapter.adapt(draft, policy, cancellation);
-    // A partial body breaks rules that the whole body keeps.
+    // A partial body may break the provider's rules, so the cancellation is checked first.
     go_on()?;
     let adapted = adapted?;
     let body = outline::write(&adapted.body, units::depth(provider));

@@ -42,7 +42,7 @@ fn without(mut value: Value, key: &str, start: &str) -> Value {
     value
 }
 
-/// `[results…, user message]` after a batch: Anthropic requires all in one message, results first.
+/// After a batch, Anthropic requires `[results…, user message]`: all in one message, results first.
 /// The others require the results directly after the calls.
 #[test]
 fn results_come_before_the_next_user_message() {
@@ -115,8 +115,8 @@ fn results_come_before_the_next_user_message() {
     );
 }
 
-/// A history may begin with the assistant and have empty messages. Anthropic and Gemini require the
-/// user first, and no provider accepts empty messages.
+/// A history may begin with the assistant and have empty messages. Anthropic and Gemini require
+/// that the user begins, and no provider accepts empty messages.
 #[test]
 fn leading_assistant_and_empty_messages_are_adapted() {
     let contents = || {
@@ -152,8 +152,8 @@ fn leading_assistant_and_empty_messages_are_adapted() {
     );
 }
 
-/// Other providers refuse reasoning, and its own refuses it without the item that it led to. It
-/// must be sent exactly, or not at all.
+/// Other providers refuse reasoning, and its own provider refuses it without the item that it led
+/// to. It must be sent exactly, or not at all.
 #[test]
 fn reasoning_is_sent_whole_or_left_out() {
     let blocks = || {
@@ -252,8 +252,8 @@ fn openai_reasoning_with_one_id_is_one_item() {
 }
 
 /// From the third generation on, Gemini refuses calls without a signature. Histories of other
-/// providers need Google's placeholder on the first call of each content, and real signatures must
-/// stay at their place.
+/// providers need Google's placeholder on the first call of each content. Real signatures must stay
+/// at their place.
 #[test]
 fn gemini_3_calls_have_signatures() {
     let contents = vec![
@@ -287,8 +287,8 @@ fn gemini_3_calls_have_signatures() {
     );
 }
 
-/// A system message in the middle of a conversation: OpenAI has a role for it, the others get it as
-/// a marked user message.
+/// OpenAI has a role for a system message in the middle of a conversation. The others get it as a
+/// marked user message.
 #[test]
 fn late_system_messages_get_a_role_or_a_marker() {
     let contents = || {
@@ -367,8 +367,8 @@ fn refusals_and_structured_results_are_adapted() {
 }
 
 /// There are at most four breakpoints, and each costs a cache write. They must be at the end of the
-/// tools, of the system prompt, and of the stable parts of this request and the last one, never on
-/// content that changes.
+/// tools, of the system prompt, and of the stable parts of this request and the previous one, never
+/// on content that changes.
 #[test]
 fn anthropic_breakpoints_end_stable_parts() {
     let mut draft = rich(Provider::Anthropic);
@@ -398,7 +398,7 @@ fn anthropic_breakpoints_end_stable_parts() {
         marks(&draft),
         ["/tools/1", "/system/1", "/messages/4/3", "/messages/6/1"]
     );
-    // Everything behind a volatile item may move.
+    // Everything after a volatile item may move.
     for item in &mut draft.items[5..] {
         item.is_volatile = true;
     }
@@ -412,7 +412,7 @@ fn anthropic_breakpoints_end_stable_parts() {
     assert_eq!(marks(&draft), ["/tools/1", "/system/1"]);
 }
 
-/// An embedder can use the typed body, and send it.
+/// An embedding program can use the typed body and send it.
 #[test]
 fn typed_body_serialises_to_the_rendered_body() {
     let draft = rich(Provider::Anthropic);
@@ -433,7 +433,7 @@ fn typed_body_serialises_to_the_rendered_body() {
 }
 
 /// With `thinking` enabled, the open tool loop must begin with thinking. A history of another
-/// provider has none, and must not make the request fail.
+/// provider has none, which must not make the request fail.
 #[test]
 fn thinking_is_disabled_without_reasoning_in_the_open_turn() {
     let body = |maker: Provider, most: Option<&str>| {
@@ -464,8 +464,8 @@ fn thinking_is_disabled_without_reasoning_in_the_open_turn() {
     assert_eq!(small["max_tokens"], 1000);
 }
 
-/// A fork for another provider named the parent's model, and one without a model named an empty
-/// one, which every provider refuses. The first gives a warning; in the second the field is
+/// A fork for another provider named the parent's model. A fork without a model named an empty one,
+/// which every provider refuses. The first must give a warning; in the second the field must be
 /// omitted.
 #[test]
 fn missing_or_foreign_model_gives_a_warning() {
@@ -516,8 +516,8 @@ fn missing_or_foreign_model_gives_a_warning() {
     assert_eq!(request(Provider::Neutral, "gpt-4o").1, [""; 0]);
 }
 
-/// A tool choice has the name in the conversation. It must be mapped to the provider's name, in
-/// each provider's format.
+/// A tool choice has the tool's name in the conversation. It must be mapped to the provider's name,
+/// in each provider's format.
 #[test]
 fn tool_choice_is_adapted_to_each_provider() {
     let body = |provider: Provider| {

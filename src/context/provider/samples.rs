@@ -1,4 +1,4 @@
-//! Drafts for tests: small ones by hand, one with everything, and random ones.
+//! Drafts for tests: small hand-written ones, one with all kinds of content, and random ones.
 
 use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};
@@ -43,7 +43,7 @@ pub(crate) fn item(content: Content) -> Item {
     }
 }
 
-/// A draft of these contents, each from its own event.
+/// Returns a draft of these contents, each from its own event.
 pub(crate) fn draft(provider: Provider, contents: Vec<Content>) -> Draft {
     let items = contents
         .into_iter()
@@ -76,7 +76,7 @@ pub(crate) fn model(provider: Provider) -> &'static str {
     }
 }
 
-/// The maker to which the provider's reasoning may be sent.
+/// Returns the maker to which the provider's reasoning may be sent.
 pub(crate) fn maker(provider: Provider) -> Maker {
     let name = match provider {
         Provider::Neutral => "",
@@ -183,7 +183,7 @@ pub(crate) fn tool(name: &str, schema: &str) -> ToolDefinition {
     }
 }
 
-/// A conversation with one of everything, as the pipeline leaves it.
+/// Returns a conversation with all kinds of content, as the pipeline returns it.
 pub(crate) fn rich(provider: Provider) -> Draft {
     let failed = Outcome::Result(ResultOutcome {
         event: at(9),
@@ -252,7 +252,7 @@ pub(crate) fn rich(provider: Provider) -> Draft {
     draft
 }
 
-/// Text as it occurs: empty, blank, ending in white space, unusual.
+/// Text as it occurs in practice: empty, blank, ending in white space, unusual.
 fn any_text() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => "[a-z ]{1,8}",

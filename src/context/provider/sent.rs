@@ -1,5 +1,5 @@
-//! Which part of a content is sent to a provider. Used for counting tokens; follows the same rules
-//! as the adapters.
+//! Determines which part of a content is sent to a provider, to count its tokens. Follows the same
+//! rules as the adapters.
 
 use std::borrow::Cow;
 
@@ -12,17 +12,17 @@ use super::{
 use crate::draft::{Block, Step};
 use treering_domain::{ContentPart, Media, MediaSource, Reasoning};
 
-/// What is sent for a part.
+/// The form in which a part is sent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum SentPart<'a> {
     Nothing,
-    /// Text, of the part or in its place.
+    /// The text of the part, or text in its place.
     Text(Cow<'a, str>),
     Medium,
 }
 
-/// What is sent for a part of a message, a step or a result. Reasoning of a step is in
-/// [`sent_thoughts`].
+/// Returns the form in which a part of a message, step or result is sent. Reasoning of a step is
+/// handled by [`sent_thoughts`].
 pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> SentPart<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();
@@ -49,7 +49,7 @@ pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) ->
     }
 }
 
-/// In Treering's own format, a text file counts as its text.
+/// Treering's own format counts a text file as its text.
 fn neutral(kind: MediumKind, media: &Media) -> SentPart<'_> {
     if kind == MediumKind::File
         && let MediaSource::Data(data) = &media.source
@@ -61,8 +61,8 @@ fn neutral(kind: MediumKind, media: &Media) -> SentPart<'_> {
     SentPart::Medium
 }
 
-/// The reasoning of a step that is sent: it may be sent to the model, and is at a place that the
-/// provider accepts.
+/// Returns the reasoning of a step that is sent: it may be sent to the model, and is at a place
+/// that the provider accepts.
 pub(crate) fn sent_thoughts<'a>(
     provider: Provider,
     model: &str,
@@ -93,7 +93,7 @@ pub(crate) fn sent_thoughts<'a>(
         }
     }
     match place {
-        // The item that it led to is missing.
+        // The item that the reasoning led to is missing.
         ReasoningPlacement::BeforeMore
         | ReasoningPlacement::BeforeItsItem
         | ReasoningPlacement::Nowhere => {}
@@ -112,7 +112,7 @@ fn settle<'a>(
     sent: &mut Vec<&'a Reasoning>,
 ) {
     if place == ReasoningPlacement::BeforeItsItem {
-        // Only reasoning directly before its item.
+        // Only reasoning directly before its item is sent.
         let id = waiting.last().map_or("", |last| last.id.as_str());
         let other = |reasoning: &&Reasoning| id.is_empty() || reasoning.id != id;
         let before_last = waiting.len().saturating_sub(1);

@@ -1,5 +1,5 @@
-//! The description of a provider, and the macro that makes the enumeration from the table of
-//! providers.
+//! The description of a provider, and the macro that generates the enumeration of providers from
+//! the table.
 
 use super::{
     Provider,
@@ -12,19 +12,19 @@ use crate::{cancellation::CancellationToken, draft::Draft, policy::ContextPolicy
 
 /// Everything that the rest of the crate knows about a provider.
 pub(crate) struct Description {
-    /// The vendor whose models it serves; none if it has no models of its own.
+    /// The vendor of its format; none if no vendor owns it.
     pub vendor: Option<&'static Vendor>,
-    /// Gateways use the format for models of any vendor.
+    /// Whether gateways use the format for models of any vendor.
     pub is_for_any_model: bool,
-    /// How content is adapted to it; none if content stays unchanged.
+    /// How content is adapted to the provider; none if content stays unchanged.
     pub reshaping: Option<ReshapeRules>,
-    /// Parameters that it knows, as pairs of our name and its name, in any order.
+    /// Accepted parameters, as pairs of our name and the provider's name, in any order.
     pub parameters: &'static [(&'static str, &'static str)],
     /// Highest `temperature`.
     pub temperature_max: f64,
     /// Where reasoning may be.
     pub thoughts: ReasoningPlacement,
-    /// Messages have the name of their author.
+    /// Whether messages have the name of their author.
     pub names_authors: bool,
     /// How its body is cut into units that a prompt cache can share.
     pub cutting: UnitFields,
@@ -43,7 +43,7 @@ pub(crate) struct ReshapeRules {
     pub takes: MediaRule,
 }
 
-/// Whether a provider accepts a medium at a place, or why not.
+/// Returns an error with the reason if a provider does not accept a medium at a place.
 pub(crate) type MediaRule = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where reasoning may be in a step's message.
@@ -53,7 +53,7 @@ pub(crate) enum ReasoningPlacement {
     Nowhere,
     /// Anywhere.
     Anywhere,
-    /// Before an item that it led to.
+    /// Before at least one item of the step.
     BeforeMore,
     /// Directly before the item that it led to, one piece each.
     BeforeItsItem,
@@ -66,8 +66,8 @@ pub(crate) struct UnitFields {
     pub instructions: &'static str,
     /// Field of the conversation.
     pub said: &'static str,
-    /// Each block of a message is a unit, because consecutive messages of one role are merged.
-    /// Otherwise each message is one.
+    /// Whether each block of a message is a unit, because consecutive messages of one role are
+    /// merged. Otherwise each message is one.
     pub by_block: bool,
 }
 
@@ -82,7 +82,7 @@ fn names() -> String {
     format!("{} or {last}", others.join(", "))
 }
 
-/// Makes [`Provider`] from the table: number on the wire, variant, folder, name, title.
+/// Generates [`Provider`] from the table: number in the protocol, variant, folder, name, title.
 macro_rules! providers {
     ($($(#[$about:meta])* $number:literal $provider:ident $folder:ident $name:literal $title:literal;)*) => {
         /// The provider of a request body.
@@ -127,7 +127,7 @@ macro_rules! providers {
                 }
             }
 
-            /// Its description.
+            /// Returns its description.
             pub(crate) fn description(self) -> &'static table::Description {
                 match self {
                     $(Self::$provider => &$folder::DESCRIPTION,)*
@@ -139,8 +139,8 @@ macro_rules! providers {
 pub(super) use providers;
 
 impl Provider {
-    /// The provider with this number. None if the number is unknown, for example from a newer
-    /// version.
+    /// Returns the provider with this number. None if the number is unknown, for example from a
+    /// newer version.
     #[must_use]
     pub fn of_number(number: i32) -> Option<Self> {
         let mut all = Self::ALL.into_iter();

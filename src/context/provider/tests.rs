@@ -32,7 +32,7 @@ fn is_legal(draft: &Draft) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// A history can have anything that the engine accepts. The request must always be valid for
+    /// A history can have any content that the engine accepts. The request must always be valid for
     /// OpenAI Chat, and deterministic.
     #[test]
     fn any_draft_gives_a_legal_openai_chat_body(draft in any_draft(Provider::OpenAiChat)) {
@@ -57,15 +57,15 @@ proptest! {
         is_legal(&draft)?;
     }
 
-    /// The same for the neutral form.
+    /// The same for Treering's own format.
     #[test]
     fn any_draft_gives_a_legal_neutral_body(draft in any_draft(Provider::Neutral)) {
         is_legal(&draft)?;
     }
 
-    /// A prompt cache serves unchanged content, so more items at the end must not change the units
-    /// of earlier items. One exception: in Gemini's last content, if it is the model's, the model's
-    /// next text is merged.
+    /// A prompt cache serves unchanged content, so items added at the end must not change the units
+    /// of earlier items. One exception: if Gemini's last content is the model's, the model's next
+    /// text is merged into it.
     #[test]
     fn appended_items_do_not_change_earlier_units(
         draft in proptest::sample::select(Provider::ALL.to_vec()).prop_flat_map(any_draft),
@@ -80,7 +80,7 @@ proptest! {
         shorter.items.truncate(cut.max(first));
         let whole = render(&draft, &policy()).unwrap();
         let part = render(&shorter, &policy()).unwrap();
-        // An empty request has a placeholder, and only an empty one.
+        // Only an empty request has a placeholder.
         let is_said = |unit: &&CacheUnit| unit.items.iter().any(|item| *item >= first);
         if part.units.iter().any(|unit| is_said(&unit)) {
             let ends_with_model = part.body.ends_with(b"]}]}")
@@ -144,8 +144,8 @@ fn policy_can_refuse_unsupported_media() {
     );
 }
 
-/// Strict tools lost the flag, so the model could ignore the schema. OpenAI's formats have it; the
-/// others must not get it.
+/// Strict tools lost their flag, so the model could ignore the schema. OpenAI's formats must have
+/// it, and the others must not.
 #[test]
 fn strict_tools_are_marked_strict_for_openai() {
     for (provider, strict, expected) in [

@@ -10,8 +10,8 @@ use super::{
     table::UnitFields,
 };
 
-/// Anthropic's breakpoint as it is written: always the last field of its object, so that it can be
-/// told from fields in recorded values.
+/// Anthropic's breakpoint as written: always the last field of its object, which distinguishes it
+/// from fields in recorded values.
 const BREAKPOINT: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
 /// Depth down to which node positions are needed to find the units.
@@ -22,7 +22,7 @@ pub(super) fn depth(provider: Provider) -> usize {
     }
 }
 
-/// The units of a body. `items` are the items of each unit after the tools.
+/// Returns the units of a body. `items` are the items of each unit after the tools.
 pub(super) fn of_body(
     provider: Provider,
     body: &OutlinedBody,
@@ -54,7 +54,8 @@ pub(super) fn of_body(
 struct BodyUnits {
     /// The tools (true) and the instructions, if there are any.
     heads: Vec<(bool, Range<usize>)>,
-    /// For each message, the position of the role that is part of it, and its own position.
+    /// For each message: the position of its role, which is part of each unit, and its own
+    /// position.
     messages: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -67,7 +68,7 @@ fn cut(provider: Provider, body: &OutlinedBody) -> BodyUnits {
     } = provider.description().cutting;
     let (mut in_messages, mut role, mut in_content) = (false, 0..0, false);
     for Node { depth, key, value } in &body.nodes {
-        // With quotes. An element of a list has no name.
+        // The name includes quotes. An element of a list has no name.
         let name = &body.json[key.clone()];
         let is =
             |field: &str| name.len() == field.len() + 2 && name[1..].starts_with(field.as_bytes());
@@ -91,7 +92,7 @@ fn cut(provider: Provider, body: &OutlinedBody) -> BodyUnits {
     cut
 }
 
-/// Hashers with random keys. Hashes are compared within a process only.
+/// Returns hashers with random keys. Hashes are compared only within a process.
 fn hashers() -> &'static [RandomState; 2] {
     static HASHERS: OnceLock<[RandomState; 2]> = OnceLock::new();
     HASHERS.get_or_init(Default::default)
@@ -108,8 +109,7 @@ fn unit(role: &[u8], json: &[u8]) -> CacheUnit {
     }
 }
 
-/// A unit in two parts around its breakpoint, if it has one. The second part is the closing
-/// brackets.
+/// Splits a unit around its breakpoint, if it has one. The second part is the closing brackets.
 fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
     let is_closer = |byte: &&u8| matches!(byte, b'}' | b']');
     let closers = json.iter().rev().take_while(is_closer).count();
@@ -126,7 +126,7 @@ fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Whether this is a breakpoint: it is at the end of the unit's object (`{…}`) or of the last
-/// object in its list (`[{…}]`). Deeper ones are recorded values.
+/// object in its list (`[{…}]`). Similar text at a deeper level belongs to recorded values.
 fn is_breakpoint(json: &[u8], closers: &[u8]) -> bool {
     if json.starts_with(b"[") {
         closers == b"}}]"
@@ -144,7 +144,7 @@ mod tests {
     }
 
     /// A breakpoint moves from request to request while the text before it stays. The hash must
-    /// ignore it, but not the same text in recorded values.
+    /// ignore it, but must include the same text in recorded values.
     #[test]
     fn unit_hashes_ignore_cache_breakpoints() {
         let mark = BREAKPOINT;

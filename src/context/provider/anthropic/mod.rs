@@ -1,10 +1,10 @@
 //! Anthropic Messages.
 //!
 //! Roles alternate: consecutive messages of one role are merged. All results of a batch are in the
-//! one user message after it, before any text. Arguments are an object, ids use Anthropic's
-//! characters, thinking is sent unmodified and in order, and the system prompt is at the top. There
-//! are at most four cache breakpoints: at the end of the tools, of the system prompt, and of the
-//! stable part of the last two user messages.
+//! one user message after it, before any text. Arguments are an object, and ids use Anthropic's
+//! characters. Thinking is sent unmodified and in order. The system prompt is at the top. There are
+//! at most four cache breakpoints: at the end of the tools, of the system prompt, of the stable
+//! part of the messages, and of the stable part of an earlier user message.
 
 mod body;
 mod thinking;
@@ -40,7 +40,7 @@ const BREAKPOINT: CacheControl = CacheControl {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Anthropic;
 
-/// Anthropic, wherever its models are served.
+/// Anthropic, including other services that host its models.
 pub(super) static VENDOR: Vendor = Vendor {
     name: "Anthropic",
     provider: Provider::Anthropic,
@@ -168,8 +168,8 @@ fn system_block(text: &str) -> SystemBlock<'_> {
     }
 }
 
-/// Adds `max_tokens`, which is required. It includes thinking, so the policy's value is added to
-/// the thinking budget.
+/// Adds `max_tokens`, which is required. The limit includes thinking, so the policy's value is
+/// added to the thinking budget.
 fn with_max_tokens<'a>(mut fields: Fields<'a>, policy: &ContextPolicy) -> Fields<'a> {
     if fields.get("max_tokens").is_none() {
         let thinking = thinking::budget(&fields).unwrap_or(0);
@@ -209,7 +209,7 @@ struct Writer<'a, 'p> {
     reader: Reader<'a, 'p>,
     messages: Vec<Message<'a>>,
     blocks: Vec<PlacedBlock>,
-    /// The current item, or one before it, may change.
+    /// Whether the current item, or an earlier one, may change.
     is_volatile: bool,
 }
 
@@ -225,7 +225,7 @@ impl<'a> Writer<'a, '_> {
         tools.collect()
     }
 
-    /// Adds a block to the last message if that has the role, else to a new message.
+    /// Adds a block to the last message if it has this role, else to a new message.
     fn push(&mut self, role: Role, content: Content<'a>, item: Option<usize>) {
         if self.messages.is_empty() && role == Role::Assistant {
             let text = OPENING.into();

@@ -1,9 +1,9 @@
 //! The `thinking` parameter and the parameters that it excludes.
 //!
 //! With `thinking` enabled, Anthropic requires that the last assistant message of an open tool loop
-//! begins with thinking, that there is no `temperature`, `top_k` or forced tool choice, and that
-//! `max_tokens` exceeds the thinking budget. A history of another provider has no thinking. For
-//! such a request the parameter is removed.
+//! begins with thinking. `temperature`, `top_k` and a forced tool choice are not allowed, and
+//! `max_tokens` must exceed the thinking budget. Histories of other providers have no thinking; for
+//! them the parameter is removed.
 
 use serde::Deserialize;
 
@@ -68,8 +68,8 @@ pub(super) fn settle(fields: &mut Fields<'_>, messages: &[Message<'_>], warnings
     }
 }
 
-/// Returns false if the last assistant message must begin with thinking, because it calls tools or
-/// is to be continued, and does not.
+/// Returns false if the last assistant message must begin with thinking but does not. It must if it
+/// calls tools or if the model is to continue it.
 fn begins_with_thinking(messages: &[Message<'_>]) -> bool {
     let last = messages
         .iter()

@@ -89,7 +89,7 @@ pub struct Content<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
-/// A part, with its signature.
+/// A part, with its thought signature.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]

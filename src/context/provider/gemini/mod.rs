@@ -1,9 +1,9 @@
 //! Gemini `generateContent`.
 //!
-//! There are only the roles `user` and `model`. A model content with calls is followed by one user
+//! The only roles are `user` and `model`. A model content with calls is followed by one user
 //! content with exactly as many responses, in order. Other user messages follow in their own
 //! content. Consecutive model contents are merged, because calls must follow a user turn. A
-//! `thoughtSignature` is on the part with which it was recorded.
+//! `thoughtSignature` stays on the part with which it was recorded.
 
 mod body;
 
@@ -340,7 +340,7 @@ impl<'a> Writer<'a, '_> {
         self.reader.warnings.add(why);
     }
 
-    /// The part with the call, and the part with its response.
+    /// Returns the part with the call, and the part with its response.
     fn call(
         &mut self,
         call: &'a Call,

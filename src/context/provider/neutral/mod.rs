@@ -52,7 +52,7 @@ pub(super) static DESCRIPTION: Description = Description {
     vendor: None,
     is_for_any_model: true,
     reshaping: None,
-    // They are written unchanged.
+    // Parameters are written unchanged.
     parameters: &[],
     temperature_max: f64::INFINITY,
     thoughts: ReasoningPlacement::Anywhere,
@@ -127,7 +127,7 @@ pub struct Item<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     pub turn: u32,
     pub volatile: bool,
-    /// It was shortened.
+    /// Whether it was shortened.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub shortened: bool,
     #[serde(flatten)]
@@ -353,7 +353,7 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     let (r#type, content) = match &*item.content {
         Content::Message(message) => ("message", message_of(message)),
         Content::Step(step) => ("step", step_of(step)),
-        // The caller has removed these.
+        // The caller has already removed instructions.
         Content::Instruction(text) => (
             "message",
             ItemContent::Message {

@@ -1,7 +1,7 @@
 //! OpenAI Chat Completions.
 //!
-//! Arguments are a JSON *string*, kept byte for byte. The `tool` messages of a batch follow its
-//! assistant message directly, in the order of the calls. They accept only text, so media of
+//! Arguments are a JSON *string*, unchanged byte for byte. The `tool` messages of a batch follow
+//! its assistant message directly, in the order of the calls. They accept only text, so media of
 //! results follow in a user message. The format has no field for reasoning.
 
 mod body;
@@ -354,7 +354,7 @@ pub(super) fn file_name<'a>(medium: &Medium<'a>) -> Cow<'a, str> {
     })
 }
 
-/// The detail hint, if OpenAI knows it.
+/// Returns the detail hint, if OpenAI knows it.
 pub(super) fn detail<'a>(medium: &Medium<'a>) -> Option<&'a str> {
     ["auto", "low", "high"]
         .contains(&medium.detail)

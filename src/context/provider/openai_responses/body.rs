@@ -53,7 +53,7 @@ pub struct Tool<'a> {
     pub description: &'a str,
     /// JSON Schema.
     pub parameters: Raw<'a>,
-    /// False unless the definition sets it: recorded schemas may not fit the strict subset.
+    /// False unless the definition sets it, because recorded schemas may not fit the strict subset.
     pub strict: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Tool<'a> {
 pub enum Item<'a> {
     /// A message.
     Message(Message<'a>),
-    /// Reasoning, before the item after it.
+    /// Reasoning, directly before its item.
     Reasoning {
         /// `rs_…`.
         id: Cow<'a, str>,
@@ -77,7 +77,7 @@ pub enum Item<'a> {
         /// `fc_…`, if OpenAI assigned it.
         #[serde(skip_serializing_if = "Option::is_none")]
         id: Option<&'a str>,
-        /// Id that its output refers to.
+        /// Id to which its output refers.
         call_id: Cow<'a, str>,
         /// Name of the tool.
         name: Cow<'a, str>,

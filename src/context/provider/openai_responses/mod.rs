@@ -1,13 +1,13 @@
 //! OpenAI Responses.
 //!
-//! `input` is flat: a `function_call` and its `function_call_output` are separate items joined by
-//! `call_id`. The outputs of a batch follow its last call. A `reasoning` item is directly before
-//! the item that it led to, and is omitted with it. OpenAI stores nothing, so reasoning is sent
-//! encrypted.
+//! `input` is flat: a `function_call` and its `function_call_output` are separate items with the
+//! same `call_id`. The outputs of a batch follow its last call. A `reasoning` item is directly
+//! before the item that it led to, and is omitted if that item is. OpenAI stores nothing, so
+//! reasoning is sent encrypted.
 //!
 //! Items have the ids that OpenAI assigned (`fc_…`, `msg_…`) if all reasoning of their answer is
-//! sent with them: OpenAI knows which reasoning an item had, and refuses it without. Otherwise a
-//! message gets a generated id, and a call none.
+//! sent too: OpenAI knows which reasoning an item had, and refuses the item without it. Otherwise a
+//! message gets a generated id, and a call gets none.
 
 mod body;
 
@@ -170,7 +170,7 @@ impl Adapter for OpenAiResponses {
 }
 
 /// Whether an OpenAI model returns encrypted reasoning, whatever its parameters. Other models
-/// refuse a request for it. A deployment can have any name; for unknown models, the parameter
+/// refuse a request for it. A deployment can have any name, so for unknown models the parameter
 /// `reasoning` decides.
 fn reasons(model: &str) -> bool {
     let family = family(model);
@@ -195,7 +195,7 @@ struct Writer<'a, 'p> {
     input: Vec<Item<'a>>,
     units: Vec<Vec<usize>>,
     replays_reasoning: bool,
-    /// Items of the current step keep the ids that OpenAI assigned.
+    /// Whether items of the current step keep the ids that OpenAI assigned.
     own_ids: bool,
     /// The id that OpenAI assigned to the only message of the current step.
     own_message_id: Option<&'a str>,
@@ -203,7 +203,7 @@ struct Writer<'a, 'p> {
     step_start: usize,
     /// Hash over the events of the current step, for the ids of its messages.
     step_hash: Option<Box<blake3::Hasher>>,
-    /// Ids used so far, OpenAI's and generated ones. Each is used once.
+    /// Ids used so far, both OpenAI's and generated ones. Each is used once.
     item_ids: HashSet<String>,
     /// How often an id was generated from a signature.
     signatures: HashMap<[u8; 32], u64>,
@@ -314,7 +314,7 @@ impl<'a> Writer<'a, '_> {
         Ok(())
     }
 
-    /// Adds waiting reasoning before a new item. Of several pieces, only the last is directly
+    /// Adds pending reasoning before a new item. Of several pieces, only the last is directly
     /// before the item; pieces with the same id are one item.
     fn before(&mut self, at: usize, thoughts: &mut Vec<&'a Thought>, begins_item: bool) {
         if thoughts.is_empty() || !begins_item {
@@ -376,7 +376,7 @@ impl<'a> Writer<'a, '_> {
             id,
             call_id: call_id.clone(),
             name: self.reader.tool_name(&call.tool),
-            // OpenAI accepts any text. For a call without arguments this is the usual one.
+            // OpenAI accepts any text. `{}` is usual for a call without arguments.
             arguments: if arguments.is_empty() {
                 "{}"
             } else {
@@ -397,7 +397,7 @@ impl<'a> Writer<'a, '_> {
         Ok(Item::FunctionCallOutput { call_id, output })
     }
 
-    /// Whether an item can use this id of OpenAI's. If so, the id is taken.
+    /// Whether an item can use this id assigned by OpenAI. If so, marks the id as used.
     fn takes_id(&mut self, id: &str, start: &str) -> bool {
         self.own_ids
             && id.starts_with(start)
@@ -405,7 +405,8 @@ impl<'a> Writer<'a, '_> {
             && self.item_ids.insert(id.to_owned())
     }
 
-    /// OpenAI's id, or one generated from the signature if there is none or it is already used.
+    /// Returns OpenAI's id, or one generated from the signature if there is none or it is already
+    /// used.
     fn reasoning_id(&mut self, thought: &'a Thought) -> Cow<'a, str> {
         let is_legal = thought.id.starts_with("rs_") && Charset::WORD.is_legal(&thought.id);
         if is_legal && self.item_ids.insert(thought.id.clone()) {
@@ -433,9 +434,9 @@ impl<'a> Writer<'a, '_> {
         }
     }
 
-    /// A generated id for a message whose OpenAI id is unknown or cannot be used. It is the same in
-    /// every request and unique in each: a hash of the message's events, or of its index if it has
-    /// none.
+    /// Returns a generated id for a message whose OpenAI id is unknown or cannot be used. It is the
+    /// same in every request and unique within each: a hash of the message's events, or of its
+    /// index if it has none.
     fn message_id(&mut self, item: &DraftItem, step: &Step) -> String {
         let of_step = self
             .step_hash
@@ -463,8 +464,8 @@ fn is_whole(step: &Step, spoken: &[StepPiece<'_>]) -> bool {
     spoken.iter().filter(has).count() == had
 }
 
-/// The id that OpenAI assigned to the step's message, if there is only one. With several, it is
-/// unknown which one has it.
+/// Returns the id that OpenAI assigned to the step's message, if there is only one message. With
+/// several, it is unknown which one has the id.
 fn the_message_id<'a>(step: &'a Step, spoken: &[StepPiece<'_>]) -> Option<&'a str> {
     let says = |one: &StepPiece<'_>| matches!(one, StepPiece::Piece(_) | StepPiece::Refusal(_));
     let messages = spoken.chunk_by(|one, next| says(one) == says(next));
