@@ -1,5 +1,5 @@
 //! Explains a request: tokens by section, each item with its events and fate, the report of each
-//! enhancer, and the prefix that it shares with the last request.
+//! enhancer, and the prefix shared with the last request.
 
 mod builder;
 
@@ -20,7 +20,7 @@ pub struct Explanation {
     pub conversation: ConversationId,
     /// The branch.
     pub branch: BranchName,
-    /// Revision of the branch as of which it was built.
+    /// Revision of the branch as of which the request was built.
     pub revision: Revision,
     /// Provider of the body.
     pub provider: Provider,
@@ -32,15 +32,15 @@ pub struct Explanation {
     pub tokens: u64,
     /// Token budget; 0 for none.
     pub budget_tokens: u64,
-    /// The request exceeds the budget, and nothing else may be dropped.
+    /// Whether the request exceeds the budget although nothing else may be dropped.
     pub over_budget: bool,
-    /// A compaction is due.
+    /// Whether a compaction is due.
     pub compaction_due: bool,
     /// Tokens before anything was shortened or dropped for the budget.
     pub tokens_before_budget: u64,
     /// In the order of [`Section`].
     pub sections: Vec<SectionTokens>,
-    /// In the order of the request, with dropped items at their place.
+    /// In the order of the request, including dropped items.
     pub items: Vec<ExplainedItem>,
     /// In the order of the pipeline.
     pub enhancers: Vec<EnhancerReport>,
@@ -57,14 +57,14 @@ pub struct Explanation {
 pub struct TokenBasis {
     /// Name of the encoding, for example `o200k_base`.
     pub encoding: &'static str,
-    /// False if it is the model's own encoding, which is exact except for the provider's framing.
+    /// False for the model's own encoding, which is exact except for the provider's framing.
     pub estimate: bool,
     /// Factor applied to the counts; 1 if not calibrated.
     pub factor: f64,
-    /// Tokens that the provider counts but that no event has (its framing, an unrecorded system
-    /// prompt). Not in [`Explanation::tokens`].
+    /// Tokens that the provider counts but that no event contains (its framing, an unrecorded
+    /// system prompt). Not included in [`Explanation::tokens`].
     pub offset: i64,
-    /// Number of recorded usages used for factor and offset.
+    /// Number of recorded usages from which factor and offset were computed.
     pub calibrated_on: u32,
 }
 
@@ -86,7 +86,7 @@ pub struct SectionTokens {
 pub struct ExplainedItem {
     /// Its section in the budget.
     pub section: Section,
-    /// Its events.
+    /// Its source events.
     pub events: Vec<EventRef>,
     /// The enhancer that added it.
     pub enhancer: Cow<'static, str>,
@@ -100,9 +100,9 @@ pub struct ExplainedItem {
     pub whole_tokens: u64,
     /// What became of it.
     pub fate: Fate,
-    /// Why.
+    /// Why it was added, shortened or dropped.
     pub reason: Cow<'static, str>,
-    /// It may change or move in the next request.
+    /// Whether it may change or move in the next request.
     pub is_volatile: bool,
     /// Turn in the window, from 1; 0 for none.
     pub turn: u32,
@@ -113,26 +113,26 @@ pub struct ExplainedItem {
 pub struct EnhancerReport {
     /// Its name.
     pub name: String,
-    /// It was enabled.
+    /// Whether it was enabled.
     pub enabled: bool,
     /// What it did, or why it did nothing.
     pub did: String,
-    /// Items that it added or changed.
+    /// Number of items that it added or changed.
     pub items: u32,
 }
 
-/// The prefix that a request shares with the last one of the same branch, provider and model. A
-/// provider's prompt cache can serve it.
+/// The prefix that a request shares with the previous one of the same branch, provider and model.
+/// The provider can serve it from its prompt cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPrefix {
     /// Bytes of equal leading units (the tools, the system prompt, a message).
     pub bytes: u64,
-    /// Their tokens.
+    /// Tokens of these units.
     pub tokens: u64,
-    /// Bytes of all units of the last request.
+    /// Bytes of all units of the previous request.
     pub previous_bytes: u64,
-    /// Tokens of the last request.
+    /// Tokens of the previous request.
     pub previous_tokens: u64,
-    /// Revision as of which the last request was built.
+    /// Revision as of which the previous request was built.
     pub previous_revision: Revision,
 }

@@ -1,7 +1,7 @@
 //! Tests that work grows no faster than n log n with the size of the window, for any input.
 //!
-//! A request for an open turn of 300,000 messages never finished, because each cut counted all
-//! items again. The tests count steps, not seconds.
+//! A request for an open turn of 300,000 messages never finished, because each cut recounted all
+//! items. The tests count steps instead of seconds.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ use treering_domain::{
 /// Factor between the sizes of the two inputs.
 const TIMES: usize = 8;
 
-/// Asserts that `TIMES` times the input takes about `TIMES` times the steps.
+/// Asserts that `TIMES` times the input takes at most about `TIMES` times the steps.
 fn grows_gently(of: &str, n: usize, work: impl Fn(usize) -> usize) {
     let (small, large) = (work(n), work(n * TIMES));
     // Allows a factor of two for logarithms, and some constant steps.
@@ -72,7 +72,7 @@ fn one_step(calls: usize) -> Story {
     story
 }
 
-// The client disconnects while the tokens of a large request are counted. The count must stop.
+// The client may disconnect while the tokens of a large request are counted. The count must stop.
 #[test]
 fn token_counting_stops_when_cancelled() {
     let text = "a ".repeat(1_300);
@@ -84,11 +84,11 @@ fn token_counting_stops_when_cancelled() {
     assert!(tally().until(CancellationToken::new(|| false)).text(&text) > 1_000);
 }
 
-// The client disconnects while the window is folded or the body is rendered. A request of 300,000
-// messages ran to its end all the same, using a core and its memory.
+// The client may disconnect while the window is folded or the body is rendered. A request of
+// 300,000 messages still ran to its end, using a core and its memory.
 #[test]
 fn folding_and_rendering_stop_when_cancelled() {
-    /// Maximum number of steps between two checks, see `cancellation`, and one check at the start.
+    /// Maximum number of steps: those between two checks (see `cancellation`) and before the first.
     const MOST_STEPS: usize = 2 * 1_024;
     const MESSAGES: usize = 20_000;
     let mut story = Story::new();
@@ -98,7 +98,7 @@ fn folding_and_rendering_stop_when_cancelled() {
     let window = story.input();
     let (steps, items) = steps::of(|| window::fold(&window));
     assert!(steps >= MESSAGES && items.len() == MESSAGES);
-    // Stops at the second check.
+    // Reports cancellation at the second check.
     let second = || {
         let looks = AtomicUsize::new(0);
         CancellationToken::new(move || looks.fetch_add(1, Ordering::Relaxed) > 0)
@@ -128,7 +128,7 @@ fn folding_many_calls_scales_as_n_log_n() {
     });
 }
 
-// The adapters count what they leave out. One message may leave out thousands of parts.
+// The adapters count what they omit. One message may omit thousands of parts.
 #[test]
 fn rendering_many_calls_scales_as_n_log_n() {
     for provider in Provider::ALL {
@@ -158,7 +158,7 @@ fn oddly_named(call_id: &str) -> EventBody {
     })
 }
 
-// Text and calls alternate within one message, and all reasoning has the same signature: each item
+// Text and calls alternate within one message, and all reasoning has the same signature. Each item
 // needs its own id in OpenAI's format.
 #[test]
 fn item_ids_of_a_step_scale_as_n_log_n() {

@@ -1,8 +1,8 @@
-//! The interface to heuristics about text: who wrote a message, which part of a result or of
+//! The interface to heuristics about text: who wrote a message, and which part of a result or of
 //! dropped history to quote.
 //!
-//! The crate `treering-digest` implements [`Heuristics`]. [`PlainHeuristics`] guesses nothing: a
-//! message is by the author of its role, texts are cut to a length, and notes only count dropped
+//! The crate `treering-digest` implements [`Heuristics`]. [`PlainHeuristics`] guesses nothing: the
+//! role of a message decides its author, texts are cut to a length, and notes only count dropped
 //! steps.
 
 use std::{
@@ -22,30 +22,29 @@ use treering_domain::{ContentPart, ConversationId, MessageAppended, ToolResultRe
 
 /// Guesses about recorded text. All methods are pure: the same input gives the same output.
 pub trait Heuristics: fmt::Debug + Send + Sync {
-    /// Reads a message in the user's role that records a command which the user ran at the prompt
-    /// of the agent. None for other messages.
+    /// Reads a message in the user's role that records a command run by the user at the agent's
+    /// prompt. None for other messages.
     fn local_command(&self, message: &MessageAppended) -> Option<LocalCommand>;
 
     /// Whether a harness wrote a message in the user's role.
     fn is_by_harness(&self, message: &MessageAppended) -> bool;
 
-    /// The text of a tool result without the notices that a harness appended.
+    /// Returns the text of a tool result without the notices that a harness appended.
     fn without_notices<'t>(&self, text: &'t str) -> &'t str;
 
-    /// Whether a text in the user's role asks or tells something, and is not a notice of a harness.
+    /// Whether the user wrote a text in the user's role; false for a notice of a harness.
     fn is_said(&self, text: &str) -> bool;
 
-    /// The user's words in the texts of a message, without the harness's texts. None if there are
-    /// none.
+    /// Returns the user's words in the texts of a message, without the harness's texts. None if
+    /// there are none.
     fn said_with(&self, texts: &[&str]) -> Option<String>;
 
     /// Reads the user's comment in place of a call's result. None if the text is the output of a
     /// tool.
     fn reply<'t>(&self, text: &'t str) -> Option<Reply<'t>>;
 
-    /// Cuts the output of a test or build run to about `bytes_max` bytes. Returns the text and
-    /// the number of bytes left out; none if it is no such output, or if its head and tail say as
-    /// much.
+    /// Cuts the output of a test or build run to about `bytes_max` bytes. Returns the text and the
+    /// number of omitted bytes. None for other texts, or if head and tail say as much.
     fn cut_run(&self, text: &str, bytes_max: usize) -> Option<(String, usize)>;
 
     /// Returns the writer of the notes of one request.
@@ -77,10 +76,10 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
     ) -> String;
 
     /// Returns the tools and entities that results name, by the rules in a conversation's
-    /// `policies`, for results from the index `from` on. Earlier events are calls only.
+    /// `policies`, for results from index `from` on. Earlier events are only searched for calls.
     ///
     /// # Errors
-    /// A message if the policy is invalid.
+    /// A message if a policy is invalid.
     fn names_in_results(
         &self,
         policies: &BTreeMap<String, String>,
@@ -88,18 +87,18 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
         from: usize,
     ) -> Result<Vec<NamesInResult>, String>;
 
-    /// Whether [`extract`](Self::extract) wrote a summary.
+    /// Whether [`extract`](Self::extract) wrote the summary.
     fn is_extract(&self, summary: &str) -> bool;
 
-    /// The part of a model's summary that says the same at length before the summary proper. None
-    /// if there is none.
+    /// Returns the part of a model's summary that is only a draft of the summary proper. None if
+    /// there is none.
     fn analysis(&self, summary: &str) -> Option<Range<usize>>;
 }
 
-/// Writes the notes of a request. Gaps must be passed in their order.
+/// Writes the notes of a request. Gaps must be passed in order.
 pub trait NoteWriter {
-    /// Returns the longest note about a gap that `fits`. None if the note should only count the
-    /// dropped items.
+    /// Returns the longest note about a gap for which `fits` returns true. None if the note should
+    /// only count the dropped items.
     fn write(&mut self, gap: &Gap<'_>, fits: &dyn Fn(&str) -> bool) -> Option<String>;
 }
 
@@ -112,11 +111,11 @@ pub struct Gap<'a> {
     pub items: &'a [Item],
     /// The range in `items` from the first to the last dropped item.
     pub range: Range<usize>,
-    /// The dropped items in `range`, except those without tokens, which are never sent.
+    /// The dropped items in `range`, without items that have no tokens, which are never sent.
     pub gone: &'a [&'a Item],
     /// The number of dropped steps with calls.
     pub steps: usize,
-    /// The beginning of the note: what is missing, and how to read it.
+    /// The beginning of the note, which says what is missing and how to read it.
     pub head: &'a str,
 }
 
@@ -134,14 +133,14 @@ pub struct ResultOf<'a> {
 pub struct LocalCommand {
     /// Command and output, as text for the window.
     pub text: String,
-    /// The user hid it from the model (`!!ls`).
+    /// Whether the user hid it from the model (`!!ls`).
     pub is_hidden: bool,
 }
 
 /// The user's comment on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// The user refused it, with the reason or an empty text.
+    /// The user refused the call, with the reason or an empty text.
     Refused(&'a str),
     /// Questions with the user's answers, in order.
     Answered(Vec<(&'a str, &'a str)>),
@@ -150,8 +149,8 @@ pub enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// The comment on this call as text, in pairs of context and words. A refusal without a reason
-    /// is also told, because the call must not be repeated.
+    /// Returns the comment on this call as text, in pairs of context and words. Includes a refusal
+    /// without a reason, because the call must not be repeated.
     #[must_use]
     pub fn told(&self, call: &str) -> Vec<(String, &'a str)> {
         match self {

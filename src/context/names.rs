@@ -1,14 +1,14 @@
 //! Finds tool names in a text.
 //!
 //! After a compaction, discovered tools are gone, so a summary that names one misleads the model.
-//! Many tools have names that are everyday words (`read`, `search`), and a summary may say that
-//! something was read. The rule:
+//! But many tool names are everyday words (`read`, `search`), which a summary may use as such. The
+//! rules are:
 //!
-//! - Names are whole words, compared with case. A word consists of letters, digits and `_`, and of
-//!   `-`, `.`, `:` or `/` between two of those. For `server/get_page`, both the whole and
-//!   `get_page` are compared.
-//! - A name that is not an everyday word (it has `_`, `-`, `.`, `:`, `/`, a digit, or a capital
-//!   after a small letter) always counts.
+//! - Names are whole words, compared case-sensitively. A word consists of letters, digits and `_`,
+//!   and of `-`, `.`, `:` or `/` between two of those. For `server/get_page`, both the whole word
+//!   and `get_page` are compared.
+//! - A distinctive name (with `_`, `-`, `.`, `:`, `/`, a digit, or a capital after a small letter)
+//!   always counts.
 //! - Any other name counts only if it is used as a name: in backticks or quotation marks, before
 //!   `(`, or next to the word `tool` or `function`.
 
@@ -21,7 +21,7 @@ use std::{
 
 use crate::steps;
 
-/// The given tools that a text names, each once, in the order of the text.
+/// Returns the given tools that a text names, each once, in the order of the text.
 pub fn tool_names_in<T>(text: &str, tools: &BTreeSet<T>) -> Vec<String>
 where
     T: Borrow<str> + Ord + Hash,
@@ -38,14 +38,14 @@ where
     names
 }
 
-/// The text with the names of these tools replaced. It does not get longer.
+/// Returns the text with the names of these tools replaced. It does not get longer.
 pub(crate) fn without_tool_names<T>(text: &str, tools: &BTreeSet<T>) -> String
 where
     T: Borrow<str> + Ord + Hash,
 {
     let mut without = text.to_owned();
     loop {
-        // Text that was joined to a removed name may be a name now.
+        // Text that adjoined a removed name may now be a name itself.
         let found = mentions(&without, tools);
         if found.is_empty() {
             return without;
@@ -55,7 +55,7 @@ where
 }
 
 fn replaced(text: &str, found: &[Range<usize>]) -> String {
-    /// Replacement for a name, and for one that is shorter than this.
+    /// Replacement for a name, and for a name shorter than that.
     const STAND_IN: &str = "[tool]";
     const SHORT_STAND_IN: &str = "…";
     let mut without = String::with_capacity(text.len());
@@ -70,7 +70,7 @@ fn replaced(text: &str, found: &[Range<usize>]) -> String {
     without
 }
 
-/// Ranges of tool names, in order, without overlaps.
+/// Returns the ranges of tool names, in order, without overlaps.
 fn mentions<T>(text: &str, tools: &BTreeSet<T>) -> Vec<Range<usize>>
 where
     T: Borrow<str> + Ord + Hash,
@@ -101,7 +101,7 @@ where
     tools.contains(name) && (is_distinctive(name) || is_used_as_name(text, word))
 }
 
-/// Words, including `-`, `.`, `:` and `/` inside them.
+/// Returns the words, including `-`, `.`, `:` and `/` inside them.
 fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
     runs(text, 0..text.len(), |c| is_word(c) || is_joint(c)).filter_map(|run| {
         let word = text[run.clone()].trim_start_matches(is_joint);
@@ -111,7 +111,7 @@ fn words(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The parts of a word between `.`, `:` and `/`; empty if it has none of these.
+/// Returns the parts of a word between `.`, `:` and `/`; empty if it has none of these.
 fn pieces(text: &str, word: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let whole = word.clone();
     runs(text, word.clone(), |c| is_word(c) || c == '-').filter(move |piece| *piece != whole)
@@ -170,7 +170,7 @@ fn is_used_as_name(text: &str, word: &Range<usize>) -> bool {
     {
         return true;
     }
-    // Look only at the blanks next to the word, so that each word takes constant time.
+    // Looks only at the blanks next to the word, so that each word takes constant time.
     let is_blank = |c: char| c == ' ' || c == '\n';
     let before_blanks = before.trim_end_matches(is_blank);
     let after_blanks = after.trim_start_matches(is_blank);
@@ -208,7 +208,7 @@ mod tests {
         TOOLS.into()
     }
 
-    /// A warning for every everyday word would be ignored, and a check that misses `get_page` is
+    /// Users would ignore warnings about every everyday word, and a check that misses `get_page` is
     /// useless.
     #[test]
     fn tool_names_are_distinguished_from_words() {
@@ -243,8 +243,8 @@ mod tests {
     }
 
     proptest! {
-        /// After the replacement no name is left, and the text is not longer: it may already be at
-        /// its limit.
+        /// After the replacement no name is left. The text is not longer, because it may already be
+        /// at its limit.
         #[test]
         fn no_tool_name_is_left_after_replacement(
             pieces in proptest::collection::vec(

@@ -1,5 +1,5 @@
 //! Configuration of requests: the `context` policy, a JSON object in
-//! `ConversationCreated.policies`. A call may merge its own over it (RFC 7396).
+//! `ConversationCreated.policies`. A call may merge its own policy over it (RFC 7396).
 
 use std::collections::BTreeMap;
 
@@ -30,8 +30,8 @@ pub struct ContextPolicy {
     pub anthropic_cache_breakpoints: bool,
     /// Maximum number of tokens of the answer, for providers that require it.
     pub max_output_tokens: u64,
-    /// Name of the tool that reads shortened results. It is offered when something is shortened,
-    /// and the caller answers its calls. JSON: a name, or `true` for the default one.
+    /// Name of the tool that reads shortened results. It is offered if something is shortened, and
+    /// the caller answers its calls. In JSON: a name, or `true` for the default name.
     #[serde(deserialize_with = "read_tool")]
     pub read_tool: Option<String>,
 }
@@ -66,7 +66,7 @@ fn read_tool<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Er
     })
 }
 
-/// When results of finished calls are replaced by digests. JSON: `"keep"`, `"turn_end"`, or
+/// When results of finished calls are replaced by digests. In JSON: `"keep"`, `"turn_end"`, or
 /// `{"older_than_turns": 3}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -84,15 +84,16 @@ pub enum ToolResults {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactionPolicy {
-    /// Share of the budget (without one, of `window_tokens`) above which a compaction is due.
+    /// Share of the budget above which a compaction is due; of `window_tokens` if there is no
+    /// budget.
     pub threshold: f64,
     /// Size of the model's context window in tokens, for conversations without a budget.
     pub window_tokens: u64,
-    /// Finished turns that stay.
+    /// Number of finished turns that stay.
     pub keep_turns: u32,
     /// Approximate limit of the engine's own summary, in tokens.
     pub extract_tokens: u64,
-    /// Limit of the summary as a share of what it replaces, up to `extract_tokens`.
+    /// Limit of the summary as a share of the text that it replaces, up to `extract_tokens`.
     pub extract_share: f64,
 }
 
@@ -119,7 +120,7 @@ pub enum Drop {
     /// Drops the tool knowledge.
     Knowledge,
     /// Drops whole steps and messages, oldest first, also in the open turn. The user's first
-    /// message stays while there is room, the last one always.
+    /// message stays while there is room; the last one always stays.
     #[serde(alias = "turns")]
     Steps,
     /// Drops the dialogue summary.
@@ -135,7 +136,7 @@ pub enum Drop {
 }
 
 impl Drop {
-    /// First what can be read again by reference, last what the model works on.
+    /// The default order: first content that a reference can restore, last what the model works on.
     pub const DEFAULT: [Self; 9] = [
         Self::ToolResults,
         Self::Reasoning,
@@ -172,7 +173,7 @@ impl Default for EnhancerPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnsupportedMedia {
-    /// A text says what was left out and why, and the explanation has a warning.
+    /// A text says what was left out and why. The explanation has a warning.
     #[default]
     Placeholder,
     /// The request is refused.
@@ -183,18 +184,18 @@ pub enum UnsupportedMedia {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the {whose} `{CONTEXT_POLICY}` policy cannot be used: {message}")]
 pub struct PolicyError {
-    /// `conversation's` or `call's`.
+    /// Whose policy it is: `conversation's` or `call's`.
     pub whose: &'static str,
     /// What is wrong.
     pub message: String,
 }
 
 impl ContextPolicy {
-    /// A conversation's policy with a call's merged over it. Both are JSON objects; empty text
-    /// counts as `{}`.
+    /// Returns a conversation's policy with a call's policy merged over it. Both are JSON objects;
+    /// empty text counts as `{}`.
     ///
     /// # Errors
-    /// [`PolicyError`] says whose JSON is invalid, and the field.
+    /// [`PolicyError`] says whose JSON is invalid, and in which field.
     pub fn merged(conversation: &str, call: &str) -> Result<Self, PolicyError> {
         let mut base = object("conversation's", conversation)?;
         read("conversation's", base.clone())?;
@@ -226,7 +227,7 @@ fn read(whose: &'static str, value: serde_json::Value) -> Result<ContextPolicy, 
 }
 
 impl Drop {
-    /// The section that it reduces.
+    /// Returns the section that it reduces.
     #[must_use]
     pub fn section(self) -> Section {
         match self {

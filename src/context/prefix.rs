@@ -1,9 +1,9 @@
-//! Compares the prefix of a request with the previous request.
+//! Compares the prefix of a request with that of the previous request.
 
 use super::{draft::Draft, explain::SharedPrefix, provider::CacheUnit};
 use treering_domain::Revision;
 
-/// What is kept of a request: hashes and sizes of its units, not their text.
+/// The units of a sent request: their hashes and sizes, not their text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentUnits {
     revision: Revision,
@@ -18,8 +18,8 @@ struct SentUnit {
 }
 
 impl SentUnits {
-    /// The units of a body, with the tokens of their items. The tokens of an item with several
-    /// units are divided by bytes.
+    /// Creates it from the units of a body. If an item has several units, its tokens are divided
+    /// among them by bytes.
     #[must_use]
     pub fn new(revision: Revision, draft: &Draft, units: &[CacheUnit]) -> Self {
         let mut bytes_of_item = vec![0_u64; draft.items.len()];
@@ -44,7 +44,7 @@ impl SentUnits {
                     continue;
                 };
                 let of_item = draft.items[item].tokens;
-                // Differences of cumulative shares, so that they add up exactly.
+                // Differences of cumulative shares, so that the shares add up exactly.
                 let before = share(of_item, *given, *all);
                 *given += unit.bytes;
                 tokens += share(of_item, *given, *all) - before;
@@ -67,7 +67,7 @@ impl SentUnits {
         (size_of::<Self>() + self.units.capacity() * size_of::<SentUnit>()) as u64
     }
 
-    /// The prefix that this request shares with the previous one.
+    /// Returns the prefix that this request shares with the previous one.
     #[must_use]
     pub fn shared_with(&self, previous: &Self) -> SharedPrefix {
         let equal = self
@@ -131,8 +131,8 @@ mod tests {
         }
     }
 
-    // A step becomes several messages of a body. Its tokens must be counted once over all of them,
-    // or the report overstates the cached prefix.
+    // A step becomes several messages of a body. Its tokens must be counted once over all of them.
+    // Otherwise the report overstates the cached prefix.
     #[test]
     fn tokens_of_a_step_are_counted_once_over_its_units() {
         let draft = draft(&[10, 101]);
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((shared.bytes, shared.tokens), (45, 141));
     }
 
-    // Only the prefix counts: no provider caches an equal unit behind a different one.
+    // Only the prefix counts: no provider caches an equal unit after a different one.
     #[test]
     fn shared_prefix_ends_at_the_first_different_unit() {
         let draft = draft(&[10, 20, 30]);

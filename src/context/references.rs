@@ -1,5 +1,5 @@
-//! References to whole results: `#REVISION`, explained once in a request, and read with a tool
-//! whose calls the caller answers through `Tools.GetResult`.
+//! References to whole results. A request has them as `#REVISION`, explains them once, and offers a
+//! tool to read them. The caller answers its calls through `Tools.GetResult`.
 
 use super::{
     budget::BUDGET,
@@ -17,8 +17,8 @@ const ENHANCER: &str = "tool_snapshots";
 /// Prefix of a full reference.
 const SCHEME: &str = "treering:";
 
-/// Reference to an event in a request of `conversation`: `#17`, or a full reference if the event is
-/// in another conversation.
+/// Returns the reference to an event in a request of `conversation`: `#17`, or a full reference if
+/// the event is in another conversation.
 #[must_use]
 pub fn short_reference(conversation: ConversationId, event: EventRef) -> String {
     if event.conversation == conversation {
@@ -29,7 +29,7 @@ pub fn short_reference(conversation: ConversationId, event: EventRef) -> String 
 }
 
 /// Adds the explanation of references, and the tool that reads them if the policy has one. Does so
-/// if results are shortened or the budget will shorten some, so that the budget counts them.
+/// if results are shortened or the budget will shorten some, so that the budget counts both.
 /// [`settle`] removes them again if they are not needed.
 pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draft: &mut Draft) {
     let over = policy.budget_tokens > 0 && draft.tokens() > policy.budget_tokens;
@@ -57,8 +57,8 @@ pub fn reserve(window: &WindowInput, policy: &ContextPolicy, tally: &Tally, draf
     draft.items.insert(place.map_or(0, |place| place + 1), item);
 }
 
-/// Updates the explanation to the references in the draft. Removes what [`reserve`] added if
-/// nothing was shortened. Returns the tokens that were saved.
+/// Limits the explanation to the references in the draft. Removes what [`reserve`] added if nothing
+/// was shortened. Returns the tokens saved.
 pub fn settle(
     window: &WindowInput,
     policy: &ContextPolicy,
@@ -136,7 +136,7 @@ impl Forms {
     }
 }
 
-/// Explains to the model the kinds of references in the request.
+/// Returns the text that explains the references in the request to the model.
 fn note(conversation: ConversationId, tool: Option<&str>, forms: Forms) -> String {
     let told = [
         (
@@ -198,11 +198,11 @@ pub struct ReadArguments {
     pub revision: Revision,
     /// First line, from 1.
     pub line_first: u64,
-    /// Last line; `u64::MAX` for the last one.
+    /// Last line; `u64::MAX` for the end of the result.
     pub line_last: u64,
 }
 
-/// The arguments name no result. The text is for the model.
+/// Error for arguments that name no result. The text is for the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}; give {{\"reference\": \"#N\"}} with the number of a shortened result")]
 pub struct BadReadArguments(&'static str);
@@ -254,7 +254,7 @@ impl ReadArguments {
     }
 }
 
-/// `#17`, `17`, `[short #17]`, `treering:CONVERSATION/17`.
+/// Parses `#17`, `17`, `[short #17]` or `treering:CONVERSATION/17`.
 fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
     let text = reference
         .trim()
@@ -279,7 +279,7 @@ fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
 mod tests {
     use super::*;
 
-    // Every request explained `[short #N]`, which does not occur under the default policy, and not
+    // Every request explained `[short #N]`, which does not occur under the default policy, but not
     // the form that does occur. It also mentioned a tool when none was offered.
     #[test]
     fn note_explains_only_the_reference_forms_in_use() {
@@ -310,7 +310,7 @@ mod tests {
         );
     }
 
-    // A model copies references from its input. All usual forms must find the result, and others
+    // A model copies references from its input. All usual forms must find the result. Other forms
     // must give an error for the model.
     #[test]
     fn read_arguments_accept_every_reference_form() {

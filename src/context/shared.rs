@@ -1,8 +1,8 @@
-//! Content that requests share: an item's content with its cached counts and descriptions, and the
-//! parts of recorded events, without copies.
+//! Content shared by requests without copies: an item's content with its cached counts and
+//! descriptions, and the parts of recorded events.
 //!
-//! Shared content never changes: [`SharedContent::make_mut`] makes a copy without cached values. So
-//! a cached value always fits its content, whatever policy, provider or branch it was computed for.
+//! Shared content never changes: [`SharedContent::make_mut`] makes a copy without cached values. A
+//! cached value therefore stays valid for any policy, provider or branch.
 
 use std::{
     fmt,
@@ -37,7 +37,7 @@ pub(super) struct TokenCounts {
     pub whole: u64,
     /// Outcomes of a step's calls.
     pub outcomes: u64,
-    /// Whether it has reasoning, which only some models get.
+    /// Whether it has reasoning, which is sent only to some models.
     pub thinks: bool,
 }
 
@@ -60,7 +60,8 @@ pub(super) struct Caption {
 }
 
 impl SharedContent {
-    /// The content for modification. Makes a copy if it is shared, and clears the cached values.
+    /// Returns the content for modification. Makes a copy if it is shared, and clears the cached
+    /// values.
     pub fn make_mut(&mut self) -> &mut Content {
         let noted = Arc::make_mut(&mut self.0);
         noted.counts = Default::default();
@@ -69,7 +70,7 @@ impl SharedContent {
         &mut noted.content
     }
 
-    /// The cached counts, or the result of `count`, which is cached if there is one.
+    /// Returns the cached counts, or the result of `count`, which is cached unless it is none.
     pub(super) fn counts(
         &self,
         counted_for: CountTarget,
@@ -85,17 +86,17 @@ impl SharedContent {
         }
     }
 
-    /// The cached description, or the result of `tell`.
+    /// Returns the cached description, or caches the result of `tell`.
     pub(super) fn told(&self, tell: impl FnOnce() -> Caption) -> &Caption {
         self.0.told.get_or_init(tell)
     }
 
-    /// Whether it has encoded data. Computed once.
+    /// Whether it has encoded data. Calls `look` once and caches the result.
     pub(super) fn is_encoded(&self, look: impl FnOnce(&Content) -> bool) -> bool {
         *self.0.encoded.get_or_init(|| look(&self.0.content))
     }
 
-    /// Estimated memory use in bytes, without the recorded events that it refers to. Includes the
+    /// Estimated memory use in bytes, without recorded events that it refers to. Includes the
     /// description even if it is not computed yet.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -171,7 +172,7 @@ impl fmt::Debug for SharedContent {
     }
 }
 
-/// The parts of a message or result: of a recorded event, or made for the request.
+/// The parts of a message or result, either of a recorded event or made for the request.
 #[derive(Clone)]
 pub struct Parts(Source);
 
@@ -188,13 +189,13 @@ impl Parts {
         Self(Source::Recorded(Arc::clone(event)))
     }
 
-    /// Whether they are of a recorded event.
+    /// Whether they belong to a recorded event.
     #[must_use]
     pub(crate) fn are_recorded(&self) -> bool {
         matches!(self.0, Source::Recorded(_))
     }
 
-    /// Each part as an owned value.
+    /// Returns each part as an owned value.
     pub fn each(&self) -> impl Iterator<Item = Part> {
         (0..self.len()).map(|index| Part {
             of: self.clone(),
@@ -202,7 +203,7 @@ impl Parts {
         })
     }
 
-    /// Bytes of parts that are not of a recorded event.
+    /// Bytes of parts that do not belong to a recorded event.
     fn own_bytes(&self) -> usize {
         match &self.0 {
             Source::Recorded(_) => 0,
@@ -253,7 +254,7 @@ impl fmt::Debug for Parts {
     }
 }
 
-/// One of [`Parts`].
+/// One part of [`Parts`].
 #[derive(Clone)]
 pub struct Part {
     of: Parts,

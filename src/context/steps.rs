@@ -1,5 +1,5 @@
-//! Counts steps of loops, so that tests can measure how work grows with its input. Does nothing
-//! outside tests.
+//! Counts loop steps, so that tests can measure how work grows with its input. Does nothing outside
+//! tests.
 
 /// Records `count` steps.
 #[inline]
@@ -25,7 +25,7 @@ mod counted {
         STEPS.set(STEPS.get() + count);
     }
 
-    /// Runs some work and returns the steps that it took on this thread.
+    /// Runs some work and returns the number of steps that it took on this thread.
     pub fn of<T>(work: impl FnOnce() -> T) -> (usize, T) {
         let before = STEPS.get();
         let done = work();

@@ -1,6 +1,6 @@
-//! Quotes untrusted text.
+//! Shortens and cleans untrusted text for quotations.
 
-/// At most `max_chars` characters of a text, with `…` for what is left out.
+/// Returns at most `max_chars` characters of a text, with `…` in place of the rest.
 pub fn clip(text: &str, max_chars: usize) -> String {
     match text.char_indices().nth(max_chars) {
         None => text.to_owned(),
@@ -13,10 +13,10 @@ pub fn clip(text: &str, max_chars: usize) -> String {
     }
 }
 
-/// Longest word, in bytes, that is not cut. Longer words are cut in the middle.
+/// Maximum length of a word that is not cut, in bytes. Longer words are cut in the middle.
 const WORD_BYTES_MAX: usize = 24;
 
-/// The text up to `end`, without a word that would be cut.
+/// Returns the text up to `end`, without a word that would be cut.
 fn before_word(text: &str, end: usize) -> &str {
     let (front, rest) = text.split_at(end);
     let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
@@ -27,7 +27,7 @@ fn before_word(text: &str, end: usize) -> &str {
     }
 }
 
-/// The text from `start` on, without a word that would be cut.
+/// Returns the text from `start` on, without a word that would be cut.
 fn behind_word(text: &str, start: usize) -> &str {
     let (front, rest) = text.split_at(start);
     let is_cut = rest.starts_with(char::is_alphanumeric) && front.ends_with(char::is_alphanumeric);
@@ -38,7 +38,7 @@ fn behind_word(text: &str, start: usize) -> &str {
     }
 }
 
-/// The text, or its beginning and end if it is too long.
+/// Returns the text, or its beginning and end if it is too long.
 pub fn whole_or_ends(text: &str, room: usize) -> String {
     let chars = text.chars().count();
     if chars <= room {
@@ -57,14 +57,14 @@ pub fn whole_or_ends(text: &str, room: usize) -> String {
     format!("{start}{}{end}", mark(left))
 }
 
-/// A text on one line: without control characters, terminal escape sequences and invisible
+/// Returns a text on one line: without control characters, terminal escape sequences and invisible
 /// characters, and with single blanks.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(4_096));
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         if c == '\u{1b}' {
-            // ESC [ parameters letter: colours and similar.
+            // ESC [ parameters letter: colours and similar codes.
             if chars.next_if_eq(&'[').is_some() {
                 while chars
                     .next_if(|c| !('\u{40}'..='\u{7e}').contains(c) && !c.is_control())
@@ -84,7 +84,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// A line with its indentation and without invisible characters.
+/// Returns a line with its indentation and without invisible characters.
 pub fn seen(line: &str) -> String {
     let mut seen = String::with_capacity(line.len());
     let mut chars = line.chars().peekable();
@@ -98,8 +98,8 @@ pub fn seen(line: &str) -> String {
     seen
 }
 
-/// Whether a joiner is between two characters that need it: parts of an emoji (`🤷🏻‍♂️`), letters
-/// other than Latin.
+/// Whether a joiner is between two characters that need it: parts of an emoji (`🤷🏻‍♂️`) or
+/// non-Latin letters.
 fn joins(before: &str, c: char, next: Option<&char>) -> bool {
     let is_written_so = |c: char| !c.is_ascii() && !c.is_whitespace() && !is_hidden(c);
     matches!(c, '\u{200c}' | '\u{200d}')
@@ -107,7 +107,8 @@ fn joins(before: &str, c: char, next: Option<&char>) -> bool {
         && next.copied().is_some_and(is_written_so)
 }
 
-/// The first lines of a text with content, as one line of at most `max_chars` characters.
+/// Returns the first lines of a text that have content, as one line of at most `max_chars`
+/// characters.
 pub fn head(text: &str, max_chars: usize) -> String {
     // Read only a bounded part of a long text.
     let enough = max_chars.saturating_mul(8).max(1_024);
@@ -153,7 +154,7 @@ fn is_beside_output(line: &str) -> bool {
     line.starts_with("$ ") || line.starts_with("Shell cwd was reset to ") || of_task().is_some()
 }
 
-/// 12345 as `12,345`.
+/// Formats 12345 as `12,345`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -166,14 +167,14 @@ pub fn thousands(number: usize) -> String {
     text
 }
 
-/// `1 line`, `2,000 lines`.
+/// Formats a count: `1 line`, `2,000 lines`.
 pub fn counted(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", thousands(number))
 }
 
-/// Whether a character is invisible or changes the writing direction. Joiners count, but stay where
-/// they join.
+/// Whether a character is invisible or changes the writing direction. This includes joiners, which
+/// [`joins`] keeps where they are needed.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
 
     // Six of seven calls ended with "Shell cwd was reset to", and test runs with their command, so
-    // nothing told whether tests passed.
+    // nothing showed whether tests passed.
     #[test]
     fn shell_notices_are_not_meaningful_lines() {
         for line in [
@@ -206,7 +207,8 @@ mod tests {
         }
     }
 
-    /// Terminal output, and text that hides or reverses: a quotation must be what is visible.
+    /// For terminal output and text with hidden or reversing characters, a quotation must be what
+    /// is visible.
     #[test]
     fn one_line_removes_control_and_hidden_characters() {
         for (text, expected) in [
@@ -222,7 +224,8 @@ mod tests {
         }
     }
 
-    // `the ta… (2 characters) …sk`: a word was cut, and the mark was longer than what it replaced.
+    // `the ta… (2 characters) …sk`: a word was cut, and the mark was longer than the text it
+    // replaced.
     #[test]
     fn clip_cuts_between_words() {
         assert_eq!(clip("mend the parser again", 14), "mend the…");
@@ -255,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any text: bounded, one line, nothing hidden.
+        /// For any text, a quotation is bounded, on one line, and without hidden characters.
         #[test]
         fn any_quote_is_bounded_and_visible(text in any::<String>(), max in 0_usize..60) {
             for quote in [head(&text, max), clip(&one_line(&text), max)] {

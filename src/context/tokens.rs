@@ -24,13 +24,14 @@ pub enum Encoding {
 /// Counts tokens for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Counter {
-    /// The encoding that is used.
+    /// The encoding in use.
     pub encoding: Encoding,
-    /// It is the model's own encoding.
+    /// Whether it is the model's own encoding.
     pub exact: bool,
 }
 
-/// What a count is valid for. Each provider gets the same content in its own format.
+/// The encoding and provider that a count is valid for. Each provider gets content in its own
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CountTarget {
     pub encoding: Encoding,
@@ -62,9 +63,9 @@ impl Encoding {
 }
 
 impl Counter {
-    /// The counter for a model id (with or without a provider's prefix, as in `openai/gpt-4o`).
-    /// Exact for OpenAI's models. For all others, and for an empty id, an estimate with
-    /// `o200k_base`.
+    /// Returns the counter for a model id (with or without a provider's prefix, as in
+    /// `openai/gpt-4o`). Counts are exact for OpenAI's models. For other models and an empty id,
+    /// `o200k_base` gives an estimate.
     #[must_use]
     pub fn for_model(model: &str) -> Self {
         const CL100K: [&str; 3] = ["gpt-4-", "gpt-3.5", "text-embedding-"];
@@ -88,7 +89,7 @@ impl Counter {
         Self { encoding, exact }
     }
 
-    /// Tokens of a text. Takes linear time for any text.
+    /// Returns the number of tokens of a text, in linear time.
     #[must_use]
     pub fn count(self, text: &str) -> u64 {
         self.encoding.tokenizer().count(text) as u64

@@ -1,11 +1,11 @@
-//! The turns of a window, and where it may be cut between them.
+//! The turns of a window, and where it can be cut between them.
 
 use std::sync::Arc;
 
 use super::window::WindowEvent;
 use treering_domain::{BranchState, ConversationId, EventBody, Role};
 
-/// A user message up to and including the answer without calls.
+/// A turn: a user message up to and including the answer without calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// Index of its first event.
@@ -15,20 +15,20 @@ pub struct Turn {
     /// Index of the last message, call or result in it. Events after it (context, discoveries,
     /// system messages) belong to the next turn as well.
     pub last_act: usize,
-    /// It has ended. Only the last turn may be open.
+    /// Whether it has ended. Only the last turn may be open.
     pub finished: bool,
-    /// A compaction of `conversation` may cut after `last_act`: the domain's rules accept that
-    /// place as the end of a turn.
+    /// Whether a compaction of `conversation` may cut after `last_act`: the domain's rules accept
+    /// that place as the end of a turn.
     pub can_be_cut_after: bool,
 }
 
-/// The turns of a window, oldest first. Events before the first one belong to none. Folds the rules
-/// of [`BranchState::apply`].
+/// Returns the turns of a window, oldest first. Events before the first turn belong to none.
+/// Applies the rules of [`BranchState::apply`].
 pub fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -> Vec<Turn> {
     let mut state = BranchState::root();
     let mut turns: Vec<Turn> = Vec::new();
     for (index, event) in events.iter().enumerate() {
-        // Only acts begin and end turns. Other state is not needed here.
+        // Only acts begin and end turns, so other events are not applied.
         if is_act(&event.body) {
             state.apply(event.at, &event.body);
         }

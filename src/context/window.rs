@@ -56,14 +56,14 @@ pub struct WindowInput {
     /// Events that the branch's state refers to: prompts, preamble, active context, tools, summary,
     /// compaction.
     pub referred: BTreeMap<EventRef, Arc<WindowEvent>>,
-    /// The fold of the events, if it is already known.
+    /// The folded events, if already known.
     pub folded: Option<Arc<FoldedWindow>>,
-    /// Tools of calls before the last compaction's cut, if nothing defines any. An agent that
+    /// Tools called before the last compaction's cut, if no event defines any. An agent that
     /// continues needs them.
     pub earlier_tools: Arc<CalledTools>,
-    /// The namespace's long-term context as of then, by key.
+    /// The namespace's long-term context as of `revision`, by key.
     pub long_term: Vec<LongTermEntry>,
-    /// Tools and entities that results since the last compaction name, in order.
+    /// Tools and entities named in results since the last compaction, in order.
     pub names_in_results: Vec<NamesInResult>,
     /// Warnings for the explanation of the request.
     pub warnings: Vec<String>,
@@ -71,14 +71,14 @@ pub struct WindowInput {
     pub knowledge: Option<String>,
     /// Heuristics about recorded text.
     pub heuristics: Arc<dyn Heuristics>,
-    /// Ends folding early; what is folded then is incomplete.
+    /// Stops folding early. The fold is then incomplete.
     pub cancellation: CancellationToken,
 }
 
-/// Tools and entities that the result at an index of the window names.
+/// Tools and entities named in one result of the window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamesInResult {
-    /// Index in `events`.
+    /// Index of the result in `events`.
     pub place: usize,
     /// Names of tools.
     pub tools: Vec<String>,
@@ -98,21 +98,21 @@ pub struct LongTermEntry {
 }
 
 impl WindowInput {
-    /// An event that the branch's state refers to.
+    /// Returns an event that the branch's state refers to.
     #[must_use]
     pub fn referred(&self, at: Option<EventRef>) -> Option<&WindowEvent> {
         self.referred.get(&at?).map(Arc::as_ref)
     }
 
-    /// Index of each event in `events`.
+    /// Returns the index of each event in `events`.
     #[must_use]
     pub fn places(&self) -> HashMap<EventRef, usize> {
         let places = self.events.iter().enumerate();
         places.map(|(place, event)| (event.at, place)).collect()
     }
 
-    /// Index in `events` from which working memory counts: after the last compaction. Kept turns
-    /// are before it.
+    /// Returns the index in `events` from which working memory counts: after the last compaction.
+    /// Kept turns are before it.
     #[must_use]
     pub(crate) fn memory_begins(&self) -> usize {
         let Some(compaction) = self.branch.compaction else {
@@ -122,7 +122,7 @@ impl WindowInput {
         place.map_or(0, |place| place + 1)
     }
 
-    /// Adds the tools and entities that results since the last compaction name, as if
+    /// Adds the tools and entities named in results since the last compaction, as if
     /// `ToolsDiscovered` and `EntitiesNoted` events had followed the results.
     pub fn add_names_in_results(&mut self) {
         let begins = self.memory_begins();
@@ -140,8 +140,8 @@ impl WindowInput {
         }
     }
 
-    /// Makes the working memory anew, in the order of events: a tool that is discovered later must
-    /// not move those before it.
+    /// Rebuilds the working memory in the order of events, so that a later discovery does not move
+    /// earlier tools.
     fn add_to_memory(&mut self, begins: usize) {
         let mut branch = BranchState::clone(&self.branch);
         branch.memory.discovered_tools.clear();

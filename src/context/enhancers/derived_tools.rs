@@ -1,16 +1,17 @@
-//! Derives definitions of tools that nobody defined from the branch's calls. Without them a model
-//! could not call these tools again, and some endpoints refuse a body that has calls and no tools.
+//! Derives tool definitions from the branch's calls if no event defined tools. Without them, a
+//! model could not call these tools again, and some endpoints refuse a body that has calls and no
+//! tools.
 
 use crate::{called_tools::CalledTools, steps, window::WindowInput};
 use treering_domain::{EventBody, Role, ToolDefinition};
 
-/// The tools that calls name, in the order of their first call; calls after the last compaction's
-/// cut come first. If the definitions exceed `bytes_max` bytes, the most recently called tools
+/// Returns the called tools in the order of their first call, beginning with calls after the last
+/// compaction's cut. If the definitions exceed `bytes_max` bytes, the most recently called tools
 /// stay.
 ///
 /// Tools are at the front of a request, so each change invalidates the provider's prompt cache.
-/// Definitions are refined only when the user speaks again or the number of calls has doubled. In
-/// between, a new tool is added as its first call shows it.
+/// Definitions are therefore refined only when the user speaks again or the number of calls has
+/// doubled. In between, a new tool is defined from its first call.
 pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefinition> {
     let settled = settled(window);
     let mut calls = 0;
@@ -31,8 +32,8 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
     tools.definitions(bytes_max)
 }
 
-/// How many of the window's calls are used to derive arguments: those before the user's last
-/// message, or the last power of two.
+/// Returns how many of the window's calls are used to derive arguments: those before the user's
+/// last message, or the last power of two.
 fn settled(window: &WindowInput) -> usize {
     let (mut calls, mut before_user) = (0_usize, 0);
     for event in &window.events {

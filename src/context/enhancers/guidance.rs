@@ -135,7 +135,7 @@ fn insert(window: &WindowInput, told: Vec<GuidanceContent>, draft: &mut Draft) {
     let mut items = Vec::with_capacity(draft.items.len() + told.len());
     let (mut turn, mut is_volatile) = (0, false);
     for item in std::mem::take(&mut draft.items) {
-        // Prompts and the summary come first, wherever their events are.
+        // Prompts and the summary come first, wherever their events are recorded.
         let in_window = matches!(item.section, Section::Messages | Section::OpenTurn);
         let place = item.events.first().filter(|_| in_window);
         if let Some(place) = place.and_then(|at| places.get(at)) {

@@ -24,7 +24,7 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 
-/// Adds everything that [`window::fold`](window::fold()) makes of the window's events.
+/// Adds the items that [`window::fold`](window::fold()) creates from the window's events.
 #[derive(Debug)]
 pub(super) struct Messages;
 

@@ -28,7 +28,7 @@ pub struct BuiltIn {
     pub name: &'static str,
     /// What it does, in one sentence.
     pub about: &'static str,
-    /// It runs unless the policy disables it.
+    /// Whether it runs unless the policy disables it.
     pub on_by_default: bool,
     /// Parameters that a policy can set.
     pub params: &'static [Param],

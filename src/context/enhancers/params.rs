@@ -34,8 +34,8 @@ impl Param {
     }
 }
 
-/// The parameters of an enhancer in a policy. A value of the wrong type is ignored, and the draft
-/// gets a warning.
+/// The parameters of an enhancer in a policy. Values of the wrong type are ignored, with a warning
+/// in the draft.
 pub(super) struct Params<'a> {
     enhancer: &'static str,
     policy: &'a ContextPolicy,

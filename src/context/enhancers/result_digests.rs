@@ -31,9 +31,9 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 const MAX_CHARS: usize = 600;
-/// Least size of a result to replace, in bytes. A reference alone takes a dozen.
+/// Minimum size of a replaced result, in bytes. A reference alone takes a dozen.
 const BYTES_MIN: usize = 48;
-/// A text with this many times the bytes always has more tokens.
+/// A text that is this many times longer in bytes always has more tokens.
 const SURELY_LONGER: usize = 8;
 
 /// Replaces results as [`ContextPolicy::tool_results`] says.
@@ -84,7 +84,7 @@ fn finished_turns(draft: &Draft) -> u32 {
     of_messages.map(|item| item.turn).max().unwrap_or_default()
 }
 
-/// Makes digests of a window's results.
+/// Builds the digests of a window's results.
 pub(crate) struct DigestBuilder<'a> {
     heuristics: &'a dyn Heuristics,
     conversation: ConversationId,
@@ -122,8 +122,8 @@ impl<'a> DigestBuilder<'a> {
         }
     }
 
-    /// Replaces the results of a step by digests, each if that saves at least a quarter of its
-    /// tokens. Returns false if none was replaced.
+    /// Replaces each result of a step by its digest if that saves at least a quarter of the tokens.
+    /// Returns false if none was replaced.
     pub fn replace(&self, item: &mut Item, min_chars: usize, reason: &'static str) -> bool {
         let Some(step) = item.step() else {
             return false;
@@ -147,7 +147,7 @@ impl<'a> DigestBuilder<'a> {
         true
     }
 
-    /// The digest of a call's result, if it is much shorter.
+    /// Returns the digest of a call's result, if it is much shorter.
     fn shorter(&self, call: &Call, min_chars: usize) -> Option<ResultDigest> {
         let Outcome::Result(result) = &call.outcome else {
             return None;
@@ -161,7 +161,7 @@ impl<'a> DigestBuilder<'a> {
             .then_some(snapshot)
     }
 
-    /// Whether a text has at most three quarters of the tokens of a result.
+    /// Whether a text has at most three quarters of a result's tokens.
     fn saves(&self, result: &ResultOutcome, whole_bytes: usize, short: &str) -> bool {
         // If the sizes differ this much, the tokens need not be counted.
         if whole_bytes >= short.len().saturating_mul(SURELY_LONGER) {

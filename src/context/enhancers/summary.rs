@@ -23,11 +23,11 @@ pub(super) const DIALOGUE_PARAMS: &[Param] = &[Param::new(
     "Most characters of it. Default: all of them.",
 )];
 
-/// The text in front of a compaction's summary, and the beginning of the text behind it.
+/// The text before a compaction's summary, and the beginning of the text after it.
 const BEFORE: &str = "[CONVERSATION SUMMARY]\n";
 const BEHIND: &str = "\n\n(It stands for ";
 
-/// Splits a framed summary into the text in front, the recorded summary, and the text behind.
+/// Splits a framed summary into the text before, the recorded summary, and the text after.
 pub(crate) fn framed(text: &str) -> (&str, &str, &str) {
     let start = if text.starts_with(BEFORE) {
         BEFORE.len()

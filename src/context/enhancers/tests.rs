@@ -71,8 +71,7 @@ fn prompt(content: &str) -> PromptSet {
     }
 }
 
-// Prompt caches and models rely on the order: instructions, conversation, and changing sections
-// last.
+// Prompt caches and models rely on this order: instructions, conversation, changing sections.
 #[test]
 fn sections_of_a_request_are_in_order() {
     let story = Story::new()
@@ -169,8 +168,8 @@ fn knowledge_is_off_by_default() {
     );
 }
 
-// A summary replaces the compacted events and has their reference. Kept turns follow, and earlier
-// working memory is gone.
+// A summary replaces the compacted events and has a reference to them. Kept turns follow. Earlier
+// working memory is removed.
 #[test]
 fn compaction_replaces_earlier_events_with_its_summary() {
     let story = Story::new()
@@ -225,8 +224,8 @@ fn imported_summary_in_the_next_message_is_sent_once() {
     );
 }
 
-// A session was compacted in the middle of a turn, and steps from before were sent beside the
-// summary that covers them. The task stays.
+// A session was compacted in the middle of a turn, and the steps covered by the summary were sent
+// with it. Only the task must stay.
 #[test]
 fn imported_summary_replaces_the_steps_before_it() {
     let story = Story::new()
@@ -251,7 +250,7 @@ fn imported_summary_replaces_the_steps_before_it() {
     let summary = "[CONVERSATION SUMMARY]\nIt was found.\n\n\
                    (It stands for treering:00000000-0000-0000-0000-000000000007/1 to /7.)";
     let told = after(imported);
-    // Without this note, it reads as if no work had started.
+    // Without this note, the request reads as if no work had started.
     let done = "[What was done about this until the summary was written is told in it: 1 step, \
                 #5 to #7.]";
     assert_eq!(
@@ -260,7 +259,7 @@ fn imported_summary_replaces_the_steps_before_it() {
     );
     let kept = after(manual.clone());
     assert_eq!(kept.len(), 5, "{kept:#?}");
-    // pi keeps the last turns beside its summary, and their steps were dropped.
+    // pi keeps the last turns beside its summary, but their steps were dropped.
     let with_turns = after(Compacted {
         trigger: CompactionTrigger::Imported,
         kept_turns: 1,
@@ -271,7 +270,7 @@ fn imported_summary_replaces_the_steps_before_it() {
 }
 
 // A session that continues in its own file begins with the summary of another session. The
-// reference "#1 to #1" then named events that have nothing of it.
+// reference "#1 to #1" then named events without the summarised content.
 #[test]
 fn summary_of_another_session_has_no_reference() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
@@ -287,8 +286,8 @@ fn summary_of_another_session_has_no_reference() {
     assert_eq!(told, ["[CONVERSATION SUMMARY]\nIt was found.", "and now?"]);
 }
 
-// Eight of 49 summaries were recorded during a call that never got a result, and all steps before
-// were sent beside them. If the result still comes, it is told as a late one.
+// Eight of 49 summaries were recorded during a call that never got a result, and all earlier steps
+// were sent beside them. If the result still arrives, it is told as a late result.
 #[test]
 fn imported_summary_replaces_an_open_call() {
     let EventBody::Compacted(manual) = compacted(1, "It was found.") else {
@@ -319,7 +318,7 @@ fn imported_summary_replaces_an_open_call() {
     assert!(told[4].starts_with("[LATE RESULT]"), "{told:#?}");
 }
 
-// Guidance is given once for each tool, at the place of its discovery, so that the prefix stays
+// Guidance is sent once for each tool, at the place of its discovery, so that the prefix stays
 // stable.
 #[test]
 fn guidance_is_sent_once_per_tool_in_place() {
@@ -461,7 +460,8 @@ impl Enhancer for Shout {
     }
 }
 
-// An embedder's enhancer runs last, and its items are counted. A policy can disable it by name.
+// An embedding program's enhancer runs last, and its items are counted. A policy can disable it by
+// name.
 #[test]
 fn custom_enhancer_runs_last() {
     let window = Story::new().user("go").input();
@@ -575,7 +575,7 @@ fn undefined_tools_are_defined_from_calls() {
 }
 
 // Tools are at the front of a request. A new key in a call, or a changed order under a budget,
-// invalidated the cached prefix: 11 of 100 cached tokens were lost.
+// invalidated the prefix: 11 of 100 cached tokens were lost.
 #[test]
 fn tools_defined_from_calls_change_seldom() {
     let small = ContextPolicy {
@@ -606,8 +606,8 @@ fn tools_defined_from_calls_change_seldom() {
     }
 }
 
-// The definition of `Read` had only `file_path`, and eighteen messages later it was called with a
-// limit. A parameter that was null in one call was declared a string.
+// The derived definition of `Read` had only `file_path`, but eighteen messages later the model
+// passed a limit. A parameter that was null in one call was declared a string.
 #[test]
 fn tools_defined_from_calls_accept_the_passed_arguments() {
     let call = |id: &str, tool: &str, arguments: &str| {
@@ -660,8 +660,7 @@ fn tools_defined_from_calls_accept_the_passed_arguments() {
     );
 }
 
-// If tools are defined, a definition that was withdrawn must not come back because the tool was
-// called once.
+// If tools are defined, a withdrawn definition must not come back because the tool was called once.
 #[test]
 fn explicit_tool_definitions_are_not_completed_from_calls() {
     let story = Story::new()
@@ -673,7 +672,7 @@ fn explicit_tool_definitions_are_not_completed_from_calls() {
     assert!(built(&story, &ContextPolicy::default()).tools.is_empty());
 }
 
-// A result of one byte became 56 tokens. A digest must save at least a quarter.
+// A result of one byte became a digest of 56 tokens. A digest must save at least a quarter.
 #[test]
 fn result_digest_is_used_only_if_it_is_shorter() {
     let long = "a line that says something of no great weight\n".repeat(60);

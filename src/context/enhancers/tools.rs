@@ -31,8 +31,8 @@ pub(super) const PARAMS: &[Param] = &[
     ),
 ];
 
-/// Adds defined tools in the order of definition, then discovered ones in the order of discovery.
-/// If no event defined any, adds the tools that were called.
+/// Adds defined tools in the order of definition, then discovered tools in the order of discovery.
+/// If no event defined tools, adds the tools that were called.
 #[derive(Debug)]
 pub(super) struct Tools;
 
@@ -56,7 +56,7 @@ impl Enhancer for Tools {
         };
         let from_calls = params.flag("from_calls", draft).unwrap_or(true);
         if from_calls && window.branch.tools_defined.is_none() {
-            // An eighth of the budget, at four bytes a token.
+            // An eighth of the budget, at four bytes per token.
             let bytes_max = match policy.budget_tokens {
                 0 => usize::MAX,
                 budget => usize::try_from(budget / 2).unwrap_or(usize::MAX),
@@ -110,11 +110,11 @@ pub(super) fn defined(window: &WindowInput) -> &[ToolDefinition] {
     }
 }
 
-/// Definitions by name. If several have the same name, the first one counts.
+/// Definitions by name. The first definition of a name is used.
 pub(super) type ByName<'a> = HashMap<&'a str, &'a ToolDefinition>;
 
 pub(super) fn by_name(defined: &[ToolDefinition]) -> ByName<'_> {
-    // Insert in reverse order, so that the first definition of a name stays.
+    // Inserted in reverse order, so that the first definition of a name stays.
     let last_first = defined.iter().rev();
     last_first.map(|tool| (tool.name.as_str(), tool)).collect()
 }

@@ -1,4 +1,4 @@
-//! Adds the sections that change with each request, and so come last.
+//! Adds the sections that change with each request, and therefore come last.
 
 use super::params::{Param, ParamKind, Params};
 use crate::{
@@ -148,7 +148,7 @@ impl Keys {
     }
 }
 
-/// A JSON object on one line, with each value as it was recorded.
+/// Returns a JSON object on one line, with each value as it was recorded.
 fn object(entries: &[(&str, &JsonText, EventRef)]) -> String {
     let entries = entries.iter().map(|(key, value, _)| {
         let key = serde_json::Value::from(*key);
@@ -156,13 +156,13 @@ fn object(entries: &[(&str, &JsonText, EventRef)]) -> String {
             "" => "null",
             text => text,
         };
-        // A value must not close the block. In JSON, `\/` is `/`.
+        // A value must not contain the closing tag. In JSON, `\/` is `/`.
         format!("{key}:{}", value.replace("</", "<\\/"))
     });
     format!("{{{}}}", entries.collect::<Vec<_>>().join(","))
 }
 
-/// `<TAG>`, the text, `</TAG>`, each on its own lines.
+/// Returns `<TAG>`, the text and `</TAG>`, each on its own line.
 pub(super) fn tagged(tag: &str, text: &str) -> String {
     format!("<{tag}>\n{text}\n</{tag}>")
 }

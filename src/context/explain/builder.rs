@@ -13,7 +13,7 @@ use crate::{
 };
 use treering_domain::{ContentPart, Media};
 
-/// Characters of an item's head.
+/// Maximum length of an item's head, in characters.
 const HEAD_CHARS: usize = 100;
 
 /// Inputs of an explanation, besides the draft.
@@ -23,7 +23,7 @@ pub struct ExplanationBuilder<'a> {
     pub window: &'a WindowInput,
     /// The tally that counted its tokens.
     pub tally: &'a Tally,
-    /// How exact the counts are.
+    /// How tokens were counted.
     pub basis: TokenBasis,
     /// Reports of the enhancers.
     pub reports: Vec<EnhancerReport>,
@@ -34,7 +34,7 @@ pub struct ExplanationBuilder<'a> {
 }
 
 impl ExplanationBuilder<'_> {
-    /// The explanation of the draft in its current state.
+    /// Returns the explanation of the draft in its current state.
     #[must_use]
     pub fn explain(self, draft: &Draft, shared_prefix: Option<SharedPrefix>) -> Explanation {
         let window = self.window;
@@ -60,7 +60,7 @@ impl ExplanationBuilder<'_> {
     }
 }
 
-/// Tokens of each section that has items. They add up to the draft's tokens.
+/// Returns the tokens of each section that has items. They add up to the draft's tokens.
 #[must_use]
 pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
     let mut lines: BTreeMap<Section, SectionTokens> = BTreeMap::new();
@@ -103,7 +103,7 @@ pub fn sections(draft: &Draft, tally: &Tally) -> Vec<SectionTokens> {
     lines.into_values().collect()
 }
 
-/// Descriptions of the items.
+/// Returns the descriptions of the items.
 #[must_use]
 pub fn items(draft: &Draft) -> Vec<ExplainedItem> {
     draft.items.iter().map(explained).collect()
@@ -161,8 +161,8 @@ fn head(content: &Content) -> String {
     }
 }
 
-/// Its text or its calls. The reasoning only if there is nothing else, because most requests omit
-/// it.
+/// Returns the step's first text or its calls. Returns reasoning only if there is nothing else,
+/// because most requests omit it.
 fn step_head(step: &Step) -> String {
     let parts = |is_thought: bool| {
         step.blocks.iter().find_map(|block| match block {
@@ -196,9 +196,9 @@ fn part_head(part: &ContentPart) -> String {
     }
 }
 
-/// The first characters that are not blank, on one line.
+/// Returns the first characters that are not blank, on one line.
 fn line(text: &str) -> String {
-    // Collapses white space, and stops early: texts may have many megabytes.
+    // Collapses white space. Stops early, because texts may have many megabytes.
     let mut line = String::new();
     let mut count = 0;
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! Computes a factor and an offset from usage that providers reported.
+//! Computes a factor and an offset from the usage that providers reported.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,24 @@ use crate::{
 };
 use treering_domain::{EventBody, EventRef, Role, Usage};
 
-/// Least counted tokens over which usage must be observed to compute a factor.
+/// Minimum number of counted tokens that the observed usages must span to compute a factor.
 const SPAN_MIN: f64 = 4_000.0;
-/// Range of factors. No tokenizer differs more from `o200k_base`; other results come from a history
-/// that is not what was sent.
+/// Range of factors. No tokenizer differs more from `o200k_base`. A result outside it means that
+/// the recorded history is not the one that was sent.
 const FACTOR_RANGE: (f64, f64) = (0.9, 1.5);
-/// A factor is kept until it is off by more than this, because each change lays out the request
-/// anew.
+/// A factor is kept until it is off by more than this, because each change requires a new layout of
+/// the request.
 const FACTOR_HELD: f64 = 0.15;
-/// A series ends when usage falls below this share of the previous usage: the sender dropped
-/// something that is counted here.
+/// A series ends when usage falls below this share of the previous usage, because the sender
+/// dropped content that is counted here.
 const FALLS_BELOW: f64 = 0.99;
 /// A series also ends when usage rises by more than this many tokens plus this many times the
-/// tokens counted since: something unrecorded was sent.
+/// tokens counted since the previous usage, because unrecorded content was sent.
 const RISES_BY: (f64, f64) = (8_000.0, 3.0);
-/// If the offset is below minus this share of the reported usage, the calibration is rejected: the
-/// provider was sent less than is recorded here.
+/// If the offset is below minus this share of the reported usage, the calibration is rejected,
+/// because the provider was sent less than is recorded here.
 const SHORTFALL_MAX: f64 = 0.1;
-/// Factors are rounded to multiples of this, so that not every new usage changes what fits the
+/// Factors are rounded to multiples of this, so that a new usage rarely changes which items fit the
 /// budget.
 const FACTOR_STEP: f64 = 0.05;
 
@@ -39,7 +39,7 @@ pub struct Calibration {
     pub factor: f64,
     /// Tokens that the provider counts in addition.
     pub offset: i64,
-    /// Number of usages that it comes from.
+    /// Number of usages on which it is based.
     pub points: u32,
 }
 
@@ -50,7 +50,7 @@ impl Calibration {
         points: 0,
     };
 
-    /// The basis for an explanation.
+    /// Returns the basis for an explanation.
     #[must_use]
     pub fn basis(self, counter: Counter) -> TokenBasis {
         TokenBasis {
@@ -63,7 +63,7 @@ impl Calibration {
     }
 }
 
-/// Tokens counted before a step, and tokens that the provider reported.
+/// Tokens counted before a step, and tokens reported by the provider.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     counted: f64,
@@ -71,8 +71,8 @@ struct Point {
 }
 
 /// Compares the unscaled counts of a draft with the usage recorded in its window by models of the
-/// same family, which share a tokenizer. Usage of another family is ignored. Without a model there
-/// is no calibration.
+/// same family, which share a tokenizer. Ignores usage of other families. Without a model there is
+/// no calibration.
 #[must_use]
 pub fn calibrate(counter: Counter, window: &WindowInput, draft: &Draft) -> Calibration {
     if goes_elsewhere(draft) {
@@ -103,8 +103,8 @@ fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
     item.events.iter().find_map(|at| usages.get(at).copied())
 }
 
-/// Whether a body is for another vendor than its model. This happens if the conversation's model is
-/// used because the call names none. Gateways accept OpenAI's formats for every model.
+/// Whether a body is for another vendor than its model's. This happens if a call names no model and
+/// the conversation's model is used. Gateways accept OpenAI's formats for every model.
 fn goes_elsewhere(draft: &Draft) -> bool {
     let description = draft.provider.description();
     let own = description.vendor.filter(|_| !description.is_for_any_model);
@@ -112,8 +112,8 @@ fn goes_elsewhere(draft: &Draft) -> bool {
     own.is_some() && of_model.is_some() && own != of_model
 }
 
-/// The leading letters of a model's name, without the part that says where it is served: `claude`,
-/// `gpt`, `gemini`.
+/// Returns the leading letters of a model's name, without a host's prefix: `claude`, `gpt`,
+/// `gemini`.
 fn family(model: &str) -> &str {
     let name = model.rsplit('/').next().unwrap_or(model);
     let name = match name.rsplit_once("anthropic.") {
@@ -124,8 +124,8 @@ fn family(model: &str) -> &str {
     &name[..end.unwrap_or(name.len())]
 }
 
-/// Tokens of requests, by the message that answered them. Only after the last compaction, because
-/// earlier requests had other contents.
+/// Returns the tokens of requests, by the message that answered them. Ignores requests before the
+/// last compaction, because they had other contents.
 fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
     let mut usages = HashMap::new();
     if family.is_empty() {
@@ -151,7 +151,7 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
     usages
 }
 
-/// Input tokens. Anthropic reports cached tokens separately; others include them.
+/// Returns the input tokens. Anthropic reports cached tokens separately; others include them.
 fn input_tokens(usage: &Usage, model: &str) -> u64 {
     let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
     let is_apart = Vendor::named("", model).is_some_and(|vendor| vendor.reports_cache_apart);
@@ -161,7 +161,7 @@ fn input_tokens(usage: &Usage, model: &str) -> u64 {
     usage.input_tokens
 }
 
-/// Points between which counted and reported tokens grew together, as running means.
+/// Running means of points between which counted and reported tokens grew together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Series {
     points: f64,
@@ -170,7 +170,7 @@ struct Series {
     last: Option<Point>,
 }
 
-/// Sums over all series, each about its own means: one common slope, and an offset for each.
+/// Sums over all series, each about its own means: one common slope, and an offset for each series.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slope {
     together: f64,
@@ -202,7 +202,7 @@ impl Slope {
         self.together += counted * (next.reported - series.reported);
     }
 
-    /// The factor. None while the points are too close together.
+    /// Returns the factor. None while the points are too close together.
     fn factor(&self) -> Option<f64> {
         if self.span < SPAN_MIN || self.spread <= 0.0 {
             return None;
@@ -213,9 +213,9 @@ impl Slope {
     }
 }
 
-/// Least squares, point by point. A factor is kept until it is off by much, so that consecutive
-/// requests are counted alike. The offset is from the first series, before the sender dropped
-/// anything, because it is closest to what was sent in addition.
+/// Fits the points by least squares, one after another. A factor is kept until it is off by a lot,
+/// so that consecutive requests are counted alike. The offset is from the first series, before the
+/// sender dropped anything, because it best shows the unrecorded content.
 #[allow(clippy::cast_possible_truncation)]
 fn fit(points: &[Point], exact: bool) -> Calibration {
     let (mut slope, mut series) = (Slope::default(), Series::default());
@@ -263,8 +263,8 @@ mod tests {
             .collect()
     }
 
-    // A model that counts a fifth more and has 900 tokens of framing. If both are not separated,
-    // budgets are off by the framing at every size.
+    // The model counts a fifth more and has 900 tokens of framing. If factor and offset are not
+    // separated, budgets are off by the framing at every size.
     #[test]
     fn fit_separates_factor_and_offset() {
         let recorded = points(&[
@@ -286,8 +286,8 @@ mod tests {
         assert_eq!(found.offset, 650);
     }
 
-    // A history that is not what was sent (for example, compacted elsewhere) gives slopes that no
-    // tokenizer has. They must not inflate counts.
+    // If the recorded history is not the one that was sent (for example, compacted elsewhere), it
+    // gives slopes that no tokenizer has. They must not inflate counts.
     #[test]
     fn factor_is_clamped() {
         for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(fit(&[], false), Calibration::NONE);
     }
 
-    /// A model that counts 1.3 times as much, plus `beside` tokens.
+    /// Points of a model that counts 1.3 times as much, plus `beside` tokens.
     fn grows(counted: std::ops::Range<u32>, beside: f64) -> Vec<(f64, f64)> {
         let counted = counted.step_by(1_000).map(f64::from);
         counted
@@ -309,9 +309,9 @@ mod tests {
             .collect()
     }
 
-    // A harness dropped old results in the middle of a session: usage fell from 71,856 to 62,250
-    // while the count grew, and budgets of 16,000 gave 115 kB. Later usage grows as before, from
-    // another offset.
+    // A harness dropped old results in the middle of a session. Usage fell from 71,856 to 62,250
+    // while the count grew, and a budget of 16,000 tokens allowed 115 kB. Later usage grows as
+    // before, from another offset.
     #[test]
     fn drop_of_usage_starts_a_new_series() {
         let mut recorded = grows(1_000..30_000, 40_000.0);
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(found.offset, 20_000);
     }
 
-    // The factor changed with each new usage, and with it what fits the budget: 17 of 24 requests
-    // of a growing session lost their prefix. It is kept while it is not off by much.
+    // The factor changed with each new usage, which changed the items that fit the budget: 17 of 24
+    // requests of a growing session lost their prefix. The factor is kept until it is off by a lot.
     #[test]
     fn factor_changes_only_on_large_deviation() {
         let mut recorded = grows(1_000..20_000, 40_000.0);
@@ -347,7 +347,7 @@ mod tests {
         }
         factors.dedup_by(|one, other| (*one - *other).abs() < 1e-9);
         assert_eq!(factors.len(), 1, "{factors:?}");
-        // If it is off by much, it changes.
+        // A large deviation changes the factor.
         let (counted, reported) = recorded[recorded.len() - 1];
         let steeper = (1..90).map(f64::from);
         let steeper = steeper.map(|at| (counted + at * 1_000.0, reported + at * 1_600.0));
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(fit(&recorded, false), Calibration::NONE);
     }
 
-    // One usage cannot separate a factor from an unrecorded system prompt: counts stay, and the
+    // One usage cannot separate a factor from an unrecorded system prompt. Counts stay, and the
     // difference is reported as the offset.
     #[test]
     fn two_points_give_only_an_offset() {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     /// A conversation whose model reports 1.5 times the recorded tokens, plus 20,000 unrecorded
-    /// ones.
+    /// tokens.
     fn reported_by(model: &str) -> Story {
         let mut story = Story::new();
         let mut counted = 0;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     // The harness of an imported session sends its own system prompt to its own model. The usage of
-    // that model was applied to other models when it had no model name, and to requests without a
+    // that model was applied to other models if it had no model name, and to requests without a
     // model.
     #[test]
     fn calibration_uses_usage_of_the_same_model_family() {

@@ -1,6 +1,6 @@
-//! OpenAI's encodings, embedded: the current one as a table compressed at build time, the older one
-//! as tokens from which the table is built on first use, and their splitting rules (`tiktoken`'s
-//! `openai_public`, with its look-ahead as in `bpe-openai`).
+//! OpenAI's encodings, embedded. The current one is a table compressed at build time. The older one
+//! is a list of tokens from which the table is built on first use. The splitting rules are those of
+//! `tiktoken`'s `openai_public`, with look-ahead as in `bpe-openai`.
 
 use std::{io, sync::LazyLock};
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::Encoding;
 
-/// A hash factor without collisions among its tokens, as found by `bpe-openai`.
+/// A hash factor without collisions among the tokens, as found by `bpe-openai`.
 const CL100K_HASHES: u64 = 17_846_336_922_010_275_747;
 
 static O200K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
@@ -41,8 +41,8 @@ static CL100K_BASE: LazyLock<Tokenizer> = LazyLock::new(|| {
 });
 
 impl Encoding {
-    /// The tokenizer. The first call decompresses the table, which takes about 70 ms, or builds it
-    /// from the tokens, which takes about 400 ms.
+    /// Returns the tokenizer. The first call decompresses the table, which takes about 70 ms, or
+    /// builds it from the tokens, which takes about 400 ms.
     pub(super) fn tokenizer(self) -> &'static Tokenizer {
         match self {
             Self::O200kBase => &O200K_BASE,
@@ -51,7 +51,7 @@ impl Encoding {
     }
 }
 
-/// Decompresses a table from the build. Panics on an error, because no count would be right.
+/// Decompresses a table of the build. Panics on errors, because all counts would be wrong.
 fn unpacked<T: DeserializeOwned>(table: &[u8]) -> T {
     let read = |table| -> io::Result<T> {
         let raw = io::BufReader::new(zstd::Decoder::new(table)?);
@@ -73,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    // Counts that differ from OpenAI's cut requests too early, or exceed the provider's limit.
+    // Counts that differ from OpenAI's shorten requests too early, or exceed the provider's limit.
     proptest! {
         #[test]
         fn encoding_equals_the_bpe_openai_library(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {

@@ -1,5 +1,5 @@
-//! Counts tokens of items: their texts, plus constants for framing and media. Counts what the
-//! provider is sent: not reasoning that is not sent to the model, unsupported media, or blank
+//! Counts tokens of items: their texts, plus constants for framing and media. Counts only content
+//! that the provider is sent: not reasoning withheld from the model, unsupported media, or blank
 //! messages.
 
 use std::{fmt, sync::Arc};
@@ -13,11 +13,11 @@ use crate::{
 };
 use treering_domain::{ContentPart, Media, ToolDefinition};
 
-/// Tokens of a message besides its text. OpenAI documents 3 or 4; others do not say.
+/// Tokens of a message in addition to its text. OpenAI documents 3 or 4; others do not say.
 pub const MESSAGE_TOKENS: u64 = 4;
-/// Tokens of a call or a result besides its texts.
+/// Tokens of a call or result in addition to its texts.
 const CALL_TOKENS: u64 = 8;
-/// Tokens of a tool definition besides its texts.
+/// Tokens of a tool definition in addition to its texts.
 const TOOL_TOKENS: u64 = 8;
 /// Tokens of an image, unless its detail is `low`. Providers count by pixels (OpenAI: 765 for 1024
 /// × 1024; Anthropic: 1,398), which are unknown here.
@@ -31,7 +31,7 @@ pub const AUDIO_TOKENS: u64 = 1_500;
 /// Shorter texts are not cached, because counting is as fast as a lookup.
 const REMEMBERED_BYTES_MIN: usize = 6;
 
-/// Key of a cached count: by content, so that forks share it.
+/// Key of a cached count: a hash of the content, so that forks share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TextKey {
     /// The encoding.
@@ -42,9 +42,9 @@ pub struct TextKey {
 
 /// A cache of counts across requests.
 pub trait TokenMemo: Send + Sync {
-    /// A cached count.
+    /// Returns a cached count.
     fn get(&self, key: TextKey) -> Option<u64>;
-    /// Caches a count. May ignore it.
+    /// Caches a count. An implementation may ignore it.
     fn put(&self, key: TextKey, tokens: u64);
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Tally {
 }
 
 impl Tally {
-    /// Counts with this counter, for Treering's own format, which has everything.
+    /// Creates a tally for Treering's own format, which contains everything.
     #[must_use]
     pub fn new(counter: Counter, memo: Option<Arc<dyn TokenMemo>>) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl Tally {
         }
     }
 
-    /// The same tally for what this provider and model are sent.
+    /// Returns the tally for the content that this provider and model are sent.
     #[must_use]
     pub fn sent_to(self, provider: Provider, model: &str) -> Self {
         Self {
@@ -109,7 +109,7 @@ impl Tally {
         self.cancellation.is_cancelled()
     }
 
-    /// The same tally with a factor for every count.
+    /// Returns the tally with a factor for every count.
     #[must_use]
     pub fn scaled(&self, factor: f64) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl Tally {
         self.counter
     }
 
-    /// Tokens of a text inside an item, without scaling.
+    /// Returns the tokens of a text inside an item, unscaled.
     #[must_use]
     pub fn text(&self, text: &str) -> u64 {
         if self.is_stopped() {
@@ -171,7 +171,8 @@ impl Tally {
         item.tokens = self.item(item);
     }
 
-    /// Scaled tokens of the current form of an item; 0 if it was dropped or nothing of it is sent.
+    /// Returns the scaled tokens of the current form of an item; 0 if it was dropped or nothing of
+    /// it is sent.
     #[must_use]
     pub fn item(&self, item: &Item) -> u64 {
         if item.fate == Fate::Dropped {
@@ -189,7 +190,7 @@ impl Tally {
         self.scale(counts.whole + thoughts + framing)
     }
 
-    /// Counts a content once, for all requests that share it.
+    /// Counts a content once for all requests that share it.
     fn counts(&self, content: &SharedContent) -> TokenCounts {
         let counted_for = CountTarget {
             encoding: self.counter.encoding,
@@ -227,7 +228,7 @@ impl Tally {
         }
     }
 
-    /// Scaled tokens of tools on offer.
+    /// Returns the scaled tokens of tools on offer.
     #[must_use]
     pub fn tools<'t>(&self, tools: &'t [ToolDefinition]) -> u64 {
         let mut seen = std::collections::HashSet::new();
@@ -243,7 +244,7 @@ impl Tally {
         self.scale(tokens.sum())
     }
 
-    /// Scaled tokens of the outcomes of a step's calls: its share of
+    /// Returns the scaled tokens of the outcomes of a step's calls: its share of
     /// [`Section::ToolResults`](crate::Section).
     #[must_use]
     pub fn outcomes(&self, content: &SharedContent) -> u64 {
@@ -284,12 +285,12 @@ impl Tally {
         counts
     }
 
-    /// Tokens of the reasoning in a step that is sent.
+    /// Returns the tokens of the reasoning that is sent for a step.
     fn thoughts(&self, step: &Step) -> u64 {
         let sent = provider::sent_thoughts(self.provider, &self.model, step);
         let tokens = sent.into_iter().map(|reasoning| {
             if reasoning.text.is_empty() {
-                // Estimate: how encrypted reasoning is counted is unknown.
+                // An estimate: it is unknown how encrypted reasoning is counted.
                 return reasoning.signature.len() as u64 / 4;
             }
             self.text(&reasoning.text)

@@ -1,4 +1,4 @@
-//! Open calls of a step, and what the request says about calls without a result.
+//! Open calls of a step, and the text that the request has for calls without a result.
 
 use treering_domain::{
     ApprovalDecided, CancelReason, Decision, EventRef, ToolCallCancelled, ToolCallRequested,
@@ -49,7 +49,7 @@ impl UnansweredCall {
         self.stage = Stage::Started(executor.to_owned());
     }
 
-    /// The text while the call may still end, and its event.
+    /// Returns the text while the call may still end, and its event.
     pub fn open(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::Requested => "no result yet: the call has not ended".to_owned(),
@@ -62,7 +62,7 @@ impl UnansweredCall {
         (text, None)
     }
 
-    /// The text after the model continued without a result.
+    /// Returns the text once the model has continued without a result, and its event.
     pub(crate) fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {
@@ -79,7 +79,7 @@ impl UnansweredCall {
         (text.to_owned(), None)
     }
 
-    /// The text for a cancelled call, and its event. A denial takes precedence over the
+    /// Returns the text for a cancelled call, and its event. A denial takes precedence over the
     /// cancellation after it.
     pub fn cancelled(&self, at: EventRef, cancelled: &ToolCallCancelled) -> (String, EventRef) {
         if let (Stage::Refused(why, by), CancelReason::Denied) = (&self.stage, cancelled.reason) {
