@@ -90,8 +90,8 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
     /// Whether [`extract`](Self::extract) wrote the summary.
     fn is_extract(&self, summary: &str) -> bool;
 
-    /// Returns the part of a model's summary that is only a draft of the summary proper. None if
-    /// there is none.
+    /// Returns the analysis that a model wrote before its summary proper, with the same content.
+    /// None if there is none.
     fn analysis(&self, summary: &str) -> Option<Range<usize>>;
 }
 

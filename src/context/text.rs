@@ -173,8 +173,8 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", thousands(number))
 }
 
-/// Whether a character is invisible or changes the writing direction. This includes joiners, which
-/// [`joins`] keeps where they are needed.
+/// Whether a character is invisible or changes the writing direction. Includes joiners, although
+/// texts keep them between characters that need them.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

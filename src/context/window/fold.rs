@@ -1,11 +1,11 @@
 //! Folds events into items.
 //!
-//! Items that were sent must not change: an event changes no item before the last step, and changes
-//! the last step only while it waits for results or is still being recorded.
+//! Items that were sent must not change. An event therefore changes only the last step, and only
+//! while that step waits for results or is still being recorded.
 //!
 //! An assistant message begins a new step, unless the last step has only reasoning, or has the same
 //! message id and no outcome in between. A call also begins a new step if it names another message,
-//! or if every call of the last step has an outcome: the model must have read them.
+//! or if every call of the last step has an outcome, because the model must have read them.
 
 use std::{
     borrow::Cow,
@@ -32,8 +32,8 @@ use treering_domain::{
 /// Name of the enhancer that adds these items.
 pub(crate) const MESSAGES: &str = "messages";
 
-/// The messages and steps of a window, in the order of the request. Stops early when the window's
-/// token is cancelled.
+/// Returns the messages and steps of a window, in the order of the request. Stops early if the
+/// window's token is cancelled.
 #[must_use]
 pub fn fold(input: &WindowInput) -> Vec<Item> {
     match &input.folded {
@@ -45,8 +45,8 @@ pub fn fold(input: &WindowInput) -> Vec<Item> {
     }
 }
 
-/// The fold of a window's events, which later events can extend. The items of earlier events stay
-/// shared with earlier requests.
+/// A window's events folded into items. Later events can extend the fold, and it shares the items
+/// of earlier events with earlier requests.
 #[derive(Clone, Debug)]
 pub struct FoldedWindow {
     fold: WindowFold,
@@ -71,8 +71,8 @@ impl FoldedWindow {
         empty.and(branch, events, cancellation)
     }
 
-    /// Extends the fold by the events that are new; `events` is the whole window. Same result as
-    /// [`FoldedWindow::of`], but faster.
+    /// Extends the fold by new events; `events` is the whole window. The result equals that of
+    /// [`FoldedWindow::of`], but takes less time.
     #[must_use]
     pub fn grown(
         &self,
@@ -94,7 +94,7 @@ impl FoldedWindow {
     ) -> Self {
         self.fold.preamble = branch.preamble.iter().copied().collect();
         for place in self.events..events.len() {
-            // The fold so far can be extended later.
+            // The incomplete fold can be extended later.
             if cancellation.is_cancelled_at(place) {
                 break;
             }
@@ -110,7 +110,7 @@ impl FoldedWindow {
     fn can_grow(&self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> bool {
         let Some(last) = &self.last else { return false };
         let is_front = self.events.checked_sub(1).and_then(|at| events.get(at));
-        // How a sub-context's return is folded depends on the event after it.
+        // The fold of a sub-context's return depends on the event after it.
         let is_settled = !matches!(last.body, EventBody::SubContextReturned(_));
         // If an event of the window sets the model, the model before that event is unknown (see
         // `with_model`), and the earlier events must be folded again.
@@ -119,7 +119,7 @@ impl FoldedWindow {
             || !events[self.events..]
                 .iter()
                 .any(|event| sets_model(&event.body).is_some());
-        // An event that was folded as a message stays one.
+        // An event that was folded as a message stays a message.
         let is_new = |at: &EventRef| {
             at.conversation == last.at.conversation && at.revision > last.at.revision
         };
@@ -143,13 +143,13 @@ impl FoldedWindow {
             && self.fold.preamble.len() == branch.preamble.len()
     }
 
-    /// The items, in the order of the request.
+    /// Returns the items, in the order of the request.
     #[must_use]
     pub fn items(&self) -> Vec<Item> {
         self.fold.finished()
     }
 
-    /// Estimated memory without the events, in bytes, with all cached values.
+    /// Estimated memory use in bytes, with all cached values and without the events.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         /// Size of an id in a set, with its text.
@@ -164,19 +164,20 @@ impl FoldedWindow {
     }
 }
 
-/// The last step, while it is the last item.
+/// The last step, if it is the last item.
 #[derive(Clone, Debug)]
 struct CurrentStep {
     /// Index of its item.
     index: usize,
-    /// The events of its item, as a set because there can be very many.
+    /// The events of its item. A set, because there can be very many.
     from: HashSet<EventRef>,
     open: HashMap<String, UnansweredCall>,
-    /// A call has ended, and no message has come since. The next call belongs to another answer.
+    /// Whether a call has ended and no message followed. The next call then belongs to another
+    /// answer.
     answered: bool,
-    /// A call has an outcome.
+    /// Whether a call has an outcome.
     has_outcome: bool,
-    /// The finish reason of the answer is recorded.
+    /// Whether the finish reason of the answer is recorded.
     has_finished: bool,
 }
 
@@ -196,7 +197,7 @@ struct WindowFold {
     preamble: BTreeSet<EventRef>,
     /// The conversation's model as of this event.
     model: String,
-    /// An event of this window set it.
+    /// Whether an event of this window set the model.
     model_set: bool,
 }
 
@@ -220,7 +221,7 @@ impl WindowFold {
         }
     }
 
-    /// Takes the branch's model if no event of the window sets one.
+    /// Uses the branch's model if no event of the window sets one.
     fn with_model(mut self, branch: &BranchState, events: &[Arc<WindowEvent>]) -> Self {
         if !events.iter().any(|event| sets_model(&event.body).is_some()) {
             self.model.clone_from(&branch.config.model_id);
@@ -276,11 +277,11 @@ impl WindowFold {
         }
     }
 
-    /// Applies an imported compaction: its summary replaces all events before it, even in the
-    /// middle of a turn, because the source's model was shown none of those steps. The user's
-    /// requests in that turn stay. A note says which steps were replaced, so that these requests do
-    /// not look as if no work was done on them. An open call usually has no result; if one comes,
-    /// it becomes a note. Turns that the source kept stay whole.
+    /// Applies an imported compaction. Its summary replaces all earlier events, even in the middle
+    /// of a turn, because the source no longer showed its model those steps. The user's requests in
+    /// that turn stay. A note names the replaced steps, so that these requests do not look as if no
+    /// work was done on them. An open call usually has no result; a late result becomes a note.
+    /// Turns that the source kept stay whole.
     fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
         if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
             return;
@@ -290,7 +291,7 @@ impl WindowFold {
         let count = steps.clone().count();
         let events = steps.flat_map(|item| item.events.iter().copied());
         let place = events.clone().min().zip(events.max());
-        // Skill texts belonged to those steps and are not requests of the user.
+        // Skill texts belong to those steps and are not requests of the user.
         self.items
             .retain(|item| item.step().is_none() && !item.is_told());
         self.current = None;
@@ -309,7 +310,7 @@ impl WindowFold {
 
     fn count_turn(&mut self, event: &WindowEvent) {
         let before = self.counting.turn.open_since;
-        // A compaction ends no turn and resets none of these counts.
+        // A compaction does not end a turn or reset these counts.
         if matches!(
             event.body,
             EventBody::MessageAppended(_)
@@ -361,7 +362,7 @@ impl WindowFold {
         self.items.push(item);
     }
 
-    /// The last step, if the next event still belongs to it.
+    /// Returns the last step, if the next event still belongs to it.
     fn growing(&mut self) -> Option<&mut Step> {
         let current = self.current.as_ref()?;
         let last = current.index + 1 == self.items.len();
@@ -415,10 +416,10 @@ impl WindowFold {
         }
     }
 
-    /// Whether a message with the step's id belongs to the last step. Ids are reused: some servers
-    /// have only a thousand. So a message with content joins only if no outcome and no other
-    /// message follows the step. A message without content may join after an outcome, because some
-    /// sources record a call and its result while the answer still continues.
+    /// Whether a message with the step's id belongs to the last step. Some servers have only a
+    /// thousand ids and reuse them. So a message with content joins only if no outcome and no other
+    /// message follows the step. A message without content may also join after an outcome, because
+    /// some sources record a call and its result while the answer still continues.
     fn may_join_by_id(&self, message: &MessageAppended) -> bool {
         let Some(current) = &self.current else {
             return false;
@@ -519,8 +520,8 @@ impl WindowFold {
         }
     }
 
-    /// The id of a call in requests. The first call with an id keeps it; later ones get the
-    /// revision of their call event appended, which never changes.
+    /// Returns the id of a call in requests. The first call with an id keeps it. Later calls get
+    /// the revision of their event appended, which never changes.
     fn wire_id(&mut self, call_id: &str, at: EventRef) -> String {
         let mut wire_id = call_id.to_owned();
         while !self.wire_ids.insert(wire_id.clone()) {
@@ -554,7 +555,7 @@ impl WindowFold {
         self.note(at, parts);
     }
 
-    /// A result without a call id, or for a recorded call.
+    /// Folds a tool message: the result of a recorded call, or a result without one.
     fn tool_message(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
         let at = event.at;
         if let Some(call) = self.close(&message.tool_call_id) {
@@ -637,7 +638,7 @@ impl WindowFold {
         }
     }
 
-    /// Adds an event to the last step.
+    /// Adds an event to the sources of the last step.
     fn add_source(&mut self, at: EventRef) {
         let Some(current) = &mut self.current else {
             return;
@@ -650,12 +651,12 @@ impl WindowFold {
         }
     }
 
-    /// The items, as if no more events came.
+    /// Returns the items, as if no more events followed.
     fn finished(&self) -> Vec<Item> {
         let mut items = self.items.clone();
         let has_open = match &self.current {
             Some(current) if !current.open.is_empty() => {
-                // Show the calls of the last step as missing, each with the event that says why.
+                // The open calls of the last step get no result, but the event that says why.
                 let mut told = Self {
                     items: items.split_off(current.index),
                     current: Some(CurrentStep {
@@ -674,7 +675,7 @@ impl WindowFold {
             _ => false,
         };
         let turn = &self.counting.turn;
-        // A call that was left open long ago does not keep later turns open.
+        // A call that was abandoned earlier does not keep later turns open.
         let open_turn = turn.open_since.is_some() && (has_open || !turn.closing);
         let thinks = items
             .last()
@@ -705,7 +706,7 @@ impl WindowFold {
     }
 }
 
-/// The model that an event sets.
+/// Returns the model that an event sets.
 fn sets_model(body: &EventBody) -> Option<&str> {
     let config = match body {
         EventBody::ConversationCreated(created) => &created.config,
@@ -726,7 +727,7 @@ fn has_only_reasoning(step: &Step) -> bool {
     !step.blocks.is_empty() && step.blocks.iter().all(is_thought)
 }
 
-/// Whether a message follows from a step's reasoning.
+/// Whether a message continues a step that has only reasoning.
 fn goes_on(step: &Step, made_by: &Maker) -> bool {
     let may_be = |one: &str, other: &str| one.is_empty() || other.is_empty() || one == other;
     has_only_reasoning(step)
@@ -734,8 +735,8 @@ fn goes_on(step: &Step, made_by: &Maker) -> bool {
         && may_be(&step.maker.model, &made_by.model)
 }
 
-/// Sort position of an event in its step. An extended fold finds the ends of calls in a different
-/// order from a fold from the start.
+/// Returns the sort position of an event in its step. An extended fold sees the ends of calls in a
+/// different order from a full fold.
 fn place_of(at: EventRef, events: &[EventRef]) -> usize {
     let is_before =
         |event: &EventRef| event.conversation == at.conversation && event.revision < at.revision;

@@ -3,7 +3,8 @@
 use crate::draft::Maker;
 use treering_domain::{ContentPart, MessageAppended};
 
-/// Provider and model of a message: from its raw form, else its usage, else its reasoning.
+/// Returns the provider and model of a message: from its raw form, else its usage, else its
+/// reasoning.
 pub(super) fn of(message: &MessageAppended) -> Maker {
     let mut maker = Maker::default();
     if let Some(raw) = &message.raw {

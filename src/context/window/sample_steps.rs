@@ -1,11 +1,11 @@
-//! Random steps of histories, for property tests. Apart from `samples`, so that no feature of this
-//! crate needs `proptest`; other crates include this file in their tests.
+//! Random steps of histories, for property tests. Separate from `samples`, so that no feature of
+//! this crate needs `proptest`. Other crates include this file in their tests.
 
 use proptest::{collection::vec, prelude::*};
 
 use super::SampleStep;
 
-/// Generates steps of a history, with compactions or without.
+/// Generates the steps of a history, with or without compactions.
 pub(super) fn sample_steps(compactions: bool) -> impl Strategy<Value = Vec<SampleStep>> {
     let byte = any::<u8>;
     let compact = move |back| match compactions {

@@ -10,7 +10,7 @@ use crate::{
 };
 use treering_domain::*;
 
-/// A branch's history that grows.
+/// A growing history of a branch.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Story {
@@ -87,7 +87,7 @@ impl Story {
         at(self.len() as u64)
     }
 
-    /// The branch after its first `count` events.
+    /// Returns the branch after its first `count` events.
     pub fn branch(&self, count: usize) -> BranchState {
         let mut branch = BranchState::root();
         for event in &self.events[..count] {
@@ -100,7 +100,7 @@ impl Story {
         self.input_at(self.len())
     }
 
-    /// The window after the first `count` events.
+    /// Returns the window after the first `count` events.
     pub fn input_at(&self, count: usize) -> WindowInput {
         let branch = self.branch(count);
         let open = self.events[..count]
@@ -207,7 +207,7 @@ pub fn tool(name: &str, discoverable: bool, guidance: &str) -> ToolDefinition {
     }
 }
 
-/// A next event, made valid for the events before it.
+/// One step of a history, made valid for the events before it.
 #[derive(Clone, Copy, Debug)]
 pub enum SampleStep {
     User(u16),
@@ -229,7 +229,7 @@ pub enum SampleStep {
     Compact(u8),
 }
 
-/// A valid history with these events, as far as they are possible.
+/// Returns a valid history with these steps. Skips steps that are not possible.
 pub fn told(steps: &[SampleStep]) -> Story {
     let tools = ["t0", "t1", "t2"].map(|name| tool(name, name != "t0", "with care"));
     let mut story =
@@ -376,7 +376,7 @@ fn body(story: &Story, branch: &BranchState, next: SampleStep) -> Option<EventBo
     })
 }
 
-/// A turn boundary after the last cut, `back` boundaries before the last one.
+/// Returns a turn boundary after the last cut: the one at index `back`, modulo their number.
 fn boundary(story: &Story, branch: &BranchState, back: u8) -> Option<u64> {
     let is_call = |number: usize| {
         let next = story.events.get(number).map(|event| &event.body);

@@ -6,7 +6,7 @@ use super::{sample_steps::sample_steps, samples::*, *};
 use crate::draft::{Block, Call, Content, Item, Message, Outcome, Section, Step};
 use treering_domain::*;
 
-/// Each item in a word or two, each call with its outcome.
+/// Describes each item in a word or two, and each call with its outcome.
 fn shown(story: &Story) -> Vec<String> {
     fold(&story.input()).iter().map(show).collect()
 }
@@ -43,8 +43,8 @@ fn outcome(call: &Call) -> String {
     }
 }
 
-// Results of parallel calls come in any order. Each must go to its own call, and the step must stay
-// one item.
+// Results of parallel calls arrive in any order. Each must go to its own call, and the step must
+// stay one item.
 #[test]
 fn results_out_of_order_join_their_calls() {
     let story = Story::new()
@@ -59,8 +59,8 @@ fn results_out_of_order_join_their_calls() {
     );
 }
 
-// A user message while a tool runs must not come between call and result: every provider refuses
-// that.
+// A user message during a call must not come between the call and its result, because every
+// provider refuses that.
 #[test]
 fn user_message_during_a_call_follows_the_step() {
     let story = Story::new()
@@ -83,7 +83,7 @@ fn user_message_during_a_call_follows_the_step() {
 }
 
 // A crash leaves a call without a result, and the conversation continues. The call must have an
-// outcome, and the sent prefix must not change if the result comes later.
+// outcome, and the sent prefix must not change if the result arrives later.
 #[test]
 fn late_result_is_a_note_and_keeps_earlier_items() {
     let story = Story::new()
@@ -104,7 +104,7 @@ fn late_result_is_a_note_and_keeps_earlier_items() {
     );
 }
 
-// Part of a parallel batch has results. The other calls need an outcome, too.
+// Only some calls of a parallel batch have results. The other calls need an outcome, too.
 #[test]
 fn unanswered_calls_of_a_batch_get_an_outcome() {
     let story = Story::new().user("go").assistant("").call("a").call("b");
@@ -115,7 +115,7 @@ fn unanswered_calls_of_a_batch_get_an_outcome() {
     );
 }
 
-// The model must read a denial with person and reason, also if the call was cancelled after it.
+// The model must see who denied a call and why, even if the call was cancelled afterwards.
 #[test]
 fn denied_call_names_who_and_why() {
     let denied = Story::new()
@@ -127,7 +127,7 @@ fn denied_call_names_who_and_why() {
     assert_eq!(shown(&denied)[1], format!("step:  | a → open ({why})"));
     let ended = denied.then(cancelled("a", CancelReason::Denied, "the user said no"));
     assert_eq!(shown(&ended)[1], format!("step:  | a → ({why})"));
-    // The item has the event of the decision.
+    // The item's sources include the decision.
     assert_eq!(fold(&ended.input())[1].events, [at(3), at(4), at(5)]);
 }
 
@@ -160,8 +160,8 @@ fn open_call_says_what_it_waits_for() {
     }
 }
 
-// Real sessions reuse call ids. The request must tell the calls apart, and the first must keep its
-// id, because it was sent.
+// Real sessions reuse call ids. The request must distinguish the calls. The first call must keep
+// its id, because it was sent.
 #[test]
 fn repeated_call_id_gets_a_revision_suffix() {
     let story = Story::new()
@@ -177,7 +177,7 @@ fn repeated_call_id_gets_a_revision_suffix() {
 }
 
 // Imported histories have results without a recorded call, with a wrong id or none. They must not
-// be lost, nor look like the result of a call.
+// be lost or look like the result of a call.
 #[test]
 fn result_without_a_call_is_a_note() {
     let answer = |call_id: &str| {
@@ -205,7 +205,7 @@ fn piece(id: &str, text: &str) -> MessageAppended {
 }
 
 // One provider message arrives as several events. They must become one step, because its reasoning
-// belongs to its calls. Another message must not join it.
+// belongs to its calls. A different message must not join it.
 #[test]
 fn events_with_one_message_id_are_one_step() {
     let part = |id: &str, text: &str| EventBody::MessageAppended(piece(id, text));
@@ -221,7 +221,7 @@ fn events_with_one_message_id_are_one_step() {
             "step: done"
         ]
     );
-    // After a user message it is too late: the step was sent.
+    // After a user message, a message must not join the step, because the step was sent.
     let story = Story::new()
         .user("go")
         .then(part("m1", "one"))
@@ -230,9 +230,9 @@ fn events_with_one_message_id_are_one_step() {
     assert_eq!(shown(&story).len(), 4);
 }
 
-// Some servers have only a thousand ids, so two answers sometimes have the same one, and the final
-// answer came before the result that it used. A message with content must not join a step with an
-// outcome: a result, a cancellation or a denial.
+// Some servers have only a thousand ids, so two answers sometimes have the same id. The final
+// answer was then placed before the result that it used. A message with content must not join a
+// step with an outcome: a result, a cancellation or a denial.
 #[test]
 fn message_id_does_not_join_across_an_outcome() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
@@ -263,8 +263,8 @@ fn message_id_does_not_join_across_an_outcome() {
     assert_eq!(shown(&story.then(part("Well.")))[2], "step: Well.");
 }
 
-// The user interrupts an open call, and the next answer has the same id. It was placed before the
-// user's message.
+// The user interrupted an open call, and the next answer had the same id. The answer was placed
+// before the user's message.
 #[test]
 fn message_id_does_not_join_across_a_user_message() {
     let part = |text: &str| EventBody::MessageAppended(piece("chatcmpl-7", text));
@@ -275,8 +275,7 @@ fn message_id_does_not_join_across_a_user_message() {
 }
 
 // Claude Code runs a call while its answer still continues, and records each block as a message
-// with the answer's id. The calls of one answer must be one step, until its finish reason is
-// recorded.
+// with the answer's id. Until the finish reason is recorded, the calls must join one step.
 #[test]
 fn calls_join_their_answer_until_it_has_a_finish_reason() {
     let part = |finish: &str| {
@@ -297,8 +296,8 @@ fn calls_join_their_answer_until_it_has_a_finish_reason() {
     );
 }
 
-// Two consecutive calls without a message in between: the second joined the first answer, which had
-// been sent, and the cached prefix was lost.
+// With two consecutive calls and no message in between, the second joined the first answer, which
+// had been sent. The cached prefix was lost.
 #[test]
 fn call_after_results_starts_a_new_step() {
     let story = Story::new().user("go").call("a").result("a", "one");
@@ -311,7 +310,7 @@ fn call_after_results_starts_a_new_step() {
             "User: go".to_owned(),
             "step: a → one".to_owned(),
             "step: b → two".to_owned(),
-            // Calls of one answer: the second was made without a result of the first.
+            // Calls of one answer: the second was made before the first had a result.
             format!("step: c → {open} | d → four | e → {open}"),
         ]
     );
@@ -320,7 +319,7 @@ fn call_after_results_starts_a_new_step() {
     assert_eq!(volatile, [false, false, false, true]);
 }
 
-// A batch whose calls are run one by one names its message, so it is one answer.
+// A batch whose calls run one by one names its message, so it is one answer.
 #[test]
 fn call_joins_the_message_it_names() {
     let of = |call_id: &str, revision: u64| {
@@ -356,8 +355,8 @@ fn thought(model: &str) -> MessageAppended {
     message
 }
 
-// Reasoning in its own message was dropped unless the next message had the same id. Providers give
-// them different ids. It belongs to the next item.
+// Reasoning in its own message was dropped unless the next message had the same id, but providers
+// give them different ids. It belongs to the next item.
 #[test]
 fn reasoning_message_joins_the_next_message() {
     let mut first = thought("");
@@ -376,7 +375,7 @@ fn reasoning_message_joins_the_next_message() {
     };
     let step = step.step().unwrap();
     assert_eq!((step.blocks.len(), step.message_id.as_str()), (3, "msg_1"));
-    // Reasoning of another model belongs to another answer.
+    // Reasoning of a different model belongs to a different answer.
     let mut other = thought("gpt-5");
     other.message_id = "rs_2".to_owned();
     let story = Story::new()
@@ -412,8 +411,8 @@ fn reasoning_without_a_model_gets_the_conversation_model() {
     grown(&story, 1, 1).unwrap();
 }
 
-// The maker of a step decides whether its reasoning is sent. Each source records it in another
-// field.
+// The maker of a step decides whether its reasoning is sent. Each source records the maker in a
+// different field.
 #[test]
 fn model_of_a_step_is_read_from_usage_or_reasoning() {
     let mut message = MessageAppended::text(Role::Assistant, "x");
@@ -436,7 +435,7 @@ fn model_of_a_step_is_read_from_usage_or_reasoning() {
 }
 
 // The preamble is sent as instructions and must not be repeated as messages. Later system messages
-// stay at their place.
+// stay in place.
 #[test]
 fn leading_system_messages_are_not_sent_twice() {
     let story = Story::new().then(say(Role::System, "be brief")).user("go");
@@ -449,8 +448,8 @@ fn leading_system_messages_are_not_sent_twice() {
     );
 }
 
-// A sub-context's summary reaches its parent once: as the call's result, or as a message if no call
-// asked for it.
+// A sub-context's summary must reach its parent once: as the call's result, or as a message if no
+// call asked for it.
 #[test]
 fn sub_context_summary_is_sent_once() {
     let returned = |call_id: &str| {
@@ -470,8 +469,8 @@ fn sub_context_summary_is_sent_once() {
     assert_eq!(shown(&alone)[1], "User: [SUB-CONTEXT RESULT]\nfound it");
 }
 
-// The budget drops finished turns and digests wait for them, so an open turn must never look
-// finished.
+// The budget may drop finished turns, and results are replaced by digests only in finished turns.
+// An open turn must therefore never look finished.
 #[test]
 fn open_turn_has_its_own_section() {
     let sections = |story: &Story| {
@@ -517,7 +516,7 @@ fn calls(items: &[Item]) -> Vec<&Call> {
         .collect()
 }
 
-/// Checks that sent items stay equal, or that the last step only grows.
+/// Checks that sent items stay equal, except that the last step may grow.
 fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
     let fixed = before.iter().take_while(|item| !item.is_volatile).count();
     prop_assert!(fixed <= after.len());
@@ -525,7 +524,7 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
         if index + 1 == before.len()
             && let (Some(then), Some(now)) = (then.step(), now.step())
         {
-            // Its message may not have been complete.
+            // The step may not have been complete.
             prop_assert!(now.blocks.starts_with(&then.blocks), "{then:?}\n{now:?}");
             continue;
         }
@@ -534,7 +533,7 @@ fn stays(before: &[Item], after: &[Item]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Windows of a growing story, each fold extended from the one before.
+/// Checks the windows of a growing story, each fold extended from the previous one.
 fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
     let first = story.input_at(from.min(story.len()));
     let mut folded = FoldedWindow::of(
@@ -565,16 +564,16 @@ fn grown(story: &Story, from: usize, step: usize) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    // An extended fold must equal a fold from the start, for late results, closed calls,
-    // compactions and everything else.
+    // An extended fold must equal a full fold, for late results, closed calls, compactions and all
+    // other events.
     #[test]
     fn extended_window_equals_a_full_fold(steps in sample_steps(true), from in 0_usize..20, step in 1_usize..6) {
         grown(&told(&steps), from, step)?;
     }
 }
 
-// A sub-context returns for an abandoned call, and then the call's result comes, too. The text in
-// between must stay at its place.
+// A sub-context returns for an abandoned call, and then the call's result arrives too. The text of
+// the return must stay in place.
 #[test]
 fn late_result_keeps_an_earlier_sub_context_return() {
     let story = told(&[
@@ -592,8 +591,8 @@ fn late_result_keeps_an_earlier_sub_context_return() {
 }
 
 proptest! {
-    // Prompt caches hold the prefix of a request. Only a compaction may change it, in any order of
-    // events.
+    // Prompt caches hold the prefix of a request. Only a compaction may change it, whatever the
+    // order of events.
     #[test]
     fn new_events_keep_the_sent_prefix(steps in sample_steps(false)) {
         let story = told(&steps);
@@ -607,7 +606,7 @@ proptest! {
         }
     }
 
-    // A duplicate or missing call makes every provider refuse the request, and a lost message
+    // If a call is duplicated or missing, every provider refuses the request. A lost message
     // changes the conversation.
     #[test]
     fn every_event_is_in_the_window_once(steps in sample_steps(true)) {
@@ -630,7 +629,7 @@ proptest! {
         prop_assert_eq!(wire_ids.len(), calls.len());
     }
 
-    // Turns have the numbers that the branch counts.
+    // Turns must have the same numbers as in the branch.
     #[test]
     fn turn_numbers_equal_those_of_the_branch(steps in sample_steps(false)) {
         let story = told(&steps);
@@ -640,7 +639,8 @@ proptest! {
         prop_assert_eq!(u64::from(turns), turn.finished + u64::from(turn.open_since.is_some()));
     }
 
-    // A call is open if the branch says so, or if it was answered by hand.
+    // A call that is open in a request must be open in the branch. Volatile items start at the
+    // first open call.
     #[test]
     fn open_calls_equal_those_of_the_branch(steps in sample_steps(true)) {
         let story = told(&steps);
