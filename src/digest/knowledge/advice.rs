@@ -1,4 +1,4 @@
-//! Answers from knowledge: prerequisites, guidance and a summary for prompts. All are bounded.
+//! Answers based on knowledge: prerequisites, guidance and a summary for prompts. All are bounded.
 
 use std::fmt::Write;
 
@@ -10,14 +10,14 @@ use super::{
 
 /// Maximum number of names in a sentence of guidance.
 const GUIDANCE_NAMES_MAX: usize = 3;
-/// Longest guidance, in characters.
+/// Maximum length of guidance, in characters.
 const GUIDANCE_CHARS_MAX: usize = 2_000;
-/// Longest name in texts, in characters.
+/// Maximum length of a name in texts, in characters.
 const NAME_CHARS_MAX: usize = 120;
 
 impl Knowledge {
-    /// Tools that are configured to succeed before this one and have not. A name that ends in `*`
-    /// stands for every tool with that prefix.
+    /// Returns the tools that must succeed before this one by the policy, but have not. A name that
+    /// ends in `*` means any tool with that prefix.
     #[must_use]
     pub fn missing_prerequisites(&self, tool: &str) -> Vec<String> {
         let mut missing = self.policy.prerequisites_of(tool);
@@ -28,14 +28,15 @@ impl Knowledge {
         missing
     }
 
-    /// All tools that are configured to come before a tool.
+    /// Returns all tools that must succeed before a tool by the policy.
     #[must_use]
     pub fn configured_prerequisites(&self, tool: &str) -> Vec<String> {
         self.policy.prerequisites_of(tool)
     }
 
-    /// What to do next, in one or two sentences: discover, inspect, analyse or interpret. `offered`
-    /// are the names of the available tools. Empty if the results give no advice.
+    /// Returns advice on the next action in one or two sentences: discover, inspect, analyse or
+    /// interpret. `offered` are the names of the available tools. Empty if the results give no
+    /// advice.
     #[must_use]
     pub fn guidance(&self, offered: &[String]) -> String {
         let texts = &self.policy.guidance;
@@ -79,7 +80,8 @@ impl Knowledge {
         cut(said.join(" "), GUIDANCE_CHARS_MAX)
     }
 
-    /// Files with such a last effect, the most recent first, as text; empty if there are none.
+    /// Returns the newest files whose last effect satisfies `has`, as text; empty if there are
+    /// none.
     fn newest(&self, has: impl Fn(FileEffect) -> bool) -> String {
         let files = self.files().iter();
         let mut files: Vec<_> = files
@@ -89,7 +91,7 @@ impl Knowledge {
         named(files.iter().map(|file| &*file.path), GUIDANCE_NAMES_MAX)
     }
 
-    /// Offered tools that give something, as ` (for example list_files)`.
+    /// Returns offered tools whose results give this output, as ` (for example with list_files)`.
     fn tools(&self, gives: RuleOutput, offered: &[String]) -> String {
         let giving = offered.iter().filter(|tool| {
             self.policy
@@ -102,7 +104,7 @@ impl Knowledge {
         }
     }
 
-    /// A summary for prompts, within the policy's limits. Empty if nothing is known.
+    /// Returns a summary for prompts, within the policy's limits. Empty if nothing is known.
     #[must_use]
     pub fn summary_text(&self) -> String {
         let bounds = self.policy.summary;
@@ -139,7 +141,7 @@ impl Knowledge {
         if self.left_out() > 0 {
             lines.push(format!("Left out because of bounds: {}", self.left_out()));
         }
-        // A summary with only counts is useless in a prompt.
+        // A summary that has only counts is useless in a prompt.
         if lines.is_empty() {
             return String::new();
         }
@@ -167,7 +169,7 @@ impl Knowledge {
     }
 }
 
-/// The first names, and the number of the others.
+/// Returns the first names, and the number of the others.
 fn named<'a>(names: impl Iterator<Item = &'a str>, max: usize) -> String {
     let mut names = names;
     let first: Vec<String> = names.by_ref().take(max).map(short).collect();
@@ -216,7 +218,7 @@ fn fill(text: &str, files: &str, tools: &str) -> String {
 mod tests {
     use super::super::tests::{told, with_policy};
 
-    // Guidance must change with what is known, from discovering to interpreting.
+    // Guidance must change with the knowledge, from discovering to interpreting.
     #[test]
     fn guidance_follows_the_gathered_knowledge() {
         let offered = ["search", "list_files", "inspect_file"].map(str::to_owned);
@@ -245,8 +247,8 @@ mod tests {
         assert_eq!(with_policy(own, &[]).guidance(&[]), "!");
     }
 
-    // Coding agents show no variables. Guidance must follow what they did: what was looked into,
-    // what was only found, and that changes are to be checked.
+    // Coding agents show no variables. Guidance must follow their actions: files that were read,
+    // files that were only found, and changes that must be checked.
     #[test]
     fn guidance_follows_files_that_are_read_and_changed() {
         let steps = [
@@ -288,7 +290,7 @@ mod tests {
         assert!(!knowledge.has_succeeded("inspect_file"));
     }
 
-    // The summary goes into every prompt: it names the newest items, says how many it omits, and
+    // The summary goes into every prompt. It names the newest items, says how many it omits, and
     // stays within its limit.
     #[test]
     fn summary_is_bounded_and_counts_omitted_files() {

@@ -1,5 +1,5 @@
-//! The known files. A file may be named by its absolute path and by paths relative to the working
-//! directory; it is one entry.
+//! The known files. A call may name a file by its absolute path or by paths relative to the working
+//! directory; all these names belong to one entry.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,13 +11,13 @@ use super::{
 use treering_context::steps;
 use treering_domain::EventRef;
 
-/// Maximum number of files with one last component that a name is compared with, newest first.
+/// Maximum number of files with the same last component that a name is compared with, newest first.
 const SAME_LAST_MAX: usize = 64;
 
 /// A file that a result named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownFile {
-    /// The path as the first result had it; the absolute path once one was given.
+    /// The path in the first result, or the absolute path once it is known from a call or result.
     pub path: Arc<str>,
     /// The absolute path, if it is known or follows from the working directory.
     pub absolute: Option<Arc<str>>,
@@ -25,7 +25,7 @@ pub struct KnownFile {
     pub event: EventRef,
     /// The tool of that result.
     pub tool: Arc<str>,
-    /// Its state after the last touch.
+    /// Its last effect.
     pub touch: FileEffect,
     /// Number of the last result that named or used it.
     pub(super) recency: u64,
@@ -41,15 +41,15 @@ impl KnownFile {
     }
 }
 
-/// Files in the order in which they were first seen, found by each of their names.
+/// Files in the order in which they were first seen, with an index of all their names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct FileTable {
     files: Vec<KnownFile>,
-    /// By absolute path, and by relative path while the absolute one is not known.
+    /// Index by absolute path, or by relative path while the absolute path is not known.
     places: HashMap<Arc<str>, usize>,
-    /// By the last component of the path.
+    /// Index by the last component of the path.
     by_last: HashMap<Arc<str>, Vec<usize>>,
-    /// The directory that relative paths were found to start at, if no working directory is known.
+    /// The directory at which relative paths were found to start, if no working directory is known.
     root: Option<Arc<str>>,
 }
 
@@ -58,7 +58,7 @@ impl FileTable {
         &self.files
     }
 
-    /// Returns the directory that relative paths were found to start at.
+    /// Returns the directory at which relative paths were found to start.
     pub(super) fn root(&self) -> Option<&str> {
         self.root.as_deref()
     }
@@ -70,8 +70,8 @@ impl FileTable {
         if let Some(place) = by_absolute.or_else(|| self.places.get(path)) {
             return Some(*place);
         }
-        // One of the names may be relative to a directory that was not known. Without a folder in
-        // it, a name says too little.
+        // One of the names may be relative to a directory that was not known. A name without a
+        // folder is too ambiguous.
         let mut same = self.with_last(path).filter(|place| {
             let known = &self.files[*place];
             match is_rooted(path) {
@@ -91,14 +91,13 @@ impl FileTable {
         first.filter(|_| same.next().is_none())
     }
 
-    /// Returns the index of the file whose shown path is this one, wherever it is relative to.
+    /// Returns the index of the file that is shown with this path, whatever it is relative to.
     pub(super) fn shown_as(&self, path: &str) -> Option<usize> {
         let mut named = self.with_last(path);
         named.find(|place| *self.files[*place].path == *path)
     }
 
-    /// Returns the most recent file that was not deleted and whose path ends with these
-    /// components.
+    /// Returns the most recent file that was not deleted and whose path ends with these components.
     pub(super) fn newest_ending_with(&self, name: &str) -> Option<usize> {
         let named = self.with_last(name).filter(|place| {
             let known = &self.files[*place];
@@ -107,7 +106,7 @@ impl FileTable {
         named.max_by_key(|place| self.files[*place].recency)
     }
 
-    /// Adds a file without a name.
+    /// Adds a file; [`name`](Self::name) then adds its names.
     pub(super) fn add(
         &mut self,
         path: &str,
@@ -133,7 +132,7 @@ impl FileTable {
         place
     }
 
-    /// Records a name of a file. Returns the memory that it takes, in bytes.
+    /// Records a name of a file. Returns the memory used, in bytes.
     pub(super) fn name(&mut self, place: usize, path: &str, directory: Option<&str>) -> usize {
         let known = &mut self.files[place];
         let mut bytes = 0;
@@ -157,8 +156,8 @@ impl FileTable {
         }
     }
 
-    /// Takes all relative paths so far to start at a directory. Returns the memory that their
-    /// absolute paths take, in bytes.
+    /// Resolves all relative paths so far against a directory. Returns the memory used by the
+    /// absolute paths, in bytes.
     pub(super) fn begin_at(&mut self, directory: &str) -> usize {
         self.root = Some(directory.into());
         let mut bytes = 0;
@@ -196,7 +195,7 @@ impl FileTable {
         self.files[place].used = result;
     }
 
-    /// Records what a call did to the file, or that its result named it.
+    /// Records the effect of a call on the file, or that its result named it.
     pub(super) fn note_effect(&mut self, place: usize, touch: FileEffect, result: u64) {
         let known = &mut self.files[place];
         known.recency = result;
@@ -210,7 +209,7 @@ impl FileTable {
     }
 }
 
-/// Returns the absolute path, if the path itself or the working directory gives it.
+/// Returns the absolute path, if the path is absolute or the working directory is known.
 fn absolute(path: &str, directory: Option<&str>) -> Option<String> {
     let root = directory.filter(|directory| is_rooted(directory));
     match (is_rooted(path), root) {
@@ -224,7 +223,7 @@ fn last_component(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
-/// Whether a path ends with all the components of another.
+/// Whether a path ends with all components of another path.
 fn ends_with_components(path: &str, end: &str) -> bool {
     let before = path.strip_suffix(end);
     before.is_some_and(|before| before.is_empty() || before.ends_with(['/', '\\']))

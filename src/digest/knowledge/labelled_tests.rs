@@ -1,10 +1,10 @@
-//! Measures how well the defaults read 200 real calls, labelled by hand with the files that each
-//! one touched. `tests/fixtures/knowledge/calls.jsonl` names the calls and has the labels; the
-//! calls themselves are in the folder that `TREERING_TEST_DATA` names.
+//! Measures how well the default rules read 200 real calls. Each call is labelled by hand with the
+//! files that it touched. `tests/fixtures/knowledge/calls.jsonl` names the calls and has the
+//! labels. The calls themselves are in the folder given by `TREERING_TEST_DATA`.
 //!
 //! The label of a call has the files that it read, created, edited, deleted or listed by name,
-//! relative to the directory that the call itself names. A failed call touches nothing, wildcards
-//! and directories are not files, and a path that a program prints is not a touch.
+//! relative to the directory that the call names. A failed call touches nothing. Wildcards and
+//! directories are not files, and a path that a program prints is not a touched file.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -20,7 +20,7 @@ use treering_domain::*;
 
 const LABELS: &str = "../../tests/fixtures/knowledge/calls.jsonl";
 /// Calls that were labelled after the rules were written, and measured before the rules were
-/// changed for them.
+/// adapted to them.
 const HELD_OUT: &str = "../../tests/fixtures/knowledge/held-out.jsonl";
 
 /// A labelled call, as it was recorded.
@@ -31,7 +31,7 @@ struct LabelledCall {
     files: Vec<(String, String)>,
 }
 
-/// The calls, or none if there is no data.
+/// Returns the calls, or none if there is no data.
 fn labelled(file: &str) -> Option<Vec<LabelledCall>> {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
@@ -95,7 +95,7 @@ fn of_call(conversation: &Value, label: &Value) -> LabelledCall {
     }
 }
 
-/// The files that the defaults find in one call.
+/// Returns the files that the default rules find in one call.
 fn found(call: &LabelledCall) -> Vec<(String, String)> {
     let mut knowledge = Knowledge::new(Arc::new(KnowledgePolicy::default()), 10_000);
     let at = |revision| EventRef {
@@ -124,7 +124,7 @@ fn how(file: &KnownFile) -> String {
     file.touch.name().to_owned()
 }
 
-/// Precision, recall, and the share of correct files with the correct touch.
+/// Precision, recall, and the share of correct files with the correct effect.
 #[derive(Debug, Default)]
 struct Level {
     precision: f64,
@@ -132,7 +132,7 @@ struct Level {
     how: f64,
 }
 
-/// Measures, and prints the errors.
+/// Measures the level and prints the errors.
 fn level(calls: &[LabelledCall]) -> Level {
     let (mut right, mut wrong, mut missed, mut same_how) = (0, 0, 0, 0);
     for (at, call) in calls.iter().enumerate() {
@@ -173,9 +173,9 @@ fn level(calls: &[LabelledCall]) -> Level {
     level
 }
 
-// The defaults found no files in eleven real conversations of five sources. They must know common
-// agent tools. The limits are the levels reached, minus a label or two that are debatable. Run with
-// `--nocapture` to see errors.
+// The default rules found no files in eleven real conversations of five sources. They must know
+// common agent tools. The limits are the levels reached, minus one or two debatable labels. Run
+// with `--nocapture` to see the errors.
 #[test]
 fn default_rules_find_the_files_of_labelled_calls() {
     let Some(calls) = labelled(LABELS) else {

@@ -1,5 +1,5 @@
-//! Tool knowledge: what the results of a branch have shown. It has discovered files, analysed
-//! variables, the working directory, and successes of tools.
+//! Tool knowledge: facts from the results of a branch. It includes discovered files, analysed
+//! variables, the working directory, and successful tools.
 //!
 //! - [`policy`]: the rules, as data; a conversation can change each of them;
 //! - `read`: applies a rule to one result or to arguments;
@@ -9,8 +9,8 @@
 //! - [`suggest`]: fills empty file and variable arguments;
 //! - `advice`: prerequisites, guidance and a summary for prompts.
 //!
-//! Tool results are untrusted: every text is bounded, and one with control characters is omitted
-//! and counted.
+//! Tool results are untrusted: every text is bounded. Texts with control characters are omitted and
+//! counted.
 
 mod advice;
 pub(crate) mod file_effects;

@@ -1,5 +1,5 @@
-//! Reads the tools and entities that results name, for windows: as if the caller had appended
-//! `ToolsDiscovered` and `EntitiesNoted` events.
+//! Reads the tools and entities that results name. A window then treats them as if the caller had
+//! appended `ToolsDiscovered` and `EntitiesNoted` events.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,7 +15,7 @@ use super::{
 use treering_context::window::{NamesInResult, WindowEvent};
 use treering_domain::{Entity, EventBody, ToolResultRecorded};
 
-/// Maximum number of tools, and of entities, that the results of one window give.
+/// Maximum number of tools, and of entities, read from the results of one window.
 const NAMES_MAX: usize = 1_000;
 /// Maximum length of a tool's name, in bytes.
 const TOOL_BYTES_MAX: usize = 128;
@@ -121,12 +121,12 @@ impl<'e> NameReader<'e> {
     }
 }
 
-/// Whether a name is known or among the first [`NAMES_MAX`].
+/// Whether a name is already known or is among the first [`NAMES_MAX`] names.
 fn is_kept(known: &mut HashSet<String>, name: &str) -> bool {
     known.contains(name) || known.len() < NAMES_MAX && known.insert(name.to_owned())
 }
 
-/// The names of tools in a value: strings, and objects with a name.
+/// Adds the tool names in a value: strings, and objects with a name.
 fn tools_in(value: &Value, rule: &KnowledgeRule, depth: usize, found: &mut Vec<String>) {
     if depth > DEPTH_MAX || found.len() >= NAMES_MAX {
         return;
@@ -146,7 +146,8 @@ fn tools_in(value: &Value, rule: &KnowledgeRule, depth: usize, found: &mut Vec<S
     }
 }
 
-/// The names of tools in a text with one on each line, perhaps with a description after a colon.
+/// Returns the tool names in a text with one on each line, possibly with a description after a
+/// colon.
 fn tools_in_lines(text: &str, rule: &KnowledgeRule) -> Vec<String> {
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
     let names: Vec<String> = lines()
@@ -161,21 +162,21 @@ fn tools_in_lines(text: &str, rule: &KnowledgeRule) -> Vec<String> {
         })
         .filter_map(|name| tool_name(name.trim_matches(['`', '"', '\'', ' '])))
         .collect();
-    // If other lines are in between, the words are not names.
+    // If there are other lines, the words are not names.
     match names.len() == lines().count() {
         true => names,
         false => Vec::new(),
     }
 }
 
-/// The text, if providers accept it as the name of a tool.
+/// Returns the text, if providers accept it as a tool name.
 fn tool_name(text: &str) -> Option<String> {
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
     let text = clean(text, TOOL_BYTES_MAX)?;
     text.chars().all(is_fit).then(|| text.to_owned())
 }
 
-/// The entities in a value: objects with an id, and what is in their members.
+/// Adds the entities in a value: objects with an id, including nested ones.
 fn entities_in(value: &Value, rule: &KnowledgeRule, depth: usize, found: &mut Vec<Entity>) {
     if depth > DEPTH_MAX || found.len() >= NAMES_MAX {
         return;
@@ -201,7 +202,7 @@ fn entities_in(value: &Value, rule: &KnowledgeRule, depth: usize, found: &mut Ve
     }
 }
 
-/// The members that a rule names as lists; without names, all.
+/// Returns the members that a rule names as lists; all members if it names none.
 fn lists<'v>(map: &'v Map<String, Value>, rule: &KnowledgeRule) -> impl Iterator<Item = &'v Value> {
     let is_list = |key: &String| rule.list_keys.is_empty() || rule.list_keys.contains(key);
     map.iter()
@@ -209,7 +210,7 @@ fn lists<'v>(map: &'v Map<String, Value>, rule: &KnowledgeRule) -> impl Iterator
         .map(|(_, value)| value)
 }
 
-/// The first of these members that is a name or a number.
+/// Returns the first of these members that is a name or a number.
 fn member(map: &Map<String, Value>, keys: &[String], default: &[&str]) -> Option<String> {
     let text = |key: &str| match map.get(key)? {
         Value::String(text) => clean(text, NAME_BYTES_MAX).map(str::to_owned),

@@ -1,4 +1,4 @@
-//! Applies a rule to one result, or to the arguments of one call. Keeps no state.
+//! Applies a rule to one result or to the arguments of one call. Keeps no state.
 
 use serde_json::{Map, Value};
 
@@ -11,16 +11,16 @@ pub(super) const PATH_BYTES_MAX: usize = 1_024;
 pub(super) const NAME_BYTES_MAX: usize = 256;
 /// Maximum length of a variable's detail, in bytes of JSON text.
 pub(super) const DETAIL_BYTES_MAX: usize = 240;
-/// A larger result is not parsed as JSON, and lines after these bytes are not read.
+/// Maximum size of a result that is parsed as JSON, and of the text whose lines are read.
 const TEXT_BYTES_MAX: usize = 2 << 20;
-/// Names are near the top of a result. Deeper values are data.
+/// Maximum depth at which names are read. Deeper values are data.
 pub(super) const DEPTH_MAX: usize = 8;
 /// Maximum number of values of one result that are read.
 const VALUES_MAX: usize = 200_000;
-/// A line with more words is prose, not a name with spaces.
+/// Maximum number of words in a name. A line with more words is prose.
 const WORDS_MAX: usize = 4;
 
-/// A result, ready for rules.
+/// A parsed result.
 #[derive(Debug)]
 pub(super) enum ReadableResult {
     Json(Value),
@@ -29,7 +29,7 @@ pub(super) enum ReadableResult {
     TooLarge,
 }
 
-/// What a rule has found.
+/// Facts that a rule found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ExtractedFacts {
     /// Names of files, in the order of the result.
@@ -38,7 +38,7 @@ pub(super) struct ExtractedFacts {
     pub variables: Vec<(String, String)>,
     /// The file that the result is about.
     pub file: Option<String>,
-    /// Number of texts that cannot be names, and of values that were too deep or too many.
+    /// Number of omitted texts (not valid as names) and values (too deep or too many).
     pub left_out: u64,
     looked_at: usize,
 }
@@ -71,7 +71,7 @@ impl ReadableResult {
         }
     }
 
-    /// The parts that a rule's pointers select; without pointers, all of it.
+    /// Returns the parts that a rule's pointers select; the whole value if it has no pointers.
     pub fn parts<'a>(&'a self, rule: &'a KnowledgeRule) -> Vec<&'a Value> {
         let Self::Json(value) = self else {
             return Vec::new();
@@ -84,7 +84,7 @@ impl ReadableResult {
     }
 }
 
-/// A list of quoted strings as Python prints it: `['a', 'b']`.
+/// Parses a list of quoted strings as Python prints it: `['a', 'b']`.
 fn literal_list(text: &str) -> Option<Value> {
     let mut rest = text.strip_prefix('[')?.strip_suffix(']')?.trim();
     let mut list = Vec::new();
@@ -106,7 +106,7 @@ fn literal_list(text: &str) -> Option<Value> {
 }
 
 impl ExtractedFacts {
-    /// The files of a result.
+    /// Returns the files of a result.
     pub fn files(reading: &ReadableResult, rule: &KnowledgeRule) -> Self {
         let mut found = Self::default();
         match reading {
@@ -124,7 +124,7 @@ impl ExtractedFacts {
         found
     }
 
-    /// The variables of a result, and the file that it names.
+    /// Returns the variables of a result, and the file that it names.
     pub fn variables(reading: &ReadableResult, rule: &KnowledgeRule, file_keys: &[String]) -> Self {
         let mut found = Self::default();
         match reading {
@@ -143,7 +143,7 @@ impl ExtractedFacts {
         found
     }
 
-    /// The directory in a result.
+    /// Returns the directory in a result.
     pub fn directory(reading: &ReadableResult, rule: &KnowledgeRule) -> Option<String> {
         let text = match reading {
             ReadableResult::Text(text) => text.clone(),
@@ -338,7 +338,7 @@ fn listed<'a>(
         .filter(|value| value.is_array() || value.is_object())
 }
 
-/// The first of these members that is a string.
+/// Returns the first of these members that is a string.
 fn first(map: &Map<String, Value>, keys: &[String]) -> Option<String> {
     let mut texts = keys.iter().filter_map(|key| map.get(key)?.as_str());
     texts
@@ -360,8 +360,8 @@ fn is_directory(map: &Map<String, Value>) -> bool {
     said || kind.is_some_and(|kind| matches!(kind, "directory" | "dir" | "folder"))
 }
 
-/// The trimmed text if it can be a name: not empty, within the limit, and without characters that
-/// break a line or change the writing direction.
+/// Returns the trimmed text if it can be a name: not empty, within the limit, and without
+/// characters that break a line or change the writing direction.
 pub(super) fn clean(text: &str, bytes_max: usize) -> Option<&str> {
     let text = text.trim();
     let unfit =
@@ -369,7 +369,7 @@ pub(super) fn clean(text: &str, bytes_max: usize) -> Option<&str> {
     (!text.is_empty() && text.len() <= bytes_max && !text.contains(unfit)).then_some(text)
 }
 
-/// JSON text of a value. A long one becomes a JSON string with its beginning.
+/// Returns the JSON text of a value. A long text is replaced by a JSON string with its beginning.
 pub(super) fn short_json(value: &Value) -> String {
     let whole = value.to_string();
     if whole.len() <= DETAIL_BYTES_MAX {
@@ -407,8 +407,8 @@ fn unquoted(name: &str) -> &str {
     name
 }
 
-/// Names of records in text (`- filename: a.txt`), by the most specific key present. None if the
-/// text has no records.
+/// Returns the names of records in a text (`- filename: a.txt`), by the most specific key present.
+/// None if the text has no records.
 fn records<'a>(text: &'a str, keys: &[String]) -> Option<Vec<&'a str>> {
     let listed = text.trim_start().starts_with("- ");
     keys.iter().find_map(|key| {
@@ -424,7 +424,7 @@ fn records<'a>(text: &'a str, keys: &[String]) -> Option<Vec<&'a str>> {
     })
 }
 
-/// The part of a line that names a file. None if it names a directory.
+/// Returns the part of a line that names a file. None if it names a directory.
 fn name_of_line(line: &str) -> Option<&str> {
     let line = line.trim();
     if line.starts_with("[DIR]") {
@@ -495,7 +495,7 @@ fn has_extension(text: &str) -> bool {
     })
 }
 
-/// Whether a name can be a file name; prose, headings and links cannot.
+/// Whether a text can be a file name. Prose, headings and links cannot.
 fn is_file_name(name: &str, alone: bool) -> bool {
     if name.ends_with(':')
         || name.contains("://")
@@ -512,7 +512,7 @@ fn is_file_name(name: &str, alone: bool) -> bool {
         || words <= WORDS_MAX && !name.contains([':', '(']) && has_extension(name)
 }
 
-/// The directory of a `cd` at the start of a shell command.
+/// Returns the directory of a `cd` at the start of a shell command.
 pub(super) fn shell_cd(command: &str) -> Option<String> {
     let rest = command.trim_start().strip_prefix("cd ")?.trim_start();
     let (path, after) = match rest.chars().next()? {
@@ -529,7 +529,7 @@ pub(super) fn shell_cd(command: &str) -> Option<String> {
     (ends && plain).then(|| path.to_owned())
 }
 
-/// The words of a text that look like paths, without quotes and punctuation.
+/// Returns the words of a text that look like paths, without quotes and punctuation.
 pub(super) fn names_in(text: &str) -> impl Iterator<Item = &str> {
     let of_paths = |c: char| c.is_alphanumeric() || "/\\._-@~+".contains(c);
     let words = text.split(move |c| !of_paths(c));
@@ -539,7 +539,7 @@ pub(super) fn names_in(text: &str) -> impl Iterator<Item = &str> {
         .map(|word| word.strip_prefix("./").unwrap_or(word))
 }
 
-/// A directory relative to a known one, with `.` and `..` resolved.
+/// Resolves a path against a known directory, including `.` and `..`.
 pub(super) fn below(known: Option<&str>, path: &str) -> String {
     let Some(known) = known.filter(|_| !is_rooted(path)) else {
         return path.to_owned();
@@ -576,8 +576,8 @@ mod tests {
         ExtractedFacts::files(&reading, &rule("files")).names
     }
 
-    // Tools list files in a dozen forms. Each must give the files, and no words, folders or links
-    // around them.
+    // Tools list files in a dozen formats. Each must give the files, without other words, folders
+    // or links.
     #[test]
     fn files_are_parsed_from_every_common_format() {
         for (text, expected) in [
@@ -685,8 +685,8 @@ mod tests {
         }
     }
 
-    // A hostile result: deep, wide, long, with control characters. What is kept is bounded and
-    // clean, and the rest is counted.
+    // A hostile result is deep, wide and long, and has control characters. Kept texts are bounded
+    // and clean, and the others are counted.
     #[test]
     fn hostile_results_are_bounded() {
         let deep = format!("{}\"x.txt\"{}", "[".repeat(100), "]".repeat(100));
@@ -715,7 +715,7 @@ mod tests {
         assert!(matches!(reading, ReadableResult::TooLarge));
     }
 
-    // The directory after `cd` is known only if no shell expansion is needed.
+    // The directory after `cd` is known only if the path needs no shell expansion.
     #[test]
     fn shell_cd_sets_the_working_directory() {
         for (command, expected) in [

@@ -1,5 +1,5 @@
-//! Fills empty file and variable arguments. Values of the caller are never replaced. A partial path
-//! is completed if exactly one known file matches.
+//! Fills empty file and variable arguments. Never replaces a value of the caller, but completes a
+//! partial path if exactly one known file matches.
 
 use std::{cmp::Reverse, collections::HashSet, fmt};
 
@@ -14,15 +14,15 @@ use treering_domain::{EventRef, ToolDefinition};
 
 /// Maximum number of alternatives in a suggestion.
 const ALTERNATIVES_MAX: usize = 10;
-/// Most of the recently used files that come before files that were only listed.
+/// Maximum number of recently used files placed before files that were only listed.
 const USED_FIRST_MAX: usize = 6;
-/// A shorter text is not a partial path: too many files would match.
+/// Minimum length of a partial path, in characters. A shorter text would match too many files.
 const PARTIAL_CHARS_MIN: usize = 3;
 
 /// Arguments with suggested values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedArguments {
-    /// A JSON object. Byte for byte the caller's if nothing was filled in.
+    /// A JSON object. Byte for byte equal to the caller's if nothing was filled in.
     pub arguments: String,
     /// The suggestions, in the order of the arguments.
     pub suggestions: Vec<Suggestion>,
@@ -35,20 +35,20 @@ pub struct Suggestion {
     pub argument: String,
     /// JSON text of the value.
     pub value: String,
-    /// Alternatives as JSON text, best first.
+    /// Alternative values as JSON text, best first.
     pub alternatives: Vec<String>,
-    /// Why this value, as text for people and models.
+    /// The reason for this value, as text for people and models.
     pub reason: String,
-    /// The result that named it.
+    /// The result that named the value.
     pub event: EventRef,
 }
 
-/// The arguments are not a JSON object.
+/// Error for arguments that are not a JSON object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the arguments are no JSON object; send one, for example {{}}")]
 pub struct NotAnObject;
 
-/// What an argument means.
+/// Meaning of an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentRole {
     File,
@@ -71,9 +71,9 @@ struct ArgumentSchema<'a> {
 
 impl Knowledge {
     /// Fills arguments of a call of `tool` that are null, empty, or missing although the tool's
-    /// schema names them: files that the model's last message names, then the most recently used
-    /// or shown; variables and the working directory. `arguments` is JSON text of an object; empty
-    /// counts as `{}`.
+    /// schema names them. Files named in the model's last message come first, then the most
+    /// recently used or shown. Also fills variables and the working directory. `arguments` is the
+    /// JSON text of an object; empty counts as `{}`.
     ///
     /// # Errors
     /// [`NotAnObject`] if `arguments` is not a JSON object.
@@ -100,7 +100,7 @@ impl Knowledge {
             .map(String::as_str)
             .collect();
         let mut suggestions = Vec::new();
-        // Files first, because the variables depend on the file.
+        // Files are filled first, because variables depend on the file.
         for meaning in [
             ArgumentRole::File,
             ArgumentRole::Directory,
@@ -185,9 +185,9 @@ impl Knowledge {
         Some(best.suggestion(name, declared, &others))
     }
 
-    /// Files that the model's last message names, then the last used ones, then the most recently
-    /// shown or used. Files of one result keep its order. Of several named files, a tool that
-    /// changes files mostly takes the first, and then those at hand.
+    /// Returns the files named in the model's last message, then the last used files, then the most
+    /// recently shown or used. Files of one result keep its order. A tool that changes files takes
+    /// only the first of several named files, then the recent files.
     fn file_candidates(&self, tool: &str) -> Vec<Candidate<'_>> {
         let planned = match self.policy.changes_files(tool) {
             true => self.planned.get(..1).unwrap_or_default(),
@@ -231,15 +231,15 @@ impl Knowledge {
         ranked.into_iter().map(|(_, candidate)| candidate).collect()
     }
 
-    /// The file's name in the form that the tool's calls have used.
+    /// Returns the file's name in the form that earlier calls of the tool used.
     fn name_of<'a>(&self, tool: &str, file: &'a KnownFile) -> &'a str {
         let is_absolute = self.absolute_tools.contains(tool);
         let absolute = file.absolute.as_deref().filter(|_| is_absolute);
         absolute.unwrap_or(&file.path)
     }
 
-    /// Variables of the file that the arguments name. Without one, of all files, the most recently
-    /// analysed or used first.
+    /// Returns the variables of the file that the arguments name. If they name none, returns the
+    /// variables of all files, the most recently analysed or used first.
     fn variable_candidates(&self, given: &Members) -> Vec<Candidate<'_>> {
         let named = self.policy.file_arguments.iter().find_map(|name| {
             let file = given.string(name)?;
@@ -272,7 +272,7 @@ impl Knowledge {
             .collect()
     }
 
-    /// The only known file that ends or begins with a partial path.
+    /// Returns the only known file that ends or begins with a partial path.
     fn completion(&self, tool: &str, partial: &str) -> Option<Candidate<'_>> {
         let wanted = partial.trim().trim_start_matches("./");
         if wanted.chars().count() < PARTIAL_CHARS_MIN || self.file(partial.trim()).is_some() {
@@ -348,8 +348,8 @@ impl ArgumentSchema<'_> {
     }
 }
 
-/// The members of a JSON object in their original text. Keeps numbers that no float can hold and
-/// duplicate names.
+/// The members of a JSON object in their original text. Preserves numbers that no float can hold,
+/// and duplicate names.
 struct Members(Vec<(String, Box<RawValue>)>);
 
 impl Members {
@@ -436,8 +436,8 @@ mod tests {
         ])
     }
 
-    // For each way to leave a file or a variable open: it is filled with the most recently used
-    // one, and nothing else changes.
+    // An empty file or variable argument, in any form, is filled with the most recently used one.
+    // Nothing else changes.
     #[test]
     fn empty_arguments_are_filled_from_knowledge() {
         let schema =
@@ -479,7 +479,7 @@ mod tests {
         }
     }
 
-    // A suggestion says where it comes from and has alternatives, best first.
+    // A suggestion gives its source and has alternatives, best first.
     #[test]
     fn suggestion_has_reason_and_alternatives() {
         let suggested = known()
@@ -496,8 +496,8 @@ mod tests {
         assert!(column.reason.contains("data/b.nc"), "{}", column.reason);
     }
 
-    // What the model says that it will do next is the best hint. What it then does is no hint any
-    // more, and a tool that changes files takes only the first file of a list.
+    // The model's stated plan is the best hint, until the model carries it out. A tool that changes
+    // files takes only the first file of a list.
     #[test]
     fn files_that_the_last_message_names_come_first() {
         let values = |knowledge: &Knowledge, tool: &str| {
@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(values(&knowledge, "read_file"), [a, b, notes]);
     }
 
-    // A partial path is completed only if one file matches; a whole one does not change.
+    // A partial path is completed only if one file matches. A complete path does not change.
     #[test]
     fn partial_path_is_completed_only_if_unambiguous() {
         for (given, completed) in [
@@ -541,7 +541,8 @@ mod tests {
         }
     }
 
-    // The schema is kept: a list gets a list, and a choice only offered values.
+    // Suggestions follow the schema: a list argument gets a list, and an enum argument only gets
+    // its values.
     #[test]
     fn suggestions_follow_the_tool_schema() {
         let schema = tool(

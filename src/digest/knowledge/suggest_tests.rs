@@ -1,5 +1,5 @@
-//! Measures names of files and suggestions on the real coding sessions in the folder that
-//! `TREERING_TEST_DATA` names:
+//! Measures file names and suggestions on real coding sessions in the folder given by
+//! `TREERING_TEST_DATA`:
 //! `TREERING_TEST_DATA=… cargo test -p treering-digest suggest_tests -- --nocapture`
 
 use std::{
@@ -14,13 +14,13 @@ use serde_json::Value;
 use super::{Knowledge, KnowledgePolicy, read::is_rooted};
 use treering_domain::*;
 
-/// Tools whose path argument is guessed, and its name.
+/// Tools whose path argument is guessed, and the name of that argument.
 const TOOLS: [&str; 3] = ["Read", "Edit", "Write"];
 const ARGUMENT: &str = "file_path";
-/// Length of a list of suggestions: the value and its alternatives.
+/// Length of a list of suggestions, including the value and its alternatives.
 const LIST: usize = 11;
 
-/// The sessions, or none if there is no data.
+/// Returns the sessions, or none if there is no data.
 fn sessions() -> Option<Vec<Value>> {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
         println!("skipped: TREERING_TEST_DATA names no data folder");
@@ -65,10 +65,10 @@ struct Tally {
     calls: u32,
     first: u32,
     list: u32,
-    /// The same for the last files that calls named.
+    /// The same for the files named in the last calls.
     last_first: u32,
     last_list: u32,
-    /// Base names that were completed rightly, wrongly, and all that could be.
+    /// Base names that were completed correctly, completed wrongly, and that could be completed.
     completed: u32,
     miscompleted: u32,
     known: u32,
@@ -92,8 +92,8 @@ fn values(knowledge: &Knowledge, tool: &str, given: &str) -> Vec<String> {
         .collect()
 }
 
-// A suggestion must be right more often than the simplest guess, the file of the last call, or it
-// is not worth its code. And a file is known by one name, so that its base name completes.
+// A suggestion must be correct more often than the simplest guess, the file of the last call. Each
+// file must have one name, so that its base name can be completed.
 #[test]
 fn suggestions_of_real_calls_beat_the_last_file() {
     let Some(sessions) = sessions() else { return };

@@ -1,4 +1,4 @@
-//! Tests of the fold: what it reads, what it ignores, and its limits.
+//! Tests of the fold: its inputs and its limits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use treering_domain::{
     Revision, ToolCallCancelled, ToolCallRequested, ToolResultRecorded,
 };
 
-/// Tool, arguments and result text. Calls with a member `fail` in the arguments fail.
+/// Tool, arguments and result text. A call fails if its arguments have a member `fail`.
 pub type Call<'a> = (&'a str, &'a str, &'a str);
 
 fn at(revision: u64) -> EventRef {
@@ -69,8 +69,8 @@ fn paths(knowledge: &Knowledge) -> Vec<&str> {
     knowledge.files().iter().map(|file| &*file.path).collect()
 }
 
-// Failed and cancelled calls, and calls without a rule, give nothing. Each file has the first event
-// that named it.
+// Failed calls, cancelled calls and calls without a rule give no knowledge. Each file has the first
+// event that named it.
 #[test]
 fn only_successful_results_give_knowledge() {
     let knowledge = told(&[
@@ -104,9 +104,9 @@ fn only_successful_results_give_knowledge() {
     assert!(knowledge.files().is_empty() && knowledge.outcomes().is_empty());
 }
 
-// An agent names one file by its absolute path and by paths relative to where it works. It must be
-// one file, under its absolute name, also if the working directory only follows from such a pair.
-// Files with one name in two directories stay two.
+// An agent names a file by its absolute path and by paths relative to its working directory. These
+// must be one file under its absolute name, even if the working directory is only known from such a
+// pair. Files with the same name in two directories stay two files.
 #[test]
 fn file_has_one_name() {
     let listed = |cwd: &str, names: &str| {
@@ -123,7 +123,7 @@ fn file_has_one_name() {
     );
     assert_eq!(paths(&told(&[read_a, in_repo])), ["/repo/src/a.rs", "b.md"]);
 
-    // Only the pair of names of `a.rs` says where they start.
+    // Only the two names of `a.rs` show where relative paths start.
     let somewhere = ("list_files", "{}", listing.as_str());
     let known = told(&[somewhere, read_a]);
     assert_eq!(paths(&known), ["/repo/src/a.rs", "b.md"]);
@@ -137,7 +137,7 @@ fn file_has_one_name() {
     let in_other = ("list_files", arguments.as_str(), listing.as_str());
     assert_eq!(paths(&told(&[in_repo, in_other])).len(), 3);
 
-    // The source's own field says where the session ran.
+    // The source's own field gives the session's directory.
     let created = ConversationCreated {
         source_meta: JsonText::from_checked(br#"{"cwd": "/repo"}"#.as_slice().into()),
         ..ConversationCreated::default()
@@ -148,8 +148,8 @@ fn file_has_one_name() {
     assert_eq!(paths(&known), ["src/a.rs", "/repo/b.md"]);
 }
 
-// Variables belong to the file that the call or its result names. The newest detail of each counts;
-// other variables stay.
+// Variables belong to the file that the call or its result names. The newest detail of each
+// variable is used; other variables stay.
 #[test]
 fn variables_are_grouped_by_file() {
     let knowledge = told(&[
@@ -178,7 +178,7 @@ fn variables_are_grouped_by_file() {
     );
 }
 
-// Tools of coding agents follow no naming rule. A policy must be able to read them: arguments, grep
+// Tools of coding agents follow no naming rule. A policy must be able to read arguments, grep
 // output, and `cd` in a shell command.
 #[test]
 fn policy_rules_apply_to_other_tools() {
@@ -211,7 +211,7 @@ fn policy_rules_apply_to_other_tools() {
     assert_eq!(knowledge.working_directory().unwrap().path, "/r/sub");
 }
 
-// A tool that lists endlessly must not fill the memory: the first items are kept, the others are
+// A tool that lists endlessly must not fill the memory. The first items are kept; the others are
 // counted.
 #[test]
 fn items_over_the_limit_are_counted() {
@@ -279,8 +279,8 @@ fn borrowed(calls: &[(String, String, String)]) -> Vec<Call<'_>> {
 }
 
 proptest! {
-    // The engine extends its knowledge; a restart folds from the start. Both must be equal,
-    // wherever the fold was interrupted, also between a call and its result.
+    // The engine extends its knowledge, but a restart folds from the start. Both must give equal
+    // results, wherever the fold was interrupted, even between a call and its result.
     #[test]
     fn extended_knowledge_equals_a_full_fold(
         calls in proptest::collection::vec(any_call(), 0..12), cut in 0_usize..25,
@@ -296,7 +296,7 @@ proptest! {
     }
 
     // Calls of one batch return in any order. The knowledge and the success counts must not depend
-    // on it, unless one of them changes the directory that relative paths start at.
+    // on it, unless a call changes the directory of relative paths.
     #[test]
     fn knowledge_does_not_depend_on_result_order(
         mut calls in proptest::collection::vec(any_call(), 0..8).prop_shuffle(), seed in any::<u64>(),
@@ -325,7 +325,7 @@ proptest! {
         prop_assert_eq!(known(&calls), known(&other));
     }
 
-    // For any results: nothing exceeds its limit, no text breaks a line of a prompt, and all texts
+    // For any results, nothing exceeds its limit, no text breaks a line of a prompt, and all texts
     // are bounded.
     #[test]
     fn knowledge_of_any_calls_is_bounded(

@@ -1,4 +1,4 @@
-//! What shell commands do to files.
+//! Effects of shell commands on files.
 
 use serde_json::Value;
 
@@ -9,9 +9,9 @@ use super::{
 };
 use crate::knowledge::read::below;
 
-/// Arguments that have the command line.
+/// Names of arguments that contain the command line.
 const LINE_ARGUMENTS: [&str; 6] = ["command", "cmd", "script", "code", "commands", "input"];
-/// Arguments that have the working directory.
+/// Names of arguments that contain the working directory.
 const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "cwd",
     "workdir",
@@ -22,10 +22,10 @@ const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "dir",
 ];
 
-/// Longest output that is only a message that something was not found (`|| echo …`), in bytes.
+/// Maximum length of an output that may only report a missing file (`|| echo …`), in bytes.
 const NOT_FOUND_BYTES_MAX: usize = 60;
 
-/// The files of a command line.
+/// Records the files of a command line.
 pub(super) fn shell(spoken: ParsedCall<'_>, touched: &mut FileEffects) {
     let Some(line) = line_of(spoken.arguments) else {
         return;
@@ -42,7 +42,7 @@ pub(super) fn shell(spoken: ParsedCall<'_>, touched: &mut FileEffects) {
         touched,
         changes_directory: false,
     };
-    // Directories to restore after parentheses.
+    // Directories to restore after closing parentheses.
     let mut outer: Vec<(usize, Directory)> = Vec::new();
     for (at, command) in commands.iter().enumerate() {
         while outer
@@ -72,7 +72,7 @@ pub(super) fn shell(spoken: ParsedCall<'_>, touched: &mut FileEffects) {
     }
 }
 
-/// The command line, also of `["bash", "-lc", "…"]`.
+/// Returns the command line, also from `["bash", "-lc", "…"]`.
 pub(super) fn line_of(arguments: &Value) -> Option<String> {
     if let Value::String(line) = arguments {
         return Some(line.clone());
@@ -96,7 +96,7 @@ pub(super) fn line_of(arguments: &Value) -> Option<String> {
     }
 }
 
-/// The line without its code fence.
+/// Returns the line without its code fence.
 fn unfenced(line: &str) -> &str {
     let inner = line
         .trim()
@@ -106,10 +106,10 @@ fn unfenced(line: &str) -> &str {
     inner.unwrap_or(line)
 }
 
-/// Where relative paths start.
+/// The start directory of relative paths.
 #[derive(Clone)]
 pub(super) enum Directory {
-    /// The directory in the call's arguments. None for the shell's own.
+    /// The directory in the call's arguments. None for the shell's own directory.
     Asked(Option<String>),
     /// Only a shell knows.
     Unknown,
@@ -224,7 +224,7 @@ impl Run<'_, '_> {
                 self.option_file(operands, &["-o", "-O", "--output"], Created);
                 self.uploaded(operands);
             }
-            // The commands in the body of a loop use what it iterates over.
+            // The body of a loop uses the files over which the loop iterates.
             "for" => {
                 let words = operands.iter().skip_while(|word| word.text != "in").skip(1);
                 words
@@ -324,7 +324,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Programs that take a script and then files.
+    /// Records the files of programs that take a script and then files.
     fn filter(&mut self, name: &str, operands: &[ShellWord]) {
         let in_place = match name {
             "sed" => operands.iter().any(|word| {
@@ -352,7 +352,7 @@ impl Run<'_, '_> {
         // BSD's `sed -i '' …`.
         words.retain(|word| !word.text.is_empty());
         let skip = if given && name == "perl" {
-            // The script was the value of an option, or follows `-pi -e`.
+            // The script was the value of an option, or it follows `-pi -e`.
             usize::from(
                 words
                     .first()
@@ -393,7 +393,7 @@ impl Run<'_, '_> {
             .iter()
             .filter(|word| !recursive || looks_like_file(&word.text))
             .collect();
-        // A list has only files that match, but a search reads all its files.
+        // A list shows only matching files, but any other search reads all files it is given.
         if !lists {
             named.iter().for_each(|word| self.file(word, touch));
         }
@@ -450,7 +450,7 @@ impl Run<'_, '_> {
         };
         let names = output::names(lines, self.output, marked);
         for (under, name) in names {
-            // A file that the command names keeps the spelling of the command.
+            // A file that the command names keeps that spelling.
             let asked = words.iter().any(|word| word.text == name);
             let path = match under.or(directory).filter(|_| !asked) {
                 Some(directory) => below(Some(directory), name),
@@ -482,7 +482,7 @@ impl Run<'_, '_> {
         }
     }
 
-    /// `curl -F file=@a.txt`, `--data @a.json`.
+    /// Records the files in `curl -F file=@a.txt` and `--data @a.json`.
     fn uploaded(&mut self, operands: &[ShellWord]) {
         for word in operands {
             if let Some((before, path)) = word.text.split_once('@')
@@ -499,7 +499,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// A command without wrappers: `sudo`, `env A=b`, `timeout 5`.
+/// Returns a command without wrappers: `sudo`, `env A=b`, `timeout 5`.
 pub(super) fn unwrapped(words: &[ShellWord]) -> &[ShellWord] {
     const WRAPPERS: [&str; 16] = [
         "sudo", "env", "time", "nohup", "timeout", "command", "exec", "nice", "stdbuf", "npx",
@@ -526,7 +526,7 @@ pub(super) fn unwrapped(words: &[ShellWord]) -> &[ShellWord] {
     words
 }
 
-/// Options of a command that take the next word as their value.
+/// Returns the short options of a command that take the next word as their value.
 fn value_options(name: &str) -> &'static str {
     match name {
         "head" | "tail" => "nc",
@@ -545,8 +545,8 @@ fn value_options(name: &str) -> &'static str {
     }
 }
 
-/// Words that are neither options nor values of options, including words that need a shell to
-/// expand.
+/// Returns the words that are neither options nor values of options, including words that only a
+/// shell can expand.
 fn plain_operands_or_patterns(words: &[ShellWord], with_value: &str) -> Vec<ShellWord> {
     let mut operands = Vec::new();
     let (mut skip, mut only_operands) = (false, false);
@@ -570,7 +570,7 @@ fn plain_operands_or_patterns(words: &[ShellWord], with_value: &str) -> Vec<Shel
     operands
 }
 
-/// As [`plain_operands_or_patterns`], without words that need a shell to expand.
+/// As [`plain_operands_or_patterns`], without words that only a shell can expand.
 fn plain_operands(words: &[ShellWord], with_value: &str) -> Vec<ShellWord> {
     plain_operands_or_patterns(words, with_value)
 }

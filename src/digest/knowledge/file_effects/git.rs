@@ -1,4 +1,4 @@
-//! What git commands do to files.
+//! Effects of git commands on files.
 
 use super::{
     FileEffect,
@@ -8,7 +8,7 @@ use super::{
     shell::ShellWord,
 };
 
-/// The files of `git …`.
+/// Records the files of `git …`.
 pub(super) fn git(run: &mut Run<'_, '_>, words: &[ShellWord], lines: OutputFilter) {
     let mut words = words;
     while let Some((option, rest)) = words.split_first() {
@@ -100,7 +100,7 @@ fn moved(run: &mut Run<'_, '_>, words: &[ShellWord]) {
     }
 }
 
-/// `modified:   path`, ` M path`, `?? path`.
+/// Reads the output of `git status`: `modified:   path`, ` M path`, `?? path`.
 fn of_status(run: &mut Run<'_, '_>, lines: OutputFilter) {
     if lines == OutputFilter::Changed {
         return;
@@ -173,7 +173,7 @@ fn of_diff(run: &mut Run<'_, '_>, words: &[ShellWord], lines: OutputFilter, comm
     }
 }
 
-/// ` path | 12 ++--`, `M\tpath`, `path`.
+/// Returns the path in ` path | 12 ++--`, `M\tpath` or `path`.
 fn stat_line(line: &str) -> Option<&str> {
     let text = line.trim();
     let path = match text.split_once(" | ") {
@@ -184,7 +184,7 @@ fn stat_line(line: &str) -> Option<&str> {
     (whole && output::is_path(path)).then_some(path)
 }
 
-/// ` create mode 100644 path`, ` delete mode 100644 path`, as printed by a commit.
+/// Reads ` create mode 100644 path` and ` delete mode 100644 path` in the output of a commit.
 fn committed(run: &mut Run<'_, '_>, output: &str) {
     for line in output.lines() {
         let told = line

@@ -1,4 +1,4 @@
-//! Which files a call touched, and how: from its arguments, and from its result if that names them.
+//! Effects of a call on files, read from its arguments and from its result if that names files.
 //!
 //! - [`rule`]: which tools touch files, and how their calls are read;
 //! - `tools`: tools with one purpose: readers, writers, editors, searches;
@@ -6,8 +6,8 @@
 //!   `output`: the files that a command's output names; `git`: git's commands;
 //! - `patch`: patches in the arguments.
 //!
-//! Paths are taken as the call has them, relative to the directory that the call itself names.
-//! Words that need a shell to expand are ignored.
+//! Paths stay as the call wrote them, relative to the directory that the call names. Words that
+//! only a shell can expand are ignored.
 
 mod commands;
 mod git;
@@ -28,12 +28,12 @@ use super::read::{PATH_BYTES_MAX, below, clean};
 pub use rule::{FileEffectForm, FileEffectRule};
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Maximum number of files of one call. Later ones are ignored.
+/// Maximum number of files of one call. Later files are ignored.
 const TOUCHES_MAX: usize = 2_000;
-/// Longest text of a result that is read, in bytes.
+/// Maximum number of bytes of a result that are read.
 pub(super) const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// What a call did to a file, in ascending order of importance.
+/// Effect of a call on a file, in ascending order of importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileEffect {
@@ -62,24 +62,24 @@ impl FileEffect {
         }
     }
 
-    /// Whether the touch changes the file.
+    /// Whether the effect changes the file.
     #[must_use]
     pub fn changes(self) -> bool {
         self >= Self::Edited
     }
 }
 
-/// A call whose touches are read.
+/// A call whose file effects are read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ParsedCall<'a> {
     /// Arguments; null if they are not JSON.
     pub arguments: &'a Value,
-    /// Result text; empty if there is none or it is not known yet.
+    /// Result text; empty if there is none yet.
     pub output: &'a str,
 }
 
-/// The files that a call touched, each once, in the order of their first mention, and the working
-/// directory after it, if that is known.
+/// The files of a call, each once, in the order of first mention, and the working directory after
+/// the call, if it is known.
 #[derive(Debug, Default)]
 pub(super) struct FileEffects {
     pub files: Vec<(String, FileEffect)>,
@@ -89,7 +89,7 @@ pub(super) struct FileEffects {
 }
 
 impl FileEffects {
-    /// Reads a call by a rule.
+    /// Reads a call in the form that a rule gives.
     pub fn of(form: FileEffectForm, spoken: ParsedCall<'_>) -> Self {
         let mut touched = Self::default();
         match form {
@@ -100,8 +100,8 @@ impl FileEffects {
         touched
     }
 
-    /// Records a touch. A relative path starts at `directory`. The last touch of a file decides its
-    /// state.
+    /// Records an effect. A relative path starts at `directory`. The last effect on a file decides
+    /// its state.
     fn add(&mut self, directory: Option<&str>, path: &str, touch: FileEffect) {
         let Some(path) = clean(path, PATH_BYTES_MAX).filter(|path| !is_no_file(path)) else {
             return;
@@ -110,7 +110,7 @@ impl FileEffects {
             Some(directory) => below(Some(directory), path),
             None => path.strip_prefix("./").unwrap_or(path).to_owned(),
         };
-        // The directory has not been checked either.
+        // The directory has not been checked before.
         if clean(&path, PATH_BYTES_MAX).is_none() {
             self.left_out += 1;
             return;
@@ -127,8 +127,8 @@ impl FileEffects {
     }
 }
 
-/// The state of a file after two touches. Reading and listing change nothing, and a file that was
-/// created and then edited is still new.
+/// Returns the state of a file after two effects. Reading and listing change nothing, and a file
+/// that was created and then edited is still new.
 #[must_use]
 pub(crate) fn and_then(before: FileEffect, now: FileEffect) -> FileEffect {
     match (before, now) {
@@ -141,7 +141,7 @@ pub(crate) fn and_then(before: FileEffect, now: FileEffect) -> FileEffect {
     }
 }
 
-/// Whether the path is a directory or not on a disk.
+/// Whether the path is a directory or is not on a disk.
 fn is_no_file(path: &str) -> bool {
     path.ends_with(['/', '\\'])
         || matches!(path, "." | ".." | "-" | "~")
@@ -150,7 +150,7 @@ fn is_no_file(path: &str) -> bool {
         || path.contains(['*', '?', '$', '`', '{', '<', '>', '|', '"'])
 }
 
-/// Whether it looks like a file: the last component has an extension or is a common name.
+/// Whether a path looks like a file: its last component has an extension or is a common name.
 pub(super) fn looks_like_file(path: &str) -> bool {
     const NAMES: [&str; 9] = [
         "Makefile",
@@ -179,7 +179,7 @@ pub(super) fn looks_like_file(path: &str) -> bool {
         })
 }
 
-/// Whether it is a file like `.env` or `.gitignore`, but not `.git`.
+/// Whether a name is like `.env` or `.gitignore`, but not `.git`.
 fn is_dot_file(name: &str) -> bool {
     let known = [
         "env",
@@ -193,8 +193,8 @@ fn is_dot_file(name: &str) -> bool {
     known.iter().any(|end| name.ends_with(end)) && name != ".config"
 }
 
-/// What one successful call did to files, by the default rules. For summaries, which do not depend
-/// on the conversation's policy.
+/// Returns the effects of one successful call on files, by the default rules. For summaries, which
+/// do not depend on the conversation's policy.
 pub(crate) fn touched_by(
     call: &ToolCallRequested,
     result: &ToolResultRecorded,
@@ -211,8 +211,8 @@ pub(crate) fn touched_by(
     FileEffects::of(form, spoken).files
 }
 
-/// Whether a call's tool only looks at files. If such a call finds nothing, that is not an open
-/// error.
+/// Whether a call's tool only looks at files. Such a call does not leave an open error if it finds
+/// nothing.
 pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     use FileEffectForm::{Glob, List, Read, Search, Stat};
     matches!(
@@ -221,7 +221,7 @@ pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     )
 }
 
-/// Whether a call only searches for lines. The files with matches were not read.
+/// Whether a call only searches for lines. Such a call does not read the matching files.
 pub(crate) fn searches(call: &ToolCallRequested) -> bool {
     form_of(&call.tool) == Some(FileEffectForm::Search)
 }
@@ -236,7 +236,7 @@ pub(crate) fn runs_commands(tool: &str) -> bool {
     form_of(tool) == Some(FileEffectForm::Shell)
 }
 
-/// The command line of a call, if it has one.
+/// Returns the command line of a call, if it has one.
 pub(crate) fn command_line(call: &ToolCallRequested) -> Option<String> {
     if form_of(&call.tool) != Some(FileEffectForm::Shell) {
         return None;
@@ -245,8 +245,8 @@ pub(crate) fn command_line(call: &ToolCallRequested) -> Option<String> {
     commands::line_of(&arguments)
 }
 
-/// The programs of a command line, each with its subcommand: `cargo test`, `git commit`, `mise run
-/// lint`.
+/// Returns the programs of a command line, each with its subcommand: `cargo test`, `git commit`,
+/// `mise run lint`.
 pub(crate) fn programs(line: &str) -> Vec<String> {
     let named = |command: &shell::SimpleCommand| {
         let words = commands::unwrapped(&command.words);

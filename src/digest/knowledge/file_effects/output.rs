@@ -1,21 +1,21 @@
-//! The files that the output of a command names.
+//! Files that the output of a command names.
 
 use super::{FileEffect, FileEffects, looks_like_file, shell::SimpleCommand};
 
 /// Maximum number of names from one output.
 const NAMES_MAX: usize = 2_000;
 
-/// How the output of a command was changed before it is seen.
+/// How later commands of a pipe changed the output of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputFilter {
-    /// Its lines are whole, perhaps fewer or in another order.
+    /// Its lines are whole, but may be fewer or in another order.
     Whole,
-    /// Something else.
+    /// Its lines may have changed.
     Changed,
 }
 
 impl OutputFilter {
-    /// How the output of the command at an index is changed by the commands after it.
+    /// Returns how the output of the command at an index is changed by the commands after it.
     pub fn after(all: &[SimpleCommand], at: usize) -> Self {
         let mut at = at;
         while all[at].pipes_on {
@@ -46,7 +46,7 @@ impl OutputFilter {
     }
 }
 
-/// Lines that are paths or end in one.
+/// Returns the paths in lines that are a path or end in one.
 pub(super) fn paths(lines: OutputFilter, output: &str) -> Vec<&str> {
     if lines == OutputFilter::Changed {
         return Vec::new();
@@ -71,7 +71,7 @@ pub(super) fn paths(lines: OutputFilter, output: &str) -> Vec<&str> {
     found.take(NAMES_MAX).collect()
 }
 
-/// Files in which a search found something.
+/// Returns the files in which a search found a match.
 pub(super) fn found(lines: OutputFilter, output: &str, lists: bool) -> Vec<&str> {
     if lines == OutputFilter::Changed {
         return Vec::new();
@@ -93,7 +93,7 @@ pub(super) fn found(lines: OutputFilter, output: &str, lists: bool) -> Vec<&str>
     found
 }
 
-/// The path of `path:12:text`, `path-12-text` and `path:text`.
+/// Returns the path of `path:12:text`, `path-12-text` or `path:text`.
 pub(super) fn place(line: &str) -> Option<&str> {
     let colon = line.find(':');
     if let Some(colon) = colon
@@ -112,7 +112,7 @@ pub(super) fn place(line: &str) -> Option<&str> {
     })
 }
 
-/// Names in the output of `ls`, each with the directory of its heading.
+/// Returns the names in the output of `ls`, each with the directory of its heading.
 pub(super) fn names(lines: OutputFilter, output: &str, marked: bool) -> Vec<(Option<&str>, &str)> {
     if lines == OutputFilter::Changed {
         return Vec::new();
@@ -148,7 +148,7 @@ enum LongListing<'a> {
     File(&'a str),
 }
 
-/// The name in a line of `ls -l`.
+/// Returns the name in a line of `ls -l`.
 fn long_name(line: &str) -> LongListing<'_> {
     if !is_long(line) {
         return LongListing::No;
@@ -196,7 +196,7 @@ pub(super) fn file_header(output: &str, commands: &[SimpleCommand], touched: &mu
     }
 }
 
-/// The file that a result says it shows.
+/// Returns the file that a result says it shows.
 pub(super) fn shown_file(output: &str) -> Option<&str> {
     let lines = || output.lines();
     let header = lines().find_map(|line| line.trim().strip_prefix("[File: "));
@@ -210,7 +210,7 @@ pub(super) fn shown_file(output: &str) -> Option<&str> {
     header.or_else(open)
 }
 
-/// The directory to which a harness says it returned.
+/// Returns the directory to which a harness says it returned.
 pub(super) fn reset_directory(output: &str) -> Option<&str> {
     let last = output.lines().next_back()?;
     last.strip_prefix("Shell cwd was reset to ").map(str::trim)

@@ -1,10 +1,10 @@
-//! Patches in the arguments: OpenAI's format and unified diffs.
+//! Reads patches in arguments: OpenAI's format and unified diffs.
 
 use serde_json::Value;
 
 use super::{FileEffect, FileEffects, ParsedCall};
 
-/// The files of a patch.
+/// Records the files of a patch.
 pub(super) fn patch(spoken: ParsedCall<'_>, touched: &mut FileEffects) {
     let text = match spoken.arguments {
         Value::String(text) => Some(text.as_str()),
@@ -44,7 +44,7 @@ pub(super) fn patch(spoken: ParsedCall<'_>, touched: &mut FileEffects) {
     }
 }
 
-/// One side of a diff without `a/`, `b/` and the time.
+/// Returns the path of one side of a diff, without `a/`, `b/` and the time.
 fn side(text: &str) -> &str {
     let path = text.split('\t').next().unwrap_or(text).trim();
     path.strip_prefix("a/")

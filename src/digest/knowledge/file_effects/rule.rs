@@ -1,15 +1,15 @@
-//! Which tools touch files, and how their calls are read. The rules are data.
+//! Rules for which tools touch files, and how their calls are read. The rules are data.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Tools that touch files in one way.
+/// Tools that have the same kind of effect on files.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileEffectRule {
     /// Tool names. Only letters and digits are compared, ignoring case: `read_file` also matches
-    /// `ReadFile`. A server's name in front (`mcp__files__read_file`) is skipped.
+    /// `ReadFile`. A server's name in front (`mcp__files__read_file`) is ignored.
     pub tools: Vec<String>,
     /// How their calls are read.
     pub form: FileEffectForm,
@@ -47,7 +47,7 @@ pub enum FileEffectForm {
 }
 
 impl FileEffectForm {
-    /// Whether all its calls change files.
+    /// Whether all calls of this form change files.
     pub(in crate::knowledge) fn changes(self) -> bool {
         matches!(
             self,

@@ -1,7 +1,7 @@
-//! Splits a command line into words, with enough shell grammar to know which words are file names.
-//! Nothing is expanded; a word that a shell would expand is marked.
+//! Splits a command line into words, with enough shell grammar to identify the words that are file
+//! names. Nothing is expanded; words that a shell would expand are marked.
 
-/// Longest command line that is read, in bytes.
+/// Maximum number of bytes of a command line that are read.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of simple commands of one line.
 const COMMANDS_MAX: usize = 256;
@@ -10,7 +10,7 @@ const COMMANDS_MAX: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ShellWord {
     pub text: String,
-    /// There is nothing to expand: no variable, wildcard or command.
+    /// Whether there is nothing to expand: no variable, wildcard or command.
     pub is_plain: bool,
 }
 
@@ -20,9 +20,9 @@ pub(super) struct SimpleCommand {
     pub words: Vec<ShellWord>,
     /// Operator (`>`, `>>`, `<`) and target.
     pub redirects: Vec<(&'static str, ShellWord)>,
-    /// It reads the output of the previous command.
+    /// Whether it reads the output of the previous command.
     pub is_piped: bool,
-    /// The next command reads its output.
+    /// Whether the next command reads its output.
     pub pipes_on: bool,
     /// Nesting depth of parentheses.
     pub depth: usize,
@@ -36,7 +36,7 @@ impl SimpleCommand {
     }
 }
 
-/// The simple commands of a line, in order.
+/// Returns the simple commands of a line, in order.
 pub(super) fn commands(line: &str) -> Vec<SimpleCommand> {
     let line = &line[..line.floor_char_boundary(COMMAND_BYTES_MAX)];
     let mut lexer = Lexer {
@@ -110,7 +110,7 @@ impl Lexer<'_> {
         self.end(false);
     }
 
-    /// `&&`, `&`, `&>`.
+    /// Reads `&&`, `&` or `&>`.
     fn ampersand(&mut self) {
         self.rest.next();
         if self.rest.next_if(|(_, c)| *c == '>').is_some() {
@@ -122,7 +122,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// `>`, `>>`, `>|`, `>&`, `<`, `<<`, `<<<`, `<(`.
+    /// Reads `>`, `>>`, `>|`, `>&`, `<`, `<<`, `<<<` or `<(`.
     fn angle(&mut self) {
         let Some((_, first)) = self.rest.next() else {
             return;
@@ -134,7 +134,7 @@ impl Lexer<'_> {
                 self.redirect = Some(">>");
             }
             ('>' | '<', Some('&')) => {
-                // A stream number, or `-`.
+                // The target is a stream number or `-`.
                 self.rest.next();
                 while self
                     .rest
@@ -169,7 +169,7 @@ impl Lexer<'_> {
             match c {
                 '\'' => {
                     self.rest.next();
-                    // An unterminated quote is no valid shell syntax.
+                    // An unterminated quote is not valid shell syntax.
                     let mut ends = false;
                     for (_, c) in self.rest.by_ref() {
                         ends = c == '\'';
@@ -255,7 +255,7 @@ impl Lexer<'_> {
     fn put(&mut self, word: ShellWord) {
         match self.redirect.take() {
             None => {
-                // In `2>` and the like, the number is not a word.
+                // In `2>` and similar redirects, the number is not a word.
                 let before_angle = self
                     .rest
                     .peek()

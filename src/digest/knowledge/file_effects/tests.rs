@@ -13,7 +13,7 @@ fn shell(line: &str, output: &str) -> Vec<String> {
     of(FileEffectForm::Shell, &json!({"command": line}), output)
 }
 
-// The words of a command tell which files it touches. Words that need a shell to expand must not
+// The words of a command show which files it touches. Words that only a shell can expand must not
 // become names.
 #[test]
 fn file_effects_are_parsed_from_shell_commands() {
@@ -126,7 +126,8 @@ fn file_effects_are_parsed_from_shell_commands() {
     }
 }
 
-// The directory of the call counts, and so does the working directory after it.
+// Paths are relative to the directory of the call. The working directory after the call is read
+// too.
 #[test]
 fn file_effects_follow_the_working_directory() {
     let arguments = json!({"cmd": ["bash", "-lc", "cat a.rs"], "workdir": "/w/x"});
@@ -150,7 +151,7 @@ fn file_effects_follow_the_working_directory() {
     assert_eq!(left("cd /tmp && ls", reset).as_deref(), Some("/home/dev/w"));
 }
 
-// Common agent tools are recognised in any spelling and behind any server.
+// Common agent tools are recognised in any spelling and on any server.
 #[test]
 fn tools_are_matched_by_name() {
     let rules = rule::defaults();
@@ -305,14 +306,14 @@ fn file_effects_are_read_from_arguments_and_results() {
     }
 }
 
-// The state of a file is what was done to it last.
+// The state of a file is the last effect on it.
 #[test]
 fn last_effect_on_a_file_counts() {
     let line = "touch a.rs && sed -i s/a/b/ a.rs && cat a.rs; cat b.rs; rm b.rs";
     assert_eq!(shell(line, ""), ["created a.rs", "deleted b.rs"]);
 }
 
-// A file name was clean, but the directory in front of it was not.
+// The file name was valid, but the directory in front of it had control characters.
 #[test]
 fn directory_with_control_characters_is_left_out() {
     let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
@@ -325,7 +326,7 @@ fn directory_with_control_characters_is_left_out() {
 }
 
 proptest::proptest! {
-    /// For any arguments and output: bounded, clean, no panic.
+    /// For any arguments and output, the result is bounded and clean, and nothing panics.
     #[test]
     fn any_command_gives_bounded_clean_paths(
         line in "[a-z .|&;<>()'\"$`\\\\\n/*=-]{0,120}|(cat|ls|git|rg|find|cd|sed -i|<<E) .{0,60}",

@@ -1,4 +1,4 @@
-//! Tools with one purpose.
+//! Effects of tools with one purpose.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::knowledge::read::below;
 
-/// Arguments that name a file, the most specific first.
+/// Names of arguments that contain a file, the most specific first.
 const FILE_ARGUMENTS: [&str; 16] = [
     "file_path",
     "filePath",
@@ -26,10 +26,10 @@ const FILE_ARGUMENTS: [&str; 16] = [
     "target",
     "uri",
 ];
-/// Arguments that name several files.
+/// Names of arguments that contain several files.
 const LIST_ARGUMENTS: [&str; 4] = ["paths", "files", "file_paths", "edits"];
 
-/// The files of a call.
+/// Records the files of a call.
 pub(super) fn tool(form: FileEffectForm, spoken: ParsedCall<'_>, touched: &mut FileEffects) {
     let arguments = spoken.arguments;
     let output = &spoken.output[..spoken.output.floor_char_boundary(OUTPUT_BYTES_MAX)];
@@ -52,7 +52,7 @@ pub(super) fn tool(form: FileEffectForm, spoken: ParsedCall<'_>, touched: &mut F
     }
 }
 
-/// Overwriting edits an existing file; otherwise it creates one.
+/// Returns the effect of a write: it edits an existing file, or creates a new one.
 fn written(output: &str) -> FileEffect {
     let head = &output[..output.floor_char_boundary(400)];
     let says = |words: &str| head.contains(words);
@@ -70,7 +70,7 @@ fn text<'a>(arguments: &'a Value, names: &[&str]) -> Option<&'a str> {
     texts.find(|text| !text.trim().is_empty())
 }
 
-/// Records the files that the arguments name. If there are none, the file that the result names.
+/// Records the files that the arguments name, or else the file that the result names.
 fn named(arguments: &Value, output: &str, touch: FileEffect, touched: &mut FileEffects) {
     let file = match arguments {
         Value::String(path) => Some(path.as_str()),
@@ -95,7 +95,7 @@ fn named(arguments: &Value, output: &str, touch: FileEffect, touched: &mut FileE
     }
 }
 
-/// The file that a result is about.
+/// Returns the file that a result is about.
 fn told(output: &str) -> Option<&str> {
     let record = || {
         let mut names = output.lines().filter_map(|line| {
@@ -183,7 +183,7 @@ fn search(arguments: &Value, output: &str, touched: &mut FileEffects) {
             touched.add(None, line.trim(), FileEffect::Listed);
         }
     }
-    // A search of one file does not name it in its lines.
+    // The output of a search in one file does not name the file.
     if !any && let Some(path) = path.filter(|path| looks_like_file(path)) {
         touched.add(None, path, FileEffect::Read);
     }
