@@ -1,14 +1,14 @@
-//! Finds the analysis that Claude Code's model writes before a summary. It says the same as the
-//! summary, at length, and takes a quarter to a half of the text.
+//! Finds the analysis that the model of Claude Code writes before a summary. It has the same
+//! content as the summary, and is a quarter to a half of the text.
 
 use std::ops::Range;
 
-/// Bytes in which the analysis begins.
+/// Maximum offset at which an analysis begins, in bytes.
 const BEGINS_WITHIN_BYTES: usize = 1_000;
-/// Beginnings of an analysis, and of what follows it.
+/// Beginnings of an analysis, and of the part after it.
 const FORMS: [[&str; 2]; 2] = [["Analysis:\n", "\nSummary:\n"], ["<analysis>", "<summary>"]];
 
-/// The analysis in a summary.
+/// Returns the analysis in a summary.
 #[must_use]
 pub fn analysis(summary: &str) -> Option<Range<usize>> {
     let head = &summary[..summary.floor_char_boundary(BEGINS_WITHIN_BYTES)];
@@ -16,7 +16,7 @@ pub fn analysis(summary: &str) -> Option<Range<usize>> {
         let is_line = |at: &usize| summary[..*at].is_empty() || summary[..*at].ends_with('\n');
         let start = head.find(begin).filter(is_line)?;
         let end = start + summary[start..].find(next)?;
-        // The next part keeps its title.
+        // The part after it keeps its title.
         let end = end + usize::from(next.starts_with('\n'));
         Some(start..end)
     })

@@ -13,7 +13,7 @@ use crate::{
     result::{is_total, numberless},
 };
 
-/// The most important arguments of a call.
+/// Names of the most important arguments of a call.
 const MAIN_KEYS: [&str; 17] = [
     "command",
     "cmd",
@@ -33,7 +33,7 @@ const MAIN_KEYS: [&str; 17] = [
     "id",
     "code",
 ];
-/// Arguments that contain a command. They take precedence, together with those that name a place.
+/// Arguments that contain a command. They take precedence, with those that name a place.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 const WHERE: [&str; 9] = [
     "pattern",
@@ -58,11 +58,11 @@ const PATHS: [&str; 6] = [
     "dir",
     "directory",
 ];
-/// Longest path that is shown whole, in characters. A clipped path cannot be opened.
+/// Maximum length of a path that is shown whole, in characters. A clipped path cannot be opened.
 const PATH_CHARS_MAX: usize = 200;
-/// Characters of one argument that are read to describe it.
+/// Maximum number of characters of one argument that are read to describe it.
 const LOOKED_AT_CHARS: usize = 1_000;
-/// First words of the names of tools that only read or think.
+/// First words in the names of tools that only read or think.
 const READ_VERBS: [&str; 34] = [
     "get",
     "list",
@@ -99,9 +99,9 @@ const READ_VERBS: [&str; 34] = [
     "help",
     "ping",
 ];
-/// Words that may precede those.
+/// Words that may precede the verbs in [`READ_VERBS`].
 const READ_VERB_PREFIXES: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
-/// Internal tools of a harness. What they do is described elsewhere or does not matter later.
+/// Internal tools of a harness. Their effects are described elsewhere or do not matter later.
 const HOUSEKEEPING: [&str; 16] = [
     "todowrite",
     "todoread",
@@ -121,7 +121,7 @@ const HOUSEKEEPING: [&str; 16] = [
     "lsp",
 ];
 
-/// Whether a tool, by its name, has effects and is not internal to its harness.
+/// Whether a tool, judged by its name, has effects and is not internal to its harness.
 pub(super) fn acts(tool: &str) -> bool {
     let own = own(tool);
     let plain: String = own.chars().filter(|c| c.is_alphanumeric()).collect();
@@ -139,18 +139,19 @@ pub(super) fn acts(tool: &str) -> bool {
     }
 }
 
-/// What a tool does, in words. A summary must not send the model to a tool that may be gone.
+/// Returns the purpose of a tool in words. A summary must not lead the model to a tool that may be
+/// gone.
 pub(super) fn in_words(tool: &str) -> String {
     words(own(tool)).join(" ")
 }
 
-/// The name of a tool without its server's name.
+/// Returns the name of a tool without its server's name.
 fn own(tool: &str) -> &str {
     let own = tool.rsplit("__").next().unwrap_or(tool);
     own.rsplit(['.', ':', '/']).next().unwrap_or(own)
 }
 
-/// Whether the end of a tool's result says how the call went. True for commands and tools with
+/// Whether the end of a tool's result shows how the call ended. True for commands and tools with
 /// effects, false for reads.
 pub(crate) fn reports_outcome(tool: &str) -> bool {
     match file_effects::is_of_files(tool) {
@@ -159,7 +160,7 @@ pub(crate) fn reports_outcome(tool: &str) -> bool {
     }
 }
 
-/// `get_page`, `getPage` and `Get-Page` as `get`, `page`.
+/// Splits `get_page`, `getPage` and `Get-Page` into `get`, `page`.
 fn words(name: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let mut last = None;
@@ -176,8 +177,8 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The most important arguments as one line of about `chars_max` characters. Paths below `below`
-/// are relative to it.
+/// Returns the most important arguments as one line of about `chars_max` characters. Paths below
+/// `below` are shown relative to it.
 pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) -> String {
     let object: Option<Map<String, Value>> = serde_json::from_str(arguments).ok();
     let Some(object) = object else {
@@ -202,7 +203,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
             .to_owned();
     }
     let told = shown(telling, chars_max, below);
-    // Pattern and place together.
+    // For a search, the pattern and the place.
     let place = named(&SEARCH_KEYS).and(named(&PLACES));
     match place.filter(|place| *place != telling) {
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
@@ -210,7 +211,7 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
     }
 }
 
-/// The id of the object that the call is about (`ENT-241`), if an argument has one.
+/// Returns the id of the object that the call is about (`ENT-241`), if an argument has one.
 fn id(object: &Map<String, Value>) -> Option<String> {
     const LONGEST: usize = 40;
     let is_id = |name: &str| {
@@ -226,7 +227,7 @@ fn id(object: &Map<String, Value>) -> Option<String> {
     told.find(|id| !id.is_empty())
 }
 
-/// A long command line without a leading `cd`.
+/// Returns a command line, without its leading `cd` if it is long.
 fn without_cd(command: &str, chars_max: usize) -> &str {
     let command = command.trim();
     if command.chars().count() <= chars_max {
@@ -239,7 +240,7 @@ fn without_cd(command: &str, chars_max: usize) -> &str {
     rest.filter(|rest| !rest.is_empty()).unwrap_or(command)
 }
 
-/// Whether the call's command only prints a file, so that its output does not say how it went.
+/// Whether the call's command only prints a file. Its output then does not show how it ended.
 pub(crate) fn shows_a_file(arguments: &str) -> bool {
     const SHOWS: [&str; 6] = ["cat ", "head ", "nl ", "bat ", "less ", "sed -n "];
     const SAYS: [&str; 3] = [".log", ".out", ".txt"];
@@ -255,13 +256,13 @@ pub(crate) fn shows_a_file(arguments: &str) -> bool {
     })
 }
 
-/// All arguments on one line of at most `chars_max` characters. Longer ones keep the beginning and
-/// the end.
+/// Returns all arguments on one line of at most `chars_max` characters. Longer arguments keep their
+/// beginning and end.
 pub(super) fn whole(arguments: &str, chars_max: usize) -> String {
     whole_or_ends(&one_line(arguments), chars_max)
 }
 
-/// Absolute paths in a call's arguments.
+/// Returns the absolute paths in a call's arguments.
 pub(crate) fn paths(arguments: &str) -> Vec<String> {
     let Ok(object) = serde_json::from_str::<Map<String, Value>>(arguments) else {
         return Vec::new();
@@ -288,7 +289,7 @@ fn looked_at(text: &str) -> String {
     one_line(&part)
 }
 
-/// The first string of an object, or of its first nested values.
+/// Returns the first string of an object, or of its first nested values.
 fn first_text(object: &Map<String, Value>) -> Option<&str> {
     const DEPTH_MAX: u8 = 4;
     fn first(value: &Value, depth: u8) -> Option<&str> {
@@ -311,7 +312,7 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
     top.find(|text| says_something(text)).or_else(deep)
 }
 
-/// All short arguments while there is room. For calls without well-known argument names.
+/// Returns all short arguments while there is room. For calls without well-known argument names.
 fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     const SHORT: usize = 35;
     let has_telling = |name: &&str| object.get(*name).is_some_and(Value::is_string);
@@ -338,7 +339,7 @@ fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     (!told.is_empty()).then_some(told)
 }
 
-/// The end of a path, which has the file name.
+/// Returns the end of a path, which has the file name.
 fn clip_front(path: &str, max_chars: usize) -> String {
     let over = path.chars().count().saturating_sub(max_chars);
     if over == 0 {
@@ -348,9 +349,10 @@ fn clip_front(path: &str, max_chars: usize) -> String {
     format!("…{rest}")
 }
 
-/// How a call ended, by its result: the line with an error, a verdict or a total, else the last
-/// line with content, with `…` if there are others. If the text ends with a line without content
-/// (`fi`), the length of the text. For JSON, its error. Otherwise empty.
+/// Returns how a call ended, according to its result: the line with an error, a verdict or a total,
+/// else the last line with content, with `…` if there are others. If the text ends with a line
+/// without content (`fi`), returns the length of the text. For JSON, returns its error. Otherwise
+/// empty.
 pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     /// Bytes read at the end of a long text, where a run reports its outcome.
     const LOOKED_AT_BYTES: usize = 8 << 10;
@@ -358,7 +360,7 @@ pub(crate) fn ended(text: &str, chars_max: usize) -> String {
         return clip(&shape.error().unwrap_or_default(), chars_max);
     }
     let end = text.ceil_char_boundary(text.len().saturating_sub(LOOKED_AT_BYTES));
-    // After a sub-agent's answer, its harness adds how to continue it.
+    // After a sub-agent's answer, its harness adds instructions for continuing it.
     let tells = |line: &&str| says_something(line) && !line.starts_with("agentId:");
     let lines: Vec<&str> = text[end..].lines().filter(tells).collect();
     let reported = lines.iter().find(|line| reports_error(line));
@@ -382,8 +384,8 @@ pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// The last line with a verdict (`**Verdict:** REQUEST CHANGES`), at the beginning of a text or in
-/// `lines`. Reports have it at the start or at the end.
+/// Returns the last line with a verdict (`**Verdict:** REQUEST CHANGES`), at the beginning of a
+/// text or in `lines`. Reports have it at the start or at the end.
 fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     const FRONT_BYTES: usize = 2 << 10;
     let front = &front[..front.floor_char_boundary(FRONT_BYTES)];
@@ -391,7 +393,7 @@ fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     let of = |lines: &[&str]| {
         let at = lines.iter().rposition(|line| is_verdict(line))?;
         let told = plain(lines[at]);
-        // For a heading, the text below it.
+        // If the verdict is a heading, the text below it is used.
         let is_heading = !told.contains(':') || told.ends_with(':');
         match lines
             .get(at + 1)
@@ -415,7 +417,7 @@ pub(crate) fn is_verdict(line: &str) -> bool {
     WORDS.iter().any(|word| line.contains(word)) || is_named_verdict(&plain(line))
 }
 
-/// `Verdict: …`, `Overall assessment`.
+/// Whether a line names a verdict: `Verdict: …`, `Overall assessment`.
 fn is_named_verdict(line: &str) -> bool {
     const NAMES: [&str; 8] = [
         "verdict",
@@ -431,7 +433,7 @@ fn is_named_verdict(line: &str) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// A line without the markup of headings, lists and emphasis.
+/// Returns a line without the markup of headings, lists and emphasis.
 fn plain(line: &str) -> String {
     let line = one_line(line);
     let line = line.trim_start_matches(|c: char| !c.is_alphanumeric());
@@ -463,7 +465,7 @@ mod tests {
         assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
     }
 
-    // `search_direct_flight MCO` had neither destination nor date, although there was room.
+    // `search_direct_flight MCO` had neither the destination nor the date, although there was room.
     #[test]
     fn call_is_described_by_all_short_arguments() {
         let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
@@ -477,7 +479,7 @@ mod tests {
         assert_eq!(told(nested), "Which method?");
     }
 
-    // `…ev/workspace/tmp/cli/docs/plans/a.md` names a file that cannot be opened.
+    // `…ev/workspace/tmp/cli/docs/plans/a.md` cannot be opened.
     #[test]
     fn paths_are_full_or_relative_to_a_given_directory() {
         let deep = format!(
@@ -496,7 +498,7 @@ mod tests {
         );
     }
 
-    // For an agent that works without files, the calls with effects are what matters.
+    // For an agent that does not use files, the calls with effects matter most.
     #[test]
     fn tools_with_side_effects_are_detected() {
         for tool in [
@@ -546,7 +548,7 @@ mod tests {
     }
 
     // A review requested changes for two critical findings, but the note said that lint and tests
-    // pass. A script that was read "ended" with `fi`, and a status with one of two files.
+    // passed. The outcome of reading a script was `fi`, and a status with two files showed one.
     #[test]
     fn outcome_prefers_a_verdict_over_the_last_line() {
         let review = "# Review\n\n**Verdict: REQUEST CHANGES**\n\n2 critical findings.\n\n\
@@ -568,7 +570,7 @@ mod tests {
         assert!(!shows_a_file(r#"{"command":"cat build.log"}"#));
     }
 
-    // The 60 characters for a command only showed where it ran.
+    // The 60 characters for a command only showed its directory.
     #[test]
     fn command_is_described_without_its_cd() {
         let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";

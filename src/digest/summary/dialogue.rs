@@ -1,5 +1,5 @@
-//! A summary of turns without a model: what was asked, answered and failed, what is open, and which
-//! files and ids were named.
+//! Summarises turns without a model: requests, answers, failures, open work, and the files and ids
+//! that were named.
 
 use std::{fmt::Write as _, sync::Arc};
 
@@ -15,16 +15,16 @@ use treering_domain::{ContentPart, ConversationId, EventBody, MessageAppended, R
 
 /// Maximum number of files, and of ids, that are listed.
 const NAMES_MAX: usize = 24;
-/// Least room for a turn, in characters.
+/// Minimum room for a turn, in characters.
 const TURN_CHARS_MIN: usize = 120;
 /// Maximum number of characters for one turn.
 const TURN_CHARS_MAX: usize = 1_200;
 /// Maximum number of failures of a turn that are quoted.
 const FAILURES_MAX: usize = 2;
-/// Bytes of a turn's request that are kept. Only its beginning is quoted.
+/// Maximum number of bytes kept of a turn's request. Only its beginning is quoted.
 const ASKED_BYTES_MAX: usize = 64 << 10;
 
-/// The engine's own summary of a dialogue: the outcome of each turn, in quotations. At most
+/// Returns the engine's own summary of a dialogue: the outcome of each turn, in quotations. At most
 /// `max_chars` characters.
 #[must_use]
 pub fn dialogue_summary(
@@ -84,8 +84,7 @@ impl Story {
         text + &after
     }
 
-    /// Writes the first turn, which has the task, and as many of the last turns as there is room
-    /// for.
+    /// Writes the first turn, which has the task, and as many of the last turns as fit.
     fn write_turns(&self, text: &mut String, room: usize) {
         let Some((first, rest)) = self.turns.split_first() else {
             return;
@@ -113,7 +112,7 @@ impl Story {
         }
     }
 
-    /// The lists after the turns.
+    /// Returns the lists after the turns.
     fn after(&self, max_chars: usize) -> String {
         let mut text = String::new();
         for (title, list) in [
@@ -142,7 +141,7 @@ impl TurnText {
                 EventBody::MessageAppended(message) => told.message(message),
                 EventBody::ToolResultRecorded(result) if !result.success => {
                     told.failed += 1;
-                    // Keep the last failures: earlier ones may have been fixed.
+                    // Keeps the last failures, because earlier ones may have been fixed.
                     told.failures.push(result_summary(result, 160));
                     if told.failures.len() > FAILURES_MAX {
                         told.failures.remove(0);
@@ -203,7 +202,7 @@ impl TurnText {
     }
 }
 
-/// The text of a message.
+/// Returns the text of a message.
 fn said(message: &MessageAppended) -> String {
     let texts: Vec<&str> = message.parts.iter().filter_map(ContentPart::text).collect();
     texts.join("\n")
@@ -230,7 +229,7 @@ fn note(facts: &mut Facts, body: &EventBody) {
     }
 }
 
-/// What the last turn left open.
+/// Returns the open work of the last turn.
 fn open(events: &[Arc<WindowEvent>], turn: &Turn) -> Vec<String> {
     let mut tasks = Vec::new();
     for event in events {
@@ -262,8 +261,8 @@ mod tests {
         dialogue_summary(id, &events, max_chars)
     }
 
-    /// A successor needs what was asked, the outcome, failures, open tasks, and names of files and
-    /// ids.
+    /// A successor needs the requests, the outcome, failures, open tasks, and the names of files
+    /// and ids.
     #[test]
     fn dialogue_summary_lists_requests_answers_and_failures() {
         let text = summary(
@@ -291,8 +290,8 @@ mod tests {
         assert_eq!(text, expected);
     }
 
-    /// The first request has the task, and the last ones the current state. What is left out is in
-    /// between.
+    /// The first request has the task, and the last requests have the current state. Turns in
+    /// between are omitted.
     #[test]
     fn dialogue_summary_drops_middle_turns_first() {
         let mut spoken = Vec::new();
@@ -315,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any dialogue: bounded, deterministic, and without hidden characters.
+        /// For any dialogue, the summary is bounded, deterministic, and without hidden characters.
         #[test]
         fn any_dialogue_summary_is_bounded_and_visible(
             said in proptest::collection::vec(

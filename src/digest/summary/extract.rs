@@ -1,6 +1,6 @@
-//! The engine's summary of compacted events, without a model: the task and later requests,
-//! decisions, state of files, commands and failures, and what is next. It consists of quotations,
-//! in sections.
+//! The engine's summary of compacted events, written without a model: the task and later requests,
+//! decisions, state of files, commands and failures, and next steps. It consists of quotations, in
+//! sections.
 
 use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
@@ -12,19 +12,19 @@ use super::{
 use crate::{knowledge::FileEffect, user_text};
 use treering_context::window::WindowEvent;
 
-/// Opening of an extract, for the model that continues from it.
+/// First sentence of an extract, for the model that continues from it.
 pub(super) const CONTINUATION: &str = "This continues an earlier conversation, whose messages are \
 no longer shown. What came of it, in quotations from it:";
-/// Maximum number of files of one state that are named.
+/// Maximum number of named files in each state.
 const FILES_MAX: usize = 40;
-/// Longest quotation of a later request, in characters, unless half of the room is more.
+/// Maximum length of a quoted later request, in characters, unless half of the room is more.
 const ASK_CHARS: usize = 2_000;
-/// Least room left over for which a section is extended, in characters.
+/// Minimum remaining room for which a section is extended, in characters.
 const LEFT_CHARS_MIN: usize = 100;
 
-/// The engine's own summary of events that a compaction replaces. `earlier` is the summary of an
-/// earlier compaction, which is replaced as well. Quotations are unchanged, even if they name
-/// tools; the extract itself names none. At most `max_chars` characters.
+/// Returns the engine's own summary of events that a compaction replaces, at most `max_chars`
+/// characters. `earlier` is the summary of an earlier compaction, which is replaced as well.
+/// Quotations are unchanged, even if they name tools; the extract itself names none.
 #[must_use]
 pub fn compaction_extract(
     events: &[Arc<WindowEvent>],
@@ -39,7 +39,7 @@ pub fn compaction_extract(
     clip(text.trim(), max_chars)
 }
 
-/// Whether the engine wrote a summary. Tool names in it are quotations.
+/// Whether the engine wrote a summary. Tool names in such a summary are quotations.
 #[must_use]
 pub fn is_extract(summary: &str) -> bool {
     summary.starts_with(CONTINUATION)
@@ -48,9 +48,8 @@ pub fn is_extract(summary: &str) -> bool {
 /// Writes a section within a number of characters.
 type SectionWriter = fn(&SummaryMaterial, usize) -> String;
 
-/// Sections: title, content, and the percentage of the room left that the section gets. Room that
-/// it does not use goes to the later sections, and room left at the end to the first sections that
-/// were cut.
+/// Sections: title, content, and the section's percentage of the remaining room. Unused room goes
+/// to later sections. Room left at the end goes to the first sections that were cut.
 const SECTIONS: [(&str, SectionWriter, usize); 11] = [
     ("The task, as it was first asked:", task, 25),
     (
@@ -96,7 +95,7 @@ impl Extract {
     }
 
     fn told(mut self, gathered: &SummaryMaterial, previous: Option<&str>) -> String {
-        // Do not repeat the opening of the extract that is replaced.
+        // The opening of the replaced extract is not repeated.
         let previous = previous.map(|text| text.trim_start_matches(CONTINUATION).trim());
         if let Some(previous) = previous.filter(|text| !text.is_empty()) {
             let room = self.left * 6 / 10;
@@ -143,7 +142,7 @@ impl Extract {
     }
 }
 
-/// Characters of a section besides its content.
+/// Number of characters of a section in addition to its content.
 fn around(title: &str) -> usize {
     title.chars().count() + 4
 }
@@ -155,7 +154,8 @@ fn taken(title: &str, body: &str) -> usize {
     }
 }
 
-/// The first request, as long as there is room. Empty after an earlier summary, which has it.
+/// Returns the first request, as far as it fits. Empty if there is an earlier summary, which
+/// contains it.
 fn task(gathered: &SummaryMaterial, room: usize) -> String {
     match gathered.asked.first().filter(|_| !gathered.goes_on) {
         Some(first) => quoted(&first.text, room),
@@ -163,14 +163,14 @@ fn task(gathered: &SummaryMaterial, room: usize) -> String {
     }
 }
 
-/// Later requests and refusals: short ones whole, long ones cut so that all fit.
+/// Returns later requests and refusals: short ones whole, long ones cut so that all fit.
 fn asked_later(gathered: &SummaryMaterial, room: usize) -> String {
     let later = gathered.asked.get(1..).filter(|_| !gathered.goes_on);
     let later = requests(later.unwrap_or_default());
     listed(&later, room, ASK_CHARS.max(room / 2))
 }
 
-/// The requests without praise and assent, except the last one.
+/// Returns the requests without praise and assent, except the last one.
 fn requests(asked: &[Quotation]) -> Vec<Quotation> {
     let last = asked.last().map(|last| last.at);
     let says = |said: &&Quotation| {
@@ -179,7 +179,7 @@ fn requests(asked: &[Quotation]) -> Vec<Quotation> {
     asked.iter().filter(says).cloned().collect()
 }
 
-/// As [`asked_later`], for all requests after an earlier summary.
+/// As [`asked_later`], but for all requests after an earlier summary.
 fn asked_since(gathered: &SummaryMaterial, room: usize) -> String {
     match gathered.goes_on {
         true => listed(&requests(&gathered.asked), room, ASK_CHARS.max(room / 2)),
@@ -187,8 +187,8 @@ fn asked_since(gathered: &SummaryMaterial, room: usize) -> String {
     }
 }
 
-/// The last answer of each turn, the last of all with the most room, and decisions on the way, in
-/// order.
+/// Returns, in order, the last answer of each turn and earlier decisions. The final answer gets the
+/// most room.
 fn answers(gathered: &SummaryMaterial, room: usize) -> String {
     let Some((last, earlier)) = gathered.answers.split_last() else {
         return listed(&gathered.decisions, room, 400);
@@ -210,9 +210,9 @@ fn answers(gathered: &SummaryMaterial, room: usize) -> String {
     text
 }
 
-/// Calls with effects and their outcomes.
+/// Returns calls with effects, and their outcomes.
 fn acts(gathered: &SummaryMaterial, room: usize) -> String {
-    /// Least room for one outcome, in characters.
+    /// Minimum room for one outcome, in characters.
     const CAME_CHARS_MIN: usize = 240;
     let around: usize = gathered
         .acts
@@ -253,7 +253,7 @@ fn next(gathered: &SummaryMaterial, room: usize) -> String {
     fitting(&lines, room)
 }
 
-/// The state of files, last changed first.
+/// Returns the state of files, last changed first.
 fn files(gathered: &SummaryMaterial, room: usize) -> String {
     let mut lines = Vec::new();
     if let Some((path, touch, _)) = gathered.changed().next() {
@@ -310,7 +310,7 @@ fn again(gathered: &SummaryMaterial, room: usize) -> String {
         lines.push(format!("- {}", ids.join(", ")));
     }
     if !numbers.is_empty() {
-        // Elsewhere, `#10` is an event.
+        // Elsewhere in the extract, `#10` is an event.
         let numbers = numbers.join(", ");
         lines.push(format!(
             "- {numbers} (numbers that the texts name, of no event)"
@@ -319,8 +319,8 @@ fn again(gathered: &SummaryMaterial, room: usize) -> String {
     clip(&lines.join("\n"), room)
 }
 
-/// An earlier summary, marked as of its time: its instructions do not apply any more, and tasks it
-/// calls open may be done.
+/// Marks an earlier summary as of its time: its instructions no longer apply, and its open tasks
+/// may be done.
 fn as_of_then(summary: &str) -> String {
     const ORDERS: [&str; 2] = [
         "without asking the user any further questions",
@@ -352,14 +352,14 @@ fn as_of_then(summary: &str) -> String {
     readable(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The text without invisible characters.
+/// Returns the text without invisible characters.
 fn readable(text: &str) -> String {
     let line = |line: &str| seen(line.trim_end());
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A text with each line indented, so that a quotation cannot look like a heading. Code keeps its
-/// indentation.
+/// Returns a text with each line indented, so that a quotation cannot look like a heading. Code
+/// keeps its indentation.
 fn quoted(text: &str, room: usize) -> String {
     const INDENT_MAX: usize = 16;
     let mut lines = String::new();
@@ -379,7 +379,7 @@ fn quoted(text: &str, room: usize) -> String {
     whole_or_ends(&lines, room)
 }
 
-/// Texts, one on each line, cut so that all fit.
+/// Returns the texts, one on each line, cut so that all fit.
 fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
     let lines: Vec<(String, String)> = said
         .iter()
@@ -391,7 +391,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
         .map(|(label, line)| label.chars().count() + line.chars().count());
     let lengths: Vec<usize> = lengths.collect();
     let most = level(&lengths, room.saturating_sub(lines.len() * 12)).min(chars_max);
-    // If not even a few words of each fit, only the last ones.
+    // If not even a few words of each text fit, only the last texts are listed.
     const WORDS: usize = 60;
     let skipped = if most < WORDS {
         lines.len().saturating_sub((room / (WORDS + 12)).max(1))
@@ -417,8 +417,8 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
     clip(&text, room)
 }
 
-/// The length to which texts must be cut so that together they fit. Room that short ones do not use
-/// goes to the long ones.
+/// Returns the length to which texts must be cut so that all fit. Long texts get the room that
+/// short texts do not use.
 pub(crate) fn level(lengths: &[usize], room: usize) -> usize {
     let mut sorted = lengths.to_vec();
     sorted.sort_unstable();
@@ -433,12 +433,12 @@ pub(crate) fn level(lengths: &[usize], room: usize) -> usize {
     usize::MAX
 }
 
-/// The first lines that fit, the last of them clipped.
+/// Returns the first lines that fit, the last of them clipped.
 fn fitting(lines: &[String], room: usize) -> String {
     clip(&lines.join("\n"), room)
 }
 
-/// The last lines that fit.
+/// Returns the last lines that fit.
 fn last_fitting(lines: &[String], room: usize) -> String {
     let mut left = room;
     let kept = lines
@@ -454,7 +454,7 @@ fn last_fitting(lines: &[String], room: usize) -> String {
     lines[lines.len() - kept..].join("\n")
 }
 
-/// The texts that occurred more than once, in order.
+/// Returns the texts that occurred more than once, in order.
 pub(super) fn repeated(counts: &HashMap<String, u32>, order: &[String]) -> Vec<String> {
     let again = |text: &&String| counts.get(*text).is_some_and(|count| *count > 1);
     order.iter().filter(again).cloned().collect()

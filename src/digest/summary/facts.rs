@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::text::{clip, one_line};
 
-/// Longest file name or id, in bytes.
+/// Maximum length of a file name or id, in bytes.
 const NAME_BYTES_MAX: usize = 200;
-/// Bytes of a text that are read, at its start and at its end.
+/// Number of bytes read at the start and at the end of a text.
 const LOOKED_AT_BYTES: usize = 32 << 10;
 
 /// Files and ids in texts, each once, in order.
@@ -19,7 +19,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Keeps at most `max` files and `max` ids, the last ones.
+    /// Creates a list that keeps the last `max` files and the last `max` ids.
     pub fn new(max: usize) -> Self {
         Self {
             max,
@@ -72,7 +72,7 @@ impl Facts {
     }
 }
 
-/// Start and end of a text without overlap, at most [`LOOKED_AT_BYTES`] each.
+/// Returns the start and end of a text without overlap, at most [`LOOKED_AT_BYTES`] each.
 fn ends(text: &str) -> (&str, &str) {
     if text.len() <= 2 * LOOKED_AT_BYTES {
         return (text, "");
@@ -87,7 +87,7 @@ fn ends(text: &str) -> (&str, &str) {
     (&text[..start], &text[end..])
 }
 
-/// Whether it is a path or a name with an extension, and not a URL, number or abbreviation.
+/// Whether a token is a path or a name with an extension, and not a URL, number or abbreviation.
 fn is_file(token: &str) -> bool {
     if token.contains("://") || token.contains('@') || !token.contains(['.', '/']) {
         return false;
@@ -116,7 +116,7 @@ fn is_file(token: &str) -> bool {
     }
 }
 
-/// Whether it is an id: `#123` (`#5` is a count), `ABC-1`, a UUID, a long hexadecimal number,
+/// Whether a token is an id: `#123` (`#5` is a count), `ABC-1`, a UUID, a long hexadecimal number,
 /// `name_123abc`, `gift_card_8190333`. Not `i-1`, `utf-8` or `0-9a-fA-F`.
 pub(super) fn is_id(token: &str) -> bool {
     let digits = token.chars().filter(char::is_ascii_digit).count();
@@ -155,8 +155,8 @@ fn is_uuid(token: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && token.chars().all(is_hex)
 }
 
-/// Whether it is a code like `OBUT9V`, with mixed capitals and digits, as bookings have. `SHA256`
-/// and `R2D2` are not.
+/// Whether a token is a booking code like `OBUT9V`, with mixed capitals and digits. `SHA256` and
+/// `R2D2` are not.
 fn is_code(token: &str) -> bool {
     let is_capital = |c: char| c.is_ascii_uppercase();
     let plain = |c: char| is_capital(c) || c.is_ascii_digit();
@@ -168,7 +168,7 @@ fn is_code(token: &str) -> bool {
         && turns.count() > 1
 }
 
-/// Open tasks in a text: unticked boxes, and lines that begin with `TODO`.
+/// Returns the open tasks in a text: unticked boxes, and lines that begin with `TODO`.
 pub(super) fn open_tasks(text: &str) -> Vec<String> {
     const SIGNS: [&str; 5] = ["- [ ]", "* [ ]", "[ ]", "☐", "TODO"];
     let mut tasks = Vec::new();
@@ -247,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A long history names more than a summary can list. The last ones are the most relevant.
+    /// A long history names more files than a summary can list. The last ones matter most.
     #[test]
     fn facts_keep_the_newest_files() {
         let mut facts = Facts::new(2);

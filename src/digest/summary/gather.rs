@@ -1,4 +1,4 @@
-//! Gathers the facts for an extract from the events, in one pass.
+//! Collects the facts for an extract from the events, in one pass.
 
 mod ids;
 mod runs;
@@ -28,20 +28,20 @@ use treering_domain::{
     ToolResultRecorded,
 };
 
-/// A message after an imported compaction must have at least this size to be its summary, in bytes.
+/// Minimum size of a message after an imported compaction to be its summary, in bytes.
 const SUMMARY_BYTES_MIN: usize = 400;
-/// Bytes of a message that are kept.
+/// Maximum number of bytes kept of a message.
 const SAID_BYTES_MAX: usize = 64 << 10;
-/// Maximum number of decisions that are kept, the last ones.
+/// Maximum number of decisions; the last ones are kept.
 const DECISIONS_MAX: usize = 40;
-/// Longest quoted command line, in characters.
+/// Maximum length of a quoted command line, in characters.
 const COMMAND_CHARS_MAX: usize = 200;
-/// Maximum number of calls with effects that are kept, the last ones.
+/// Maximum number of calls with effects; the last ones are kept.
 const ACTS_MAX: usize = 40;
-/// Longest arguments and outcome of such a call, in characters.
+/// Maximum length of the arguments and of the outcome of such a call, in characters.
 const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
-/// Longest description of a call that the user commented on, in characters.
+/// Maximum length of the description of a call that the user commented on, in characters.
 const NAMED_CHARS_MAX: usize = 80;
 /// Label of requests from before an imported summary.
 const BEFORE_SUMMARY: &str = "before that summary";
@@ -54,7 +54,7 @@ pub(super) struct Quotation {
     /// Context of the quotation, or empty.
     pub label: String,
     pub text: String,
-    /// Its position; later ones are greater.
+    /// Its position in the events; later quotations have larger values.
     pub at: usize,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct SummaryMaterial {
     pub asked: Vec<Quotation>,
     /// The last answer of each turn.
     pub answers: Vec<Quotation>,
-    /// Earlier texts of the model with a decision.
+    /// Earlier texts of the model that contain a decision.
     pub decisions: Vec<Quotation>,
     /// Path, state, and position of the last change.
     files: Vec<(String, FileEffect, usize)>,
@@ -74,23 +74,23 @@ pub(super) struct SummaryMaterial {
     read_order: Vec<String>,
     /// Failures that were not fixed later: the call and the error.
     pub failures: Vec<(String, String)>,
-    /// Commands that worked, each with its last run and output.
+    /// Successful commands, each with its last run and output.
     pub commands: Vec<(String, String)>,
-    /// Calls with effects other than on files and in a shell: the call and its outcome.
+    /// Calls with effects other than on files and in a shell, and their outcomes.
     pub acts: Vec<(String, String)>,
     /// Skills that were used, in order.
     pub skills: Vec<String>,
-    /// Open tasks of the last list.
+    /// Open tasks of the last task list.
     pub open_tasks: Vec<String>,
     /// The question at the end of the last answer.
     pub offer: Option<String>,
-    /// The last request has no answer.
+    /// Whether the last request has no answer.
     pub is_unanswered: bool,
     /// Ids that occurred more than once.
     pub ids: Vec<String>,
     /// An imported summary of earlier events.
     pub imported_summary: Option<String>,
-    /// An earlier summary exists, and has the task.
+    /// Whether there is an earlier summary, which contains the task.
     pub goes_on: bool,
     failure_keys: Vec<String>,
     command_keys: Vec<String>,
@@ -129,7 +129,8 @@ impl SummaryMaterial {
                 }
                 EventBody::Compacted(compacted) => {
                     gathered.after_compaction = compacted.summary.is_empty();
-                    // Mark requests from before the summary, unless the import kept their turns.
+                    // Requests from before the summary are marked, unless the import kept their
+                    // turns.
                     if compacted.trigger == CompactionTrigger::Imported && compacted.kept_turns == 0
                     {
                         for said in &mut gathered.asked {
@@ -151,7 +152,7 @@ impl SummaryMaterial {
         gathered
     }
 
-    /// Files that were changed, last changed first.
+    /// Returns the files that were changed, last changed first.
     pub fn changed(&self) -> impl Iterator<Item = (&str, FileEffect, usize)> {
         let mut changed: Vec<_> = self
             .files
@@ -163,7 +164,7 @@ impl SummaryMaterial {
         changed.into_iter()
     }
 
-    /// Files that were read more than once and not changed.
+    /// Returns the files that were read more than once and not changed.
     pub(crate) fn read_again(&self) -> impl Iterator<Item = &str> {
         let is_unchanged = |path: &&String| {
             let place = self.file_places.get(path.as_str());
@@ -194,7 +195,7 @@ impl SummaryMaterial {
                 };
                 text.truncate(text.floor_char_boundary(SAID_BYTES_MAX));
                 ids.note(&text);
-                // An interrupted message that was sent again with more text.
+                // The user interrupted a message and sent it again with more text.
                 let again =
                     |said: &Quotation| said.label.is_empty() && text.starts_with(&said.text);
                 if self.asked.last().is_some_and(again) {
@@ -213,7 +214,7 @@ impl SummaryMaterial {
     }
 
     fn answered(&mut self, text: &str) {
-        // Claude Code writes this in the model's role after a command at the prompt.
+        // Claude Code writes this in the model's role after a command run at the prompt.
         if text.trim() == "No response requested." {
             return;
         }
@@ -233,7 +234,7 @@ impl SummaryMaterial {
         }
     }
 
-    /// Keeps sentences with a decision from an earlier text of a turn.
+    /// Keeps the sentences with a decision in an earlier text of a turn.
     fn decided(&mut self, text: &str, at: usize) {
         for text in decisions(text) {
             let known = self
@@ -262,7 +263,7 @@ impl SummaryMaterial {
         }
     }
 
-    /// Keeps a comment of the user in place of a result.
+    /// Keeps a comment of the user that takes the place of a result.
     fn replied(&mut self, call: &str, reply: &Reply<'_>) {
         self.said += 1;
         for (label, said) in reply.told(call) {
@@ -297,7 +298,7 @@ impl SummaryMaterial {
             return self.did(call, result);
         }
         let line = file_effects::command_line(call);
-        // Another call of the batch failed, and this one was not run.
+        // Another call of the batch failed, so this one did not run.
         if !result.success && text.contains("Sibling tool call errored") {
             return;
         }
@@ -315,7 +316,7 @@ impl SummaryMaterial {
             None => named(call),
         };
         if failed {
-            // The last program in a line is its purpose.
+            // The last program of a line shows its purpose.
             if let Some(key) = keys.last().filter(|_| !file_effects::only_looks(call)) {
                 let said = result_summary(result, 300);
                 note_run(&mut self.failures, &mut self.failure_keys, key, what, said);
@@ -388,15 +389,15 @@ impl SummaryMaterial {
     }
 }
 
-/// A call in words: what its tool does, and its most important arguments.
+/// Describes a call in words: the purpose of its tool, and its most important arguments.
 fn named(call: &ToolCallRequested) -> String {
     let said = calls::said_of(call.arguments.as_str(), NAMED_CHARS_MAX, None);
     let tool = calls::in_words(&call.tool);
     format!("{tool} {said}").trim_end().to_owned()
 }
 
-/// The outcome of a call by its result: its beginning, and its end, where reports have their
-/// verdict.
+/// Returns the outcome of a call from its result: the beginning, and the end, where reports have
+/// their verdict.
 fn outcome(text: &str) -> String {
     let told = |line: &&str| says_something(line) && !line.starts_with("agentId:");
     let lines: Vec<&str> = without_reminders(text).lines().filter(told).collect();
@@ -406,7 +407,7 @@ fn outcome(text: &str) -> String {
     }
 }
 
-/// The text of a result, or its error message.
+/// Returns the text of a result, or its error message.
 fn text_of(result: &ToolResultRecorded) -> String {
     let texts: Vec<&str> = result.parts.iter().filter_map(ContentPart::text).collect();
     match texts.join("\n") {
@@ -415,8 +416,8 @@ fn text_of(result: &ToolResultRecorded) -> String {
     }
 }
 
-/// The question at the end of a text. A short one (`What do you think?`) with the line before it,
-/// which has its subject.
+/// Returns the question at the end of a text. A short question (`What do you think?`) includes the
+/// line before it, which has its subject.
 fn offer(text: &str) -> Option<String> {
     const SAYS_ENOUGH: usize = 60;
     const OFFER_CHARS_MAX: usize = 400;
@@ -436,8 +437,8 @@ fn offer(text: &str) -> Option<String> {
     Some(format!("{before} {question}"))
 }
 
-/// Sentences of a text with a decision. One about a remedy is joined with the sentence before it,
-/// which has the cause.
+/// Returns the sentences of a text that contain a decision. A sentence about a remedy is joined
+/// with the sentence before it, which has the cause.
 fn decisions(text: &str) -> Vec<String> {
     let mut told = Vec::new();
     for line in text.lines() {
@@ -488,7 +489,7 @@ fn sentences(text: &str) -> impl Iterator<Item = &str> {
         .filter(|sentence| sentence.len() > 20 && sentence.len() < 600)
 }
 
-/// Whether a sentence announces the next call, and so is not a decision.
+/// Whether a sentence announces the next call and is therefore not a decision.
 fn announces(sentence: &str) -> bool {
     const ANNOUNCING: [&str; 9] = [
         "let me ",
@@ -515,7 +516,7 @@ fn announces(sentence: &str) -> bool {
     does || lower.ends_with(':') || ANNOUNCING.iter().any(|start| begins.starts_with(start))
 }
 
-/// Whether a sentence has words for reasons or rejected alternatives.
+/// Whether a sentence has words that give reasons or reject alternatives.
 fn tells_decision(sentence: &str) -> bool {
     const WORDS: [&str; 24] = [
         "instead",

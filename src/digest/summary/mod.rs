@@ -1,12 +1,11 @@
-//! Summaries without a model: quotations, JSON shapes, counts and errors.
+//! Writes summaries without a model: quotations, JSON shapes, counts and errors.
 //!
 //! All functions are pure: the same events give the same text. They only quote. Control and
-//! formatting characters are removed, so the output of a tool can neither break a line nor hide
-//! text.
+//! formatting characters are removed, so the output of a tool cannot break a line or hide text.
 //!
 //! - [`result_summary`]: one tool result in a line, for its digest;
 //! - [`dialogue_summary`]: the outcome of turns;
-//! - [`compaction_extract`]: what a successor needs, in sections.
+//! - [`compaction_extract`]: the facts that a successor needs, in sections.
 
 mod analysis;
 mod calls;

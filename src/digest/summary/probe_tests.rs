@@ -1,7 +1,7 @@
 //! Measures how much of what a successor needs is in the extract: 60 questions about 20 real
-//! sessions (`tests/fixtures/compaction/questions.jsonl`), written from the originals. A question
-//! is answered if all its phrases are in the extract, ignoring case and spacing. The sessions are
-//! in the folder that `TREERING_TEST_DATA` names.
+//! sessions (`tests/fixtures/compaction/questions.jsonl`), written from the original sessions. A
+//! question is answered if all its phrases are in the extract, ignoring case and spacing. The
+//! sessions are in the folder given by `TREERING_TEST_DATA`.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -21,12 +21,12 @@ const QUESTIONS: &str = "../../tests/fixtures/compaction/questions.jsonl";
 
 struct Session {
     extract: String,
-    /// A summary with a line of each turn in 6,000 characters, for comparison.
+    /// A summary of 6,000 characters with one line for each turn, for comparison.
     by_turn: String,
     original_chars: usize,
 }
 
-/// The history of the branch on which an imported conversation was last continued.
+/// Returns the history of the branch on which an imported conversation was last continued.
 pub(crate) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
     let events = openai_chat::import_line(line).unwrap().events;
     let said = |event: &&NewEvent| matches!(event.body, EventBody::MessageAppended(_));
@@ -65,7 +65,7 @@ pub(crate) fn last_branch(line: &[u8]) -> Vec<Arc<WindowEvent>> {
         .collect()
 }
 
-/// The extract of a session's whole last branch.
+/// Returns the extract of a session's whole last branch.
 fn session(line: &[u8]) -> Session {
     let events = last_branch(line);
     let mut original_chars = 0;
@@ -82,7 +82,7 @@ fn session(line: &[u8]) -> Session {
         let texts = parts.iter().filter_map(ContentPart::text);
         original_chars += texts.map(str::len).sum::<usize>();
     }
-    // The default policy: a share of what it replaces, up to a limit.
+    // As in the default policy: a share of the replaced text, up to a limit.
     let max_chars = (original_chars * 15 / 100).clamp(EXTRACT_CHARS_MIN, 32_000);
     let conversation = events[0].at.conversation;
     Session {
@@ -97,7 +97,7 @@ fn plain(text: &str) -> String {
     words.join(" ").to_lowercase()
 }
 
-/// Whether all phrases are present; of alternatives, one is enough.
+/// Whether all phrases are present. One of several alternatives is enough.
 fn is_answered(extract: &str, question: &Value) -> bool {
     let expected = question["expect"].as_array().unwrap();
     expected.iter().all(|alternatives| {
@@ -106,9 +106,9 @@ fn is_answered(extract: &str, question: &Value) -> bool {
     })
 }
 
-// An extract must have what was asked, decided and changed. With a line of each turn, 1,478 tokens
-// of clipped quotations replaced 245,089. `--nocapture` prints the results,
-// `TREERING_PRINT_EXTRACTS` also the extracts.
+// An extract must have the requests, decisions and changes. With one line for each turn, 1,478
+// tokens of clipped quotations replaced 245,089. `--nocapture` prints the results, and
+// `TREERING_PRINT_EXTRACTS` also prints the extracts.
 #[test]
 fn extracts_answer_questions_about_real_sessions() {
     let Some(data) = std::env::var_os("TREERING_TEST_DATA").map(PathBuf::from) else {
@@ -163,7 +163,7 @@ fn extracts_answer_questions_about_real_sessions() {
         chars(|session| session.original_chars),
         chars(|session| session.by_turn.chars().count()),
     );
-    // The level that was reached, minus some that are debatable.
+    // The number reached, minus some debatable answers.
     assert!(answered >= 56, "{answered}");
     if std::env::var_os("TREERING_PRINT_EXTRACTS").is_some() {
         for ((source, id), session) in &sessions {
@@ -172,8 +172,8 @@ fn extracts_answer_questions_about_real_sessions() {
     }
 }
 
-/// Prints extracts of other sessions for reading: `TREERING_PRINT_EXTRACTS=SOURCE,ID…`, each by the
-/// beginning of its id.
+/// Prints extracts of other sessions for reading: `TREERING_PRINT_EXTRACTS=SOURCE,ID…`. The
+/// beginning of an id is enough.
 #[test]
 #[ignore = "prints what a person reads"]
 fn print_extracts_of_chosen_sessions() {

@@ -1,4 +1,4 @@
-//! The shape of JSON, in constant memory: values are counted and skipped, not kept.
+//! Finds the shape of JSON in constant memory: values are counted and skipped, not kept.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::text::{clip, counted, one_line};
 
-/// Maximum number of keys and elements that are kept. The others are counted.
+/// Maximum number of keys and elements that are kept. The others are only counted.
 const SHOWN_MAX: usize = 8;
-/// Longest quoted key or value, in characters.
+/// Maximum length of a quoted key or value, in characters.
 const QUOTED_CHARS_MAX: usize = 60;
-/// Depth down to which values are read. Elements of a top-level array are read, but not their
+/// Maximum depth at which values are read. Elements of a top-level array are read, but not their
 /// contents.
 const DEPTH_MAX: u8 = 3;
 
@@ -29,8 +29,8 @@ pub(super) enum Shape {
     Deep,
 }
 
-/// The top-level contents of a JSON text, one on each line: the members of an object, or what an
-/// array has. None for any other text.
+/// Returns the top-level contents of a JSON text, one on each line: the members of an object, or a
+/// description of an array. None for any other text.
 pub(crate) fn members(text: &str) -> Option<Vec<String>> {
     match Shape::of(text)? {
         Shape::Object(members, count) if count > 0 => {
@@ -47,7 +47,7 @@ pub(crate) fn members(text: &str) -> Option<Vec<String>> {
 }
 
 impl Shape {
-    /// The shape of an object or an array; none for any other text.
+    /// Returns the shape of an object or array; none for any other text.
     pub fn of(text: &str) -> Option<Self> {
         if !text.trim_start().starts_with(['{', '[']) {
             return None;
@@ -58,7 +58,7 @@ impl Shape {
         Some(shape)
     }
 
-    /// The error in a top-level member, if there is one.
+    /// Returns the error in a top-level member, if there is one.
     pub fn error(&self) -> Option<String> {
         let Self::Object(members, _) = self else {
             return None;
@@ -240,7 +240,7 @@ impl<'de> Visitor<'de> for ShapeReader {
 mod tests {
     use super::*;
 
-    /// A description of JSON as a person would give it.
+    /// JSON is described as a person would describe it.
     #[test]
     fn json_shape_is_described_in_words() {
         let many: Vec<_> = (0..41)
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// Text that only begins like JSON is text.
+    /// Text that only begins like JSON is plain text.
     #[test]
     fn text_that_is_not_json_has_no_shape() {
         for text in ["{\"a\":", "[1] and more", "plain", "", "12"] {
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Tools report errors in a member, which matters more than the keys.
+    /// Tools report errors in a member, which matters more than the other keys.
     #[test]
     fn error_members_of_json_are_found() {
         for (json, expected) in [

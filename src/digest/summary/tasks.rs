@@ -5,14 +5,14 @@ use serde_json::Value;
 
 use super::text::{clip, one_line};
 
-/// Longest task, in characters, and most tasks.
+/// Maximum length of a task, in characters, and maximum number of tasks.
 const TASK_CHARS_MAX: usize = 200;
 const TASKS_MAX: usize = 20;
-/// Keys of a list, and of a task's text in it.
+/// Keys of a task list, and of a task's text in it.
 const LISTS: [&str; 3] = ["todos", "plan", "tasks"];
 const TEXTS: [&str; 6] = ["content", "step", "title", "text", "subject", "description"];
 
-/// The tasks, as far as calls have told.
+/// The tasks known from calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskList(Vec<Task>);
 
@@ -24,8 +24,8 @@ struct Task {
 }
 
 impl TaskList {
-    /// Reads a call with its result, if it is known. Returns true if the call is about tasks. A
-    /// failed call changes nothing.
+    /// Reads a call and its result, if known. Returns true if the call is about tasks. A failed
+    /// call changes nothing.
     pub fn note(&mut self, tool: &str, arguments: &str, returned: &str, success: bool) -> bool {
         let failed = !success || returned.trim_start().starts_with("<tool_use_error>");
         if failed || returned.contains("Task not found") {
@@ -43,7 +43,7 @@ impl TaskList {
         }
     }
 
-    /// Open tasks, in order.
+    /// Returns the open tasks, in order.
     pub fn open(&self) -> Vec<String> {
         let open = self.0.iter().filter(|task| {
             !matches!(
@@ -58,13 +58,13 @@ impl TaskList {
         told.take(TASKS_MAX).collect()
     }
 
-    /// Number of tasks, open or done.
+    /// Number of tasks, both open and done.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
     fn written(&mut self, arguments: &str) -> bool {
-        // Cheap test: most calls have no task list, and some are long.
+        // Cheap test first: most calls have no task list, and some are long.
         let has = |key: &&str| arguments.contains(&format!("\"{key}\""));
         if !LISTS.iter().any(has) {
             return false;
@@ -88,7 +88,7 @@ impl TaskList {
         let Some(text) = text_of(&arguments) else {
             return false;
         };
-        // `Task #3 created successfully: …`.
+        // Reads `Task #3 created successfully: …`.
         let number = returned.split_once('#').map(|(_, rest)| {
             rest.chars()
                 .take_while(char::is_ascii_digit)
@@ -104,8 +104,8 @@ impl TaskList {
         true
     }
 
-    /// Reads the whole list from the output of a listing: `#1 [completed] Write the parser`, one on
-    /// each line.
+    /// Reads the whole list from the output of a listing: `#1 [completed] Write the parser`, one
+    /// task per line.
     fn listed(&mut self, returned: &str) -> bool {
         let task = |line: &str| {
             let (id, rest) = line.trim().strip_prefix('#')?.split_once(" [")?;
@@ -166,8 +166,8 @@ fn text_of(task: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    // A request counted ten calls that created and changed tasks, but named neither the tasks nor
-    // the finished ones.
+    // A request counted ten calls that created and changed tasks, but named neither the open tasks
+    // nor the finished ones.
     #[test]
     fn open_tasks_are_tracked_from_every_task_tool() {
         let mut tasks = TaskList::default();
@@ -196,7 +196,7 @@ mod tests {
             {"content":"b","status":"pending"}]}"#;
         assert!(tasks.note("TodoWrite", todos, "", true));
         assert_eq!(tasks.open(), ["b (pending)"]);
-        // Only the list shows what others finished.
+        // Only the list shows the tasks that others finished.
         let listed = "#2 [pending] b\n#1 [completed] a\n#10 [in_progress] c";
         assert!(tasks.note("TaskList", "{}", listed, true));
         assert_eq!(tasks.open(), ["b (pending)", "c (in_progress)"]);
@@ -208,7 +208,7 @@ mod tests {
         ));
         assert!(tasks.note("TaskList", "{}", "elsewhere", true));
         assert_eq!(tasks.open(), ["b (pending)"]);
-        // A failed call changes nothing: a finished task was listed as the next one.
+        // A failed call must change nothing. A finished task was listed as the next one.
         let update = r#"{"taskId":"2","status":"in_progress"}"#;
         assert!(tasks.note("TaskUpdate", update, "Sibling tool call errored", false));
         assert!(tasks.note("TaskUpdate", update, "Task not found", true));

@@ -10,7 +10,7 @@ fn extract(spoken: &[SampleEvent], max_chars: usize) -> String {
 }
 
 /// A successor needs the exact task, the changes, commands, failures and open tasks, not a clipped
-/// line of each turn.
+/// line for each turn.
 #[test]
 fn extract_lists_task_changes_failures_and_open_work() {
     let text = extract(
@@ -55,8 +55,8 @@ fn extract_lists_task_changes_failures_and_open_work() {
     assert_eq!(text, expected);
 }
 
-/// The first request has the task, and the last ones the current state. Short ones stay whole
-/// beside long ones, and the oldest are dropped first.
+/// The first request has the task, and the last requests have the current state. Short requests
+/// stay whole beside long ones, and the oldest are dropped first.
 #[test]
 fn extract_keeps_first_last_and_short_requests() {
     let long = format!("{} the end of it", "word ".repeat(4_000));
@@ -80,7 +80,7 @@ fn extract_keeps_first_last_and_short_requests() {
     assert!(short.chars().count() <= 1_000);
 }
 
-/// A failure that was fixed is not open, and a denied call is a wish of the user.
+/// A fixed failure is not open, and a denied call expresses a decision of the user.
 #[test]
 fn extract_omits_fixed_and_refused_failures() {
     let refused = "The user doesn't want to proceed with this tool use. To tell you how to \
@@ -143,8 +143,8 @@ fn extract_omits_failures_fixed_in_another_way() {
     assert_eq!(open.trim(), "- mise run lint: error: unused", "{text}");
 }
 
-/// The second compaction replaces the first one's summary. Its content must not be lost, and the
-/// opening must not be repeated. An imported summary is kept whole.
+/// The second compaction replaces the summary of the first. Its content must not be lost, and the
+/// opening must not be repeated. An imported summary stays whole.
 #[test]
 fn extract_keeps_the_content_of_an_earlier_summary() {
     let first = extract(
@@ -172,7 +172,7 @@ fn extract_keeps_the_content_of_an_earlier_summary() {
         6_000,
     );
     assert!(text.contains(imported.trim()), "{text}");
-    // The summary has the first request. A later answer `1` to a menu was called the task.
+    // The first request is in the summary. A later answer `1` to a menu was shown as the task.
     assert!(text.contains("refused, in order:\n- Go on"), "{text}");
     assert!(!text.contains("as it was first asked"), "{text}");
 }
@@ -211,7 +211,7 @@ fn extract_quotes_the_user_verbatim() {
 }
 
 // The extract of a booking agent had neither the reservation nor its changes or failures, because
-// the agent used no files and no commands.
+// the agent used no files or commands.
 #[test]
 fn extract_lists_calls_that_touch_no_files() {
     let get = r#"{"reservation_id":"OBUT9V"}"#;
@@ -242,7 +242,7 @@ fn extract_lists_calls_that_touch_no_files() {
     assert!(text.contains("Used again and again:\n- OBUT9V"), "{text}");
 }
 
-// Three decisions of a session were answers to questions, and none of its summaries had them.
+// Three decisions of a session were answers to questions, and all of its summaries lacked them.
 #[test]
 fn extract_quotes_answers_to_questions() {
     let questions = r#"{"questions":[{"question":"Which method?","header":"m"}]}"#;
@@ -271,7 +271,7 @@ fn extract_quotes_answers_to_questions() {
     );
 }
 
-// Two fifths of the requests quoted as the user's were texts of the harness.
+// Two fifths of the requests quoted as the user's were harness texts.
 #[test]
 fn extract_does_not_list_skill_texts_as_requests() {
     let (_, mut events) = window(&[
@@ -296,8 +296,7 @@ fn extract_does_not_list_skill_texts_as_requests() {
     assert!(text.contains("Mend it"), "{text}");
 }
 
-// A plan of 4,193 characters, which was the task, was cut in half although twice as much room was
-// left.
+// The task was a plan of 4,193 characters. It was cut in half although twice as much room was left.
 #[test]
 fn extract_gives_unused_room_to_cut_requests() {
     let plan = format!("Implement the plan: {}the end", "word ".repeat(900));
@@ -315,8 +314,8 @@ fn extract_gives_unused_room_to_cut_requests() {
     );
 }
 
-// `mise run lint` was listed three times as a command that worked: alone, after another command,
-// and before a third.
+// `mise run lint` was listed three times as a successful command: alone, after another command, and
+// before a third.
 #[test]
 fn extract_lists_a_repeated_command_once() {
     let text = extract(
@@ -347,7 +346,8 @@ fn extract_lists_a_repeated_command_once() {
     assert!(!text.contains("… {"), "{text}");
 }
 
-// Sentences from all over the session followed its final answer, so early plans read as next steps.
+// Sentences from the whole session followed its final answer, so early plans looked like next
+// steps.
 #[test]
 fn extract_keeps_statements_in_order_without_plans() {
     let text = extract(
@@ -373,7 +373,7 @@ fn extract_keeps_statements_in_order_without_plans() {
 }
 
 proptest! {
-    /// For any dialogue: bounded, deterministic, and without hidden characters.
+    /// For any dialogue, the extract is bounded, deterministic, and without hidden characters.
     #[test]
     fn any_extract_is_bounded_and_visible(
         said in proptest::collection::vec(
@@ -403,8 +403,8 @@ proptest! {
     }
 }
 
-// After an earlier summary, its instructions were kept as instructions, its finished tasks as open,
-// and requests from before it as later ones.
+// After an earlier summary, its instructions were still shown as instructions, its finished tasks
+// as open, and requests from before it as later requests.
 #[test]
 fn extract_marks_tasks_of_an_earlier_summary_as_past() {
     let (_, mut events) = window(&[
@@ -434,8 +434,8 @@ fn extract_marks_tasks_of_an_earlier_summary_as_past() {
     assert!(text.contains(before), "{text}");
 }
 
-// "Now implementing the fix." was listed as a decision although it was refused. A fix was quoted
-// without its cause, praise was listed among requests, and a question without its subject.
+// "Now implementing the fix." was listed as a decision although the user refused it. A fix was
+// quoted without its cause, praise was listed among requests, and a question lacked its subject.
 #[test]
 fn extract_separates_decisions_from_announcements() {
     let text = extract(

@@ -1,4 +1,4 @@
-//! Ids that occur repeatedly in texts and arguments of calls.
+//! Finds ids that recur in texts and arguments of calls.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,10 +10,10 @@ use crate::summary::{
     text::{clip, one_line},
 };
 
-/// Maximum number of ids that are named.
+/// Maximum number of ids.
 const IDS_MAX: usize = 24;
 
-/// Strings in arguments with their keys, up to a limit.
+/// Adds the strings in arguments with their keys, up to a limit.
 fn leaves<'a>(key: &'a str, value: &'a Value, found: &mut Vec<(&'a str, &'a str)>) {
     const LEAVES_MAX: usize = 64;
     if found.len() >= LEAVES_MAX {
@@ -29,7 +29,7 @@ fn leaves<'a>(key: &'a str, value: &'a Value, found: &mut Vec<(&'a str, &'a str)
     }
 }
 
-/// Whether an argument is an id, by its key or its form.
+/// Whether an argument is an id, judged by its key or its form.
 fn is_argument_id(key: &str, value: &str) -> bool {
     const CHARS: std::ops::RangeInclusive<usize> = 3..=64;
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -68,8 +68,8 @@ impl Ids {
         }
     }
 
-    /// Counts ids in arguments: an id in several calls will be needed again. Ignores text that was
-    /// written or searched for.
+    /// Counts ids in arguments, because an id in several calls will be needed again. Ignores text
+    /// that was written or searched for.
     pub(crate) fn of_arguments(&mut self, arguments: &str) {
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return;
@@ -97,7 +97,7 @@ impl Ids {
         self.named.push(clip(&told, 80));
     }
 
-    /// Ids in more than one text, in the order of their first occurrence.
+    /// Returns the ids in more than one text, in the order of their first occurrence.
     pub fn again(self) -> Vec<String> {
         let mut all = repeated(&self.counts, &self.order);
         all.extend(self.named);

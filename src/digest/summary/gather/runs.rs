@@ -1,4 +1,4 @@
-//! Commands that ran: which runs are the same, and which success fixes which failure.
+//! Commands that ran: which runs are equivalent, and which success fixes which failure.
 
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ use crate::{
 };
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Maximum number of failures, and of commands, that are kept: the last ones.
+/// Maximum number of failures, and of commands; the last ones are kept.
 const RUNS_MAX: usize = 16;
 
-/// Keeps the last run of each command, at the place of that run.
+/// Keeps only the last run of each command, at the place of that run.
 pub(super) fn note_run(
     runs: &mut Vec<(String, String)>,
     keys: &mut Vec<String>,
@@ -36,8 +36,8 @@ pub(super) fn note_run(
     }
 }
 
-/// Keys by which later runs of the same call are recognised: its programs with effects, or the tool
-/// and the file.
+/// Returns the keys that identify later runs of the same call: its programs with effects, or the
+/// tool and the file.
 pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<String> {
     if let Some(line) = line {
         let mut programs = file_effects::programs(line);
@@ -57,7 +57,7 @@ pub(super) fn keys_of(call: &ToolCallRequested, line: Option<&str>) -> Vec<Strin
     }
 }
 
-/// Purpose of a program, if another program can fix its failure.
+/// Purpose of a program whose failure another program can fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunKind {
     Tests,
@@ -93,8 +93,8 @@ impl RunKind {
         is_merge.then_some(Self::Merge)
     }
 
-    /// The purpose that is settled when this program succeeds, for example a merge by the next
-    /// commit.
+    /// Returns the purpose that is completed if this program succeeds; for example, a commit
+    /// completes a merge.
     pub(crate) fn ended_by(program: &str) -> Option<Self> {
         match program {
             "git commit" | "git push" => Some(Self::Merge),
@@ -118,10 +118,10 @@ fn is_quiet(program: &str) -> bool {
     QUIET.contains(&name) || name == "git" && words.next().is_some_and(|verb| looks.contains(&verb))
 }
 
-/// The last line of a result with content.
+/// Returns the last line of a result that has content.
 pub(super) fn last_words(result: &ToolResultRecorded) -> String {
     let text = text_of(result);
-    // The first and last lines of JSON say nothing.
+    // The first and last lines of JSON have no information.
     if text.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok()
     {
         let told = members(&text).map(|members| clip(&one_line(&members.join(", ")), 240));
