@@ -5,7 +5,7 @@
 
 use std::{error::Error, fmt, ops::Deref, sync::Arc};
 
-/// A cloneable cause, for errors that are handed to several waiters. Derefs to the error itself.
+/// A cloneable cause, for errors that several waiters receive. Dereferences to the error itself.
 #[derive(Clone, Debug)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
@@ -33,7 +33,7 @@ pub struct OperationError {
 }
 
 impl OperationError {
-    /// Creates the error from what failed and its cause.
+    /// Creates the error from a description of the failed operation and its cause.
     pub fn new(what: impl Into<String>, of: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             what: what.into(),
@@ -82,8 +82,8 @@ mod tests {
         source: io::Error,
     }
 
-    /// The projections swallowed the disk's error: the full text must contain every cause, and an
-    /// error whose text includes its cause must not show it twice.
+    /// The projections dropped the disk's error. The full text must contain every cause, and must
+    /// not repeat a cause that an error already includes.
     #[test]
     fn error_text_contains_each_cause_once() {
         let disk = || io::Error::other("the disk is gone");

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use super::id::ContentHash;
 
-/// The chain hash of an event. The log stores only a part of some hashes; the rest is then
-/// computed from the events, which costs more than reading them.
+/// The chain hash of an event. The log stores only a part of some hashes; the rest is then computed
+/// from the events, which costs more than reading a stored hash.
 #[derive(Clone)]
 pub struct ChainHash(Form);
 
@@ -25,7 +25,7 @@ pub trait ChainHashes: Send + Sync {
 }
 
 impl ChainHash {
-    /// Creates a chain hash that `of` computes when it is first needed.
+    /// Creates a chain hash that `of` computes on first use.
     #[must_use]
     pub fn later(of: Arc<dyn ChainHashes>, index: u32) -> Self {
         Self(Form::Later { of, index })

@@ -1,5 +1,5 @@
-//! The prospective state of the conversations that a batch touches: an overlay that copies
-//! only the branches that change.
+//! The resulting state of the conversations that a batch touches: an overlay that copies only the
+//! branches that change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -35,8 +35,8 @@ impl ChangedConversation {
         }
     }
 
-    /// Starts a conversation before its first event. `inherited` is the parent's branch at the
-    /// fork point, when its history is shared.
+    /// Starts a conversation before its first event. `inherited` is the parent's branch at the fork
+    /// point if its history is shared.
     #[must_use]
     pub fn new(
         namespace: Namespace,

@@ -10,12 +10,12 @@ use super::id::{Position, Revision};
 /// conversation.
 pub(crate) const DAMAGE_TEXT_BYTES_MAX: usize = 256;
 
-/// What is wrong with the first event that cannot be served.
+/// The fault of the first event that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DamageKind {
     /// The event exists, but its body is not what was written.
     Unreadable,
-    /// The event is missing: a part of the log cannot be read.
+    /// The event is missing, because a part of the log cannot be read.
     Missing,
     /// The event does not continue the chain of the event before it.
     Broken,
@@ -23,13 +23,14 @@ pub enum DamageKind {
     Inherited,
 }
 
-/// The damage of a conversation: nothing can be trusted from one revision on; everything before
-/// it is intact.
+/// The damage of a conversation: no event from one revision on can be trusted. All earlier events
+/// are intact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// What is wrong.
     pub kind: DamageKind,
-    /// The first revision that cannot be served. 1: nothing of the conversation can.
+    /// The first revision that cannot be served. 1 means that no event of the conversation can be
+    /// served.
     pub revision: Revision,
     /// The log position of the damage.
     pub position: Position,

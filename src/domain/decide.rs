@@ -1,5 +1,5 @@
-//! Decides whether a batch may be appended and what state results. A pure function over state
-//! and command: no clock, no randomness, no I/O.
+//! Decides whether a batch may be appended, and computes the resulting state. A pure function of
+//! state and command: no clock, no randomness, no I/O.
 
 use std::{borrow::Borrow, collections::BTreeMap, sync::Arc};
 
@@ -17,18 +17,18 @@ use super::{
     state::{BranchState, ConversationInfo, ConversationState, EventRef, ForkPoint},
 };
 
-/// A branch at one of its past revisions. The past does not change, so it can be read before
-/// the decision is made.
+/// A branch at one of its past revisions. The past does not change, so it can be read before the
+/// decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastBranch {
     /// The state just after the revision.
     pub state: Arc<BranchState>,
-    /// The next event of the branch is a tool call, so the message at the revision did not end
-    /// its turn.
+    /// Whether the next event of the branch is a tool call. The message at the revision then did
+    /// not end its turn.
     pub followed_by_call: bool,
 }
 
-/// Data that the decision needs and that is not loaded yet.
+/// Data that the decision needs and that is not yet loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MissingData {
     /// The state of a conversation.
@@ -39,13 +39,13 @@ pub enum MissingData {
 
 /// The loaded data that the decision can use.
 pub trait Lookup {
-    /// Returns a conversation of the command's namespace: `Ok(None)` when it does not exist.
+    /// Returns a conversation of the command's namespace; `Ok(None)` if it does not exist.
     ///
     /// # Errors
     /// The [`MissingData`] to load before deciding again.
     fn conversation(&self, id: ConversationId) -> Result<Option<&ConversationState>, MissingData>;
 
-    /// Returns a branch as of a revision: `Ok(None)` when the revision is not in its history.
+    /// Returns a branch as of a revision; `Ok(None)` if the revision is not in its history.
     ///
     /// # Errors
     /// The [`MissingData`] to load before deciding again.
@@ -57,7 +57,7 @@ pub trait Lookup {
     ) -> Result<Option<&PastBranch>, MissingData>;
 }
 
-/// The place of an accepted event.
+/// Branch and revision of an accepted event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequencedEvent {
     /// Its branch.
@@ -75,7 +75,7 @@ pub struct AcceptedBatch {
     pub changed: BTreeMap<ConversationId, ChangedConversation>,
 }
 
-/// Why a batch was not accepted.
+/// Reason why a batch was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecideError {
     /// A rule forbids it.
@@ -116,7 +116,7 @@ pub fn decide_erasure<B: Borrow<EventBody>>(
     decide_of(lookup, command, limits, Author::Eraser)
 }
 
-/// Who appends the batch.
+/// The author of the batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Author {
     Client,
@@ -154,7 +154,7 @@ fn decide_of<B: Borrow<EventBody>>(
     })
 }
 
-/// A refusal before the index of its event is added.
+/// A refusal without the index of its event, which is added later.
 pub(super) enum Refusal {
     Rule(Rule),
     Needs(MissingData),
@@ -187,8 +187,8 @@ struct Batch<'a, L, B> {
     limits: &'a Limits,
     author: Author,
     changed: BTreeMap<ConversationId, ChangedConversation>,
-    /// Whether the batch's first event on a branch is a tool call, in which case the message at
-    /// the branch's stored head did not end its turn.
+    /// Whether the batch's first event on a branch is a tool call. The message at the branch's
+    /// stored head then did not end its turn.
     starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
 }
 
@@ -333,7 +333,7 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
     ) -> Result<(), Refusal> {
         let cut = compacted.cut_revision;
         let last_cut = branch.last_cut(id);
-        // An imported compaction replaces everything before it, wherever the last turn ended: a
+        // An imported compaction replaces everything before it, wherever the last turn ended. A
         // turn may be so long that its source compacted it twice.
         let is_imported = compacted.trigger == CompactionTrigger::Imported;
         if cut <= last_cut && !is_imported {
@@ -406,8 +406,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         Ok(())
     }
 
-    /// Returns the properties of a conversation with a parent. The nesting depth of sub-contexts is
-    /// bounded.
+    /// Returns the properties of a conversation with a parent. Limits the nesting depth of
+    /// sub-contexts.
     fn info_below(
         &self,
         parent: ConversationId,
