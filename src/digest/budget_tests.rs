@@ -1,4 +1,4 @@
-//! Tests of what a budget keeps, cuts and drops with these heuristics.
+//! Tests for what a budget keeps, cuts and drops with these heuristics.
 
 use proptest::prelude::*;
 use sample_steps::sample_steps;
@@ -117,7 +117,7 @@ fn results(draft: &Draft) -> Vec<String> {
     results.collect()
 }
 
-// Nothing is cut without a budget, or within one.
+// Nothing is cut without a budget or within a budget.
 #[test]
 fn request_within_the_budget_is_unchanged() {
     for budget in [0, 1_000_000] {
@@ -128,8 +128,8 @@ fn request_within_the_budget_is_unchanged() {
     }
 }
 
-// Results can be read again by reference, so they are cut before a step is dropped: oldest first,
-// and keeping their ends, where errors are.
+// Results can be read by reference, so they are cut before a step is dropped, oldest first. They
+// keep their ends, where errors are.
 #[test]
 fn results_are_cut_before_steps_and_oldest_first() {
     let story = turns(10, 500).user("and now?");
@@ -144,8 +144,8 @@ fn results_are_cut_before_steps_and_oldest_first() {
     assert_eq!(shortened, steps[..shortened.len()]);
 }
 
-// A turn of 54 steps was dropped as a whole, and 33 of 8,000 tokens were sent. The oldest steps
-// must go one by one; the task and the newest results stay.
+// A turn of 54 steps was dropped as a whole, and only 33 of 8,000 tokens were sent. Steps must be
+// dropped one by one, oldest first. The task and the newest results stay.
 #[test]
 fn long_open_turn_keeps_its_task_and_newest_steps() {
     let (draft, fitted) = fitted(&open_turn(54, 1_000), &policy(8_000));
@@ -163,8 +163,8 @@ fn long_open_turn_keeps_its_task_and_newest_steps() {
     assert!(note.contains("steps are left out here (#3 to #"), "{note}");
 }
 
-// One result was many times the budget: the only step was dropped, or the request was over the
-// budget. It must be cut to the room that there is, and keep its last lines.
+// A result was many times larger than the budget, so the only step was dropped or the request was
+// over the budget. The result must be cut to the available room and keep its last lines.
 #[test]
 fn huge_result_is_cut_to_the_budget() {
     let text = format!("first line\n{}\nlast line", "word ".repeat(50_000));
@@ -176,7 +176,7 @@ fn huge_result_is_cut_to_the_budget() {
     assert!(result.contains("the whole: #5"), "{result}");
 }
 
-// An error message that the text already has was repeated when the text was cut.
+// An error message that is also in the text was repeated when the text was cut.
 #[test]
 fn error_message_is_not_repeated_after_a_cut() {
     let error = format!("cannot do it: {}", "because ".repeat(3_000));
@@ -205,7 +205,7 @@ fn error_message_is_not_repeated_after_a_cut() {
     }
 }
 
-// The user's last message stays however old it is. Later steps may be dropped.
+// The user's last message stays, however old it is. Later steps may be dropped.
 #[test]
 fn last_question_is_kept_before_a_long_turn() {
     let mut story = turns(20, 50).user("and now the other one");
@@ -228,11 +228,11 @@ fn last_question_is_kept_before_a_long_turn() {
     let (first, last) = (place("question 0"), place("and now the other one"));
     assert!(first.is_some() && first < last, "{kept:#?}");
     let [between, _] = notes(&draft).try_into().unwrap();
-    // The note quotes the messages that were dropped.
+    // The note quotes the dropped messages.
     assert!(between.contains("the user: question 19"), "{between}");
 }
 
-/// Texts anywhere in a body.
+/// Returns the tokens of all texts in a body.
 fn texts_of(value: &serde_json::Value) -> u64 {
     match value {
         serde_json::Value::String(text) => Counter::for_model("").count(text),
@@ -242,8 +242,8 @@ fn texts_of(value: &serde_json::Value) -> u64 {
     }
 }
 
-// The count of a short request included reasoning that the provider does not take: 4,018 tokens. It
-// also included unsupported images, and errors that the text already had.
+// The count of a short request included 4,018 tokens of reasoning that the provider does not
+// accept. It also included unsupported images, and errors that are also in the text.
 #[test]
 fn content_that_is_not_sent_is_not_counted() {
     let mut answer = MessageAppended::text(Role::Assistant, "ok");
@@ -314,8 +314,8 @@ fn content_that_is_not_sent_is_not_counted() {
     }
 }
 
-// Answers with only reasoning, which is not sent, ended the search for older items: 7,514 of 64,000
-// tokens were used.
+// Answers with only reasoning, which is not sent, ended the search for older items. Only 7,514 of
+// 64,000 tokens were used.
 #[test]
 fn content_that_is_not_sent_leaves_the_budget_to_steps() {
     let mut thought = MessageAppended::text(Role::Assistant, "");
@@ -345,7 +345,7 @@ fn content_that_is_not_sent_leaves_the_budget_to_steps() {
     assert!(!fitted.over_budget && fitted.tokens > 5_600, "{fitted:?}");
 }
 
-// A late result is told as a message. It was treated as a message of the user, stayed whole, and
+// A late result is told as a message. It was treated as a message of the user and stayed whole, so
 // the request was over the budget.
 #[test]
 fn late_result_can_be_cut() {
@@ -372,7 +372,7 @@ fn encoded(bytes: usize) -> String {
     (0..bytes).map(next).collect()
 }
 
-/// The result of a web search.
+/// Returns the result of a web search.
 fn found(pages: usize) -> String {
     let page = |at: usize| {
         serde_json::json!({
@@ -384,7 +384,7 @@ fn found(pages: usize) -> String {
     serde_json::to_string(&(0..pages).map(page).collect::<Vec<_>>()).unwrap()
 }
 
-// A late result kept 19,695 tokens of encrypted text, and the results before it got 160 bytes each,
+// A late result kept 19,695 tokens of encrypted text. The results before it got 160 bytes each,
 // without a title or URL.
 #[test]
 fn encoded_data_is_dropped_first() {
@@ -418,8 +418,8 @@ fn encoded_data_is_dropped_first() {
     }
 }
 
-// The user asked for a plan. The two answers with the plan were dropped whole, and a file read for
-// them kept 1,975 tokens. The next message, "put more stuff into that", made no sense.
+// The user asked for a plan. The two answers with the plan were dropped, but a file read for them
+// kept 1,975 tokens. The next message, "put more stuff into that", then made no sense.
 #[test]
 fn long_answers_are_cut_instead_of_dropped() {
     let plan = |name: &str| {
@@ -471,7 +471,7 @@ fn long_answers_are_cut_instead_of_dropped() {
         let told = told.unwrap_or_else(|| panic!("{name} is not in {stays:#?}"));
         assert!(told.ends_with(&format!("{name} ends.")), "{told}");
     }
-    // The older answer is cut; the plan fits.
+    // The older answer is cut, and the plan fits.
     let is_cut = |text: &String| text.contains("bytes of what was said are left out");
     assert!(stays.iter().any(is_cut), "{stays:#?}");
 }
@@ -500,12 +500,12 @@ fn repeated_results_are_sent_once() {
     assert!(again.count() >= 4, "{results:#?}");
     let whole = results.iter().filter(|text| **text == file("same"));
     assert!(whole.count() >= 1);
-    // No result is omitted that is not repeated later.
+    // Only results that are repeated later are omitted.
     assert!(notes(&draft).is_empty());
 }
 
-// A reminder of the harness behind every file that was read, and a notice before every request,
-// were sent as often as they came.
+// A harness reminder after every file that was read, and a notice before every request, were sent
+// at every occurrence.
 #[test]
 fn repeated_reminders_are_sent_once() {
     let reminder = format!(
@@ -535,7 +535,7 @@ fn repeated_reminders_are_sent_once() {
         last.is_some_and(|text| text.contains("Mind this rule")),
         "{last:?}"
     );
-    // Nothing of the results is gone with them.
+    // No part of the results was removed with the reminders.
     let is_cut = |text: &&String| text.contains("are left out");
     assert_eq!(results.iter().filter(is_cut).count(), 0, "{results:#?}");
     let kept = kept_texts(&draft);
@@ -546,7 +546,7 @@ fn repeated_reminders_are_sent_once() {
     assert!((1..10).contains(&noticed), "{noticed}");
 }
 
-// A summary of Claude Code was cut in the middle, and kept half of the model's analysis instead of
+// A summary of Claude Code was cut in the middle. It kept half of the model's analysis instead of
 // the state at its end.
 #[test]
 fn analysis_of_a_summary_is_left_out_first() {
@@ -583,7 +583,7 @@ fn analysis_of_a_summary_is_left_out_first() {
     assert!(kept.contains("state, line 60"), "{kept}");
 }
 
-// The text of a 30 kB file that was written long ago took half of every request.
+// A call that wrote a 30 kB file long ago took half of every request.
 #[test]
 fn long_arguments_of_old_calls_are_cut() {
     let content = "let x = 1;\n".repeat(3_000);
@@ -620,7 +620,7 @@ fn long_arguments_of_old_calls_are_cut() {
         );
         provider::render(&draft, &policy(6_000)).unwrap();
     }
-    // The last call stays, too. It was dropped because its arguments did not fit.
+    // The last call must stay, too. It was dropped because its arguments did not fit.
     let alone = Story::new().user("write it").assistant("");
     let alone = alone
         .call_with("w", &arguments.to_string())
@@ -634,7 +634,8 @@ fn long_arguments_of_old_calls_are_cut() {
     assert!(calls.any(|call| call.arguments_shortened));
 }
 
-// Of 96 steps and 43 messages, the note quoted no request, and a fifth of the budget was free.
+// The note about 96 steps and 43 messages quoted no request, although a fifth of the budget was
+// free.
 #[test]
 fn notes_quote_dropped_questions_and_answers() {
     let mut story = Story::new().user("begin");
@@ -661,7 +662,7 @@ fn notes_quote_dropped_questions_and_answers() {
     assert!(notes.contains("the answer: Done: part"), "{notes}");
 }
 
-/// A message with the user's role that its harness marked as its own.
+/// Returns a message in the user's role that its harness marked as its own.
 pub(super) fn marked(text: &str) -> EventBody {
     let mut message = MessageAppended::text(Role::User, text);
     message.raw = Some(RawMessage {
@@ -689,8 +690,8 @@ pub(super) fn kept_texts(draft: &Draft) -> Vec<String> {
     texts.collect()
 }
 
-// A skill's text of 2,581 tokens was kept as the last message of the user, and the task of 38
-// tokens was dropped for it.
+// A skill's text of 2,581 tokens was kept as the last message of the user. The task of 38 tokens
+// was dropped for it.
 #[test]
 fn harness_messages_give_way_before_user_messages() {
     let mut story = Story::new()
@@ -715,8 +716,8 @@ fn harness_messages_give_way_before_user_messages() {
     assert_eq!(skill.fate, Fate::Shortened);
 }
 
-// A model read lines 1604 to 1900 of a file. The mark said that lines 13 to 286 are left out, and
-// the model read those lines of the file.
+// A model read lines 1604 to 1900 of a file. The mark said that lines 13 to 286 were left out, and
+// the model then read those lines of the file.
 #[test]
 fn cut_of_a_file_range_names_the_lines_of_the_file() {
     let text: String = (1604..1900)
@@ -740,13 +741,13 @@ fn cut_of_a_file_range_names_the_lines_of_the_file() {
     assert!(mark.ends_with(&lines), "{result}");
 }
 
-// The output of `!find .` counted as the last message of the user, which is never cut: 27,613
-// tokens, so no request could be built within 8,000. The message before it is the last one.
+// The output of `!find .` counted as the last message of the user, which is never cut. It had
+// 27,613 tokens, so no request could be built within 8,000. The message before it is the last one.
 #[test]
 fn output_of_a_user_command_is_cut_like_a_result() {
     let output = "./src/main.rs\n".repeat(4_000);
     let tagged = format!("<bash-input>find .</bash-input>\n<bash-stdout>{output}</bash-stdout>");
-    // As pi records it. A command hidden from the model is not told at all.
+    // The form in which pi records it. A command that is hidden from the model is omitted.
     let record = |hidden: bool| {
         serde_json::json!({"command": "find .", "output": output, "exitCode": 0,
             "cancelled": false, "truncated": false, "excludeFromContext": hidden})
@@ -766,7 +767,7 @@ fn output_of_a_user_command_is_cut_like_a_result() {
     }
 }
 
-// The last message of the user was `3`, and the answer with the three choices had been dropped.
+// The last message of the user was `3`, but the answer with the three choices had been dropped.
 #[test]
 fn message_answered_by_the_last_user_message_is_kept() {
     let mut story = Story::new().user("make it faster");
@@ -844,8 +845,8 @@ fn large_last_message_does_not_displace_the_summary() {
     );
 }
 
-// A session that began with `/clear` kept that as its task, and one that was interrupted kept the
-// notice as the last message.
+// A session that began with `/clear` kept that as its task. An interrupted session kept the notice
+// of the interruption as the last message.
 #[test]
 fn task_is_kept_and_command_notices_are_not_tasks() {
     let clear = "<command-name>/clear</command-name>\n<command-args></command-args>";
@@ -869,7 +870,7 @@ fn task_is_kept_and_command_notices_are_not_tasks() {
     }
 }
 
-// The tail of a file that was read was a harness reminder, cut in its middle.
+// The tail of a result was a harness reminder, cut in its middle.
 #[test]
 fn cut_result_ends_with_tool_output() {
     let lines = "a line of the file\n".repeat(500);
@@ -916,8 +917,8 @@ fn note_keeps_user_requests_before_calls() {
     }
 }
 
-// At the budget, a conversation must not lose its cached prefix at every request: the cut must stay
-// where it is for many requests.
+// At the budget, a conversation must not lose its cached prefix at every request. The cut must stay
+// in place for many requests.
 #[test]
 fn cut_stays_in_place_over_many_requests() {
     for (words, budget) in [(60, 2_000), (100, 8_000)] {
@@ -964,7 +965,7 @@ fn active_context_does_not_move_the_cut() {
     assert!(moves.len() <= 2, "{moves:?}");
 }
 
-// If the items that always stay exceed the budget, the request says so, and by how much.
+// If the items that always stay exceed the budget, a warning must say so, and by how much.
 #[test]
 fn request_over_the_budget_gives_a_warning() {
     let story = turns(3, 100).user(&"word ".repeat(500));
@@ -976,8 +977,8 @@ fn request_over_the_budget_gives_a_warning() {
     assert_eq!(kept.count(), 2, "the prompt and the last question");
 }
 
-// A request of 73 tokens was refused for a budget of 100, because room was reserved for the
-// explanation of references and it had none.
+// A request of 73 tokens was refused for a budget of 100, because room was reserved for an
+// explanation of references that it did not have.
 #[test]
 fn unused_token_reserve_is_given_back() {
     let story = turns(3, 100).user(&"word ".repeat(500));
@@ -1023,7 +1024,7 @@ fn is_said(item: &Item) -> bool {
     texts.clone().next().is_none() || texts.any(user_text::is_said)
 }
 
-/// Tokens of the items that always stay.
+/// Returns the tokens of the items that always stay.
 fn stays(draft: &Draft) -> u64 {
     let by_user = |item: &&Item| {
         item.is_of_user() && matches!(item.section, Section::Messages | Section::OpenTurn)
@@ -1032,7 +1033,7 @@ fn stays(draft: &Draft) -> u64 {
     let system = system.filter(|item| item.section == Section::System);
     let mut all = draft.items.iter().rev().filter(by_user);
     let newest = all.clone().next();
-    // An empty message does not count: the one before it stays.
+    // An empty message does not count as the last; the one before it stays.
     let last = all.find(|item| is_said(item)).or(newest);
     draft.tools_tokens
         + system.map(|item| item.tokens).sum::<u64>()
@@ -1057,8 +1058,8 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    // For any history and budget: the request is within the budget or says that it is not, no step
-    // is split, the numbers add up, and each provider accepts it.
+    // For any history and budget, the request is within the budget or reports that it is not. No
+    // step is split, the numbers add up, and the provider accepts the request.
     #[test]
     fn any_history_fits_the_budget_or_is_reported(
         steps in sample_steps(true),
@@ -1101,7 +1102,7 @@ proptest! {
         }
     }
 
-    // For any messages and results: a sufficient budget is used, and each gap has a note.
+    // For any messages and results, a sufficient budget is used, and each gap has a note.
     #[test]
     fn any_history_uses_most_of_the_budget(
         sizes in prop::collection::vec(0..3_000_usize, 1..60),

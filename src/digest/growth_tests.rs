@@ -1,5 +1,5 @@
 //! Tests that work grows no faster than n log n with the size of the window, for any input. The
-//! tests count steps, not seconds.
+//! tests count steps instead of seconds.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use treering_domain::{EventBody, MessageAppended, Role};
 /// Factor between the sizes of the two inputs.
 const TIMES: usize = 8;
 
-/// Asserts that `TIMES` times the input takes about `TIMES` times the steps.
+/// Asserts that `TIMES` times the input takes at most about `TIMES` times the steps.
 fn grows_gently(of: &str, n: usize, work: impl Fn(usize) -> usize) {
     let (small, large) = (work(n), work(n * TIMES));
     // Allows a factor of two for logarithms, and some constant steps.

@@ -1,4 +1,4 @@
-//! Notes that quote what was dropped from a request: messages of the user, answers and calls.
+//! Notes that quote the dropped content of a request: messages of the user, answers and calls.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,42 +21,43 @@ use treering_domain::{ContentPart, ConversationId, EventRef, Revision};
 
 /// Maximum number of tools that a note lists.
 const TOOLS_LISTED_MAX: usize = 8;
-/// Characters of an answer, and of a call that the user commented on.
+/// Maximum length of an answer, and of a call that the user commented on, in characters.
 const ANSWER_CHARS: usize = 200;
 const REPLIED_CHARS: usize = 80;
-/// A shorter text of the model beside a call (`I read it.`) adds nothing to the call.
+/// Minimum length of a quoted text of the model beside a call, in bytes. A shorter text (`I read
+/// it.`) adds nothing to the call.
 const THOUGHT_BYTES_LEAST: usize = 60;
 
-/// How much of each kind a note contains.
+/// Limits for the contents of a note.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct NoteLimits {
-    /// User messages, and the characters of each.
+    /// Number of user messages, and the characters of each.
     words: usize,
     word_chars: usize,
-    /// User messages of a word or two.
+    /// Number of very short user messages.
     short_words: usize,
-    /// Open tasks.
+    /// Whether open tasks are listed.
     tasks: bool,
-    /// Tool names with counts.
+    /// Whether tool names are listed with counts.
     tools: bool,
-    /// Answers that ended turns, and texts of the model beside calls.
+    /// Number of answers that ended turns, and of texts of the model beside calls.
     answers: usize,
     thoughts: usize,
-    /// Calls, the characters of each, and of its outcome.
+    /// Number of calls, the characters of each, and of its outcome.
     calls: usize,
     call_chars: usize,
     ended_chars: usize,
 }
 
-/// Characters of a user message and of a call. If there is room, a note takes more.
+/// Characters of a user message and of a call. A note has longer ones if there is room.
 const WORD_CHARS: usize = 160;
 const CALL_CHARS: usize = 70;
 
 /// A setter and the amounts to try, largest first. The first amount that fits is used.
 type LimitStep = (fn(&mut NoteLimits, usize), &'static [usize]);
 
-/// The contents of a note, in the order in which they get room. Of each kind, the newest are shown.
-/// User messages come before what was done about them. Tool names matter least.
+/// The contents of a note, in the order in which they get room. The newest of each kind are shown.
+/// User messages come before the work done about them. Tool names matter least.
 const MORE: [LimitStep; 11] = [
     // User messages, together with one answer and the last calls.
     (
@@ -73,7 +74,7 @@ const MORE: [LimitStep; 11] = [
         },
         &[5, 3, 2, 1],
     ),
-    // As many messages as possible before any of them gets more characters.
+    // Includes as many messages as possible before any of them gets more characters.
     (
         |told, n| told.words = told.words.max(n),
         &[50, 36, 26, 22, 18, 16, 13, 12, 11, 9, 8, 6, 4],
@@ -84,7 +85,7 @@ const MORE: [LimitStep; 11] = [
         &[4_000, 1_500, 800, 500, 320, 240],
     ),
     (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
-    // Calls with their arguments: the tool's name alone says nothing.
+    // Includes calls with their arguments, because the tool's name alone says nothing.
     (
         |told, n| {
             (told.calls, told.call_chars) = (told.calls.max(n), told.call_chars.max(CALL_CHARS));
@@ -100,20 +101,21 @@ const MORE: [LimitStep; 11] = [
     (|told, n| told.short_words = n, &[60, 20, 5]),
 ];
 
-/// Shorter answers are used only when there are not enough longer ones.
+/// Minimum length of an answer, in characters. Shorter answers are used only if there are too few
+/// longer ones.
 const ANSWER_CHARS_LEAST: usize = 16;
 
 /// Writes the notes of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     tasks: TaskList,
-    /// Number of items whose calls `tasks` includes.
+    /// Number of items whose calls are in `tasks`.
     items: usize,
 }
 
 impl NoteWriter for Notes {
     fn write(&mut self, gap: &Gap<'_>, fits: &dyn Fn(&str) -> bool) -> Option<String> {
-        // Open tasks as of this place, so that later calls do not change a note that was sent.
+        // Open tasks as of this gap, so that later calls do not change a note that was sent.
         let tasks = self.tasks_behind(gap.items, gap.range.clone());
         let gone = DroppedContent::of(gap)?;
         let mut told = NoteLimits::default();
@@ -137,8 +139,8 @@ impl NoteWriter for Notes {
 }
 
 impl Notes {
-    /// The tasks that are open after the dropped items `gone`; `None` if no dropped call is about
-    /// tasks. Items must be passed in order.
+    /// Returns the tasks that are open after the dropped items `gone`; `None` if no dropped call is
+    /// about tasks. Must be called with items in order.
     fn tasks_behind(&mut self, items: &[Item], gone: Range<usize>) -> Option<String> {
         for item in items.get(self.items..gone.start).unwrap_or_default() {
             self.note(item);
@@ -180,7 +182,7 @@ impl Notes {
     }
 }
 
-/// The user's comment that takes the place of a call's result, and the comment's event.
+/// Returns the user's comment that takes the place of a call's result, and its event.
 fn reply(call: &Call) -> Option<(EventRef, Reply<'_>)> {
     let Outcome::Result(result) = &call.outcome else {
         return None;
@@ -198,7 +200,7 @@ struct DroppedContent<'a> {
     /// The beginning of the note.
     head: &'a str,
     last: EventRef,
-    /// Oldest first.
+    /// Calls, oldest first.
     calls: Vec<&'a Call>,
     /// Messages of the user, oldest first.
     words: Vec<UserQuote>,
@@ -206,7 +208,7 @@ struct DroppedContent<'a> {
     answers: Vec<(EventRef, &'a str)>,
     /// Texts of the model beside calls.
     thoughts: Vec<(EventRef, &'a str)>,
-    /// The directory of most paths in the calls.
+    /// The directory to which paths in the calls are shown relative.
     below: Option<String>,
 }
 
@@ -230,7 +232,7 @@ impl<'a> DroppedContent<'a> {
         })
     }
 
-    /// The note with the newest contents.
+    /// Returns the note with the newest contents.
     fn text(&self, told: NoteLimits, tasks: Option<&str>) -> String {
         let mut text = self.head.to_owned();
         if told.tools && !self.calls.is_empty() {
@@ -261,8 +263,8 @@ impl<'a> DroppedContent<'a> {
         text
     }
 
-    /// The last calls, messages of the user and answers, oldest first, and whether that is
-    /// everything.
+    /// Returns the last calls, messages of the user and answers, oldest first, and whether these
+    /// are all.
     fn lines(&self, told: NoteLimits) -> (Vec<String>, bool) {
         let of = self.last.conversation;
         let of_here = |at: &EventRef| at.conversation == of;
@@ -310,7 +312,7 @@ impl<'a> DroppedContent<'a> {
         (lines.collect(), is_all)
     }
 
-    /// Tools with counts, most used first.
+    /// Returns the tools with counts, most used first.
     fn tools(&self) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for call in &self.calls {
@@ -337,12 +339,12 @@ impl<'a> DroppedContent<'a> {
 /// A message of the user.
 struct UserQuote {
     at: EventRef,
-    /// Who said it and about which call.
+    /// Who wrote it, and about which call.
     before: String,
     text: String,
 }
 
-/// Messages of the user in an item: the message itself, or comments on calls.
+/// Returns the messages of the user in an item: the message itself, or comments on calls.
 fn words_of(item: &Item) -> Vec<UserQuote> {
     if let Some(step) = item.step() {
         let replies = step.calls().filter_map(|call| {
@@ -373,8 +375,8 @@ fn words_of(item: &Item) -> Vec<UserQuote> {
     }]
 }
 
-/// The newest messages of the user. Those that say little (`wow`, `go on`) are used only if there
-/// is room left, or if there are no others.
+/// Returns the newest messages of the user. Messages that say little (`wow`, `go on`) are used only
+/// if there is room left or if there are no others.
 fn last_words<'w>(
     said: impl DoubleEndedIterator<Item = &'w UserQuote>,
     most: usize,
@@ -396,7 +398,7 @@ fn is_long(text: &str) -> bool {
     text.chars().nth(ANSWER_CHARS_LEAST).is_some()
 }
 
-/// The newest `most` texts. Short ones are used only if there are not enough long ones.
+/// Returns the newest `most` texts. Short texts are used only if there are too few long ones.
 fn last_said<'w, W: 'w>(
     said: impl DoubleEndedIterator<Item = &'w W>,
     most: usize,
@@ -406,7 +408,7 @@ fn last_said<'w, W: 'w>(
     long.into_iter().chain(short).take(most)
 }
 
-/// Texts of the model beside its calls, if they are long enough to matter.
+/// Returns the texts of the model beside its calls, if they are long enough to matter.
 fn thoughts<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     let on_the_way = items.iter().filter(|item| !item.is_final());
     let said = on_the_way.filter_map(|item| {
@@ -420,7 +422,8 @@ fn thoughts<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     said.collect()
 }
 
-/// The directory that saves most if paths are shown relative to it. None if that saves little.
+/// Returns the directory that saves most if paths are shown relative to it. None if it saves
+/// little.
 fn shared_directory(calls: &[&Call]) -> Option<String> {
     const LOOKED_AT: usize = 200;
     const SAVES_BYTES_LEAST: usize = 60;
@@ -442,19 +445,19 @@ fn shared_directory(calls: &[&Call]) -> Option<String> {
         .map(|(directory, _)| directory)
 }
 
-/// The beginning of a text as one line.
+/// Returns the beginning of a text as one line.
 fn quoted(text: &str, max_chars: usize) -> String {
     let text: String = text.chars().take(max_chars * 4).collect();
     clip(&one_line(&text), max_chars)
 }
 
-/// As [`quoted`], but keeps both ends of a long text: users who paste a log ask their question
-/// after it.
+/// As [`quoted`], but keeps both ends of a long text, because users who paste a log ask their
+/// question after it.
 fn with_ends(text: &str, max_chars: usize) -> String {
     whole_or_ends(&one_line(text), max_chars)
 }
 
-/// The answers that ended turns: in each turn, the last text of the model without calls.
+/// Returns the answers that ended turns: in each turn, the last text of the model without calls.
 fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
     let mut answers: Vec<(u32, EventRef, &str)> = Vec::new();
     for item in items.iter().filter(|item| item.is_final()) {
@@ -479,9 +482,9 @@ fn answers<'a>(items: &[&'a Item]) -> Vec<(EventRef, &'a str)> {
         .collect()
 }
 
-/// At most `calls_max` lines of calls, newest first. Calls with the same line are grouped at the
-/// newest one, and the line says whether their arguments were the same. Also returns the number of
-/// calls covered.
+/// Returns at most `calls_max` lines of calls, newest first. Calls with the same line are grouped
+/// at the newest one, and the line says whether their arguments were equal. Also returns the number
+/// of calls in these lines.
 fn grouped<'a>(
     last_first: impl Iterator<Item = &'a &'a Call>,
     calls_max: usize,
@@ -510,7 +513,7 @@ fn grouped<'a>(
     (told.collect(), calls)
 }
 
-/// A call with its purpose, and its outcome if that adds something.
+/// Returns a call with its purpose, and its outcome if that adds information.
 fn line(call: &Call, told: NoteLimits, below: Option<&str>) -> (Revision, String) {
     let (at, ended): (Revision, &str) = match &call.outcome {
         Outcome::Result(result) if result.success => (result.event.revision, ""),
@@ -528,7 +531,8 @@ fn line(call: &Call, told: NoteLimits, below: Option<&str>) -> (Revision, String
     }
 }
 
-/// The outcome of a call, shortened. Empty for successful reads and writes, whose names say enough.
+/// Returns the shortened outcome of a call. Empty for successful reads and writes, whose line says
+/// enough.
 fn came(call: &Call, chars_max: usize) -> String {
     let Outcome::Result(result) = &call.outcome else {
         return String::new();

@@ -15,12 +15,12 @@ use treering_context::{
 };
 use treering_domain::{Compacted, CompactionTrigger, EventBody, ToolResultRecorded};
 
-/// A note of at most `tokens` tokens for a whole story.
+/// Returns a note of at most `tokens` tokens about a whole story.
 fn note_of(story: &Story, tokens: u64) -> String {
     note_in(&story.input().digested(), tokens)
 }
 
-/// A note of at most `tokens` tokens for a whole window.
+/// Returns a note of at most `tokens` tokens about a whole window.
 pub(super) fn note_in(window: &WindowInput, tokens: u64) -> String {
     let draft = draft(window, &policy(0), Provider::Neutral);
     let gone: Vec<_> = draft.items.iter().collect();
@@ -38,8 +38,8 @@ pub(super) fn note_in(window: &WindowInput, tokens: u64) -> String {
     TextHeuristics.notes().write(&gap, &fits).unwrap()
 }
 
-// 790 of 898 characters of a note were a skill's text, quoted as the user's, before the user's
-// first actual message.
+// 790 of 898 characters of a note were a skill's text, quoted as the user's and placed before the
+// user's first message.
 #[test]
 fn note_quotes_the_user_and_skips_harness_text() {
     let story = Story::new()
@@ -68,8 +68,8 @@ fn note_says_whether_it_is_complete() {
     assert!(note.contains(" The last of it:\n"), "{note}");
 }
 
-// The user typed `/github-pr-review`, but the request kept an earlier message as the task: the
-// command and its text both counted as notices.
+// The user typed `/github-pr-review`, but the request kept an earlier message as the task, because
+// the command and its text both counted as notices.
 #[test]
 fn prompt_command_counts_as_a_user_request() {
     let command = "<command-message>github-pr-review</command-message>\n\
@@ -89,8 +89,8 @@ fn prompt_command_counts_as_a_user_request() {
     assert!(kept.iter().any(|kept| kept == command), "{kept:#?}");
 }
 
-// After a summary, the request kept a message that was settled 460 events before, as if it were the
-// task. Only the first message after the summary counts.
+// After a summary, the request kept a message from 460 events before as if it were the task. Only
+// the first message after the summary counts.
 #[test]
 fn requests_before_an_imported_summary_are_not_the_task() {
     let EventBody::Compacted(summary) = compacted(3, "It was mended.") else {
@@ -122,7 +122,7 @@ fn requests_before_an_imported_summary_are_not_the_task() {
 }
 
 // 35 of 43 comments with which the user denied a call were missing from requests of 8,000 tokens
-// and their notes. So were answers to the model's questions. These are decisions.
+// and their notes. So were the user's answers to questions. All of these are decisions.
 #[test]
 fn note_quotes_refusals_and_answers_of_the_user() {
     let refused = "The user doesn't want to proceed with this tool use. The tool use was \
@@ -143,8 +143,8 @@ fn note_quotes_refusals_and_answers_of_the_user() {
     );
 }
 
-// A request of 8,000 tokens had 2,000 left and quoted eight lines of the user, cut at 160
-// characters.
+// A request of 8,000 tokens had 2,000 tokens left, but quoted eight lines of the user, each cut at
+// 160 characters.
 #[test]
 fn note_quotes_the_user_in_full_if_the_budget_allows() {
     let long = format!("look at it again {}and say why", "so ".repeat(100));
@@ -161,7 +161,7 @@ fn note_quotes_the_user_in_full_if_the_budget_allows() {
     }
 }
 
-// `…ev/workspace/cli/docs/plan.md` cannot be opened, and `mise run lint` does not say how it ended.
+// `…ev/workspace/cli/docs/plan.md` cannot be opened, and `mise run lint` does not show its outcome.
 #[test]
 fn note_gives_full_paths_and_call_outcomes() {
     let mut story = Story::new().user("mend the parser");
@@ -192,7 +192,7 @@ fn note_gives_full_paths_and_call_outcomes() {
     );
 }
 
-// The note counted ten calls that created and changed tasks, but did not say which tasks were open.
+// The note counted ten calls that created and changed tasks, but did not list the open tasks.
 #[test]
 fn budget_note_lists_open_tasks() {
     let todos = |lint: &str| {
@@ -216,8 +216,8 @@ fn budget_note_lists_open_tasks() {
     assert!(kept.iter().any(|kept| kept.contains(told)), "{kept:#?}");
 }
 
-// An interrupted command stayed as the task, and the actual task, which came when the command was
-// repeated, was dropped.
+// An interrupted command stayed as the task. The actual task, sent when the command was repeated,
+// was dropped.
 #[test]
 fn aborted_command_is_not_the_task() {
     let command = |arguments: &str| {
@@ -245,8 +245,8 @@ fn aborted_command_is_not_the_task() {
     assert!(!kept.contains(&command("")), "{kept:#?}");
 }
 
-// A 51 KB listing that the user ran at the prompt took half of every request, and the user's own
-// messages were cut for it.
+// A 51 KB listing that the user ran at the prompt took half of every request, so the user's own
+// messages were cut.
 #[test]
 fn output_of_a_user_command_takes_at_most_an_eighth() {
     let mut story = Story::new().user("mend the parser");
@@ -274,8 +274,8 @@ fn output_of_a_user_command_takes_at_most_an_eighth() {
 }
 
 // A third of the room was free, but the newest step was dropped because its arguments were long,
-// and older steps stayed. A necessary result of 190 bytes was dropped with the command before it,
-// which the model had repeated.
+// while older steps stayed. A necessary result of 190 bytes was dropped with its command, which the
+// model then repeated.
 #[test]
 fn newest_step_is_shortened_before_it_is_dropped() {
     let mut story = Story::new().user("mend the parser");

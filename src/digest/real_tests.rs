@@ -1,4 +1,4 @@
-//! Measures which of the user's messages remain in requests of real sessions under a budget. Takes
+//! Measures which of the user's messages stay in requests of real sessions under a budget. Takes
 //! some minutes:
 //! `TREERING_TEST_DATA=… cargo test -p treering-digest real_tests -- --ignored --nocapture`
 //!
@@ -25,10 +25,10 @@ use treering_context::{
 };
 use treering_domain::{ContentPart, EventBody};
 
-/// Characters of a message that must be in the request.
+/// Number of characters of a message that must be in the request.
 const LOOKED_FOR_CHARS: usize = 120;
 
-/// Messages of the user, and comments of the user on calls.
+/// Returns the messages of the user, and the user's comments on calls.
 fn said(events: &[std::sync::Arc<WindowEvent>]) -> [Vec<String>; 2] {
     let mut said = [Vec::new(), Vec::new()];
     for event in events {
@@ -55,7 +55,7 @@ fn said(events: &[std::sync::Arc<WindowEvent>]) -> [Vec<String>; 2] {
     said.map(beginning)
 }
 
-/// All texts of a request as one line.
+/// Returns all texts of a request as one line.
 fn request(items: &[Item]) -> String {
     let mut text = String::new();
     for item in items.iter().filter(|item| item.fate != Fate::Dropped) {

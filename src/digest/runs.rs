@@ -1,19 +1,18 @@
-//! Cuts test and build output: passing lines are removed first, and failures stay wherever they
-//! are.
+//! Cuts test and build output. Passing lines are removed first; failures stay wherever they are.
 
 use crate::result::{RunLine, run_lines};
 use treering_context::text::counted;
 
-/// Longer texts are cut to head and tail.
+/// Maximum size of test output, in bytes. Longer texts are cut to head and tail.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// Share of the room for failures, and the most lines kept below each failure.
+/// Share of the room for failures, and the maximum number of lines kept below each failure.
 const FAILED_SHARE: usize = 2;
 const BESIDE_LINES: usize = 3;
-/// Bytes of a mark for omitted lines. Shorter gaps stay.
+/// Size of a mark for omitted lines, in bytes. Shorter gaps stay.
 const GAP_BYTES: usize = 40;
 
-/// Test or build output cut to about `bytes_max` bytes, and the number of bytes removed. None if
-/// the text is something else, or if a cut to head and tail is as good.
+/// Returns test or build output cut to about `bytes_max` bytes, and the number of bytes removed.
+/// None if the text is something else, or if head and tail keep as much.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> Option<(String, usize)> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -40,7 +39,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Marks the lines that stay. Returns true if everything but passing lines fits.
+    /// Marks the lines that stay. Returns true if everything except passing lines fits.
     fn choose(&mut self) -> bool {
         let passed = |line: &(&str, RunLine, bool)| line.1 == RunLine::Passed;
         let (mut all, mut gaps, mut in_gap) = (0, 0, false);
@@ -92,7 +91,7 @@ impl Run<'_> {
         }
     }
 
-    /// Keeps lines other than passing ones while there is room.
+    /// Keeps lines that are not passing lines while there is room.
     fn keep_while(&mut self, places: impl Iterator<Item = usize>) {
         let mut in_passed = false;
         for at in places {
@@ -126,7 +125,7 @@ impl Run<'_> {
         }
     }
 
-    /// End of the gap that begins here.
+    /// Returns the end of the gap that begins here.
     fn end_of_gap(&self, at: usize) -> usize {
         let gone = self.lines[at..].iter().take_while(|line| !line.2);
         at + gone.count()
@@ -177,8 +176,8 @@ mod tests {
         )
     }
 
-    // The only line that named the failed package was cut from the middle, and eight lines of `ok …
-    // (cached)` stayed.
+    // The only line that named the failed package was cut from the middle, while eight lines of `ok
+    // … (cached)` stayed.
     #[test]
     fn failures_are_kept_before_passes() {
         let (told, gone) = cut(&go_run(12), 500).unwrap();
@@ -200,8 +199,7 @@ mod tests {
         );
     }
 
-    // One of 400 tests failed in the middle, and its message was neither in the head nor in the
-    // tail.
+    // One of 400 tests failed in the middle. Its message was in neither the head nor the tail.
     #[test]
     fn failure_in_the_middle_is_kept() {
         let passed = |from: usize, to: usize| -> String {
@@ -249,7 +247,8 @@ mod tests {
     }
 
     proptest! {
-        // For any output: the cut is within its limit, and every line is from the text or a mark.
+        // For any output, the cut is within its limit, and every line is from the text or is a
+        // mark.
         #[test]
         fn any_test_run_is_cut_at_lines_within_its_limit(
             lines in prop::collection::vec(

@@ -1,7 +1,7 @@
-//! Measures what result digests save on real conversations. Takes a minute and has one assertion:
-//! `TREERING_TEST_DATA=… cargo test -p treering-digest savings_tests -- --ignored --nocapture`
+//! Measures how many tokens result digests save in real conversations. Takes a minute and has one
+//! assertion:
 //!
-//! `TREERING_PRINT_SNAPSHOTS` prints some of the digests.
+//! `TREERING_PRINT_SNAPSHOTS` also prints some of the digests.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use treering_context::{
 };
 use treering_domain::*;
 
-/// Conversations of each source.
+/// Number of conversations of each source.
 const CONVERSATIONS: usize = 60;
 
 fn window(line: &[u8]) -> WindowInput {

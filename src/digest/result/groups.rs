@@ -7,10 +7,10 @@ use super::{
 use crate::summary::reports_error;
 use treering_context::text::counted;
 
-/// Maximum number of places that are named. The rest are counted.
+/// Maximum number of places that are named. The others are counted.
 const NAMED_MAX: usize = 12;
 
-/// The count for the first line.
+/// Returns the counts for the first line.
 pub(super) fn counts(kind: OutputKind, output: &Output<'_>) -> Option<String> {
     match kind {
         OutputKind::Matches => {
@@ -48,7 +48,7 @@ pub(super) fn counts(kind: OutputKind, output: &Output<'_>) -> Option<String> {
     }
 }
 
-/// Lines that summarise the output better than its own lines do.
+/// Returns lines that summarise the output better than its own lines.
 pub(super) fn of(kind: OutputKind, output: &Output<'_>) -> Vec<String> {
     match kind {
         OutputKind::Matches => vec![named(by_place(output), ": ")],
@@ -58,7 +58,7 @@ pub(super) fn of(kind: OutputKind, output: &Output<'_>) -> Vec<String> {
     }
 }
 
-/// Matches by file, in the order of the output.
+/// Returns the number of matches by file, in the order of the output.
 fn by_place<'a>(output: &Output<'a>) -> Vec<(&'a str, usize)> {
     let mut places: Vec<(&str, usize)> = Vec::new();
     let mut at = std::collections::HashMap::new();
@@ -92,7 +92,7 @@ fn named(places: Vec<(&str, usize)>, between: &str) -> String {
     line
 }
 
-/// Directories with the number of their entries.
+/// Returns directories with the number of their entries.
 fn listed(output: &Output<'_>) -> Option<String> {
     let mut folders: Vec<(&str, usize)> = Vec::new();
     let mut at = std::collections::HashMap::new();
@@ -111,7 +111,7 @@ fn listed(output: &Output<'_>) -> Option<String> {
     several.then(|| named(folders, "/ "))
 }
 
-/// Changed lines by file.
+/// Returns the number of changed lines by file.
 fn changed(output: &Output<'_>) -> Vec<String> {
     let mut files: Vec<(&str, usize, usize)> = Vec::new();
     for line in output.texts() {
@@ -143,7 +143,7 @@ fn changed(output: &Output<'_>) -> Vec<String> {
     told
 }
 
-/// The name in a line of `ls -l`.
+/// Returns the name in a line of `ls -l`.
 pub(super) fn long_entry(line: &str) -> Option<&str> {
     let mode = line.get(..10)?;
     let is_mode =

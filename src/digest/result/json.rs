@@ -1,20 +1,21 @@
-//! JSON in a few lines: short members first, then the leaves of nested ones while there is room.
+//! Shows JSON in a few lines: short members first, then the leaves of nested members while there is
+//! room.
 
 use serde_json::Value;
 
 use crate::summary::level;
 use treering_context::text::{clip, counted, one_line};
 
-/// For longer JSON, only the type and size are given.
+/// Maximum size of JSON that is shown, in bytes. Longer JSON is described by type and size.
 const BYTES_MAX: usize = 256 << 10;
-/// Characters up to which a text is short. A longer one shares the room with nested values.
+/// Maximum length of a short text, in characters. Longer texts share the room with nested values.
 const SHORT_CHARS: usize = 60;
-/// Least room for an item of a list, in characters. If there are more items, only the first are
+/// Minimum room for an item of a list, in characters. If not all items fit, only the first are
 /// shown.
 const ITEM_CHARS: usize = 80;
 
-/// The contents of a JSON object or list, in lines of about `room` characters in total. None for
-/// any other text, for empty values and for very long ones.
+/// Returns the contents of a JSON object or list, in lines of about `room` characters in total.
+/// None for other texts, and for empty or very long values.
 pub(super) fn told(text: &str, room: usize) -> Option<Vec<String>> {
     if text.len() > BYTES_MAX || !text.trim_start().starts_with(['{', '[']) {
         return None;
@@ -65,7 +66,7 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// A member with a nested value; for a list with its length.
+/// Returns a member with a nested value, and the length of a list.
 fn nested(key: &str, value: &Value, room: usize) -> String {
     let told = compact(value, room);
     match value {
@@ -74,7 +75,7 @@ fn nested(key: &str, value: &Value, room: usize) -> String {
     }
 }
 
-/// A value without quotation marks, of about `chars_max` characters.
+/// Returns a value without quotation marks, in about `chars_max` characters.
 fn compact(value: &Value, chars_max: usize) -> String {
     let mut told = String::new();
     write(value, chars_max, &mut told);

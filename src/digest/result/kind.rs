@@ -26,7 +26,7 @@ pub enum OutputKind {
     Text,
 }
 
-/// Lines that are read to recognise the kind.
+/// Maximum number of lines that are read to recognise the kind.
 const SAMPLE: usize = 200;
 
 impl OutputKind {
@@ -72,14 +72,14 @@ impl OutputKind {
     }
 }
 
-/// `   12→code`, `12\tcode`.
+/// Whether a line is numbered: `   12→code`, `12\tcode`.
 fn is_numbered(line: &str) -> bool {
     let line = line.trim_start();
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     rest.len() < line.len() && rest.starts_with(['→', '\t', '|'])
 }
 
-/// `path:12:text` or `path:text`, if the path looks like one.
+/// Whether a line is `path:12:text` or `path:text`, with a path that looks like one.
 fn is_match(line: &str) -> bool {
     line.split_once(':').is_some_and(|(path, rest)| {
         let numbered = rest.starts_with(|c: char| c.is_ascii_digit());
@@ -87,7 +87,7 @@ fn is_match(line: &str) -> bool {
     })
 }
 
-/// A path, or a line of `ls -l`.
+/// Whether a line is a path, or a line of `ls -l`.
 fn is_entry(line: &str) -> bool {
     let line = line.trim();
     is_path(line)
@@ -96,7 +96,7 @@ fn is_entry(line: &str) -> bool {
         || line.starts_with("[DIR] ")
 }
 
-/// A word with a slash or an extension that does not look like part of a sentence.
+/// Whether a text is a word with a slash or extension that does not look like part of a sentence.
 pub(super) fn is_path(text: &str) -> bool {
     let text = text.trim_end_matches(['/', '*', '@']);
     let plain = |c: char| c.is_alphanumeric() || "_-./~+@#%\\()[]".contains(c);
@@ -108,7 +108,7 @@ pub(super) fn is_path(text: &str) -> bool {
                 .is_some_and(|(_, end)| (1..=8).contains(&end.len())))
 }
 
-/// Rows with the same number of the same separator.
+/// Whether the rows have the same number of the same separator.
 fn is_table(sample: &[&str]) -> bool {
     ['|', '\t', ',', ';'].iter().any(|separator| {
         let cells = |line: &&str| line.matches(*separator).count();

@@ -7,22 +7,21 @@ use crate::{
 };
 use treering_context::text::{one_line, says_something};
 
-/// An output as lines. Of a long output, only the beginning and the end.
+/// The lines of an output. A long output has only the lines of its beginning and end.
 pub(super) struct Output<'a> {
     pub lines: Vec<Line<'a>>,
-    /// Lines that were skipped follow the last one.
+    /// Whether lines were skipped after the last one.
     pub ends_in_gap: bool,
 }
 
 /// A line with content.
 pub(super) struct Line<'a> {
     pub text: &'a str,
-    /// Lines without content (`}`), or lines that were not read, are between this line and the
-    /// previous one.
+    /// Whether lines without content (`}`), or lines that were not read, precede this line.
     after_gap: bool,
 }
 
-/// How much a line matters. Lines with worth 0 are used last, from the beginning.
+/// How much a line matters. Lines with worth 0 are used last, starting with the first.
 pub(super) type Worth = u32;
 
 const TOTAL: Worth = 1_000;
@@ -35,8 +34,8 @@ const BESIDE: Worth = 400;
 const LAST: Worth = 600;
 const FIRST: Worth = 500;
 const DEFINES: Worth = 200;
-/// Lines of the same worth beyond this number are worth less: the first errors matter most, and the
-/// end needs room.
+/// Lines of the same worth beyond this number are worth less, because the first errors matter most
+/// and the end needs room.
 const ALIKE_MAX: u32 = 6;
 
 impl<'a> Output<'a> {
@@ -77,12 +76,12 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Whether a line between two places was left out.
+    /// Whether a line between two indexes was omitted.
     pub(crate) fn says_something_between(&self, from: usize, to: usize) -> bool {
         to > from || self.lines.get(to).is_some_and(|line| line.after_gap)
     }
 
-    /// The exit code in the output.
+    /// Returns the exit code in the output.
     pub fn exit_code(&self) -> Option<i64> {
         let ends = self
             .lines
@@ -92,13 +91,13 @@ impl<'a> Output<'a> {
         ends.filter_map(|line| exit_code(line.text)).next()
     }
 
-    /// The texts of the lines.
+    /// Returns the texts of the lines.
     pub fn texts(&self) -> impl DoubleEndedIterator<Item = &'a str> {
         self.lines.iter().map(|line| line.text)
     }
 }
 
-/// `Exit code 1`, `exit status: 101`, `returned code 2`, `<returncode>1<`.
+/// Reads `Exit code 1`, `exit status: 101`, `returned code 2` or `<returncode>1<`.
 fn exit_code(line: &str) -> Option<i64> {
     const SIGNS: [&str; 6] = [
         "exit code",
@@ -122,7 +121,7 @@ fn exit_code(line: &str) -> Option<i64> {
     after[..end].parse().ok()
 }
 
-/// The worth of each line, with its index.
+/// Returns the worth of each line, with its index.
 pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)> {
     let count = output.lines.len();
     let mut worths: Vec<Worth> = Vec::with_capacity(count);
@@ -149,7 +148,7 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
     if kind == OutputKind::Table && count > 0 {
         worths[0] = HEADER;
     }
-    // Lines below an error often say where and why.
+    // Lines below an error often have its place and cause.
     for at in 1..count {
         if worths[at - 1] >= FAILED && worths[at - 1] != TOTAL && worths[at] < BESIDE {
             worths[at] = BESIDE;
@@ -158,7 +157,7 @@ pub(super) fn worth(output: &Output<'_>, kind: OutputKind) -> Vec<(Worth, usize)
     worths.into_iter().zip(0..).collect()
 }
 
-/// Whether the output is a text with headings, as sub-agents write.
+/// Whether the output is a text with headings, like the reports of sub-agents.
 fn is_report(output: &Output<'_>) -> bool {
     const HEADINGS_LEAST: usize = 3;
     let headings = output.texts().filter(|line| heading_depth(line) > 1);
@@ -173,7 +172,8 @@ fn heading_depth(line: &str) -> usize {
     }
 }
 
-/// Worth of a line in a report: the verdict most, then headings and numbered or bold findings.
+/// Returns the worth of a line in a report. The verdict is worth most, then headings and numbered
+/// or bold findings.
 fn of_report(line: &str) -> Worth {
     let bare = line.trim_start().trim_start_matches(['-', ' ']);
     let numberless = bare.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -187,7 +187,7 @@ fn of_report(line: &str) -> Worth {
     }
 }
 
-/// Worth of a line by its text, and which of two sorts it is.
+/// Returns the worth of a line by its text, and which of two sorts it is.
 fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
     let line = text.trim_start();
     match kind {
@@ -293,7 +293,7 @@ pub(super) fn is_failed(line: &str) -> bool {
         || line.contains("Permission denied")
 }
 
-/// `path:12:5: error …`, `path(3,4): error …`, `path:12: undefined: x`.
+/// Whether a line is like `path:12:5: error …`, `path(3,4): error …` or `path:12: undefined: x`.
 pub(super) fn is_located_error(line: &str) -> bool {
     let Some((place, rest)) = line.split_once(": ") else {
         return false;
@@ -318,7 +318,7 @@ pub(super) fn is_located_error(line: &str) -> bool {
         && says.iter().any(|word| rest.contains(word))
 }
 
-/// A line without its line number: `   12→code`, `12: code`.
+/// Returns a line without its line number: `   12→code`, `12: code`.
 pub(crate) fn numberless(line: &str) -> &str {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     if rest.len() == line.len() || !rest.starts_with(['→', '\t', ':', '|']) {
@@ -328,7 +328,7 @@ pub(crate) fn numberless(line: &str) -> &str {
         .trim_start()
 }
 
-/// A line with its indentation and without control characters. Line numbers are removed; in code,
+/// Returns a line with its indentation, without control characters and line numbers. In code,
 /// spaces between words stay.
 pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     let bare = line.trim_start();
@@ -354,7 +354,7 @@ pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     told
 }
 
-/// The part of a line after its number and sign, if it has them.
+/// Returns the part of a line after its number and separator, if it has them.
 fn numberless_part(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_numbered = rest.len() < line.len() && rest.starts_with(['→', '\t', ':', '|']);

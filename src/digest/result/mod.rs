@@ -1,8 +1,7 @@
 //! Digest of a tool result: its kind, and the lines that the next step needs.
 //!
-//! The first line has the outcome and the size. Then follow lines of the result in their order,
-//! with `…` where lines are left out. Errors and totals take precedence, then the end and the
-//! beginning.
+//! The first line has the outcome and the size. Lines of the result follow in order, with `…` in
+//! place of omitted lines. Errors and totals take precedence, then the end and the beginning.
 //!
 //! - [`digest`]: the text that replaces a result;
 //! - `kind`: recognises the kind of output by its lines and the call;
@@ -35,12 +34,12 @@ pub use kind::OutputKind;
 pub(crate) use lines::{is_total, numberless};
 pub(crate) use run::{RunLine, run_lines};
 
-/// Longest quoted line, in characters.
+/// Maximum length of a quoted line, in characters.
 const LINE_CHARS_MAX: usize = 200;
-/// Bytes that are read at the beginning and at the end of a longer text.
+/// Number of bytes read at the beginning and at the end of a longer text.
 const LOOKED_AT_BYTES: usize = 256 << 10;
 
-/// The digest of a result, of at most `max_chars` characters (at least one). Never empty.
+/// Returns the digest of a result, at most `max_chars` characters (at least one). Never empty.
 #[must_use]
 pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
     let text = text_of(result);
@@ -63,7 +62,7 @@ pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize)
     page.text
 }
 
-/// Whether a result reports a failure (an exit code, a failed test), even if it is recorded as a
+/// Whether a result reports a failure (an exit code, a failed test), even if it was recorded as a
 /// success.
 #[must_use]
 pub(crate) fn tells_failure(result: &ToolResultRecorded) -> bool {
@@ -78,8 +77,8 @@ pub(crate) fn tells_failure(result: &ToolResultRecorded) -> bool {
     }
 }
 
-/// The contents of JSON: short members whole, then leaves of long ones while there is room. For
-/// very long JSON, only its type.
+/// Returns the contents of JSON: short members whole, then leaves of long members while there is
+/// room. For very long JSON, returns only its type.
 fn of_json(
     result: &ToolResultRecorded,
     text: &str,
@@ -105,7 +104,7 @@ fn of_json(
     page.text
 }
 
-/// The outcome and the size.
+/// Returns the outcome and the size.
 fn heading(
     result: &ToolResultRecorded,
     text: &str,
@@ -150,7 +149,7 @@ fn has_media(result: &ToolResultRecorded) -> bool {
     })
 }
 
-/// Lines within a limit.
+/// Lines of text within a size limit.
 struct Page {
     text: String,
     left: usize,
@@ -164,7 +163,7 @@ impl Page {
         }
     }
 
-    /// Adds a line, clipped to the room that is left.
+    /// Adds a line, clipped to the remaining room.
     fn put(&mut self, line: &str) {
         self.put_as_it_is(&one_line(line));
     }
@@ -186,13 +185,12 @@ impl Page {
         self.text.push_str(&line);
     }
 
-    /// Adds as many lines of the output as there is room for, the most important first, in the
-    /// order of the output.
+    /// Adds the most important lines of the output that fit, in the order of the output.
     fn lines(&mut self, output: &lines::Output, kind: OutputKind) {
         let mut by_worth = lines::worth(output, kind);
         by_worth.sort_by_key(|(worth, at)| (std::cmp::Reverse(*worth), *at));
         let mut chosen = Vec::new();
-        // A gap between two lines takes two characters.
+        // A gap mark between two lines takes two characters.
         let mut room = self.left;
         for (_, at) in by_worth {
             let line = lines::as_it_stands(output.lines[at].text, kind);
@@ -214,7 +212,7 @@ impl Page {
             next = at + 1;
         }
         let is_open = next < output.lines.len() || output.ends_in_gap;
-        // One line and its newline, so that lines omitted at the end show.
+        // Needs room for a newline and the mark, which shows that lines are omitted at the end.
         if is_open && next > 0 && self.left >= 2 {
             self.put_as_it_is("…");
         }

@@ -1,4 +1,4 @@
-//! Recognises what each line of test or build output says.
+//! Classifies the lines of test and build output.
 
 use super::{
     ResultOf,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::summary::reports_error;
 
-/// Least number of passing lines that make a text test output.
+/// Minimum number of passing lines for a text to be test output.
 const PASSED_LEAST: usize = 3;
 
 /// Meaning of a line.
@@ -21,8 +21,8 @@ pub(crate) enum RunLine {
     Plain,
 }
 
-/// The meaning of each line of test or build output. None if the text is something else, or reports
-/// neither a failure nor a success.
+/// Returns the meaning of each line of test or build output. None if the text is something else, or
+/// if it reports neither a failure nor a success.
 pub(crate) fn run_lines(text: &str) -> Option<Vec<RunLine>> {
     let lines: Vec<RunLine> = text.lines().map(of_line).collect();
     let count = |wanted| lines.iter().filter(|line| **line == wanted).count();
@@ -95,7 +95,8 @@ fn has_passed(line: &str) -> bool {
         || line.contains(" Passed ") && line.ends_with(" sec")
 }
 
-/// `tests/test_a.py::test_b PASSED [ 12%]`, `tests/test_a.py ....s.. [ 12%]`.
+/// Whether a line is like `tests/test_a.py::test_b PASSED [ 12%]` or `tests/test_a.py ....s.. [
+/// 12%]`.
 fn is_passed_with_share(line: &str) -> bool {
     let Some((said, share)) = line.rsplit_once('[') else {
         return false;
@@ -106,7 +107,8 @@ fn is_passed_with_share(line: &str) -> bool {
     share.ends_with("%]") && (said.ends_with(" PASSED") || said.ends_with(" SKIPPED") || are_dots)
 }
 
-/// `[INFO] Tests run: 12, Failures: 0, Errors: 0, … Time elapsed: 0.1 s - in org.A`.
+/// Whether a line is like `[INFO] Tests run: 12, Failures: 0, Errors: 0, … Time elapsed: 0.1 s - in
+/// org.A`.
 fn is_passed_class(line: &str) -> bool {
     let is_class = line.contains("Time elapsed: ") && line.contains("Tests run: ");
     is_class && line.contains("Failures: 0, Errors: 0")
@@ -116,7 +118,7 @@ fn is_passed_class(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    // Each test runner reports success and failure in its own words.
+    // Each test runner has its own wording for success and failure.
     #[test]
     fn lines_of_each_test_runner_are_classified() {
         let (failed, passed, plain) = (RunLine::Failed, RunLine::Passed, RunLine::Plain);

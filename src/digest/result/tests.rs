@@ -30,7 +30,7 @@ fn cargo_run() -> String {
     )
 }
 
-// A failed test run says at its end what the next step needs. A digest of its beginning hid that.
+// The end of a failed test run has what the next step needs, but a digest of the beginning hid it.
 #[test]
 fn digest_of_tests_keeps_failures_and_outcome() {
     let told = of(&cargo_run(), 600);
@@ -46,7 +46,7 @@ fn digest_of_tests_keeps_failures_and_outcome() {
     assert!(!told.contains("case_40"), "{told}");
 }
 
-// The kind is recognised by the lines, whichever tool printed them.
+// The kind is detected from the lines, whatever tool printed them.
 #[test]
 fn output_kind_is_detected_from_lines() {
     let diff = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2\n--- a/src/a.rs\n+++ b/src/a.rs\n\
@@ -118,8 +118,8 @@ fn digest_of_json_lists_its_members() {
     assert!(told.chars().count() <= 300 && told.len() > 250, "{told}");
 }
 
-// `array of 5 arrays` and `5 more keys` stood for flight numbers, balances and whether a trip was
-// insured.
+// A digest showed `array of 5 arrays` and `5 more keys` in place of flight numbers, balances and
+// whether a trip was insured.
 #[test]
 fn digest_of_nested_json_shows_leaf_values() {
     let text = serde_json::json!({
@@ -151,8 +151,8 @@ fn digest_of_nested_json_shows_leaf_values() {
     assert!(told.ends_with("[{number: HAT104}]"), "{told}");
 }
 
-// The digest of a 345-line review had eight random lines, without verdict or findings, and lines
-// that the harness appended were counted as part of it.
+// The digest of a 345-line review had eight random lines without the verdict or findings. It also
+// counted lines that the harness had appended.
 #[test]
 fn digest_of_a_report_keeps_verdict_and_findings() {
     let filler = "It is looked at here in some more detail than that.\n".repeat(40);
@@ -193,7 +193,7 @@ fn digest_marks_gaps_and_keeps_line_order() {
     assert!(middle < told.find("step 100 ").unwrap(), "{told}");
 }
 
-// Reminders of the harness and empty numbered lines took the room of the file's text.
+// Harness reminders and empty numbered lines took room from the file's text.
 #[test]
 fn digest_skips_harness_text_and_empty_lines() {
     let code = numbered(80, |n| match n {
@@ -206,8 +206,8 @@ fn digest_skips_harness_text_and_empty_lines() {
     assert!(!told.contains("Consider"), "{told}");
 }
 
-// YAML lost its indentation, and lines from different blocks were joined without a gap. An editor
-// that searches for these lines does not find them.
+// YAML lost its indentation, and lines from different blocks were joined without a gap mark. An
+// editor that searches for these lines does not find them.
 #[test]
 fn digest_keeps_indentation_and_whole_lines() {
     let yaml = "     1→version: 2\n     2→\n     3→builds:\n     4→  - main: ./cmd/entire\n\
@@ -256,8 +256,8 @@ fn digest_of_long_output_reads_both_ends() {
 }
 
 proptest! {
-    /// For any output: the digest is within its limit, not empty, deterministic, and has no control
-    /// characters except newlines.
+    /// For any output, the digest is within its limit, not empty, deterministic, and without
+    /// control characters except newlines.
     #[test]
     fn any_digest_is_bounded_and_not_empty(
         text in prop_oneof![any::<String>(), r"(error: x\n|a/b.rs:3: y\n|\| a \| b \|\n|[ -~]{0,40}\n){0,40}"],

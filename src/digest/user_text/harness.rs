@@ -1,10 +1,10 @@
-//! Recognises what a harness adds to messages and results.
+//! Recognises texts that a harness adds to messages and results.
 
 use std::borrow::Cow;
 
 use super::local_command;
 
-/// Tags of texts that are not from the user.
+/// Tags of texts that the user did not write.
 const TAGS: [&str; 19] = [
     "system-reminder",
     "task-notification",
@@ -26,7 +26,7 @@ const TAGS: [&str; 19] = [
     "bash-stderr",
     "bash-status",
 ];
-/// Those of the tags that have program output, which may itself have any tag.
+/// Tags from [`TAGS`] around program output, which may itself contain any tag.
 const OUTPUTS: [&str; 8] = [
     "task-notification",
     "user_shell_command",
@@ -37,16 +37,16 @@ const OUTPUTS: [&str; 8] = [
     "bash-stdout",
     "bash-stderr",
 ];
-/// Blocks after a tool's text: temporary notices, and the cost of a sub-agent.
+/// Blocks that a harness adds after a tool's text: temporary notices, and the cost of a sub-agent.
 const BEHIND: [(&str, &str); 2] = [
     ("<system-reminder>", "</system-reminder>"),
     ("<usage>", "</usage>"),
 ];
 
-/// Beginning and end of Codex's text with the project's instructions.
+/// Beginning and end of the text in which Codex gives the project's instructions.
 const CODEX_INSTRUCTIONS: [&str; 2] = ["# AGENTS.md instructions", "</INSTRUCTIONS>"];
 
-/// A message without the harness's texts.
+/// Returns a message without the harness's texts.
 fn without_harness(text: &str) -> Cow<'_, str> {
     if is_codex_instructions(text) {
         return Cow::from("");
@@ -56,7 +56,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
         while let Some(start) = told.find(&open) {
             let rest = &told[start..];
-            // The user writes about the tag: the text after it is the user's.
+            // The user is writing about the tag, so the text after it is the user's.
             if !rest.contains(&close) && !told[..start].trim().is_empty() {
                 break;
             }
@@ -80,7 +80,7 @@ fn without_harness(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The user's words in a message. For a command, its name and arguments.
+/// Returns the user's words in a message. For a command, returns its name and arguments.
 pub(crate) fn strip_harness(text: &str) -> Cow<'_, str> {
     let told = without_harness(text);
     let Some(command) = told.strip_prefix("<command-name>") else {
@@ -93,7 +93,7 @@ pub(crate) fn strip_harness(text: &str) -> Cow<'_, str> {
     Cow::from(said.trim().to_owned())
 }
 
-/// Whether a message has only tagged texts: notices, and commands that the user ran at the prompt
+/// Whether a message has only tagged texts: notices, or commands that the user ran at the prompt
 /// with their output.
 pub(crate) fn is_harness_alone(text: &str) -> bool {
     let is_tagged = text.trim_start().starts_with('<') && without_harness(text).is_empty();
@@ -105,8 +105,8 @@ fn is_codex_instructions(text: &str) -> bool {
     text.starts_with(begin) && text.trim_end().ends_with(end)
 }
 
-/// Whether the text is a command alone (`/mode`) that the harness did not know, so that it went to
-/// the model as it was typed.
+/// Whether the text is only a command (`/mode`) that the harness did not know and therefore sent to
+/// the model unchanged.
 fn is_unknown_command(text: &str) -> bool {
     let name = text.trim().strip_prefix('/').unwrap_or_default();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_:".contains(c);
@@ -114,8 +114,8 @@ fn is_unknown_command(text: &str) -> bool {
 }
 
 /// Whether a message has a request or statement of the user. A bare command that the harness runs
-/// itself (`/clear`) does not count. A prompt command (`/review`) does: it names its message first,
-/// and its text follows as a notice.
+/// itself (`/clear`) does not count. A prompt command (`/review`) does: it begins with
+/// `<command-message>`, and its text follows as a notice.
 pub(crate) fn is_said(text: &str) -> bool {
     if is_unknown_command(text) || local_command::read(text).is_some() {
         return false;
@@ -132,7 +132,7 @@ pub(crate) fn is_said(text: &str) -> bool {
     }
 }
 
-/// A tool's text without the harness's texts at its end.
+/// Returns a tool's text without the harness's texts at its end.
 pub(crate) fn without_reminders(text: &str) -> &str {
     let mut rest = text;
     loop {
@@ -150,7 +150,7 @@ pub(crate) fn without_reminders(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    // A session that began with `/clear` kept that as its task, and dropped the task.
+    // A session that began with `/clear` kept that as its task, and dropped the actual task.
     #[test]
     fn bare_commands_and_notices_are_not_user_text() {
         for silent in [
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(strip_harness(command), "/review 167");
         assert_eq!(strip_harness("<command-name>/pr</command-name>"), "/pr");
         assert_eq!(strip_harness("mend <it>"), "mend <it>");
-        // A user who writes about a tag loses none of the text.
+        // If the user writes about a tag, all of the text stays.
         let about = "why does <system-reminder> stand in the answer?";
         assert_eq!(strip_harness(about), about);
     }

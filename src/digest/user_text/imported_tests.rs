@@ -1,4 +1,4 @@
-//! Tests of records as the project's own importers write them.
+//! Tests of records in the form that this project's importers write.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use treering_context::window::samples::Story;
 use treering_domain::{EventBody, MessageAppended};
 use treering_import::{format::Format, session::ToolSession};
 
-/// Imports a session of pi with these messages; returns the events.
+/// Imports a pi session with these messages. Returns the events.
 fn pi(messages: Vec<Value>) -> Vec<EventBody> {
     let header = json!({"type": "session", "version": 3, "id": "s", "cwd": "/work"});
     let entries = messages.into_iter().enumerate().map(|(at, mut entry)| {
@@ -48,9 +48,9 @@ fn messages(events: &[EventBody]) -> Vec<&MessageAppended> {
     messages.collect()
 }
 
-// Only a conversion of pi's sessions by other means was recognised, not what the importer of this
-// project writes: a command with a long output counted as the user's last words, which are never
-// cut, and an extension's notice as a request.
+// Only sessions that other tools had converted from pi were recognised, not those of this project's
+// importer. A command with a long output counted as the user's last message, which is never cut,
+// and an extension's notice counted as a request.
 #[test]
 fn records_of_pi_are_told_from_the_users_words() {
     let long = "a line of the listing\n".repeat(20);
@@ -103,8 +103,8 @@ fn records_of_pi_are_told_from_the_users_words() {
     );
 }
 
-// A session with such a command needed 27,704 tokens and was refused at 8,000, and the task was
-// dropped first.
+// A session with such a command needed 27,704 tokens and was refused at 8,000. The task was dropped
+// first.
 #[test]
 fn long_command_output_of_pi_fits_a_budget() {
     let mut spoken = vec![said("user", "/mode"), said("user", "fix the failing test")];

@@ -1,7 +1,6 @@
-//! Recognises texts that say little: praise, assent, greetings. They are used only if there is room
-//! left.
+//! Recognises texts that say little: praise, assent, greetings. They are used only if room is left.
 
-/// Longest such text, in bytes.
+/// Maximum length of such a text, in bytes.
 const BYTES_MAX: usize = 80;
 /// Words that ask for nothing, alone or together.
 const LITTLE: &[&str] = &[

@@ -1,19 +1,19 @@
-//! Commands that a user ran at the prompt of the agent.
+//! Recognises commands that a user ran at the agent's prompt.
 //!
 //! Agents record such a command (`!ls`) in the user's role, with its output. It is not a request of
-//! the user. A window shows it with the tags that Claude Code uses for the same.
+//! the user. A window shows it with the tags that Claude Code uses for such commands.
 
 use serde_json::{Map, Value};
 use treering_context::heuristics::LocalCommand;
 
 /// Text before the command in an imported pi session (`treering_import::pi`).
 const RAN: &str = "The user ran: ";
-/// Texts of Gemini CLI before the command and before its output.
+/// Texts that Gemini CLI writes before the command and before its output.
 const GEMINI: [&str; 2] = [
     "I ran the following shell command:\n",
     "\n\nThis produced the following result:\n",
 ];
-/// Fields of pi's record of such a command; the first ones are required.
+/// Fields of pi's record of such a command. The first [`NEEDED`] are required.
 const FIELDS: [&str; 9] = [
     "command",
     "output",
@@ -38,7 +38,7 @@ pub(super) fn read(text: &str) -> Option<LocalCommand> {
     Some(told(text("command")?, text("output")?, &object))
 }
 
-/// A command of an imported pi session: its two texts, and pi's record.
+/// Returns the command of an imported pi session from its two texts and pi's record.
 pub(super) fn imported(ran: &str, output: &str, record: &Value) -> LocalCommand {
     told(ran.strip_prefix(RAN).unwrap_or(ran), output, record)
 }
@@ -56,13 +56,13 @@ fn told(command: &str, output: &str, record: &Value) -> LocalCommand {
     }
 }
 
-/// The command and output of Gemini CLI's text about a command.
+/// Returns the command and output in Gemini CLI's text about a command.
 fn of_gemini(text: &str) -> Option<(&str, &str)> {
     let (command, output) = text.strip_prefix(GEMINI[0])?.split_once(GEMINI[1])?;
     Some((unfenced(command), unfenced(output)))
 }
 
-/// A text without the Markdown fence around it.
+/// Returns a text without the Markdown fence around it.
 fn unfenced(text: &str) -> &str {
     let fenced = || {
         let (_, inner) = text.strip_prefix("```")?.split_once('\n')?;
@@ -72,7 +72,7 @@ fn unfenced(text: &str) -> &str {
 }
 
 fn object(text: &str) -> Option<Map<String, Value>> {
-    // Cheap test: most messages are not commands, and some are long.
+    // Cheap test first: most messages are not commands, and some are long.
     if !text.starts_with('{') || !FIELDS[..NEEDED].iter().all(|field| text.contains(field)) {
         return None;
     }
@@ -87,7 +87,7 @@ fn object(text: &str) -> Option<Map<String, Value>> {
     (is_whole && is_no_more).then_some(object)
 }
 
-/// How it ended, if that is worth a text.
+/// Returns how the command ended, if that is worth stating.
 fn status(object: &Value) -> String {
     let mut told = Vec::new();
     if object["cancelled"] == true {
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    // Gemini CLI records a command as a sentence of the user, which was taken as the task.
+    // Gemini CLI records a command as a sentence of the user, which was mistaken for the task.
     #[test]
     fn commands_of_gemini_cli_are_recognised() {
         let text = "I ran the following shell command:\n```sh\nls -l\n```\n\nThis produced the \
@@ -123,8 +123,8 @@ mod tests {
     }
 
     // A listing of 52,000 bytes that a user ran at the prompt counted as the last message, which is
-    // never cut, so no request of 8,000 tokens could be built. Text that the user writes or pastes
-    // stays the user's.
+    // never cut. So no request of 8,000 tokens could be built. Text that the user writes or pastes
+    // remains the user's.
     #[test]
     fn shell_commands_of_the_user_are_recognised() {
         let told = |record: &Value| read(&record.to_string()).map(|command| command.text);

@@ -1,4 +1,4 @@
-//! Marks of the author in the original form of a message.
+//! Reads marks of authorship in the original form of a message.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use super::{
 use treering_context::heuristics::LocalCommand;
 use treering_domain::{ContentPart, MessageAppended, RawEncoding, RawMessage};
 
-/// Names with which harnesses mark their own messages in the user's role: the text of a skill, a
+/// Fields with which harnesses mark their own messages in the user's role: the text of a skill, a
 /// notice, the output of a hook.
 const MARKS: [&str; 6] = [
     "meta",
@@ -20,9 +20,9 @@ const MARKS: [&str; 6] = [
     "is_synthetic",
 ];
 
-/// The source of imported pi sessions.
+/// The source name of imported pi sessions.
 const PI: &str = "pi";
-/// Entries and roles of pi whose text an extension or pi itself wrote.
+/// Entry types and roles of pi for texts that pi or an extension wrote.
 const PI_KINDS: [&str; 6] = [
     "custom_message",
     "branch_summary",
@@ -31,10 +31,10 @@ const PI_KINDS: [&str; 6] = [
     "branchSummary",
     "compactionSummary",
 ];
-/// pi's role of a command that the user ran.
+/// pi's role for a command that the user ran.
 const PI_COMMAND: &str = "bashExecution";
 
-/// A message as a command that the user ran at the prompt, if it is one.
+/// Returns a message as a command that the user ran at the prompt, if it is one.
 pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     match &message.parts[..] {
         [ContentPart::Text(text)] => read(text),
@@ -47,9 +47,9 @@ pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     }
 }
 
-/// The record of a message from a pi session, if it contains one of these words.
+/// Returns the record of a message from a pi session, if it contains one of these words.
 fn of_pi(raw: &RawMessage, words: &[&str]) -> Option<Value> {
-    // Cheap test: most originals have none, and some have megabytes.
+    // Cheap test first: most originals have none of the words, and some have megabytes.
     let text = std::str::from_utf8(&raw.data).ok()?;
     if raw.origin != PI || !words.iter().any(|word| text.contains(word)) {
         return None;
@@ -57,7 +57,7 @@ fn of_pi(raw: &RawMessage, words: &[&str]) -> Option<Value> {
     let mut form: Value = serde_json::from_str(text).ok()?;
     match raw.encoding {
         RawEncoding::Whole | RawEncoding::Rest => Some(form),
-        // The first operation adds the record, without the texts that the message has.
+        // The first operation adds the record, without the texts that the message already has.
         RawEncoding::JsonPatch => Some(form.get_mut(0)?.get_mut("value")?.take()),
     }
 }
@@ -73,8 +73,8 @@ fn is_by_pi(raw: &RawMessage) -> bool {
     })
 }
 
-/// Whether a message in the user's role is from the harness: marked as such, or with tagged texts
-/// only.
+/// Whether a message in the user's role is from the harness: marked as such, or with only tagged
+/// texts.
 pub(crate) fn is_by_harness(message: &MessageAppended) -> bool {
     let is_marked = |raw: &RawMessage| is_marked(raw) || is_by_pi(raw);
     message.raw.as_ref().is_some_and(is_marked) || is_tagged(message)
@@ -89,7 +89,7 @@ fn is_tagged(message: &MessageAppended) -> bool {
 }
 
 fn is_marked(raw: &RawMessage) -> bool {
-    // Cheap test: most originals have no mark, and some have megabytes.
+    // Cheap test first: most originals have no mark, and some have megabytes.
     let Ok(text) = std::str::from_utf8(&raw.data) else {
         return false;
     };
@@ -107,8 +107,8 @@ fn is_marked(raw: &RawMessage) -> bool {
     }
 }
 
-/// Looks for a mark in the message itself, in the extra data of its format (`x`), or in all its
-/// texts (opencode).
+/// Whether there is a mark in the message itself, in the extra data of its format (`x`), or in all
+/// its texts (opencode).
 fn marks(object: &Value) -> bool {
     let is_true = |of: &Value| MARKS.iter().any(|mark| of[*mark] == Value::Bool(true));
     let parts = object["parts"].as_array().into_iter().flatten();
@@ -120,7 +120,7 @@ fn marks(object: &Value) -> bool {
 fn adds_mark(operation: &Value) -> bool {
     let path = operation["path"].as_str().unwrap_or_default();
     let value = &operation["value"];
-    // Most importers build the original under `/record`.
+    // Most importers put the original under `/record`.
     let place = path.strip_prefix("/record").unwrap_or(path);
     let place = place.strip_prefix("/x").unwrap_or(place);
     match place.strip_prefix('/') {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     // A skill's text that a harness added counted as the last message of the user, and the task was
-    // dropped. Only a mark of the message itself counts, not one in its content.
+    // dropped. Only a mark of the message itself counts, not a mark in its content.
     #[test]
     fn marked_messages_are_attributed_to_the_harness() {
         use RawEncoding::{JsonPatch, Whole};

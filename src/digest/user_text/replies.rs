@@ -1,5 +1,5 @@
-//! The user's words in place of a call's result: reasons for a refusal, and answers to the call's
-//! questions.
+//! Reads the user's words in place of a call's result: reasons for a refusal, and answers to the
+//! call's questions.
 
 use treering_context::heuristics::Reply;
 
@@ -12,9 +12,9 @@ const REFUSED: [&str; 3] = [
 /// Text before the user's reason, and the harness's text after it.
 const SAID: &str = "the user said:";
 const BEHIND: [&str; 2] = ["\n\nNote: The user's next message", "\n\n<system-reminder>"];
-/// Beginning of that text if the user gave no reason but wants to talk.
+/// Beginning of the reason if the user gave none but wants to talk.
 const NOTHING_SAID: &str = "The user wants to clarify these questions";
-/// Text before and after answers.
+/// Texts before the answers, and the text after them.
 const ANSWERED: [&str; 2] = [
     "User has answered your questions:",
     "Your questions have been answered:",
@@ -52,7 +52,7 @@ fn reason(text: &str) -> &str {
     }
 }
 
-/// `"question"="answer", "question"="answer"`.
+/// Parses `"question"="answer", "question"="answer"`.
 fn pairs(text: &str) -> Vec<(&str, &str)> {
     let end = text.rfind(GO_ON).unwrap_or(text.len());
     let text = text[..end].trim();
@@ -79,8 +79,8 @@ fn pairs(text: &str) -> Vec<(&str, &str)> {
 mod tests {
     use super::*;
 
-    // An answer of the user to a question is a decision, and was recorded as a result. A request of
-    // 16,000 tokens and the extract of that session had the question, but not the answer.
+    // A user's answer to a question is a decision, but was recorded as a result. A request of
+    // 16,000 tokens and the extract of that session had the question without the answer.
     #[test]
     fn answers_to_questions_are_parsed() {
         let text = "User has answered your questions: \"Embedded or inline?\"=\"Inline \
@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(told[0], first);
     }
 
-    // `refused: I want the formula to be called x` said the opposite: the user refused a plan, and
-    // wanted that.
+    // `refused: I want the formula to be called x` said the opposite of what happened: the user
+    // refused a plan and stated a wish.
     #[test]
     fn refusal_is_parsed_with_its_reason() {
         let refused = "The user doesn't want to proceed with this tool use. The tool use was \
@@ -127,7 +127,7 @@ mod tests {
                 "{silent}"
             );
         }
-        // A file that quotes such a text is a file.
+        // A file that quotes such a text is still a file.
         assert_eq!(told(&format!("1: {refused}")), None);
         assert_eq!(told("ok"), None);
     }
