@@ -76,7 +76,7 @@ impl KeyArgument {
     ///
     /// # Errors
     /// [`ClientError::ReadFile`] if the file cannot be read; [`ClientError::Usage`] if the key is
-    /// invalid, so that a typo is reported before the server is called.
+    /// invalid: a typo is reported before calling the server.
     pub fn read(&self) -> Result<Option<String>, ClientError> {
         let text = match self.0.strip_prefix('@') {
             Some(path) => {

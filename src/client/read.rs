@@ -123,8 +123,8 @@ pub async fn branches(
     }
 }
 
-/// Returns the revision of the first result of a call, searched from revision `at` on; `None` if
-/// there is none yet.
+/// Returns the revision of a call's first result from revision `at` on; `None` if there is none
+/// yet.
 ///
 /// # Errors
 /// Errors of the store.

@@ -52,7 +52,6 @@ pub struct BudgetOutcome {
 /// Inputs for cutting items and writing notes.
 #[derive(Clone, Copy, Debug)]
 struct Scope<'h> {
-    /// The conversation of the request.
     conversation: ConversationId,
     heuristics: &'h dyn Heuristics,
 }

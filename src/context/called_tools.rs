@@ -13,7 +13,7 @@ const SOURCE: &str = "calls of the conversation";
 const TOOLS_MAX: usize = 128;
 /// Maximum number of keys of one object in a schema.
 const KEYS_MAX: usize = 48;
-/// Maximum length of a key, in characters: Anthropic's limit.
+/// Anthropic's limit.
 const KEY_CHARS_MAX: usize = 64;
 /// Maximum nesting of objects in a schema.
 const DEPTH_MAX: usize = 4;
@@ -118,7 +118,7 @@ fn definition(name: &str, schema: &Value) -> ToolDefinition {
     }
 }
 
-/// The values seen at one place of the arguments.
+/// The values seen at one place.
 #[derive(Clone, Debug, Default)]
 struct ArgumentShape {
     types: BTreeSet<&'static str>,

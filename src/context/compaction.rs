@@ -213,8 +213,8 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Returns the number of tokens above which a compaction is due: a share of the budget, or of the
-/// model's context window if there is no budget.
+/// Returns the tokens above which a compaction is due: a share of the budget, or else of the
+/// model's context window.
 #[must_use]
 pub fn threshold_tokens(policy: &ContextPolicy) -> u64 {
     let CompactionPolicy {

@@ -39,8 +39,8 @@ pub struct DialogueDue<'a> {
 }
 
 /// Returns results of finished turns with at least `bytes_min` bytes of text and no recorded
-/// digest, oldest first. Only includes calls that the branch itself requested, because inherited
-/// calls belong to its parent.
+/// digest, oldest first. Only for calls of the branch itself, because inherited calls belong to its
+/// parent.
 #[must_use]
 pub fn snapshots_due(window: &WindowInput, bytes_min: usize) -> Vec<ResultDigestDue<'_>> {
     let turns = turns(window.conversation, &window.events);

@@ -97,8 +97,8 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
 
 /// Writes the notes of a request. Gaps must be passed in order.
 pub trait NoteWriter {
-    /// Returns the longest note about a gap for which `fits` returns true. None if the note should
-    /// only count the dropped items.
+    /// Returns the longest note about a gap that satisfies `fits`. None if the note should only
+    /// count the dropped items.
     fn write(&mut self, gap: &Gap<'_>, fits: &dyn Fn(&str) -> bool) -> Option<String>;
 }
 

@@ -136,7 +136,7 @@ pub enum Drop {
 }
 
 impl Drop {
-    /// The default order: first content that a reference can restore, last what the model works on.
+    /// First content that a reference can restore, last what the model works on.
     pub const DEFAULT: [Self; 9] = [
         Self::ToolResults,
         Self::Reasoning,

@@ -1,5 +1,5 @@
-//! References to whole results. A request has them as `#REVISION`, explains them once, and offers a
-//! tool to read them. The caller answers its calls through `Tools.GetResult`.
+//! References to whole results. A request explains `#REVISION` once and offers a tool to read it.
+//! The caller answers its calls through `Tools.GetResult`.
 
 use super::{
     budget::BUDGET,

@@ -91,7 +91,7 @@ impl SharedContent {
         self.0.told.get_or_init(tell)
     }
 
-    /// Whether it has encoded data. Calls `look` once and caches the result.
+    /// Whether it has encoded data. Caches the result of `look`.
     pub(super) fn is_encoded(&self, look: impl FnOnce(&Content) -> bool) -> bool {
         *self.0.encoded.get_or_init(|| look(&self.0.content))
     }

@@ -1,4 +1,4 @@
-//! Shortens and cleans untrusted text for quotations.
+//! Shortens and cleans quotations.
 
 /// Returns at most `max_chars` characters of a text, with `…` in place of the rest.
 pub fn clip(text: &str, max_chars: usize) -> String {
@@ -173,8 +173,7 @@ pub fn counted(number: usize, what: &str) -> String {
     format!("{} {what}{plural}", thousands(number))
 }
 
-/// Whether a character is invisible or changes the writing direction. Includes joiners, although
-/// texts keep them between characters that need them.
+/// Whether a character is invisible or changes the writing direction. True for all joiners.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -207,8 +206,7 @@ mod tests {
         }
     }
 
-    /// For terminal output and text with hidden or reversing characters, a quotation must be what
-    /// is visible.
+    /// A quotation of terminal output or of hidden text must be what is visible.
     #[test]
     fn one_line_removes_control_and_hidden_characters() {
         for (text, expected) in [
@@ -258,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any text, a quotation is bounded, on one line, and without hidden characters.
+        /// For any text, a quotation is one bounded line without hidden characters.
         #[test]
         fn any_quote_is_bounded_and_visible(text in any::<String>(), max in 0_usize..60) {
             for quote in [head(&text, max), clip(&one_line(&text), max)] {

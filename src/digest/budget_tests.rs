@@ -163,8 +163,8 @@ fn long_open_turn_keeps_its_task_and_newest_steps() {
     assert!(note.contains("steps are left out here (#3 to #"), "{note}");
 }
 
-// A result was many times larger than the budget, so the only step was dropped or the request was
-// over the budget. The result must be cut to the available room and keep its last lines.
+// A result was many times larger than the budget: the only step was dropped, or the request was
+// over budget. The result must be cut to the room and keep its last lines.
 #[test]
 fn huge_result_is_cut_to_the_budget() {
     let text = format!("first line\n{}\nlast line", "word ".repeat(50_000));
@@ -228,7 +228,6 @@ fn last_question_is_kept_before_a_long_turn() {
     let (first, last) = (place("question 0"), place("and now the other one"));
     assert!(first.is_some() && first < last, "{kept:#?}");
     let [between, _] = notes(&draft).try_into().unwrap();
-    // The note quotes the dropped messages.
     assert!(between.contains("the user: question 19"), "{between}");
 }
 
@@ -471,7 +470,6 @@ fn long_answers_are_cut_instead_of_dropped() {
         let told = told.unwrap_or_else(|| panic!("{name} is not in {stays:#?}"));
         assert!(told.ends_with(&format!("{name} ends.")), "{told}");
     }
-    // The older answer is cut, and the plan fits.
     let is_cut = |text: &String| text.contains("bytes of what was said are left out");
     assert!(stays.iter().any(is_cut), "{stays:#?}");
 }
@@ -747,7 +745,7 @@ fn cut_of_a_file_range_names_the_lines_of_the_file() {
 fn output_of_a_user_command_is_cut_like_a_result() {
     let output = "./src/main.rs\n".repeat(4_000);
     let tagged = format!("<bash-input>find .</bash-input>\n<bash-stdout>{output}</bash-stdout>");
-    // The form in which pi records it. A command that is hidden from the model is omitted.
+    // As recorded by pi. A command hidden from the model is omitted.
     let record = |hidden: bool| {
         serde_json::json!({"command": "find .", "output": output, "exitCode": 0,
             "cancelled": false, "truncated": false, "excludeFromContext": hidden})

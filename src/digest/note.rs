@@ -19,13 +19,11 @@ use treering_context::{
 };
 use treering_domain::{ContentPart, ConversationId, EventRef, Revision};
 
-/// Maximum number of tools that a note lists.
 const TOOLS_LISTED_MAX: usize = 8;
-/// Maximum length of an answer, and of a call that the user commented on, in characters.
+/// Maximum lengths of an answer, and of a call that the user commented on.
 const ANSWER_CHARS: usize = 200;
 const REPLIED_CHARS: usize = 80;
-/// Minimum length of a quoted text of the model beside a call, in bytes. A shorter text (`I read
-/// it.`) adds nothing to the call.
+/// Minimum length of a quoted text beside a call. A shorter text (`I read it.`) adds nothing.
 const THOUGHT_BYTES_LEAST: usize = 60;
 
 /// Limits for the contents of a note.
@@ -85,7 +83,7 @@ const MORE: [LimitStep; 11] = [
         &[4_000, 1_500, 800, 500, 320, 240],
     ),
     (|told, n| told.answers = n, &[24, 16, 10, 6, 3]),
-    // Includes calls with their arguments, because the tool's name alone says nothing.
+    // Calls with their arguments, because a tool's name alone says nothing.
     (
         |told, n| {
             (told.calls, told.call_chars) = (told.calls.max(n), told.call_chars.max(CALL_CHARS));
@@ -101,8 +99,7 @@ const MORE: [LimitStep; 11] = [
     (|told, n| told.short_words = n, &[60, 20, 5]),
 ];
 
-/// Minimum length of an answer, in characters. Shorter answers are used only if there are too few
-/// longer ones.
+/// Shorter answers are used only if there are too few longer ones.
 const ANSWER_CHARS_LEAST: usize = 16;
 
 /// Writes the notes of a request.
@@ -208,7 +205,7 @@ struct DroppedContent<'a> {
     answers: Vec<(EventRef, &'a str)>,
     /// Texts of the model beside calls.
     thoughts: Vec<(EventRef, &'a str)>,
-    /// The directory to which paths in the calls are shown relative.
+    /// Paths in the calls are shown relative to it.
     below: Option<String>,
 }
 

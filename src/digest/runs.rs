@@ -3,7 +3,7 @@
 use crate::result::{RunLine, run_lines};
 use treering_context::text::counted;
 
-/// Maximum size of test output, in bytes. Longer texts are cut to head and tail.
+/// Longer texts are cut to head and tail.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
 /// Share of the room for failures, and the maximum number of lines kept below each failure.
 const FAILED_SHARE: usize = 2;
@@ -230,7 +230,6 @@ mod tests {
         ] {
             assert!(told.contains(line), "{line} is not in:\n{told}");
         }
-        // The mark names the omitted lines by number.
         let gap = told
             .lines()
             .find(|line| line.starts_with("[… lines "))

@@ -33,7 +33,7 @@ pub struct OperationError {
 }
 
 impl OperationError {
-    /// Creates the error from a description of the failed operation and its cause.
+    /// Creates the error from the failed operation and its cause.
     pub fn new(what: impl Into<String>, of: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self {
             what: what.into(),

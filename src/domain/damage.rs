@@ -29,8 +29,7 @@ pub enum DamageKind {
 pub struct Damage {
     /// What is wrong.
     pub kind: DamageKind,
-    /// The first revision that cannot be served. 1 means that no event of the conversation can be
-    /// served.
+    /// The first revision that cannot be served; 1 if no event can.
     pub revision: Revision,
     /// The log position of the damage.
     pub position: Position,

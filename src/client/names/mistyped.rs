@@ -5,7 +5,7 @@ use super::{
     FoundConversation,
 };
 
-/// Separators between a name and a revision, as users type them from other programs.
+/// Separators before a revision, here and in other programs.
 const SEPARATORS: [char; 3] = ['#', ':', '@'];
 
 /// Splits a text that may be a mistyped place into the name and the part where the revision should

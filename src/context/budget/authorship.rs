@@ -1,5 +1,5 @@
-//! Finds the user's own words in an item, because messages of the user stay longest. [`Heuristics`]
-//! distinguish them from notices of a harness.
+//! Finds the user's words in an item, which stay longest. [`Heuristics`] distinguish them from
+//! notices of a harness.
 
 use crate::{
     draft::{Call, Content, Item, Outcome},

@@ -16,7 +16,7 @@ const ADDRESS_BYTES_MAX: usize = 2_048;
 
 /// Whether a text has NUL padding, or is JSON with encoded data in several places (such as search
 /// results with encrypted fields beside titles and URLs). A single piece of encoded data may be the
-/// answer that the tool was called for.
+/// requested answer.
 pub(super) fn are_beside(text: &str) -> bool {
     if filled(text, 0).is_some() {
         return true;

@@ -13,8 +13,8 @@ use crate::{
 };
 use treering_domain::ContentPart;
 
-/// Minimum that a cut must remove: a share of the text (one eighth), and a number of bytes. A mark
-/// takes about 100 bytes, so a smaller cut saves too little.
+/// Minimum that a cut must remove, as a share of the text and in bytes. A mark takes about 100
+/// bytes, so a smaller cut saves too little.
 const SAVES_AT_LEAST: usize = 8;
 const SAVES_BYTES_LEAST: usize = 200;
 /// Minimum length of a cut text, in bytes: room for a first and a last line.
@@ -205,8 +205,7 @@ fn result_bytes(result: &ResultOutcome) -> usize {
     parts.sum::<usize>() + structured + result.error_message.len()
 }
 
-/// The text that an enhancer added before the recorded text, the recorded text, and the text added
-/// after it.
+/// The recorded text, between the texts that an enhancer added before and after it.
 type FramedText<'a> = (&'a str, &'a str, &'a str);
 
 fn unframed(text: &str) -> FramedText<'_> {

@@ -88,7 +88,7 @@ fn printed(command: &str) -> Option<u64> {
     line
 }
 
-/// Returns the number of lines that a command skips at the beginning of one file or of its input.
+/// Returns how many lines a command skips at the beginning of one file or of its input.
 fn skipped(words: &[&str], has_file: bool) -> Option<u64> {
     let (name, mut arguments) = words.split_first()?;
     if has_file {

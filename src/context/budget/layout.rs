@@ -32,7 +32,7 @@ const STEADY_SHARE: u64 = 32;
 /// Share of the budget that a long result keeps when room is short, clamped to `SHORT_TOKENS`.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// Estimated bytes per token, used to choose the size of a cut. The cut text is counted exactly.
+/// Estimated bytes per token, to choose the size of a cut. The cut text is counted.
 const TOKEN_BYTES: f64 = 3.5;
 
 /// What may be cut or dropped.

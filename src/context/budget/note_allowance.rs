@@ -18,7 +18,7 @@ const WORDS_SHARE: u64 = 10;
 /// room.
 const WORD_TOKENS: (u64, u64) = (160, 1_200);
 const ANSWER_TOKENS: (u64, u64) = (30, 80);
-/// Tokens for a call with its outcome, if there is room, and the maximum number of such calls.
+/// Tokens for a call with its outcome, and the maximum number of calls.
 const CALL_TOKENS: u64 = 50;
 const CALLS_TOLD: u64 = 24;
 /// Tokens for a user's comment on a call, in addition to its text, and the bytes per token.

@@ -86,8 +86,8 @@ pub(super) fn item(
     Some(content)
 }
 
-/// Returns the content without those reminders at the end of results that are in `later`, and adds
-/// its other reminders to `later`. None if nothing was removed.
+/// Removes the reminders at the end of results that are in `later`, and adds the others to `later`.
+/// None if nothing was removed.
 pub(super) fn without_told_reminders(
     content: &SharedContent,
     later: &mut HashSet<String>,

@@ -161,8 +161,7 @@ fn head(content: &Content) -> String {
     }
 }
 
-/// Returns the step's first text or its calls. Returns reasoning only if there is nothing else,
-/// because most requests omit it.
+/// Returns the step's text or calls, or else its reasoning, because most requests omit that.
 fn step_head(step: &Step) -> String {
     let parts = |is_thought: bool| {
         step.blocks.iter().find_map(|block| match block {

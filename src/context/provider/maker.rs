@@ -100,7 +100,7 @@ pub(crate) enum OmissionReason {
 }
 
 impl OmissionReason {
-    /// Returns the reason as text for people.
+    /// Returns text for people.
     #[must_use]
     pub fn why(self) -> &'static str {
         match self {

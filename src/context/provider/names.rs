@@ -81,8 +81,8 @@ impl Charset {
         out
     }
 
-    /// Returns the name without characters that are not accepted, cut to the limit. None if nothing
-    /// is left. For names that nothing refers to.
+    /// Returns the name with only accepted characters, cut to the limit. None if nothing is left.
+    /// For names that nothing refers to.
     #[must_use]
     pub fn cleaned<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         if self.is_legal(name) {
@@ -137,7 +137,7 @@ pub(crate) struct CallIds {
 }
 
 impl CallIds {
-    /// Creates an empty set of ids.
+    /// Creates an empty set.
     #[must_use]
     pub fn new(charset: Charset) -> Self {
         Self {

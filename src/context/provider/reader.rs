@@ -480,7 +480,7 @@ impl<'a, 'p> Reader<'a, 'p> {
 /// Returns a medium in a form that a provider accepts at a place: the medium, or its text.
 ///
 /// # Errors
-/// The reason why the provider accepts neither.
+/// Why the provider accepts neither.
 pub(super) fn taken<'a>(
     takes: MediaRule,
     kind: MediumKind,
@@ -529,7 +529,7 @@ pub(super) fn set_media_aside<'a>(told: &mut OutcomeView<'a>) -> Vec<Medium<'a>>
     aside
 }
 
-/// Returns the text for a system or developer message in the middle of a conversation.
+/// Returns the text of a system or developer message within a conversation.
 pub(super) fn system_message(text: &str) -> String {
     format!("<system-message>\n{text}\n</system-message>")
 }

@@ -137,7 +137,7 @@ pub fn render_with<A: Adapter>(
     };
     let provider = adapter.provider();
     let adapted = adapter.adapt(draft, policy, cancellation);
-    // A partial body may break the provider's rules, so the cancellation is checked first.
+    // A partial body may break the provider's rules.
     go_on()?;
     let adapted = adapted?;
     let body = outline::write(&adapted.body, units::depth(provider));

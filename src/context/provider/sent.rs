@@ -21,8 +21,8 @@ pub(crate) enum SentPart<'a> {
     Medium,
 }
 
-/// Returns the form in which a part of a message, step or result is sent. Reasoning of a step is
-/// handled by [`sent_thoughts`].
+/// Returns how a part of a message, step or result is sent. Reasoning of a step: see
+/// [`sent_thoughts`].
 pub(crate) fn sent(provider: Provider, part: &ContentPart, place: MediaPlace) -> SentPart<'_> {
     let reshaping = provider.description().reshaping;
     let is_blank = |text: &str| reshaping.is_some() && text.trim().is_empty();

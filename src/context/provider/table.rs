@@ -43,7 +43,7 @@ pub(crate) struct ReshapeRules {
     pub takes: MediaRule,
 }
 
-/// Returns an error with the reason if a provider does not accept a medium at a place.
+/// Returns why a provider does not accept a medium at a place.
 pub(crate) type MediaRule = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where reasoning may be in a step's message.

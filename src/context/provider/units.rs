@@ -126,7 +126,7 @@ fn without_breakpoint(json: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// Whether this is a breakpoint: it is at the end of the unit's object (`{…}`) or of the last
-/// object in its list (`[{…}]`). Similar text at a deeper level belongs to recorded values.
+/// object in its list (`[{…}]`). Deeper ones are in recorded values.
 fn is_breakpoint(json: &[u8], closers: &[u8]) -> bool {
     if json.starts_with(b"[") {
         closers == b"}}]"

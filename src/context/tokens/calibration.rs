@@ -14,7 +14,7 @@ use treering_domain::{EventBody, EventRef, Role, Usage};
 /// Minimum number of counted tokens that the observed usages must span to compute a factor.
 const SPAN_MIN: f64 = 4_000.0;
 /// Range of factors. No tokenizer differs more from `o200k_base`. A result outside it means that
-/// the recorded history is not the one that was sent.
+/// another history was sent.
 const FACTOR_RANGE: (f64, f64) = (0.9, 1.5);
 /// A factor is kept until it is off by more than this, because each change requires a new layout of
 /// the request.
@@ -23,7 +23,7 @@ const FACTOR_HELD: f64 = 0.15;
 /// dropped content that is counted here.
 const FALLS_BELOW: f64 = 0.99;
 /// A series also ends when usage rises by more than this many tokens plus this many times the
-/// tokens counted since the previous usage, because unrecorded content was sent.
+/// tokens counted since, because unrecorded content was sent.
 const RISES_BY: (f64, f64) = (8_000.0, 3.0);
 /// If the offset is below minus this share of the reported usage, the calibration is rejected,
 /// because the provider was sent less than is recorded here.
@@ -286,8 +286,8 @@ mod tests {
         assert_eq!(found.offset, 650);
     }
 
-    // If the recorded history is not the one that was sent (for example, compacted elsewhere), it
-    // gives slopes that no tokenizer has. They must not inflate counts.
+    // If another history was sent (for example, one compacted elsewhere), slopes are impossible for
+    // a tokenizer. They must not inflate counts.
     #[test]
     fn factor_is_clamped() {
         for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
@@ -318,7 +318,6 @@ mod tests {
         recorded.extend(grows(31_000..40_000, 15_000.0));
         let found = fit(&points(&recorded), false);
         assert!((found.factor - 1.3).abs() < 1e-9, "{found:?}");
-        // The first series gives the offset.
         assert_eq!((found.offset, found.points), (40_000, 38));
     }
 
@@ -332,8 +331,8 @@ mod tests {
         assert_eq!(found.offset, 20_000);
     }
 
-    // The factor changed with each new usage, which changed the items that fit the budget: 17 of 24
-    // requests of a growing session lost their prefix. The factor is kept until it is off by a lot.
+    // The factor changed with each new usage, and 17 of 24 requests of a growing session lost their
+    // prefix. It must stay until it is off by a lot.
     #[test]
     fn factor_changes_only_on_large_deviation() {
         let mut recorded = grows(1_000..20_000, 40_000.0);
@@ -347,7 +346,6 @@ mod tests {
         }
         factors.dedup_by(|one, other| (*one - *other).abs() < 1e-9);
         assert_eq!(factors.len(), 1, "{factors:?}");
-        // A large deviation changes the factor.
         let (counted, reported) = recorded[recorded.len() - 1];
         let steeper = (1..90).map(f64::from);
         let steeper = steeper.map(|at| (counted + at * 1_000.0, reported + at * 1_600.0));

@@ -44,7 +44,7 @@ pub struct TextKey {
 pub trait TokenMemo: Send + Sync {
     /// Returns a cached count.
     fn get(&self, key: TextKey) -> Option<u64>;
-    /// Caches a count. An implementation may ignore it.
+    /// Caches a count, or ignores it.
     fn put(&self, key: TextKey, tokens: u64);
 }
 

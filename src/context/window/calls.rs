@@ -62,7 +62,7 @@ impl UnansweredCall {
         (text, None)
     }
 
-    /// Returns the text once the model has continued without a result, and its event.
+    /// Returns the text after the model continued without a result, and its event.
     pub(crate) fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {

@@ -555,7 +555,7 @@ impl WindowFold {
         self.note(at, parts);
     }
 
-    /// Folds a tool message: the result of a recorded call, or a result without one.
+    /// Folds a tool message, with or without a recorded call.
     fn tool_message(&mut self, event: &Arc<WindowEvent>, message: &MessageAppended) {
         let at = event.at;
         if let Some(call) = self.close(&message.tool_call_id) {

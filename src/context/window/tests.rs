@@ -127,7 +127,6 @@ fn denied_call_names_who_and_why() {
     assert_eq!(shown(&denied)[1], format!("step:  | a → open ({why})"));
     let ended = denied.then(cancelled("a", CancelReason::Denied, "the user said no"));
     assert_eq!(shown(&ended)[1], format!("step:  | a → ({why})"));
-    // The item's sources include the decision.
     assert_eq!(fold(&ended.input())[1].events, [at(3), at(4), at(5)]);
 }
 
@@ -221,7 +220,7 @@ fn events_with_one_message_id_are_one_step() {
             "step: done"
         ]
     );
-    // After a user message, a message must not join the step, because the step was sent.
+    // After a user message no message joins the step, because it was sent.
     let story = Story::new()
         .user("go")
         .then(part("m1", "one"))
@@ -469,8 +468,8 @@ fn sub_context_summary_is_sent_once() {
     assert_eq!(shown(&alone)[1], "User: [SUB-CONTEXT RESULT]\nfound it");
 }
 
-// The budget may drop finished turns, and results are replaced by digests only in finished turns.
-// An open turn must therefore never look finished.
+// Finished turns may be dropped, and their results replaced by digests. An open turn must never
+// look finished.
 #[test]
 fn open_turn_has_its_own_section() {
     let sections = |story: &Story| {
@@ -639,8 +638,7 @@ proptest! {
         prop_assert_eq!(u64::from(turns), turn.finished + u64::from(turn.open_since.is_some()));
     }
 
-    // A call that is open in a request must be open in the branch. Volatile items start at the
-    // first open call.
+    // A call that is open in a request is open in the branch. Volatile items start with it.
     #[test]
     fn open_calls_equal_those_of_the_branch(steps in sample_steps(true)) {
         let story = told(&steps);

@@ -91,7 +91,7 @@ impl Knowledge {
         named(files.iter().map(|file| &*file.path), GUIDANCE_NAMES_MAX)
     }
 
-    /// Returns offered tools whose results give this output, as ` (for example with list_files)`.
+    /// Returns offered tools with this output, as ` (for example with list_files)`.
     fn tools(&self, gives: RuleOutput, offered: &[String]) -> String {
         let giving = offered.iter().filter(|tool| {
             self.policy

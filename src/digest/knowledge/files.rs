@@ -17,7 +17,7 @@ const SAME_LAST_MAX: usize = 64;
 /// A file that a result named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownFile {
-    /// The path in the first result, or the absolute path once it is known from a call or result.
+    /// The path in the first result, or the absolute path once it is known.
     pub path: Arc<str>,
     /// The absolute path, if it is known or follows from the working directory.
     pub absolute: Option<Arc<str>>,
@@ -106,7 +106,7 @@ impl FileTable {
         named.max_by_key(|place| self.files[*place].recency)
     }
 
-    /// Adds a file; [`name`](Self::name) then adds its names.
+    /// Adds a file without a name.
     pub(super) fn add(
         &mut self,
         path: &str,
@@ -156,8 +156,8 @@ impl FileTable {
         }
     }
 
-    /// Resolves all relative paths so far against a directory. Returns the memory used by the
-    /// absolute paths, in bytes.
+    /// Resolves all relative paths against a directory. Returns the memory used by the absolute
+    /// paths, in bytes.
     pub(super) fn begin_at(&mut self, directory: &str) -> usize {
         self.root = Some(directory.into());
         let mut bytes = 0;

@@ -369,7 +369,7 @@ pub(super) fn clean(text: &str, bytes_max: usize) -> Option<&str> {
     (!text.is_empty() && text.len() <= bytes_max && !text.contains(unfit)).then_some(text)
 }
 
-/// Returns the JSON text of a value. A long text is replaced by a JSON string with its beginning.
+/// Returns the JSON text of a value; for a long one, a JSON string with its beginning.
 pub(super) fn short_json(value: &Value) -> String {
     let whole = value.to_string();
     if whole.len() <= DETAIL_BYTES_MAX {

@@ -12,11 +12,10 @@ use super::policy::UNKNOWN_FILE;
 use treering_context::steps;
 use treering_domain::{EventRef, ToolDefinition};
 
-/// Maximum number of alternatives in a suggestion.
 const ALTERNATIVES_MAX: usize = 10;
 /// Maximum number of recently used files placed before files that were only listed.
 const USED_FIRST_MAX: usize = 6;
-/// Minimum length of a partial path, in characters. A shorter text would match too many files.
+/// A shorter partial path would match too many files.
 const PARTIAL_CHARS_MIN: usize = 3;
 
 /// Arguments with suggested values.
@@ -238,8 +237,8 @@ impl Knowledge {
         absolute.unwrap_or(&file.path)
     }
 
-    /// Returns the variables of the file that the arguments name. If they name none, returns the
-    /// variables of all files, the most recently analysed or used first.
+    /// Returns the variables of the file that the arguments name. If they name none, of all files,
+    /// the most recently analysed or used first.
     fn variable_candidates(&self, given: &Members) -> Vec<Candidate<'_>> {
         let named = self.policy.file_arguments.iter().find_map(|name| {
             let file = given.string(name)?;
@@ -541,8 +540,7 @@ mod tests {
         }
     }
 
-    // Suggestions follow the schema: a list argument gets a list, and an enum argument only gets
-    // its values.
+    // A list argument gets a list, and an enum argument only its values.
     #[test]
     fn suggestions_follow_the_tool_schema() {
         let schema = tool(

@@ -68,7 +68,7 @@ struct Tally {
     /// The same for the files named in the last calls.
     last_first: u32,
     last_list: u32,
-    /// Base names that were completed correctly, completed wrongly, and that could be completed.
+    /// Base names completed correctly, completed wrongly, and in total.
     completed: u32,
     miscompleted: u32,
     known: u32,

@@ -58,7 +58,7 @@ pub(super) fn of(kind: OutputKind, output: &Output<'_>) -> Vec<String> {
     }
 }
 
-/// Returns the number of matches by file, in the order of the output.
+/// Counts matches by file, in the order of the output.
 fn by_place<'a>(output: &Output<'a>) -> Vec<(&'a str, usize)> {
     let mut places: Vec<(&str, usize)> = Vec::new();
     let mut at = std::collections::HashMap::new();
@@ -111,7 +111,7 @@ fn listed(output: &Output<'_>) -> Option<String> {
     several.then(|| named(folders, "/ "))
 }
 
-/// Returns the number of changed lines by file.
+/// Counts changed lines by file.
 fn changed(output: &Output<'_>) -> Vec<String> {
     let mut files: Vec<(&str, usize, usize)> = Vec::new();
     for line in output.texts() {

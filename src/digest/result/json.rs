@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::summary::level;
 use treering_context::text::{clip, counted, one_line};
 
-/// Maximum size of JSON that is shown, in bytes. Longer JSON is described by type and size.
+/// Longer JSON is only described by type and size.
 const BYTES_MAX: usize = 256 << 10;
 /// Maximum length of a short text, in characters. Longer texts share the room with nested values.
 const SHORT_CHARS: usize = 60;

@@ -26,7 +26,7 @@ pub enum OutputKind {
     Text,
 }
 
-/// Maximum number of lines that are read to recognise the kind.
+/// Number of lines read to recognise the kind.
 const SAMPLE: usize = 200;
 
 impl OutputKind {
@@ -79,7 +79,7 @@ fn is_numbered(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(['→', '\t', '|'])
 }
 
-/// Whether a line is `path:12:text` or `path:text`, with a path that looks like one.
+/// Whether a line is `path:12:text` or `path:text`.
 fn is_match(line: &str) -> bool {
     line.split_once(':').is_some_and(|(path, rest)| {
         let numbered = rest.starts_with(|c: char| c.is_ascii_digit());

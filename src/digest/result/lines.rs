@@ -172,8 +172,8 @@ fn heading_depth(line: &str) -> usize {
     }
 }
 
-/// Returns the worth of a line in a report. The verdict is worth most, then headings and numbered
-/// or bold findings.
+/// Returns the worth of a line in a report: the verdict most, then headings and numbered or bold
+/// findings.
 fn of_report(line: &str) -> Worth {
     let bare = line.trim_start().trim_start_matches(['-', ' ']);
     let numberless = bare.trim_start_matches(|c: char| c.is_ascii_digit());

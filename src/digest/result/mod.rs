@@ -78,7 +78,7 @@ pub(crate) fn tells_failure(result: &ToolResultRecorded) -> bool {
 }
 
 /// Returns the contents of JSON: short members whole, then leaves of long members while there is
-/// room. For very long JSON, returns only its type.
+/// room. For very long JSON, only its type.
 fn of_json(
     result: &ToolResultRecorded,
     text: &str,
@@ -212,7 +212,7 @@ impl Page {
             next = at + 1;
         }
         let is_open = next < output.lines.len() || output.ends_in_gap;
-        // Needs room for a newline and the mark, which shows that lines are omitted at the end.
+        // A newline and a mark for the lines omitted at the end.
         if is_open && next > 0 && self.left >= 2 {
             self.put_as_it_is("…");
         }

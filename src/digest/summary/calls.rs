@@ -60,7 +60,7 @@ const PATHS: [&str; 6] = [
 ];
 /// Maximum length of a path that is shown whole, in characters. A clipped path cannot be opened.
 const PATH_CHARS_MAX: usize = 200;
-/// Maximum number of characters of one argument that are read to describe it.
+/// Characters read of one argument to describe it.
 const LOOKED_AT_CHARS: usize = 1_000;
 /// First words in the names of tools that only read or think.
 const READ_VERBS: [&str; 34] = [
@@ -99,7 +99,7 @@ const READ_VERBS: [&str; 34] = [
     "help",
     "ping",
 ];
-/// Words that may precede the verbs in [`READ_VERBS`].
+/// Words that may precede these verbs.
 const READ_VERB_PREFIXES: [&str; 6] = ["web", "file", "files", "code", "docs", "lsp"];
 /// Internal tools of a harness. Their effects are described elsewhere or do not matter later.
 const HOUSEKEEPING: [&str; 16] = [
@@ -203,7 +203,6 @@ pub(crate) fn said_of(arguments: &str, chars_max: usize, below: Option<&str>) ->
             .to_owned();
     }
     let told = shown(telling, chars_max, below);
-    // For a search, the pattern and the place.
     let place = named(&SEARCH_KEYS).and(named(&PLACES));
     match place.filter(|place| *place != telling) {
         Some(place) => format!("{told} in {}", shown(place, chars_max, below)),
@@ -349,10 +348,9 @@ fn clip_front(path: &str, max_chars: usize) -> String {
     format!("…{rest}")
 }
 
-/// Returns how a call ended, according to its result: the line with an error, a verdict or a total,
-/// else the last line with content, with `…` if there are others. If the text ends with a line
-/// without content (`fi`), returns the length of the text. For JSON, returns its error. Otherwise
-/// empty.
+/// Returns how a call ended: the line with an error, a verdict or a total, else the last line with
+/// content, with `…` if there are others. If the text ends with a line without content (`fi`), the
+/// length of the text. For JSON, its error. Otherwise empty.
 pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     /// Bytes read at the end of a long text, where a run reports its outcome.
     const LOOKED_AT_BYTES: usize = 8 << 10;
@@ -393,7 +391,7 @@ fn verdict(front: &str, lines: &[&str]) -> Option<String> {
     let of = |lines: &[&str]| {
         let at = lines.iter().rposition(|line| is_verdict(line))?;
         let told = plain(lines[at]);
-        // If the verdict is a heading, the text below it is used.
+        // For a heading, the text below it is used.
         let is_heading = !told.contains(':') || told.ends_with(':');
         match lines
             .get(at + 1)

@@ -314,7 +314,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any dialogue, the summary is bounded, deterministic, and without hidden characters.
+        /// For any dialogue: bounded, deterministic, without hidden characters.
         #[test]
         fn any_dialogue_summary_is_bounded_and_visible(
             said in proptest::collection::vec(

@@ -142,7 +142,7 @@ impl Extract {
     }
 }
 
-/// Number of characters of a section in addition to its content.
+/// Characters of a section besides its content.
 fn around(title: &str) -> usize {
     title.chars().count() + 4
 }
@@ -391,7 +391,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
         .map(|(label, line)| label.chars().count() + line.chars().count());
     let lengths: Vec<usize> = lengths.collect();
     let most = level(&lengths, room.saturating_sub(lines.len() * 12)).min(chars_max);
-    // If not even a few words of each text fit, only the last texts are listed.
+    // If not even a few words of each fit, only the last texts.
     const WORDS: usize = 60;
     let skipped = if most < WORDS {
         lines.len().saturating_sub((room / (WORDS + 12)).max(1))

@@ -38,14 +38,13 @@ const DECISIONS_MAX: usize = 40;
 const COMMAND_CHARS_MAX: usize = 200;
 /// Maximum number of calls with effects; the last ones are kept.
 const ACTS_MAX: usize = 40;
-/// Maximum length of the arguments and of the outcome of such a call, in characters.
+/// Maximum lengths of such a call's arguments and outcome.
 const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
-/// Maximum length of the description of a call that the user commented on, in characters.
+/// Maximum length of a call that the user commented on.
 const NAMED_CHARS_MAX: usize = 80;
 /// Label of requests from before an imported summary.
 const BEFORE_SUMMARY: &str = "before that summary";
-/// Maximum number of skills that are named.
 const SKILLS_MAX: usize = 20;
 
 /// A quotation.
@@ -54,7 +53,7 @@ pub(super) struct Quotation {
     /// Context of the quotation, or empty.
     pub label: String,
     pub text: String,
-    /// Its position in the events; later quotations have larger values.
+    /// Its position in the events.
     pub at: usize,
 }
 
@@ -416,8 +415,8 @@ fn text_of(result: &ToolResultRecorded) -> String {
     }
 }
 
-/// Returns the question at the end of a text. A short question (`What do you think?`) includes the
-/// line before it, which has its subject.
+/// Returns the question at the end of a text. A short one (`What do you think?`) includes the line
+/// before it, its subject.
 fn offer(text: &str) -> Option<String> {
     const SAYS_ENOUGH: usize = 60;
     const OFFER_CHARS_MAX: usize = 400;
@@ -437,8 +436,8 @@ fn offer(text: &str) -> Option<String> {
     Some(format!("{before} {question}"))
 }
 
-/// Returns the sentences of a text that contain a decision. A sentence about a remedy is joined
-/// with the sentence before it, which has the cause.
+/// Returns the sentences of a text with a decision. A remedy is joined with the sentence before it,
+/// which has the cause.
 fn decisions(text: &str) -> Vec<String> {
     let mut told = Vec::new();
     for line in text.lines() {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::text::{clip, one_line};
 
-/// Maximum length of a task, in characters, and maximum number of tasks.
+/// Limits of a task list.
 const TASK_CHARS_MAX: usize = 200;
 const TASKS_MAX: usize = 20;
 /// Keys of a task list, and of a task's text in it.

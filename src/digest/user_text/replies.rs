@@ -100,8 +100,8 @@ mod tests {
         assert_eq!(told[0], first);
     }
 
-    // `refused: I want the formula to be called x` said the opposite of what happened: the user
-    // refused a plan and stated a wish.
+    // `refused: I want the formula to be called x` said the opposite: the user refused a plan, and
+    // wished this instead.
     #[test]
     fn refusal_is_parsed_with_its_reason() {
         let refused = "The user doesn't want to proceed with this tool use. The tool use was \

@@ -230,7 +230,7 @@ impl Shape {
         }
     }
 
-    /// Whether there is no object at this place or in its items.
+    /// Whether the place and its items have no objects.
     fn is_flat(&self) -> bool {
         self.objects == 0 && self.item.as_ref().is_none_or(|item| item.is_flat())
     }

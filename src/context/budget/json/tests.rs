@@ -258,7 +258,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    // For any value, the output is JSON and at most an eighth longer than its limit.
+    // For any value, the output is JSON, at most an eighth over its limit.
     #[test]
     fn any_json_is_cut_to_valid_json_within_its_limit(value in any_json(), bytes_max in 0_usize..2_000) {
         if let Some(told) = cut(&value.to_string(), bytes_max) {

@@ -2,9 +2,9 @@
 //!
 //! Roles alternate: consecutive messages of one role are merged. All results of a batch are in the
 //! one user message after it, before any text. Arguments are an object, and ids use Anthropic's
-//! characters. Thinking is sent unmodified and in order. The system prompt is at the top. There are
-//! at most four cache breakpoints: at the end of the tools, of the system prompt, of the stable
-//! part of the messages, and of the stable part of an earlier user message.
+//! characters. Thinking is sent unmodified and in order. The system prompt is at the top. Up to
+//! four cache breakpoints follow the tools, the system prompt, the stable messages, and an earlier
+//! user message.
 
 mod body;
 mod thinking;

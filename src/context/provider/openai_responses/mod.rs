@@ -464,8 +464,8 @@ fn is_whole(step: &Step, spoken: &[StepPiece<'_>]) -> bool {
     spoken.iter().filter(has).count() == had
 }
 
-/// Returns the id that OpenAI assigned to the step's message, if there is only one message. With
-/// several, it is unknown which one has the id.
+/// Returns the id that OpenAI assigned to the step's message, if there is only one. With several,
+/// it is unknown which one has the id.
 fn the_message_id<'a>(step: &'a Step, spoken: &[StepPiece<'_>]) -> Option<&'a str> {
     let says = |one: &StepPiece<'_>| matches!(one, StepPiece::Piece(_) | StepPiece::Refusal(_));
     let messages = spoken.chunk_by(|one, next| says(one) == says(next));

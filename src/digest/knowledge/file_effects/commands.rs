@@ -393,7 +393,7 @@ impl Run<'_, '_> {
             .iter()
             .filter(|word| !recursive || looks_like_file(&word.text))
             .collect();
-        // A list shows only matching files, but any other search reads all files it is given.
+        // A list has only matching files; other searches read all named files.
         if !lists {
             named.iter().for_each(|word| self.file(word, touch));
         }
@@ -526,7 +526,7 @@ pub(super) fn unwrapped(words: &[ShellWord]) -> &[ShellWord] {
     words
 }
 
-/// Returns the short options of a command that take the next word as their value.
+/// Returns the short options of a command that take a value.
 fn value_options(name: &str) -> &'static str {
     match name {
         "head" | "tail" => "nc",

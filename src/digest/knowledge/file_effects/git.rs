@@ -100,7 +100,7 @@ fn moved(run: &mut Run<'_, '_>, words: &[ShellWord]) {
     }
 }
 
-/// Reads the output of `git status`: `modified:   path`, ` M path`, `?? path`.
+/// Reads lines of `git status`: `modified:   path`, ` M path`, `?? path`.
 fn of_status(run: &mut Run<'_, '_>, lines: OutputFilter) {
     if lines == OutputFilter::Changed {
         return;

@@ -2,7 +2,6 @@
 
 use super::{FileEffect, FileEffects, looks_like_file, shell::SimpleCommand};
 
-/// Maximum number of names from one output.
 const NAMES_MAX: usize = 2_000;
 
 /// How later commands of a pipe changed the output of a command.
@@ -46,7 +45,7 @@ impl OutputFilter {
     }
 }
 
-/// Returns the paths in lines that are a path or end in one.
+/// Returns the paths of lines that end in one.
 pub(super) fn paths(lines: OutputFilter, output: &str) -> Vec<&str> {
     if lines == OutputFilter::Changed {
         return Vec::new();

@@ -126,8 +126,7 @@ fn file_effects_are_parsed_from_shell_commands() {
     }
 }
 
-// Paths are relative to the directory of the call. The working directory after the call is read
-// too.
+// Paths are relative to the directory of the call or to the working directory.
 #[test]
 fn file_effects_follow_the_working_directory() {
     let arguments = json!({"cmd": ["bash", "-lc", "cat a.rs"], "workdir": "/w/x"});
@@ -313,7 +312,7 @@ fn last_effect_on_a_file_counts() {
     assert_eq!(shell(line, ""), ["created a.rs", "deleted b.rs"]);
 }
 
-// The file name was valid, but the directory in front of it had control characters.
+// The directory before a valid file name had control characters.
 #[test]
 fn directory_with_control_characters_is_left_out() {
     let arguments = json!({"command": "cd \u{7f}odd && touch a.rs"});
@@ -326,7 +325,7 @@ fn directory_with_control_characters_is_left_out() {
 }
 
 proptest::proptest! {
-    /// For any arguments and output, the result is bounded and clean, and nothing panics.
+    /// For any arguments and output, the paths are bounded and clean.
     #[test]
     fn any_command_gives_bounded_clean_paths(
         line in "[a-z .|&;<>()'\"$`\\\\\n/*=-]{0,120}|(cat|ls|git|rg|find|cd|sed -i|<<E) .{0,60}",

@@ -52,7 +52,7 @@ pub(super) fn tool(form: FileEffectForm, spoken: ParsedCall<'_>, touched: &mut F
     }
 }
 
-/// Returns the effect of a write: it edits an existing file, or creates a new one.
+/// Returns the effect of a write: edited, or created if the file is new.
 fn written(output: &str) -> FileEffect {
     let head = &output[..output.floor_char_boundary(400)];
     let says = |words: &str| head.contains(words);

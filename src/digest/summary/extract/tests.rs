@@ -373,7 +373,7 @@ fn extract_keeps_statements_in_order_without_plans() {
 }
 
 proptest! {
-    /// For any dialogue, the extract is bounded, deterministic, and without hidden characters.
+    /// For any dialogue: bounded, deterministic, without hidden characters.
     #[test]
     fn any_extract_is_bounded_and_visible(
         said in proptest::collection::vec(

@@ -10,7 +10,6 @@ use crate::summary::{
     text::{clip, one_line},
 };
 
-/// Maximum number of ids.
 const IDS_MAX: usize = 24;
 
 /// Adds the strings in arguments with their keys, up to a limit.
