@@ -16,18 +16,18 @@ pub struct SearchRequest {
     pub reading: QuerySyntax,
     /// `text` is a regular expression, matched against the stored text; hits come newest first.
     pub regex: bool,
-    /// Whether words or meanings are compared.
+    /// Whether to search by words or by meaning.
     pub by: SearchBy,
-    /// With [`SearchBy::Meaning`] and without `text`: compare with the beginning of this event's
-    /// text, and leave that text out.
+    /// With [`SearchBy::Meaning`] and an empty `text`: search for texts like the beginning of this
+    /// event's text, and exclude that text.
     pub similar_to: Option<EventRef>,
     /// Maximum number of hits.
     pub limit: usize,
     /// Number of hits to skip.
     pub offset: usize,
-    /// Which conversations, and which of their branches.
+    /// Filters on conversations and branches.
     pub within: ConversationFilters,
-    /// Which of their events.
+    /// Filters on events.
     pub filters: SearchFilters,
     /// Whether events of one kind with equal text are collapsed duplicates.
     pub copies: DuplicateHandling,
@@ -82,7 +82,7 @@ impl SearchRequest {
     /// Returns true when a filter besides the text narrows the search.
     #[must_use]
     pub fn is_narrowed(&self) -> bool {
-        // Branches, sealed conversations and sub-contexts do not make a listing.
+        // Filters on branches, sealed conversations and sub-contexts alone do not make a listing.
         let ConversationFilters {
             conversation,
             branch: _,
@@ -168,7 +168,7 @@ pub struct SearchHit {
     pub copies_at: Vec<HitDuplicate>,
 }
 
-/// The place of a match, and what the event says about itself.
+/// The place of a match, and details of the event.
 #[derive(Clone, Debug, Default)]
 pub struct HitDetails {
     /// Text around the best match.
@@ -176,8 +176,8 @@ pub struct HitDetails {
     /// Byte ranges of the matches in `snippet`.
     pub highlights: Vec<std::ops::Range<usize>>,
     /// The line of the event's text with the best match, from 1; the first one if several are
-    /// equally good. For a pasted line, the line that shares most with it. 0: the text can no
-    /// longer be read.
+    /// equally good. If the query is a pasted line, the line that shares most with it. 0: the text
+    /// can no longer be read.
     pub line: u64,
     /// First byte of the match in the event's text.
     pub byte_start: u64,
@@ -195,7 +195,7 @@ pub struct HitDetails {
     pub path: String,
     /// What the call does: its command, query or pattern; or empty.
     pub command: String,
-    /// For a text that quotes a memory, the address of the quoted event as it stands there; or
+    /// For a text that quotes a memory, the address of the quoted event as the quote states it; or
     /// empty.
     pub quotes: String,
     /// The lines around the match, if requested.

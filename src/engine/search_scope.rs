@@ -24,7 +24,8 @@ use treering_search::{
 
 /// Maximum number of conversations that a search with sub-contexts covers.
 const SUB_CONTEXTS_MAX: usize = 1_000;
-/// If fewer conversations are selected, each is looked at, and not all that have several branches.
+/// If fewer conversations are selected, each is looked at. Otherwise, all conversations of the
+/// namespace with several branches are listed.
 const CHOSEN_FEW_MAX: usize = 100;
 /// Memory per selected conversation, in bytes.
 const CHOSEN_BYTES: usize = size_of::<ConversationId>();
@@ -32,7 +33,7 @@ const CHOSEN_BYTES: usize = size_of::<ConversationId>();
 /// in a segment.
 const SHOWN_BYTES: usize = 160;
 
-/// Looks up what active branches show, while a search goes on.
+/// Looks up which events the active branches show, while a search runs.
 pub(super) struct ActiveBranches {
     namespace: Namespace,
     history: History,
@@ -42,12 +43,12 @@ pub(super) struct ActiveBranches {
 }
 
 impl ActiveBranches {
-    /// Fails if anything could not be looked up: the search then left it out.
+    /// Fails if a look-up failed, because the search then left something out.
     pub(super) fn check(&self) -> Result<(), SearchError> {
         lock(&self.failed).take().map_or(Ok(()), Err)
     }
 
-    /// Returns the own events in the history of a conversation's active branch.
+    /// Returns the conversation's own events in the history of its active branch.
     fn look_up(&self, id: ConversationId) -> Vec<LineageSegment> {
         self.shown(id).unwrap_or_else(|error| {
             lock(&self.failed).get_or_insert(error);
@@ -64,7 +65,7 @@ impl ActiveBranches {
         };
         let active = self.history.branch(key, row.active)?;
         let segments = self.history.lineage_while(key, &active, |segment| {
-            // Events before these belong to another conversation.
+            // Earlier segments belong to another conversation.
             segment.fork.is_none_or(|fork| fork.conversation == id)
         })?;
         let bytes = segments.len() * SHOWN_BYTES;
@@ -78,7 +79,7 @@ impl ActiveBranches {
     }
 }
 
-/// Returns the conversations if they are so few that each can be looked at.
+/// Returns the conversations if they are few enough to look at each.
 fn few(chosen: &ChosenConversations) -> Option<&[ConversationId]> {
     chosen.ids().filter(|ids| ids.len() < CHOSEN_FEW_MAX)
 }
@@ -141,8 +142,8 @@ impl Inner {
         Ok(Some(Scope::Lineage(lineage)))
     }
 
-    /// Returns the restriction to the own events in the histories of the active branches, for
-    /// conversations with several branches.
+    /// Restricts conversations with several branches to their own events in the history of the
+    /// active branch.
     pub(super) fn shown_by_active_branches(
         &self,
         namespace: &Namespace,
@@ -243,7 +244,7 @@ impl ReadPath {
     }
 }
 
-/// Returns the conversations of all sets.
+/// Returns the union of all sets.
 fn union(
     sets: &[ChosenConversations],
     held: &mut HeldMemory,
@@ -254,7 +255,7 @@ fn union(
     Ok(ids.into())
 }
 
-/// Returns the conversations that both sets have. The first one must not be inverted.
+/// Returns the intersection of both sets. The first one must not be inverted.
 fn common(
     chosen: &ChosenConversations,
     others: &ChosenConversations,

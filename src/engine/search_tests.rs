@@ -54,8 +54,8 @@ fn asked_tool(id: ConversationId, tool: &str, call_id: &str, text: &str) -> [New
     events
 }
 
-// Three sessions asked for the same error, and the three answers ranked above the output that they
-// quoted: every use of the memory made its next answer worse.
+// Sessions that search for an error quote the original output. If the quotes ranked above it, every
+// use of the memory would make its next answer worse.
 #[tokio::test]
 async fn quotes_from_a_memory_do_not_hide_the_original() {
     let original = ConversationId::generate();
@@ -95,7 +95,7 @@ async fn quotes_from_a_memory_do_not_hide_the_original() {
         ..asked("cache part", last)
     };
     assert_eq!(places(&engine.search(pattern).await.unwrap()), [original]);
-    // Each of them is there for those who ask, and says what it quotes.
+    // All of them are found on request, and each names the event that it quotes.
     let mut all = asked("cache partition", last);
     all.filters.recalled = RecalledTexts::Included;
     let answer = engine.search(all).await.unwrap();
@@ -107,14 +107,14 @@ async fn quotes_from_a_memory_do_not_hide_the_original() {
         };
         assert_eq!(hit.details.quotes, quotes);
     }
-    // Listings are of everything that the filter allows.
+    // Listings include everything that the filter allows.
     let mut listing = asked("", last);
     listing.within = ConversationFilters::only(recent);
     assert!(!engine.search(listing).await.unwrap().hits.is_empty());
 }
 
-// A memory of another machine quotes events that this store does not have: better a quote than
-// nothing.
+// The memory of another machine may quote events that this store does not have. Then the quote must
+// be found.
 #[tokio::test]
 async fn a_quote_is_found_when_nothing_else_is() {
     let id = ConversationId::generate();
@@ -130,8 +130,9 @@ async fn a_quote_is_found_when_nothing_else_is() {
     assert!(!answer.hits[0].found.recalled);
 }
 
-// A name that no text contains was answered with texts containing its parts, indistinguishable from
-// a match; and a name with `::` or `_` ranked below texts with its parts in a row.
+// A search for a name that no text contains must say so, because hits with the parts of the name
+// look like matches. A text with the whole name, such as `a::b` or `a_b`, must rank above texts
+// with the parts in a row.
 #[tokio::test]
 async fn whole_names_rank_first_and_misses_are_reported() {
     let id = ConversationId::generate();
@@ -187,7 +188,7 @@ async fn whole_names_rank_first_and_misses_are_reported() {
     }
 }
 
-// A resumed session was imported as another conversation, so ten hits were really five.
+// A resumed session is imported as another conversation, which repeats the texts of the first.
 #[tokio::test]
 async fn equal_texts_are_collapsed_into_one_hit() {
     let (one, other) = (ConversationId::generate(), ConversationId::generate());
@@ -242,8 +243,8 @@ async fn equal_texts_are_collapsed_into_one_hit() {
     }
 }
 
-// A page of hits has a handful of conversations, but a common word is in twenty thousand: looking
-// up all their titles took seconds. Only the best conversations may be returned.
+// A common word may be in twenty thousand conversations, and looking up all their titles takes
+// seconds. Only the best conversations may be returned.
 #[tokio::test]
 async fn only_the_top_conversations_are_returned() {
     let ids: Vec<_> = (0..5).map(|_| ConversationId::generate()).collect();
@@ -277,7 +278,7 @@ async fn only_the_top_conversations_are_returned() {
     }
 }
 
-// What a model considered and rejected was shown as what it said.
+// A hit in the model's reasoning must be marked, or a rejected idea looks like a statement.
 #[tokio::test]
 async fn hit_in_reasoning_is_marked() {
     let id = ConversationId::generate();
@@ -298,8 +299,8 @@ async fn hit_in_reasoning_is_marked() {
     }
 }
 
-// A test run that ended in `| tail` was recorded as a success: a search among failures showed
-// something else, without a hint that the right result was hidden.
+// A failing test run that ends in `| tail` is recorded as a success. A search among failures must
+// report that its filter hides this result.
 #[tokio::test]
 async fn answer_reports_a_hit_hidden_by_the_filter() {
     let id = ConversationId::generate();
@@ -335,7 +336,8 @@ async fn answer_reports_a_hit_hidden_by_the_filter() {
     }
 }
 
-// "where did we fix the watcher" ranked texts that have "where did we" and "the" most often.
+// The query "where did we fix the watcher" must not rank texts by how often they have "where did
+// we" and "the".
 #[tokio::test]
 async fn stop_words_do_not_decide_the_ranking() {
     let id = ConversationId::generate();
@@ -365,8 +367,8 @@ fn then(event: NewEvent, seconds: i64) -> NewEvent {
     }
 }
 
-// "Newest first" was the order of import: last year's sessions, imported after today's, came first.
-// An imported event without a time has the time of its neighbour.
+// "Newest first" means the time of the event, not the order of import. An imported event without a
+// time has the time of its neighbour.
 #[tokio::test]
 async fn listings_and_patterns_are_newest_first() {
     let (new, old, live) = (
@@ -427,7 +429,7 @@ async fn listings_and_patterns_are_newest_first() {
         }
         assert_eq!(paged, expected);
     }
-    // A live event happens when it is recorded.
+    // The time of a live event is its recording time.
     let appended = append(&engine, vec![created(live), said(live, "needle now")]).await;
     let now = appended.events.last().unwrap().position;
     let answer = engine.search(SearchRequest {

@@ -112,10 +112,10 @@ pub(super) async fn searchable(
     Ok(found)
 }
 
-/// Maximum number of records before a stretch that are searched for the time of its first event.
+/// Maximum number of records before the range that are searched for the time of its first event.
 const RECORDS_BEFORE_MAX: u64 = 64;
 
-/// The time of the last event of an append that states one.
+/// The time of the last event that has one, in an append.
 #[derive(Clone, Copy, Debug)]
 struct LastTime {
     /// All events of one append to a conversation have the same recording time.
@@ -163,7 +163,8 @@ fn note_time(last: &mut LastTimes, header: &EventHeader) -> Option<TimestampMicr
     (noted.recorded_at == recorded_at).then_some(noted.happened_at)
 }
 
-/// Returns the last time within the append that a stretch may begin in the middle of.
+/// A range may begin in the middle of an append. Returns the time of the append's last event before
+/// the range, if that event or an earlier one has a time.
 async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
     let mut times = LastTimes::new();
     let first = from.saturating_sub(RECORDS_BEFORE_MAX).max(1);
@@ -206,7 +207,7 @@ fn is_looked_at(kind: EventKind) -> bool {
 struct Call {
     tool: String,
     paths: Vec<String>,
-    /// It reads a memory.
+    /// The tool reads a memory.
     recalls: bool,
 }
 
@@ -220,7 +221,7 @@ impl Call {
     }
 }
 
-/// The calls read recently: most results follow soon after.
+/// Recently read calls. Most results follow their call closely.
 #[derive(Default)]
 struct RecentCalls(HashMap<(ConversationKey, BranchId, String), Call>);
 
@@ -230,7 +231,7 @@ impl RecentCalls {
         self.0.insert(of, Call::of(request));
     }
 
-    /// Returns a call by the last request with its id before the event.
+    /// Returns a call, read from the last request with its id before the event.
     async fn call(
         &self,
         inner: &Inner,
@@ -324,8 +325,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        // Kinds without a text are skipped without decoding: if a kind with a text were skipped, no
-        // search would find it.
+        // Events of kinds without a text are skipped without decoding, so no kind with a text may
+        // be skipped.
         #[test]
         fn every_kind_with_text_is_indexed(body in treering_arbitrary::event_body()) {
             prop_assert!(searchable_text(&body).is_none() || is_looked_at(body.kind()));

@@ -44,8 +44,8 @@ mod tests {
 
     use super::*;
 
-    // A secret that is misread would sign in another's name, or give one person two pseudonyms.
-    // Nobody else on the machine may read it.
+    // A misread secret would sign as another store, or give one person two pseudonyms. Nobody else
+    // on the machine may read it.
     #[test]
     fn secret_round_trips_or_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -38,7 +38,7 @@ use treering_log::{
 };
 use treering_projections::{KeyEntry, ProjectionDelta};
 
-/// A batch with everything that was looked up for it.
+/// A batch with the results of its look-ups.
 #[derive(Debug)]
 pub(super) struct WriteRequest {
     pub(crate) prepared: ValidatedBatch,
@@ -70,7 +70,7 @@ impl WriteRequest {
         }
     }
 
-    /// Discards what was looked up before an erasure; the writer looks it up itself.
+    /// Discards what was looked up before an erasure; the writer looks it up again.
     fn forget(&mut self, erasures: u64) {
         self.loaded.clear();
         self.past.clear();
@@ -93,10 +93,10 @@ impl WriteRequest {
 /// The writer's answer.
 #[derive(Debug)]
 pub(super) enum WriteAnswer {
-    /// The outcome, and beside it the caller's events that were already stored, in order, each with
-    /// its offset.
+    /// The outcome, and the caller's events that were already stored, in order, each with its index
+    /// and offset.
     Done(AppendOutcome, KnownEvents),
-    /// The key was used before for the same content.
+    /// The key was already used for the same content.
     Repeated(KeyEntry),
     /// Data must be loaded first.
     MissingData(Box<WriteRequest>, MissingData),
@@ -181,8 +181,8 @@ impl EngineSequencer {
         entry.first_offset <= self.committed
     }
 
-    /// Returns the key's first use with the same content, as far as that is known without reading
-    /// the store.
+    /// Returns the key's first use with the same content, as far as it is known without reading the
+    /// store.
     fn used_key(&self, request: &WriteRequest) -> Option<KeyEntry> {
         let command = &request.prepared.command;
         let key = command.idempotency_key.as_ref()?;
@@ -200,8 +200,8 @@ impl EngineSequencer {
         TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1))
     }
 
-    /// Decides the events that are not stored yet, and returns those that are stored. If all are
-    /// stored, there is no decision.
+    /// Decides the events that are not stored yet, and returns those that are. Decides nothing if
+    /// all are stored.
     fn decide_new(
         &mut self,
         request: &mut WriteRequest,
@@ -488,8 +488,8 @@ impl Sequencer for EngineSequencer {
         let committed = self.committed;
         self.usage.aborted(committed);
         self.recent.aborted(committed);
-        // States dropped here are read again from the projections, which must first have everything
-        // that is committed. Until they do, the cache refuses.
+        // States dropped here are read again from the projections, so wait until those have
+        // everything that is committed. Until then, the cache refuses.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
         while self.published.load(Ordering::Acquire) < committed
             && std::time::Instant::now() < patience

@@ -1,8 +1,8 @@
 //! Shipping of the log to a backup, as blocks that contain only their own records.
 //!
 //! Frames cannot be shipped as stored: their salt tree nodes also cover other records
-//! (`docs/decisions/0009-salted-body-hashes.md`), so a never rewritten object would reveal what is
-//! erased elsewhere. Blocks contain exactly their own salts.
+//! (`docs/decisions/0009-salted-body-hashes.md`). Objects of a backup are never rewritten, so such
+//! an object would reveal content that is erased elsewhere. Blocks contain exactly their own salts.
 
 use std::{collections::HashSet, sync::atomic::Ordering};
 
@@ -203,13 +203,13 @@ impl Engine {
 }
 
 impl Inner {
-    /// Waits while an erasure is being recorded but not hidden yet.
+    /// Waits while an erasure is recorded but its content is not hidden yet.
     async fn wait_for_erasures(&self) {
         drop(self.appends.gate.read().await);
     }
 
-    /// Creates the first item. Content erased by events up to its head is hidden in everything that
-    /// follows.
+    /// Creates the first item. All items after it hide the content that was erased by events up to
+    /// its head.
     async fn ship_start(&self, from: u64) -> Result<ShipmentItem, ReadError> {
         let head = self.reads.published.load(Ordering::Acquire);
         self.wait_for_erasures().await;
@@ -232,8 +232,8 @@ impl Inner {
 }
 
 impl ReadPath {
-    /// Returns the next records up to the end of a batch; none if no batch has ended. Records after
-    /// that are held back.
+    /// Returns the next records up to the end of a batch; none if no batch has ended. Later records
+    /// stay in `held`.
     async fn page(
         &self,
         next: u64,
@@ -314,8 +314,8 @@ impl ReadPath {
         Ok(items)
     }
 
-    /// Returns true when the record at a large body's home still refers to it, and therefore ships
-    /// it.
+    /// Returns true when the record at a large body's home still refers to the body. The body is
+    /// then shipped with that record.
     async fn is_kept_at(&self, home: u64) -> Result<bool, ReadError> {
         let record = self.reader.record(home).await?;
         Ok(matches!(&record.body, RecordBody::Blob(blob) if blob.home_offset == home))

@@ -131,8 +131,8 @@ pub fn signed_object(text: &str) -> Result<(PublicKey, Value), SignatureError> {
     Ok((PublicKey(key), signed))
 }
 
-/// Verifies a receipt and returns its signer; only its layout may have changed. Whether the signer
-/// is the store in question follows from the events that the receipt names
+/// Verifies a receipt and returns its signer; only its layout may have changed. To check that the
+/// signer is the store in question, compare it with the events that the receipt names
 /// ([`EventBody::ContentErased`]).
 ///
 /// [`EventBody::ContentErased`]: treering_domain::EventBody::ContentErased
@@ -161,8 +161,8 @@ mod tests {
         json!({"receipt": 2, "events": 7, "recorded": [{"revision": 9, "reason": "ä\n"}]})
     }
 
-    // A receipt passes through mails and formatters before it is verified: its layout may change,
-    // and nothing else.
+    // A receipt passes through mail programs and formatters before it is verified. Its layout may
+    // change, but nothing else.
     #[test]
     fn changed_receipt_fails_verification() {
         let dir = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ mod tests {
         ));
     }
 
-    // A receipt of last year and one of today must have the same key.
+    // A store must sign all its receipts with the same key.
     #[test]
     fn store_keeps_its_signing_key() {
         let dir = tempfile::tempdir().unwrap();

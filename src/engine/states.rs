@@ -34,12 +34,12 @@ pub(super) struct KeyFacts {
     pub(crate) entry: Option<KeyEntry>,
 }
 
-/// The conversations in the writer's cache: a hint that saves callers the loading. If it is
-/// outdated, the writer reads for itself.
+/// The conversations in the writer's cache: a hint that saves callers from loading them. If it is
+/// outdated, the writer loads the state itself.
 #[derive(Debug, Default)]
 pub(super) struct CachedConversations {
     conversations: RwLock<HashSet<ConversationKey>>,
-    /// The memory for their states.
+    /// The memory allowance for their states.
     pub(crate) room: CacheAllowance,
     /// Number of erasures; each invalidates everything known before.
     erasures: AtomicU64,
@@ -59,8 +59,8 @@ impl CachedConversations {
     }
 
     /// Makes the writer discard everything that it knows and everything that was looked up for it,
-    /// because content was erased. The caller must keep appends out, with none in flight. Large
-    /// bodies with homes up to `erased_to` are no longer referred to; `None` lifts this
+    /// because content was erased. The caller must block appends, and none may be in flight. New
+    /// events no longer refer to large bodies with homes up to `erased_to`; `None` lifts this
     /// restriction.
     pub(crate) fn forget_all(&self, erased_to: Option<u64>) {
         self.erased_to
@@ -108,9 +108,9 @@ pub(super) struct StateCache {
     states: HashMap<ConversationKey, CachedState>,
     cached_set: Arc<CachedConversations>,
     quarantine: Arc<QuarantineList>,
-    /// The last event of any dropped state: a state loaded before the projections reached this
-    /// offset may be outdated. The projections can regress behind it: when they are reopened after
-    /// a failure they start at what was durable.
+    /// The last event of any dropped state. A state loaded before the projections reached this
+    /// offset may be outdated. The projections can fall back behind it: after a failure, they are
+    /// reopened at their durable state.
     dropped_to: u64,
 }
 

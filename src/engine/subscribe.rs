@@ -40,7 +40,7 @@ impl Engine {
             let mut caught_up = false;
             let mut told_behind = false;
             loop {
-                // Mark before reading: whatever arrives during the read is news.
+                // Mark before reading, so that events that arrive during the read count as news.
                 news.mark_unchanged();
                 follower.record_waiting(false);
                 let head = inner.reads.published.load(Ordering::Acquire);
@@ -90,7 +90,7 @@ enum FollowedSource {
 }
 
 impl FollowedSource {
-    /// Returns where a subscription continues after an event; `None` for an inherited one.
+    /// Returns where a subscription continues after an event; `None` for an inherited event.
     fn place_of(&self, event: &NamedEvent) -> Option<u64> {
         let header = &event.event.header;
         match self {

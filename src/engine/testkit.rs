@@ -75,7 +75,7 @@ impl Store {
         command
     }
 
-    /// Appends "lost"; its outcome stays unknown until the log is asked.
+    /// Appends "lost". The outcome stays unknown until [`Self::mend`].
     pub async fn lose(&self, outcome: AppendEnding) {
         self.log.next_ends(outcome);
         self.log.deaf.store(true, Ordering::SeqCst);

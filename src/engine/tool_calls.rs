@@ -51,7 +51,7 @@ impl Engine {
         .await
     }
 
-    /// Works on a branch's calls in the priority class for the length of its history.
+    /// Runs work on a branch's calls, in the priority class that fits the length of its history.
     pub(super) async fn on_history<T, F>(
         &self,
         query: ToolHistoryQuery,
@@ -128,8 +128,8 @@ impl Engine {
         self.on(PriorityClass::Short, read).await
     }
 
-    /// Waits until a call is decided or has ended, for at most `timeout`. Returns the call in its
-    /// state then, and whether it was decided.
+    /// Waits until a call is decided or has ended, for at most `timeout`. Returns the call as it is
+    /// then, and whether it was decided.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] when the branch has no such call.
@@ -161,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// Returns a recorded result with its text. By revision, also any other event with text,
+    /// Returns a recorded result with its text. A revision may also name another event with a text,
     /// because requests also refer to messages and calls that they omit.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl Engine {
         };
         let call_id = match which {
             WhichResult::Revision(revision) => {
-                // A reference names an event on any branch.
+                // A revision may be on any branch.
                 let source = match address.branch {
                     None => EventSource::Conversation(id),
                     Some(_) => query.source.clone(),
@@ -245,7 +245,7 @@ impl Engine {
             address: address.clone(),
             as_of: None,
             tool: Some(tool.to_owned()),
-            // Read from the end, the first match is the last one; counting from the start needs
+            // Reading from the end, the first match is the last one. Counting from the start needs
             // all.
             limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
@@ -330,7 +330,7 @@ impl ReadPath {
         Ok(calls)
     }
 
-    /// Returns the tool of a call: that of the last request with its id before an event.
+    /// Returns the tool of a call, from the last request with its id before an event.
     pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
         let entry = self.request_of(header, call_id)?;
         Ok(entry.map(|entry| entry.tool).unwrap_or_default())
@@ -392,7 +392,7 @@ impl ReadPath {
         Ok(call)
     }
 
-    /// Returns what an event recorded, with its text; `None` if it has no text.
+    /// Returns the recorded content of an event, with its text; `None` if it has no text.
     fn recorded(&self, event: StoredEvent) -> Result<Option<RecordedResult>, ReadError> {
         let body = decode_body(event.position.offset, event.header.kind, &event.body)?;
         let text = match &body {
@@ -420,7 +420,7 @@ impl ReadPath {
     }
 }
 
-/// The events met in a backward read of calls whose requests are still to come.
+/// Events that a backward read of calls has met before the requests of their calls.
 #[derive(Default)]
 struct LaterEvents {
     ends: HashMap<String, (StoredEvent, EventBody)>,
@@ -429,7 +429,7 @@ struct LaterEvents {
 }
 
 impl LaterEvents {
-    /// Records an event; a request completes its call with everything that came later.
+    /// Records an event. A request returns its call, completed with the recorded events.
     fn meet(
         &mut self,
         event: &NamedEvent,

@@ -1,4 +1,4 @@
-//! The engine over a log that does not confirm what it did.
+//! Tests of the engine on a log that does not confirm its writes.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -96,8 +96,8 @@ async fn quota_counts_only_written_groups() {
     }
 }
 
-// Older commits do not become doubtful when a later group is in doubt: their keys must be answered
-// from what is known, whatever the writer waits for.
+// A later group in doubt must not make earlier commits doubtful: their keys must be answered from
+// what is known, even while the writer waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn committed_key_is_answered_while_a_group_is_in_doubt() {
     let store = Store::new().await;
@@ -106,7 +106,7 @@ async fn committed_key_is_answered_while_a_group_is_in_doubt() {
     assert!(made.repeated_key);
     store.mend();
     store.insist(store.message("other")).await;
-    // The same in one group with a batch for which the disk has no room.
+    // The same in one group with a batch that does not fit on the disk.
     store.log.append_micros.store(200_000, Ordering::SeqCst);
     let busy = store.engine.submit(store.message("first")).await.unwrap();
     store.log.next_ends(AppendEnding::NoSpace);
@@ -155,8 +155,8 @@ async fn newer_store_format_is_reported() {
     );
 }
 
-// `treering verify` reports the faults itself, so advice to run it does not help, nor does advice
-// to restore a backup without one.
+// `treering verify` reports the faults itself, so its messages must not advise to run it, nor to
+// restore a backup, which may not exist.
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_faults_do_not_suggest_verify_or_backup() {
     let log = FallibleLog::default();
@@ -199,7 +199,7 @@ async fn damaged_projections_are_rebuilt_while_serving() {
         .enumerate()
         .filter_map(|(at, window)| (window == ZSTD_MAGIC).then_some(at))
         .collect();
-    // As if the file had rotted below the engine, except in the parts that a start checks.
+    // As if the file had rotted on the disk, except in the parts that are checked at the start.
     let damaged = dir.path().join("damaged.redb");
     let mut rotten = None;
     for at in found {
@@ -253,9 +253,8 @@ async fn commit_to_a_damaged_index_is_discarded() {
     engine.close().await;
 }
 
-// An import that ended before the indexer was done left the rest to the next opening. That was a
-// single search, which indexed the rest in memory, waited for it, and discarded it, as did the next
-// one.
+// An import must not close before the indexer is done. Otherwise each later search opens the store,
+// indexes the rest in memory, waits for it, and discards it.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_is_complete_when_an_import_closes() {
     const BATCHES: u64 = 30;

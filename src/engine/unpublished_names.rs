@@ -1,5 +1,6 @@
 //! The writer's memory of events that the projections may lack: used idempotency keys and ids, and
-//! events with an event key. Also what was looked up of these for a batch, ahead of the writer.
+//! events with an event key. Also the results of the look-ups of a batch's names, which are made
+//! before the batch reaches the writer.
 
 use std::collections::HashMap;
 
@@ -46,7 +47,7 @@ pub(super) struct NewestFact {
 /// The events of a batch that are already stored: index and offset of each, in order.
 pub(super) type KnownEvents = Vec<(usize, u64)>;
 
-/// What the writer knows of a batch's names.
+/// The result of checking a batch's names.
 pub(super) enum Names {
     /// The caller's events that are already stored.
     Known(KnownEvents),

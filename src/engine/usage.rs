@@ -1,15 +1,15 @@
-//! Usage of namespaces with a quota, as of the last staged batch. The writer maintains it, so that
-//! two batches that fit separately but not together are detected.
+//! Usage of namespaces with a quota, as of the last staged batch. The writer maintains it, to
+//! detect two batches that fit separately but not together.
 //!
-//! A namespace is read from the projections when it is first met, and counted from then on. Batches
-//! that the projections lack are remembered until they have them.
+//! A namespace's usage is read from the projections at the first use and counted from then on.
+//! Batches that the projections lack are remembered until they have them.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::{error::AppendError, prepare::ValidatedBatch, states::SharedProjections};
 use treering_domain::{EventBody, Namespace, NamespaceUse, Quotas};
 
-/// Maximum number of cached namespaces; beyond it they are read again.
+/// Maximum number of cached namespaces. At the limit, the cache is cleared.
 const NAMESPACES_MAX: usize = 16_384;
 
 /// A batch that the projections may lack.
@@ -81,7 +81,7 @@ impl Usage {
 
     /// Forgets batches up to an offset that the projections have reached.
     pub(crate) fn published(&mut self, offset: u64) {
-        // In the order in which they were staged.
+        // The batches are in the order of staging.
         let old = self
             .recent
             .partition_point(|taken| taken.last_offset <= offset);

@@ -33,13 +33,14 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 const HEADS_PAGE: usize = 4_096;
 /// Number of events that are folded between two checks for cancellation.
 const FOLD_STEP_EVENTS: u64 = 8_192;
-/// Up to this many events, the projections to compare with are built in memory: some ten megabytes.
+/// Up to this many events, the projections for the comparison are built in memory: some ten
+/// megabytes.
 const FRESH_IN_MEMORY_EVENTS_MAX: u64 = 100_000;
-/// Cache size for the pages of larger ones, in bytes.
+/// Cache size for the pages of larger projections, in bytes.
 const FRESH_CACHE_BYTES: usize = 16 << 20;
 /// How often a verification restarts because an erasure intervened.
 const TRIES_MAX: u32 = 8;
-/// Retry hint after that, in milliseconds.
+/// Retry hint after the last try, in milliseconds.
 const AGAIN_AFTER_ERASINGS_MS: u64 = 10_000;
 /// Interval at which a wait checks for cancellation.
 const STOP_SEEN_WITHIN: Duration = Duration::from_millis(100);
@@ -103,9 +104,9 @@ impl Engine {
         })
     }
 
-    /// Reads and checks everything. `deep` also compares projections and index with what a rebuild
-    /// would produce. Appends and reads continue; what is appended meanwhile is not checked. An
-    /// erasure changes what is compared: a verification waits for a running one, restarts when one
+    /// Reads and checks everything. `deep` also compares projections and index with the result of a
+    /// rebuild. Appends and reads continue; events appended meanwhile are not checked. An erasure
+    /// changes what is compared: a verification waits for a running one, restarts when one
     /// intervened, and ends with [`ReadError::Busy`] when erasures keep intervening. Only one
     /// verification runs at a time: another one is refused with [`ReadError::Busy`]. Drop the
     /// stream to stop it. Faults in other namespaces than `namespace` name their position but not
@@ -368,7 +369,7 @@ impl Check {
             |reached| futures::executor::block_on(self.fold_up_to(&mut folder, total, reached));
         let difference = projections.differs_at_once_from(&fresh, rest, || !stop.is_set())?;
         stop.check()?;
-        // Projections older than the damage know more than can be read now.
+        // Projections older than the damage have more than can be read from the log now.
         let same_damage = || {
             Ok::<_, ReadError>(
                 projections.lost()? == fresh.lost()?
@@ -426,7 +427,7 @@ impl Check {
     /// Checks that the index reaches the head, and has as many passages as the log.
     async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
-        // A single wait, because it counts the failures that end it; polled, because a stuck
+        // Wait only once, because each wait counts the failures that end it. Poll, because a stuck
         // indexer must not block cancellation.
         let mut waited = std::pin::pin!(inner.search.indexer.wait_for(head));
         let reached = loop {

@@ -3,10 +3,10 @@
 //! The runtime's threads serve every call. A read that occupies one of them for a second delays
 //! everyone for a second. Reads that load or compute much are therefore handed to [`Work::run`] in
 //! one of four priority classes: [`PriorityClass::Short`] for those that end within milliseconds,
-//! [`PriorityClass::Bulk`] for a further page of a continuing read, [`PriorityClass::Long`] for long ones, and
-//! [`PriorityClass::Search`] for searches that may take long. The class follows from what is to be read. The
-//! threads of the last three run at lower priority. When the caller is gone or the store closes,
-//! the work is cancelled: it calls [`check`] between its pages.
+//! [`PriorityClass::Bulk`] for a further page of a continuing read, [`PriorityClass::Long`] for
+//! long ones, and [`PriorityClass::Search`] for searches that may take long. The amount to be read
+//! determines the class. The threads of the last three run at lower priority. When the caller is
+//! gone or the store closes, the work is cancelled: it calls [`check`] between its pages.
 
 use std::{
     error::Error,
@@ -26,7 +26,7 @@ use treering_base::cancel::{self, Cancelled, WorkScope};
 pub(super) use treering_base::cancel::{CancelGuard, CancelToken, current};
 use treering_domain::{Limits, OperationError};
 
-/// Maximum time that a cancelled or finished verification takes to end.
+/// Maximum wait for a cancelled or finished verification to end.
 const VERIFY_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent long searches; further ones wait. Each may use up to
 /// [`SEARCH_BYTES_MAX`](crate::search::SEARCH_BYTES_MAX).
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    // A process did not exit, because a read did not end.
+    // A read that does not end would keep the process from exiting.
     #[tokio::test]
     async fn work_stops_when_the_store_closes() {
         let closing = Arc::new(AtomicBool::new(false));
@@ -437,7 +437,7 @@ mod tests {
         assert!(matches!(next.await, Ok(Ok(()))));
     }
 
-    // A replay started a new thread for each of its pages, every millisecond.
+    // A replay must not start a new thread for each of its pages, which come every millisecond.
     #[tokio::test]
     async fn successive_reads_reuse_one_thread() {
         let work = work();

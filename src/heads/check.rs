@@ -9,15 +9,15 @@ use treering_domain::PublicKey;
 pub struct HeadCheck {
     /// The last log position now.
     pub ends: u64,
-    /// Events whose content was erased according to events of the history.
+    /// Number of events whose content was erased, as the log records it.
     pub erased: u64,
 }
 
 /// Reads a store's log and compares it with a head. `signer` must have signed the head. A store
-/// that was restored from a backup has another id than the signed one: `is_restored` accepts that.
+/// that was restored from a backup has another id than the head; `is_restored` accepts that.
 ///
 /// # Errors
-/// What differs from the head.
+/// Errors if the store differs from the head.
 pub async fn check(
     source: &dyn BackupSource,
     head: &SignedHead,

@@ -75,8 +75,8 @@ impl SignedHead {
         }
     }
 
-    /// Parses what [`Self::text`] returned and verifies its signature. The caller must check whose
-    /// signature it is.
+    /// Parses the result of [`Self::text`] and verifies its signature. The caller must check who
+    /// signed it.
     ///
     /// # Errors
     /// When it is not a head, or its signature is not valid.

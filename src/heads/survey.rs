@@ -14,8 +14,8 @@ use treering_projections::{Head, Heads};
 /// Conversations per page: about 5 MB.
 const PAGE: usize = 65_536;
 
-/// The head of each conversation in a log. Uses a few megabytes of memory, however many there are:
-/// the rest is in an unnamed file.
+/// The head of each conversation in a log. Uses a few megabytes of memory for any number of
+/// conversations: the rest is in an unnamed file.
 #[derive(Default)]
 pub(crate) struct LogHeads {
     heads: Heads,
@@ -29,8 +29,8 @@ impl LogHeads {
         self.reached
     }
 
-    /// Adds the next record. The file for what does not fit in memory is created in `dir`, or in
-    /// the system's temporary folder.
+    /// Adds the next record. The file for the heads that do not fit in memory is created in `dir`,
+    /// or in the system's temporary folder.
     ///
     /// # Errors
     /// [`HeadError::Broken`] when the record does not follow from those before it.
@@ -133,7 +133,7 @@ pub async fn survey(
     };
     let at = found.at;
     let mut heads = LogHeads::default();
-    // Erasures whose erased event was not read yet. Both arrive with the same page.
+    // Recorded erasures whose erased event was not read yet. Both arrive with the same page.
     let mut said = BTreeSet::new();
     if at == 0 {
         found.root = Some(heads.root()?);

@@ -1,4 +1,4 @@
-//! Tests with logs that no built program can produce.
+//! Tests with logs that no released program produces.
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream::BoxStream};
@@ -66,9 +66,9 @@ fn signed(found: &survey::SurveyResult, signer: &Signer) -> SignedHead {
     SignedHead::sign(found.log, found.at, found.root.unwrap(), signer)
 }
 
-// The hash of an erased event stays in the chain, so somebody with access to the folder could
-// replace events by stubs, and every hash would still match. Missing content must have been erased
-// by an event of the history.
+// The hash of an erased event stays in the chain. Somebody with access to the folder could
+// therefore replace events with stubs, and every hash would still match. The history must record
+// the erasure of all missing content.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_content_without_an_erasure_is_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,8 +93,8 @@ async fn missing_content_without_an_erasure_is_reported() {
     engine.close().await;
 }
 
-// Regular heads of an idle store would bury those that matter; and a head that is computed in
-// steps, as by a server, must equal one that is computed at once.
+// New heads of an idle store would bury those that matter. A head computed in steps, as on a
+// server, must equal one computed at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn head_is_stored_only_if_the_log_grew() {
     let dir = tempfile::tempdir().unwrap();

@@ -68,8 +68,8 @@ mod tests {
         }
     }
 
-    // A head of today may be checked in years, and by other programs: the tree must be the one that
-    // the RFC defines, for every number of leaves.
+    // A head may be checked years later and by other programs, so the tree must be the one that the
+    // RFC defines, for every number of leaves.
     #[test]
     fn merkle_tree_equals_rfc_6962() {
         let mut tree = MerkleTree::default();

@@ -6,10 +6,10 @@
 //! parent. Lines without a typed form are kept as custom events. `session_lines` restores every
 //! line.
 //!
-//! A session that has grown is imported as the same events followed by new ones: no later line
-//! changes what an earlier one became. That is why the lines of one assistant message stay separate
-//! messages with the same `message_id`. The lines identify the session, not the name of its file; a
-//! last line that is still being written is left for the next import.
+//! A session that has grown is imported as the same events followed by new ones: a later line never
+//! changes the events of an earlier one. The lines of one assistant message therefore stay separate
+//! messages with the same `message_id`. The lines identify the session, not the file name. An
+//! incomplete last line is left for the next import.
 
 pub(super) mod blocks;
 mod boundary;
@@ -45,14 +45,14 @@ use treering_domain::{Custom, Revision};
 /// The source name of imported sessions.
 pub const SOURCE: &str = "claude-code";
 
-/// Depth of folders below a session's folder in which sub-agents are looked for: the tool keeps
+/// How many levels of folders below a session's folder are searched for sub-agents. The tool keeps
 /// those of a workflow two levels down.
 const AGENT_FOLDERS_MAX: usize = 4;
 
 /// A session as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
-    /// The session's id, as its lines say.
+    /// The session's id, from its lines.
     pub id: String,
     /// Lines of the session's file.
     pub lines: Vec<Bytes>,
@@ -63,8 +63,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// False while no line says when the session was or what it is about: its first line is still
-    /// being written, or it only has a note of the tool that precedes everything else.
+    /// False while no line has a time, a message or a title: the first line is still being written,
+    /// or it is a note of the tool that precedes everything else.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         #[derive(serde::Deserialize)]
@@ -215,7 +215,7 @@ pub(super) fn is_line(custom: &Custom) -> bool {
     custom.type_name.starts_with(render::TYPE_PREFIX)
 }
 
-/// True for a line of a session. Other JSON lines have other marks.
+/// True for a line of a session, by its type and fields.
 #[must_use]
 pub(crate) fn is_session_line(value: &Value) -> bool {
     const TYPES: [&str; 12] = [
@@ -304,10 +304,10 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     Ok(session)
 }
 
-/// Returns the session id that the lines say: the name of the file if a line says it (a resumed
-/// session begins with lines of the earlier one), else that of the first message, else of any line
-/// (progress lines may name the session of a surrounding process). Without one, the name of the
-/// file, or for standard input a hash of the first line.
+/// Returns the session id: the file name if a line has that id (a resumed session begins with lines
+/// of the earlier one), else the id of the first message, else of any line (progress lines may name
+/// the session of a surrounding process). If no line has an id, returns the file name, or for
+/// standard input a hash of the first line.
 fn session_id(lines: &[Bytes], path: &Path) -> String {
     let name = stem(path).filter(|_| path.as_os_str() != "-");
     let (mut first, mut of_message) = (None, None);

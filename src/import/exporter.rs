@@ -32,7 +32,7 @@ pub(crate) const OWN_SOURCE: &str = "treering";
 /// Identity of an exported session, and where it will be resumed.
 #[derive(Clone, Debug)]
 pub struct ResumeTarget<'a> {
-    /// The session's id, which its agent knows it by.
+    /// The id by which the session's agent knows it.
     pub session: Uuid,
     /// The folder in which the agent will run.
     pub cwd: &'a str,
@@ -89,9 +89,9 @@ pub fn export_line(events: &[StoredEvent]) -> Result<String, ExportFault> {
     Ok(format!("{{{}}}", fields.join(",")))
 }
 
-/// Writes a branch, from any source, as a session that the agent of this format can continue; its
-/// lines, without line ends. `events` are the branch's history, oldest first. Without messages, and
-/// for formats that no agent reads, there are no lines.
+/// Writes a branch, from any source, as a session that the agent of this format can continue.
+/// Returns its lines, without line ends: none for a history without messages, or if no agent reads
+/// the format. `events` are the branch's history, oldest first.
 ///
 /// Images, files, reasoning and system messages are left out; Claude Code's sessions keep images and
 /// Anthropic's reasoning.
@@ -220,7 +220,7 @@ fn messages(events: &[DecodedEvent<'_>]) -> Result<Vec<String>, ExportFault> {
     Ok(out)
 }
 
-/// Adds the original form of the calls to a message, where the client kept more of them.
+/// Adds the original form of the calls to a message, if the client kept more fields of them.
 fn with_own_calls(mut message: Value, calls: &[&ToolCallRequested]) -> Result<Value, RawFault> {
     for (index, call) in calls.iter().enumerate() {
         let raw = ours(call.raw.as_ref());
@@ -239,8 +239,8 @@ fn ours(raw: Option<&RawMessage>) -> Option<&RawMessage> {
 
 type Calls<'a> = HashMap<(ConversationId, Revision), Vec<&'a ToolCallRequested>>;
 
-/// Returns the calls of each assistant message: those that name it, else those that follow it on
-/// its branch.
+/// Returns the calls of each assistant message: those that name it, and those that name no message
+/// and follow it on its branch.
 fn calls_by_message<'a>(events: &'a [DecodedEvent<'_>]) -> Calls<'a> {
     let mut calls: Calls<'a> = HashMap::new();
     let mut last_assistant = HashMap::new();

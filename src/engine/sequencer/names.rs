@@ -11,7 +11,7 @@ use treering_log::Record;
 use treering_projections::KeyEntry;
 
 impl EngineSequencer {
-    /// Returns the use of a batch's key, unless it has expired.
+    /// Returns the earlier use of a batch's key, unless it has expired.
     pub(super) fn known_key(
         &self,
         request: &WriteRequest,

@@ -9,7 +9,7 @@ use treering_domain::{ContentPart, JsonText, Media, MediaSource, Reasoning};
 /// The provider that signs the reasoning in these sessions.
 pub(super) const PROVIDER: &str = "anthropic";
 
-/// Returns the parts of content, which is a text or a list of blocks. `model` made its reasoning.
+/// Returns the parts of content, which is a text or a list of blocks. `model` wrote its reasoning.
 pub(crate) fn read(content: &Value, model: &str) -> Vec<ContentPart> {
     match content {
         Value::Null => Vec::new(),
@@ -70,7 +70,7 @@ fn typed_block(block: &Value, model: &str) -> Option<ContentPart> {
     }
 }
 
-/// Renders parts as content: as a plain text where that is enough.
+/// Renders parts as content: as plain text where possible.
 pub(super) fn render(parts: &[ContentPart]) -> Value {
     match parts {
         [] => Value::Null,

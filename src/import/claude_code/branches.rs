@@ -1,9 +1,9 @@
 //! Assigns lines to branches by `parentUuid`.
 //!
 //! The tool's tree has more forks than its user made: the results of parallel calls are children of
-//! different lines of one assistant message, what the user said while they ran is a sibling, and
-//! progress lines are children too. Those continue the branch; a branch is opened only where a
-//! prompt was repeated or an answer retried.
+//! different lines of one assistant message, a message that the user wrote while they ran is a
+//! sibling, and progress lines are children too. All of these continue the branch. A branch is
+//! opened only where a prompt was repeated or an answer retried.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,14 +16,14 @@ struct Step {
     /// The first line of the assistant message that the step belongs to or answers.
     group: usize,
     is_results: bool,
-    /// What the user or a skill said while the calls of that message ran.
+    /// A message of the user or a skill, from while the calls of that message ran.
     is_aside: bool,
 }
 
 /// Assigns each line to a branch: one node per line.
 pub(super) fn places(lines: &[SessionLine]) -> Tree {
     let mut tree = Tree::default();
-    // Lines that are not steps stand for the step that they follow.
+    // A line that is not a step maps to the step that it follows.
     let mut known: HashMap<&str, Option<Step>> = HashMap::new();
     let mut steps: HashMap<usize, Step> = HashMap::new();
     let mut groups: HashMap<String, usize> = HashMap::new();
@@ -52,9 +52,9 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
         let group = match step {
             Some(step) if is_results || is_aside => step.group,
             _ if line.is_assistant() => {
-                // Message ids may repeat: some servers have only a thousand. So a line joins the
-                // answer that it follows; after a result, it joins only if it has nothing but
-                // calls, because a call is recorded when it is complete and runs at once.
+                // Message ids may repeat: some servers have only a thousand. So a line joins an
+                // answer only if it directly follows it. After a result, only a line with nothing
+                // but calls joins, because a call is recorded when it is complete and runs at once.
                 let id = line.message_id();
                 let of_it = groups.get(&id).copied().filter(|group| {
                     step.is_some_and(|step| step.group == *group)
@@ -76,7 +76,7 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             is_results,
             is_aside,
         };
-        // A missing parent before the first line is not an oddity.
+        // It is normal that the parent of the first line is missing.
         let link = match last {
             Some(_) if is_lost && line.names_parent() && !line.is_boundary() => Parent::NotFound,
             _ => Parent::Fits,
@@ -109,8 +109,8 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
     tree
 }
 
-/// Returns the parent. A compact boundary has none in `parentUuid`, but names its real predecessor
-/// in `logicalParentUuid`.
+/// Returns the parent of a line. A compact boundary names it in `logicalParentUuid`, not in
+/// `parentUuid`.
 pub(super) fn parent_of(line: &SessionLine) -> Option<&str> {
     let fields = ["parentUuid", "logicalParentUuid"];
     fields
@@ -130,7 +130,7 @@ fn told(line: &SessionLine) -> MessageRole {
     }
 }
 
-/// True for an answer, or a piece of one, with nothing but calls.
+/// True for an answer, or a piece of one, with calls only.
 fn only_asks(line: &SessionLine) -> bool {
     let blocks = line.blocks();
     !blocks.is_empty() && blocks.iter().all(|block| block["type"] == "tool_use")

@@ -155,8 +155,8 @@ fn time_of(line: &SessionLine) -> Option<treering_domain::TimestampMicros> {
     said.or_else(|| canonical::read_time(&line.value["timestamp"]))
 }
 
-/// Returns the last title in the lines, wherever it is; else one from the first prompt that a
-/// person wrote.
+/// Returns the last title in the lines; without one, a title from the first prompt that a person
+/// wrote.
 fn title(lines: &[SessionLine]) -> Option<String> {
     let named = |kind: &str, field: &str| {
         let mut titles = lines
@@ -251,7 +251,7 @@ impl Converter {
         is_summary
     }
 
-    /// Converts a line beside the steps. If the model saw its content, it becomes a message.
+    /// Converts a line that is not a step. If the model saw its content, it becomes a message.
     fn beside(&mut self, branch: BranchIndex, line: &SessionLine) {
         let Some(parts) = visible_lines::parts(line) else {
             return self.keep_as_custom(branch, line);
@@ -471,7 +471,7 @@ impl Converter {
         known.or_else(by_agent).or_else(by_prompt)
     }
 
-    /// Stores on the first event what the events of a line cannot express.
+    /// Stores on the first event the data of a line that its events cannot express.
     fn keep_raw(&mut self, bodies: &mut [EventBody], line: &SessionLine, model: &str) {
         let origin = match line.form {
             LineForm::Progress => render::PROGRESS_ORIGIN,

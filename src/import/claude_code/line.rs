@@ -119,7 +119,7 @@ impl SessionLine {
         self.text_of("type") == "system" && self.text_of("subtype") == "compact_boundary"
     }
 
-    /// True for lines that form the conversation; all others are kept beside them.
+    /// True for lines that form the conversation.
     pub(super) fn is_step(&self) -> bool {
         self.is_user() || self.is_assistant() || self.is_boundary()
     }
@@ -172,7 +172,7 @@ impl SessionLine {
     }
 }
 
-/// Returns what a side chain was asked to do.
+/// Returns the first prompt of a side chain.
 pub(super) fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     let line = lines.iter().find(|line| line.is_user())?;
     line.prompt().map(str::to_owned)
@@ -180,9 +180,9 @@ pub(super) fn first_prompt(lines: &[SessionLine]) -> Option<String> {
 
 type Chain = (String, Vec<SessionLine>);
 
-/// Returns the session's own lines, and those of each side chain in it by agent id, or by the id of
-/// its first line. Progress of sub-agents is a side chain too, unless they have files of their own,
-/// which contain the same.
+/// Returns the session's own lines, and the lines of each side chain in it, by agent id or the id
+/// of its first line. The progress of a sub-agent is a side chain too, unless the sub-agent has its
+/// own file with the same lines.
 pub(super) fn split_chains(
     lines: Vec<SessionLine>,
     with_files: &HashSet<&str>,

@@ -56,7 +56,7 @@ struct Writer<'a> {
     parent: Option<Uuid>,
     /// Message ids that were written.
     messages: HashSet<String>,
-    /// The time of the next line, and its last event.
+    /// The time and the last event of the next line.
     at: TimestampMicros,
     place: Place,
 }
@@ -184,7 +184,7 @@ fn tool_use(call: &Call<'_>) -> Value {
     json!({"type": "tool_use", "id": call.id, "name": call.asked.tool, "input": call.input()})
 }
 
-/// True for messages of a harness in the role of the user, where the source says so.
+/// True for messages of a harness in the role of the user, if the source marks them.
 fn is_meta(step: &Step) -> bool {
     let EventBody::MessageAppended(said) = &step.body else {
         return false;
@@ -333,9 +333,9 @@ mod tests {
         assert_eq!(messages[4]["content"][0]["is_error"], true);
     }
 
-    // Claude Code puts a skill's text before the result of the call that requested it: the written
-    // session then said that no result was recorded, and the model relied on it. A recorded result
-    // must be next to its call, even if it came after the next answer.
+    // Claude Code puts a skill's text before the result of the call that requested it. A recorded
+    // result must be written next to its call, even if it came after the next answer. Otherwise the
+    // session says that there was no result, and the model relies on that.
     #[test]
     fn late_result_is_written_next_to_its_call() {
         let lines = lines(vec![
@@ -377,9 +377,8 @@ mod tests {
         })
     }
 
-    // A source records an answer in pieces, each with the answer's id. The calls of one answer came
-    // back as separate calls without id, model and usage: a different conversation, with wrong
-    // cost.
+    // A source records an answer in pieces, each with the answer's id. They must be written as one
+    // answer. Otherwise its calls are read back as separate calls without id, model and usage.
     #[test]
     fn answer_in_pieces_is_written_as_one_step() {
         let settings = Config {
@@ -444,9 +443,8 @@ mod tests {
         }
     }
 
-    // Ollama has 999 ids, so two answers share one now and then: the final answer was put before
-    // the result that it was made from. An id must never join content, or calls after the end of an
-    // answer, to something before a result or before a user's message.
+    // Ollama has 999 ids, so two answers sometimes share one. An id must never join content, or
+    // calls after the end of an answer, to something before a result or before a user's message.
     #[test]
     fn message_id_does_not_join_across_a_result_or_a_user() {
         let piece = |text: &str, finish: &str| {
@@ -527,8 +525,8 @@ mod tests {
         assert!(answers[1]["id"].as_str().unwrap().starts_with("msg_"));
     }
 
-    // The model was only in the conversation's settings: the session was written without one, and
-    // so was its next request.
+    // If only the conversation's settings name the model, the session must be written with it,
+    // because its next request uses it.
     #[test]
     fn answers_get_the_model_of_the_configuration() {
         let settings = Config {
@@ -547,9 +545,8 @@ mod tests {
         assert_eq!(models, [Value::Null, "claude-opus-4-6".into()]);
     }
 
-    // Most sources name no model: Claude Code hung on resuming such a session and sent no request.
-    // An answer must always have a model: the one that Claude Code itself writes where no model
-    // answered.
+    // Most sources name no model. Claude Code hangs on resuming an answer without one, so it must
+    // get the name that Claude Code itself writes where no model answered.
     #[test]
     fn answers_without_a_model_are_marked_synthetic() {
         let blank = Config {
@@ -569,8 +566,8 @@ mod tests {
         assert_eq!(models, ["<synthetic>", "<synthetic>"]);
     }
 
-    // Each line must follow the previous one, in one session, or Claude Code shows only a part; and
-    // we must be able to read what we write.
+    // Each line must follow the previous one, in one session, or Claude Code shows only a part. The
+    // importer must be able to read the lines.
     #[test]
     fn written_lines_form_one_parent_chain() {
         let lines = lines(vec![

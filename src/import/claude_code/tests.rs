@@ -118,7 +118,7 @@ fn names(conversation: &ImportedConversation) -> Vec<&'static str> {
 
 // The hand-made session has what real ones have: parallel calls whose results are siblings, a
 // rewound prompt, sub-agents, a compaction, an interruption and a truncated line. All of it must be
-// imported, and there must be no branches but those of the user.
+// imported, and only the user's branches may become branches.
 #[test]
 fn session_becomes_conversations() {
     let session = fixture();
@@ -281,8 +281,8 @@ fn texts(conversation: &ImportedConversation) -> Vec<(String, &str)> {
     said.collect()
 }
 
-// What the user typed while calls ran was a sibling of their results, on its own branch: the model
-// answered it, but the history did not contain it.
+// A message that the user typed while calls ran is a sibling of their results. It must not open a
+// branch, because the model answered it as part of the history.
 #[test]
 fn message_during_calls_opens_no_branch() {
     let result = |uuid: &str, parent: &str, id: &str| {
@@ -324,9 +324,8 @@ fn message_during_calls_opens_no_branch() {
     }
 }
 
-// On a server with a thousand ids, two answers shared one: their results were taken for those of
-// one answer, and a retried answer was put at the end of the branch that it left. A retry must open
-// a branch.
+// On a server with a thousand ids, two answers may share one. Their results must not be taken for
+// those of one answer: a retry must open a branch.
 #[test]
 fn retry_with_a_repeated_id_opens_a_branch() {
     let result = |uuid: &str, parent: &str| {
@@ -447,9 +446,9 @@ fn models(events: &[NewEvent]) -> Vec<&str> {
     set.collect()
 }
 
-// Every line of an answer names its model, but an imported session had none, so its next request
-// had no model. The user may change the model, and a session may be imported before any answer. A
-// later setting must not be reverted.
+// An imported session needs a model for its next request, and every line of an answer names one.
+// The user may change the model, and a session may be imported before any answer. A later setting
+// must not be reverted.
 #[test]
 fn session_gets_the_model_of_its_answers() {
     let lines = [
@@ -486,8 +485,8 @@ fn session_gets_the_model_of_its_answers() {
     assert_eq!((models(&rest.events), rest.parted), (vec![], vec![]));
 }
 
-// 548 of 552 real files were named full.jsonl and refused as other versions of the first; standard
-// input collided with itself. The lines must identify the session of a file.
+// Real files often have the same name: 548 of 552 were named full.jsonl. Standard input has no name
+// at all. The lines must identify the session of a file.
 #[test]
 fn session_id_is_read_from_its_lines() {
     let folder = tempfile::tempdir().unwrap();
@@ -507,8 +506,8 @@ fn session_id_is_read_from_its_lines() {
     assert_eq!(id("b/named.jsonl", snapshot), "named");
 }
 
-// A session that is being written ends in the middle of a line. That line was stored as an
-// unreadable line, and the session was refused from then on.
+// A session that is being written ends in the middle of a line. If that line were stored as an
+// unreadable line, later imports of the session would be refused.
 #[test]
 fn unfinished_last_line_is_left_for_the_next_import() {
     let folder = tempfile::tempdir().unwrap();
@@ -553,8 +552,8 @@ fn two_objects_on_one_line_are_two_lines() {
     assert_eq!(back[3], b"rest");
 }
 
-// A line whose parent is not in the file opened a branch at the very beginning, without the
-// history. It must follow the previous line, whatever is in between.
+// A line whose parent is not in the file must follow the previous line, whatever is in between. A
+// branch at the very beginning would lack the history.
 #[test]
 fn line_with_a_missing_parent_follows_the_previous_line() {
     let hook = r#"{"type":"progress","uuid":"h","parentUuid":"gone","data":{}}"#.to_owned();
@@ -572,8 +571,8 @@ fn line_with_a_missing_parent_follows_the_previous_line() {
 }
 
 // Messages of a long session after a checkpoint are in a file of their own, whose first line
-// follows one of another file. It was put at the very beginning, on a branch. It must continue
-// after that line, whatever is kept beside it, and a repeated import must add nothing.
+// follows one of another file. The import must continue after that line, whatever is kept beside
+// it, and a repeated import must add nothing.
 #[test]
 fn second_file_of_a_session_continues_at_its_parent() {
     let snapshot = |n: u8| format!(r#"{{"type":"file-history-snapshot","messageId":"{n}"}}"#);
@@ -605,7 +604,7 @@ fn second_file_of_a_session_continues_at_its_parent() {
     assert_eq!(session_lines(&stored(&all)).unwrap().len(), 7);
 }
 
-// The file of a resumed session begins with the lines of the earlier one, and was imported as that.
+// The file of a resumed session begins with lines of the earlier one. It must get its own id.
 #[test]
 fn resumed_session_has_the_id_of_its_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -621,7 +620,7 @@ fn resumed_session_has_the_id_of_its_file() {
     let imported = there_and_back(&session).remove(0).0;
     assert_eq!(imported.source_id, "new");
     assert_eq!(texts(&imported).len(), 2);
-    // A copy under another name is the session that its lines say.
+    // A copy under another name has the session id of its lines.
     assert_eq!(read("copy.jsonl", &lines).id, "old");
 }
 
@@ -646,8 +645,8 @@ fn latest_title_is_used() {
     assert_eq!(titled(&lines), "All mine");
 }
 
-// A prompt that was rewound and repeated continues where it was given last: the active branch was
-// the abandoned one.
+// A prompt that was rewound and repeated continues where it was given last. That branch must be
+// active, not the abandoned one.
 #[test]
 fn last_continued_branch_is_active() {
     let lines = [
@@ -662,9 +661,8 @@ fn last_continued_branch_is_active() {
     assert_eq!(last[3..], [(branch.clone(), "again"), (branch, "(active)")]);
 }
 
-// A session of last week was shown as "just now" and as @last, because the activation of the
-// continued branch had no time when the last line had none. Nor did events appended to a session
-// whose beginning was stored already.
+// Every event that an import adds needs a time, or an old session is listed as new: the activation
+// of the continued branch when the last line has no time, and events appended to a stored session.
 #[test]
 fn events_added_by_an_import_have_times() {
     let timed = |line: String, time: &str| {
@@ -807,8 +805,8 @@ fn steps_of(history: &[StoredEvent]) -> Vec<String> {
     steps
 }
 
-// A compaction has its summary: it must not also be a message of the window, nor must the boundary
-// before it, and an unanswered prompt must take nothing away.
+// A compaction contains its summary. Neither the summary nor the boundary before it may also be a
+// message of the window.
 #[test]
 fn summary_is_in_the_compaction_and_not_a_message() {
     let boundary = json!({"type": "system", "subtype": "compact_boundary", "uuid": "x",
@@ -833,7 +831,7 @@ fn summary_is_in_the_compaction_and_not_a_message() {
         _ => None,
     });
     assert_eq!(compacted, Some((9, true)));
-    // While it is written, it must only grow.
+    // A session that is still being written must only grow.
     let whole = import_session(&session_of(&lines)).unwrap();
     for count in 1..lines.len() {
         let part = import_session(&session_of(&lines[..count])).unwrap();
@@ -841,8 +839,8 @@ fn summary_is_in_the_compaction_and_not_a_message() {
     }
 }
 
-// The tool compacts when its window is full, not at the end of a turn: directly after a result,
-// even twice in a turn. Such summaries were kept as messages of the user.
+// The tool compacts when its window is full: not at the end of a turn, but directly after a result,
+// even twice in a turn. Such summaries must become compactions too.
 #[test]
 fn compaction_inside_a_turn_is_imported() {
     let boundary = |uuid: &str, after: &str| {
@@ -905,8 +903,8 @@ fn progress(uuid: &str, parent: &str, said: Value) -> String {
     .to_string()
 }
 
-// 2,908 calls of sub-agents and their results were in progress lines and could not be found: they
-// must be a sub-context of the call that started them, from the first line on.
+// The calls of a sub-agent may be only in progress lines. They must become a sub-context of the
+// call that started it, from the first line on.
 #[test]
 fn progress_lines_become_a_sub_context() {
     let tool = |id: &str, name: &str| json!([{"type": "tool_use", "id": id, "name": name, "input": {"prompt": "look"}}]);
@@ -971,8 +969,8 @@ fn progress_lines_become_a_sub_context() {
     assert_eq!(there_and_back(&with_file).len(), 2);
 }
 
-// What the tool shows only to people must not be a message: an error of the provider was sent back
-// to the model as its own words.
+// Lines that the tool shows only to people must not become messages. Otherwise an error of the
+// provider is sent back to the model as its own words.
 #[test]
 fn display_only_lines_are_not_messages() {
     let mut error: Value = serde_json::from_str(&assistant(
@@ -1220,8 +1218,8 @@ fn oversized_session_is_refused_with_its_file() {
     assert!(matches!(fault, SessionFault::TooLarge { .. }), "{fault}");
 }
 
-// Parsed, a line of many values takes many times its size: it must be kept as an unreadable line
-// and be restored.
+// Parsing a line with many values takes many times its size. Such a line must be kept as an
+// unreadable line and be restored.
 #[test]
 fn line_with_too_many_values_is_not_parsed() {
     let wide = format!("{{\"type\":\"user\",\"x\":[0{}]}}", ",0".repeat(5 << 20));
@@ -1329,8 +1327,8 @@ fn real_conversations_are_written_as_resumable_sessions() {
     assert!(all > LOOKED_AT, "{all}");
 }
 
-// A session that was imported with only half of its first line became a conversation that never got
-// a title or times.
+// A session that is imported with only half of its first line would become a conversation that
+// never gets a title or times.
 #[test]
 fn session_begins_with_its_first_complete_message() {
     let dir = tempfile::tempdir().unwrap();
@@ -1372,8 +1370,8 @@ fn session_begins_with_its_first_complete_message() {
     }
 }
 
-// A session of one project could not be told from those of others; sessions that were imported
-// before they had a project get it with the next import, unless somebody has set another.
+// The label tells a session from those of other projects. A session that was imported without it
+// must get it with the next import, unless somebody has set another.
 #[test]
 fn project_is_a_label_and_is_set_late() {
     let line = |meta: Value| {
@@ -1433,7 +1431,7 @@ fn project_is_a_label_and_is_set_late() {
     assert_eq!(plan(&stored(&renamed), &placed).events, []);
 }
 
-// A conversation that was imported before it had a title never got one, also for other tools: their
+// A conversation that was imported before it had a title must get one later. In other tools, the
 // first line has a time, but no title.
 #[test]
 fn late_title_is_applied_once() {

@@ -1,5 +1,5 @@
-//! Lines beside the messages that the model saw nevertheless: attachments to a prompt, and commands
-//! that were run in it.
+//! Lines that are not messages but that the model saw: attachments to a prompt, and commands that
+//! were run in it.
 //!
 //! Only lines with content of their own become messages. Notices of the tool about itself
 //! (reminders to use a list, modes, styles) are kept unchanged.
@@ -96,8 +96,9 @@ mod tests {
         Some(parts.iter().filter_map(ContentPart::text).collect())
     }
 
-    // What a user typed while the model worked, and attached files, are in no message line: without
-    // them, the model's answer has no question. Notices of the tool about itself are not messages.
+    // Text that a user typed while the model worked, and attached files, are in no message line.
+    // Without them, the model's answer has no question. Notices of the tool about itself are not
+    // messages.
     #[test]
     fn attachments_become_messages_and_notices_do_not() {
         let attached = |attachment: Value| json!({"type": "attachment", "attachment": attachment});

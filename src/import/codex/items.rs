@@ -25,7 +25,7 @@ const PROVIDER: &str = "openai";
 /// State that was gathered from earlier items.
 #[derive(Default)]
 pub(super) struct Items {
-    /// The message id of the answer under way: made from its first item, because each item is a
+    /// The message id of the current answer, made from its first item, because each item is a
     /// separate line.
     response: Option<String>,
     /// By call id: the tool of its last call.
@@ -214,7 +214,7 @@ pub(crate) fn call(item: &Value) -> Option<ToolCallRequested> {
                 item["arguments"].as_str()?.as_bytes(),
             )),
         ),
-        // The input is free text; stored as a JSON string, it is JSON.
+        // The input is free text and is stored as a JSON string.
         "custom_tool_call" => (text("name"), json_text(item.get("input")?)),
         "local_shell_call" => ("local_shell", json_text(item.get("action")?)),
         _ => ("tool_search", json_text(item.get("arguments")?)),
