@@ -1,7 +1,7 @@
-//! Detects what a file holds from its content.
+//! Detects the format of a file from its content.
 //!
-//! A file of the wrong format would be imported as nonsense. A new importer adds a [`Format`] and
-//! the marks that identify its files.
+//! A file read in the wrong format would be imported as nonsense. A new importer adds a [`Format`]
+//! and the marks that identify its files.
 
 use std::fmt;
 
@@ -274,9 +274,8 @@ mod tests {
         of_head(text.as_bytes(), true)
     }
 
-    // README.md was imported as 148 events and a Gemini session as 171, both with exit code 0:
-    // every line was kept as an unreadable line. The format must be detected, and errors must name
-    // it.
+    // A README.md or a Gemini session read as lines of another format would be imported as
+    // unreadable lines, with exit code 0. The format must be detected, and errors must name it.
     #[test]
     fn formats_are_detected_from_content() {
         let gemini = r#"{"sessionId": "s", "projectHash": "p", "startTime": "t",

@@ -2,9 +2,10 @@
 //! message, a change of the session's fields (`$set`) or a rewind (`$rewindTo`).
 //!
 //! The tool rewrites a message whenever it gets more content, so messages are split into pieces
-//! (`pieces.rs`): the text, the calls, each result, the tokens. This makes both forms of a session
-//! the same events, and one that has grown the same events and more. A rewind becomes a branch, and
-//! a checkpoint that puts a summary before the messages it keeps becomes a compaction.
+//! (`pieces.rs`): the text, the calls, each result, the tokens. Both forms of a session thus become
+//! the same events, and a session that has grown becomes the same events and more. A rewind becomes
+//! a branch, and a checkpoint that puts a summary before the messages it keeps becomes a
+//! compaction.
 
 mod parts;
 mod pieces;

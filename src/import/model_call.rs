@@ -1,12 +1,12 @@
-//! Converts calls of a model as they pass between a client and its provider.
+//! Converts model calls, as they pass between a client and its provider.
 //!
-//! A request repeats the history, so most of a call is stored already, in other words: clients drop
-//! fields of an answer when they send it back, and harnesses add notices. [`StoredHistory`] finds
-//! how far a call repeats what is stored, and [`import_call`] makes a conversation of which these
-//! events are the stored ones, so that [`plan`](super::plan()) appends only the rest.
+//! A request repeats the history, so most of a call is already stored, but in another form: clients
+//! drop fields of an answer when they send it back, and harnesses add notices. [`StoredHistory`]
+//! finds how much of a call repeats stored events. [`import_call`] makes a conversation that
+//! contains these stored events, so that [`plan`](super::plan()) appends only the rest.
 //!
-//! `chat`, `responses` and `messages` read the formats of the providers. How a call travels is not
-//! known here.
+//! `chat`, `responses` and `messages` read the formats of the providers. This module knows nothing
+//! of the transport.
 
 mod chat;
 mod history;
@@ -40,7 +40,7 @@ pub const SOURCE: &str = "proxy";
 /// Label with the id that a client gave its conversation.
 pub const SESSION_LABEL: &str = "session";
 
-/// The finish reason of an answer that broke off.
+/// The finish reason of an interrupted answer.
 pub const INTERRUPTED: &str = "interrupted";
 
 /// The format of a call.
@@ -65,8 +65,8 @@ impl CallFormat {
         }
     }
 
-    /// Reads a request and its answer, which is the provider's answer without streaming. `None` if
-    /// the request has no messages.
+    /// Reads a request and its answer, in the form that the provider uses without streaming. `None`
+    /// if the request has no messages.
     #[must_use]
     pub fn read(self, request: &Value, answer: &Value) -> Option<ModelCall> {
         match self {
@@ -130,15 +130,15 @@ impl CallStep {
     }
 }
 
-/// What a request continues.
+/// The history that a request continues without repeating it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Continues {
-    /// Only what it repeats.
+    /// None: the request repeats all of its history.
     #[default]
     Nothing,
     /// An answer of the provider, by its id.
     Answer(String),
-    /// What its conversation at the provider has so far.
+    /// The conversation at the provider, as it is at the time.
     Latest,
 }
 
@@ -149,26 +149,26 @@ pub struct ModelCall {
     pub model: String,
     /// The tools that the model could call.
     pub tools: Vec<ToolDefinition>,
-    /// What the request continues without repeating it.
+    /// The history that the request continues without repeating it.
     pub continues: Continues,
     /// The messages of the request, in order.
     pub request: Vec<CallStep>,
-    /// The answer; none if the provider sent nothing of it.
+    /// The answer; `None` if the provider sent nothing of it.
     pub answer: Option<CallStep>,
     /// The provider's id of the answer, which a later request may continue.
     pub answer_id: String,
 }
 
 impl ModelCall {
-    /// Marks the answer as one that broke off. Its last call may be incomplete, and was not run.
+    /// Marks the answer as interrupted. Its last call may be incomplete, and was not run.
     pub fn interrupt(&mut self) {
         if let Some(CallStep::Said { message, .. }) = &mut self.answer {
             INTERRUPTED.clone_into(&mut message.finish_reason);
         }
     }
 
-    /// Returns the digest of the first message that a person or a program wrote, which tells
-    /// conversations apart. Notices of a harness count only if there is nothing else.
+    /// Returns the digest of the first message that a person or a program wrote, which
+    /// distinguishes conversations. Notices of a harness count only if there is nothing else.
     #[must_use]
     pub fn beginning(&self) -> StepDigest {
         let mut steps = self.request.iter();
@@ -190,8 +190,8 @@ impl ModelCall {
     }
 }
 
-/// Returns the tokens of an answer of OpenAI, whose formats name them `prompt` and `completion`, or
-/// `input` and `output`. Cached tokens are counted as part of the input there.
+/// Returns the tokens of an OpenAI answer. Its formats name them `prompt` and `completion`, or
+/// `input` and `output`, and count cached tokens as part of the input.
 fn usage(usage: &Value, [input, output]: [&str; 2]) -> Option<Usage> {
     let count = |name: String| usage[name].as_u64();
     let detail = |kind: &str, name: &str| usage[format!("{kind}_tokens_details")][name].as_u64();
@@ -212,7 +212,7 @@ pub fn conversation(source_id: &str, namespace: &Namespace) -> ConversationId {
     id_in_namespace(id, namespace)
 }
 
-/// Where a call was made, and when.
+/// The source and the times of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallSource {
     /// The id of the conversation in the source.
@@ -225,11 +225,11 @@ pub struct CallSource {
     pub sent_at: TimestampMicros,
     /// When its answer ended.
     pub answered_at: TimestampMicros,
-    /// The answer broke off.
+    /// The answer was interrupted.
     pub is_interrupted: bool,
 }
 
-/// Converts a call. `place` is where it continues what is stored.
+/// Converts a call. `place` is where it continues the stored history.
 ///
 /// # Errors
 /// [`NameError`] when a branch could not be named.
@@ -340,7 +340,7 @@ impl Recording {
         }
     }
 
-    /// Cancels the calls of an answer that broke off: nobody runs them.
+    /// Cancels the calls of an interrupted answer, because nobody runs them.
     fn cancel_calls(&mut self, answer: &CallStep) {
         let CallStep::Said { calls, .. } = answer else {
             return;

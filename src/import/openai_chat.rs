@@ -1,7 +1,7 @@
 //! Imports OpenAI chat lines: `{"id", "source", "meta", "messages": [...]}`.
 //!
-//! Messages become typed events; what events cannot express is kept as a JSON Patch beside them
-//! (see [`exporter`](super::exporter) for the way back). Messages that name their parent in
+//! Messages become typed events. The data that events cannot express is kept as a JSON Patch beside
+//! them (see [`exporter`](super::exporter) for the reverse). Messages that name their parent in
 //! `x.parent` form a tree: the first child continues its parent's branch, further ones open
 //! branches.
 
@@ -152,7 +152,7 @@ pub(super) fn is_message(custom: &Custom) -> bool {
     custom.type_name == MESSAGE_TYPE
 }
 
-/// Returns a raw form that means: the message equals its rendering.
+/// Returns the raw form of a message that equals its rendering.
 fn nothing_more() -> RawMessage {
     RawMessage {
         origin: ORIGIN.to_owned(),
@@ -192,9 +192,9 @@ fn title(messages: &[Message<'_>]) -> Option<String> {
     first
 }
 
-/// Returns what a prompt is about: its first line, or if that only announces what follows
-/// (`Implement the following plan:`), the next line that does not; or a command with its arguments.
-/// `None` for text of a tool: with a tag, or as JSON.
+/// Returns the subject of a prompt: its first line, or the next line if the first only announces it
+/// (`Implement the following plan:`); or a command with its arguments. `None` for text of a tool:
+/// with a tag, or as JSON.
 pub fn headline(text: &str) -> Option<String> {
     let of_tag = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
@@ -215,7 +215,7 @@ pub fn headline(text: &str) -> Option<String> {
     if !first.ends_with(':') || lines.peek().is_some_and(|next| is_list_item(next)) {
         return Some(plain(first).trim_end_matches(':').to_owned());
     }
-    // A heading says no more than the line before.
+    // Skip headings: they say no more than the line before.
     let next = lines.map(plain).find(|line| !line.ends_with(':'));
     next.or_else(|| Some(first.to_owned()))
 }
@@ -345,7 +345,7 @@ impl Import {
                 self.transcript.note(Oddity::CallNotTyped);
                 continue;
             };
-            // A call without arguments is not an oddity.
+            // A call without arguments is normal.
             if call.arguments_not_json && !call.arguments.is_absent() {
                 let call_id = call.call_id.clone();
                 self.transcript.note(Oddity::ArgumentsNotJson { call_id });
@@ -408,8 +408,8 @@ fn tokens_before(message: &Value) -> u64 {
     .unwrap_or_default()
 }
 
-/// Returns a message at or after the first one that a source kept. pi counts entries of its file,
-/// and the first and a few others are not messages, so the index may be too high. That is precise
+/// Returns the first message that a source kept, or a later one. pi counts entries of its file, and
+/// the first and a few others are not messages, so the index may be too high. That is precise
 /// enough, because a compaction cuts at the start of a turn.
 fn kept_from(message: &Value) -> Option<usize> {
     let entry = message["x"]["compaction"]["firstKeptEntryIndex"].as_u64()?;

@@ -58,8 +58,8 @@ pub struct ExportOrigin {
 }
 
 impl ExportOrigin {
-    /// `places` are those of the imported events. Records without one between exported records are
-    /// notices of the agent about the copy.
+    /// `places` are those of the imported events. Records without a place between exported records
+    /// are notices of the agent about the copy.
     pub(super) fn of(places: &[Option<Place>]) -> Option<Self> {
         let last = places.iter().rposition(Option::is_some)?;
         let conversation = places[last]?.conversation;

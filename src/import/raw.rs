@@ -1,4 +1,4 @@
-//! Stores what a source sent as a difference from what Treering renders.
+//! Stores a source's message as a difference from Treering's rendering.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -38,9 +38,9 @@ impl SentMessage<'_> {
     }
 }
 
-/// Returns what must be kept beside `rendered` to restore the source's message; `None` when they
-/// are equal. `contents` are JSON pointers to objects whose `content` may have another shape than
-/// the rendered one.
+/// Returns the data that must be kept beside `rendered` to restore the source's message; `None`
+/// when they are equal. `contents` are JSON pointers to objects whose `content` may have another
+/// shape than the rendered one.
 pub(super) fn keep(
     source: &SentMessage<'_>,
     rendered: Value,
@@ -118,7 +118,7 @@ fn patch_between(
 fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch {
     let content = format!("{place}/content");
     let operations = match (rendered.pointer(&content), original.pointer(&content)) {
-        // One text, which the source sent as a list with one part.
+        // One text, sent by the source as a list with one part.
         (Some(Value::String(text)), Some(Value::Array(parts)))
             if parts.len() == 1 && parts[0]["text"] == *text =>
         {

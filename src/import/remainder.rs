@@ -1,7 +1,7 @@
-//! Stores what a source record contains beyond its events, and restores the record.
+//! Stores the data of a source record that its events lack, and restores the record.
 //!
 //! Sources wrap texts differently, but the texts are the same. So the stored JSON Patch starts from
-//! a list of all texts of the events and builds the record around them. This stores a text once,
+//! a list of all texts of the events and builds the record around them. A text is thus stored once,
 //! whatever the shape of the source.
 //!
 //! **Frozen.** Stored patches refer to texts by their index in [`said`]: changing the order would
@@ -76,7 +76,7 @@ fn add_json(said: &mut Vec<Value>, text: &str) {
     said.push(serde_json::from_str(text).unwrap_or_default());
 }
 
-/// Returns what must be kept beside these events to restore the record.
+/// Returns the data that must be kept beside these events to restore the record.
 pub(super) fn keep(origin: &str, model: &str, bodies: &[EventBody], record: &Record) -> RawMessage {
     let whole = || (RawEncoding::Whole, record.text.clone());
     let (encoding, data) = match numbers_survive(record.as_str()) {

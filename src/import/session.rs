@@ -1,4 +1,4 @@
-//! Reads sessions of tools that keep one per file, or all in a store of their own.
+//! Reads sessions of tools that keep each in a file, or all in a store of their own.
 //!
 //! A session is a list of lines, either those of its file or made from the tool's store;
 //! [`ToolSession::import`] converts them.

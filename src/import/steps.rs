@@ -1,7 +1,7 @@
 //! Converts the records of a session to events: the code that importers of sessions share.
 //!
 //! An importer decides which branch each record belongs to ([`Tree`]) and which events it becomes.
-//! This module appends the events, with whatever the record contains beyond them.
+//! This module appends the events, with the data of the record that they lack.
 
 use serde_json::{Map, Value};
 

@@ -47,7 +47,7 @@ pub(super) fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
     events
 }
 
-/// Returns the events with the content of some erased, chosen by index.
+/// Returns the events, with the content of those erased that `goes` selects by index.
 pub(super) fn erased(events: &[StoredEvent], goes: impl Fn(usize) -> bool) -> Vec<StoredEvent> {
     let mut events = events.to_vec();
     for (index, event) in events.iter_mut().enumerate() {

@@ -25,7 +25,7 @@ use treering_domain::{
 /// import fits.
 const OPEN_CALLS_MAX: usize = 1_000;
 
-/// Messages of a turn that may precede the one from which its source kept.
+/// Maximum number of messages of a turn before the first one that its source kept.
 const KEPT_BEFORE: usize = 16;
 
 /// The state of a branch after one of its events.
@@ -33,11 +33,11 @@ const KEPT_BEFORE: usize = 16;
 struct BranchNow {
     /// Shared between branches until one of them continues.
     state: Rc<BranchState>,
-    /// The last revision at which no turn was open: where a compaction can cut.
+    /// The last revision at which no turn was open. A compaction can cut there.
     turn_end: Revision,
     /// The previous `turn_end`: a call may show that the turn had not ended.
     turn_end_before: Revision,
-    /// The user's messages since the last compaction: what a later one may keep.
+    /// The user's messages since the last compaction. A later compaction may keep them.
     spoken: Rc<Vec<UserMessage>>,
 }
 
@@ -58,7 +58,7 @@ impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// Returns where a session took place, as far as its source says so.
+/// Returns the labels for the place of a session, if its source states it.
 fn project_labels(source_meta: &JsonText) -> Vec<(String, String)> {
     let meta: Value = serde_json::from_str(source_meta.as_str()).unwrap_or_default();
     let texts = |values: [&Value; 2]| {
@@ -91,13 +91,13 @@ pub(super) struct Transcript {
     notes: Vec<ImportNote>,
     /// Index of the message that is being imported, for notes.
     message_index: usize,
-    /// When that message was written, if known; it gets no other time.
+    /// The time at which that message was written, if known; it gets no other time.
     pub(super) occurred_at: Option<TimestampMicros>,
     /// The place of that message in the conversation from which it was exported, if it was.
     pub(super) exported: Option<Place>,
     /// By event: its place, if it was exported.
     places: Vec<Option<Place>>,
-    /// The latest time so far, for events that no message in the source states.
+    /// The latest time so far, for events that the source does not state.
     latest: Option<TimestampMicros>,
     /// The state before the first message.
     root: BranchNow,
@@ -403,8 +403,7 @@ impl Transcript {
 }
 
 /// True for events that are stated in the source and so never get a made-up time. Others, such as a
-/// fork, get the latest known time, because otherwise they would have occurred at the time of the
-/// import.
+/// fork, get the latest known time, because otherwise they would have the time of the import.
 fn is_said(body: &EventBody) -> bool {
     matches!(
         body,
@@ -417,8 +416,8 @@ fn is_said(body: &EventBody) -> bool {
 }
 
 impl BranchNow {
-    /// Records where the user speaks; called before the event is applied. A later compaction cannot
-    /// keep anything from before this one.
+    /// Records a message of the user. Call this before applying the event. A later compaction
+    /// cannot keep anything from before this event.
     fn note_spoken(&mut self, message: usize, body: &EventBody) {
         match body {
             EventBody::MessageAppended(said) if said.role == Role::User => {
@@ -430,8 +429,7 @@ impl BranchNow {
         }
     }
 
-    /// Returns the user's messages from the last one at or before `message`; all if there is no
-    /// such.
+    /// Returns the user's messages from the last one at or before `message`; all if there is none.
     fn spoken_from(&self, message: usize) -> &[UserMessage] {
         let behind = self.spoken.partition_point(|one| one.message <= message);
         &self.spoken[behind.saturating_sub(1)..]
@@ -444,7 +442,7 @@ impl BranchNow {
         }
         let state = Rc::make_mut(&mut self.state);
         state.apply(at, body);
-        // A fork belongs to no turn; the fork point in the parent does. Settings do not count
+        // A fork belongs to no turn, but the fork point in the parent does. Settings do not count
         // either, because a repeated import finds its place by messages, calls and results.
         let is_said = !matches!(
             body,

@@ -18,7 +18,7 @@ pub(super) enum Attachment {
 /// What a message states about its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// The parent exists, or there is none to name.
+    /// The parent exists, or no parent is needed.
     Fits,
     /// It names a parent that is not an earlier message.
     NotFound,
@@ -72,7 +72,7 @@ pub(super) struct Node {
     pub(super) branch: BranchIndex,
     pub(super) place: Attachment,
     pub(super) parent: Parent,
-    /// True for what is kept beside the messages and is not a message.
+    /// True for records that are kept beside the messages.
     pub(super) is_beside: bool,
 }
 
@@ -106,8 +106,8 @@ impl Tree {
     /// True when a message with this `parent` continues the parent's branch, although other
     /// messages follow the parent there. That holds if these are only local commands, or
     /// compactions when this message is not an ordinary one. Claude Code attaches the output of
-    /// `/compact` to the command, and the compaction to what preceded the command; the user did not
-    /// go back.
+    /// `/compact` to the command, and the compaction to the message before the command, although
+    /// the user did not go back.
     pub(super) fn goes_on(
         &self,
         parent: usize,
@@ -128,7 +128,7 @@ impl Tree {
                 })
     }
 
-    /// True when the model spoke after a message, on the same branch.
+    /// True when the model answered after a message, on the same branch.
     pub(super) fn is_answered(&self, message: usize, is_model: impl Fn(usize) -> bool) -> bool {
         let branch = self.nodes[message].branch;
         let mut behind = message + 1..self.nodes.len();
@@ -161,7 +161,7 @@ impl Tree {
         });
     }
 
-    /// Adds something that is kept beside the messages of `branch`.
+    /// Adds a record that is kept beside the messages of `branch`.
     pub(super) fn beside(&mut self, branch: BranchIndex) {
         self.nodes.push(Node {
             branch,

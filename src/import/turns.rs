@@ -1,5 +1,5 @@
-//! The turns of a branch, from any source, in a form that another agent can continue: what the user
-//! says, what the model answers with its calls, and the result of each call.
+//! The turns of a branch, from any source, in a form that another agent can continue: the user's
+//! messages, the model's answers with their calls, and the result of each call.
 //!
 //! The writers of sessions (`claude_code/resume.rs`, `codex/write.rs` …) share this. It is not the
 //! inverse of an import: it puts each result next to its call, gives each call an id of its own,
@@ -19,7 +19,7 @@ use treering_domain::{
 };
 use treering_proto::body;
 
-/// Stands for the result of a call that has none: providers require one for each call.
+/// Placeholder for the result of a call that has none: providers require one for each call.
 pub(super) const NO_RESULT: &str = "[no result was recorded]";
 
 /// The history of a branch, decoded.
@@ -63,7 +63,7 @@ pub(super) enum TurnContent<'a> {
 
 /// An answer, in the pieces in which its source recorded it.
 pub(super) struct ModelAnswer<'a> {
-    /// The model that answered, or that of the settings; may be empty.
+    /// The model that answered, or the one in the settings; may be empty.
     pub(super) model: &'a str,
     pub(super) message_id: Option<&'a str>,
     pub(super) pieces: Vec<AnswerPiece<'a>>,
@@ -77,7 +77,7 @@ pub(super) struct AnswerPiece<'a> {
 }
 
 pub(super) struct Call<'a> {
-    /// The id, which no other call of the branch has.
+    /// The id, unique in the branch.
     pub(super) id: String,
     pub(super) asked: &'a ToolCallRequested,
 }
@@ -134,7 +134,7 @@ impl History {
         Ok(Self { steps, end })
     }
 
-    /// Returns the turns, in the order in which a provider takes them.
+    /// Returns the turns, in the order that a provider requires.
     pub(super) fn turns(&self) -> Vec<Turn<'_>> {
         let steps = &self.steps;
         let cut = steps
@@ -169,8 +169,8 @@ impl History {
         walk.turns
     }
 
-    /// As [`Self::turns`], without what the last compaction replaces: its summary is the first
-    /// message.
+    /// Like [`Self::turns`], but the summary of the last compaction replaces everything before it,
+    /// as the first message.
     pub(super) fn turns_in_window(&self) -> Vec<Turn<'_>> {
         let mut turns = self.turns();
         let summary = turns
@@ -187,9 +187,9 @@ impl History {
     }
 }
 
-/// A writer of turns in one agent's format, for which content is text.
+/// Writes turns in one agent's format, with content as text.
 pub(super) trait TurnWriter {
-    /// Writes what the user says.
+    /// Writes the user's text.
     fn user(&mut self, text: &str, at: TimestampMicros, place: Place);
 
     /// Writes an answer of the model with its calls.
@@ -236,7 +236,7 @@ pub(super) fn plain_text(parts: &[ContentPart]) -> String {
     texts.join("\n")
 }
 
-/// Returns the text in characters that every API accepts in ids and names of tools.
+/// Returns the text with only characters that every API accepts in ids and names of tools.
 pub(super) fn plain_name(text: &str) -> String {
     let legal = |c: char| match c.is_ascii_alphanumeric() || c == '-' {
         true => c,
@@ -245,7 +245,7 @@ pub(super) fn plain_name(text: &str) -> String {
     text.chars().map(legal).collect()
 }
 
-/// Returns the provider of a model, by its name, and the provider's API, as pi and opencode call
+/// Returns the provider of a model, by its name, and the provider's API, as pi and opencode name
 /// them. An agent that lacks the model or its provider continues with its default model.
 pub(super) fn provider_of(model: &str) -> (&'static str, &'static str) {
     let is = |start: &str| model.starts_with(start);
@@ -261,7 +261,7 @@ pub(super) fn provider_of(model: &str) -> (&'static str, &'static str) {
 }
 
 /// Returns the index of the result or cancellation of each call, by the index of the call. Other
-/// events may be between the two, but providers require them side by side.
+/// events may be between them, but providers require them side by side.
 fn results(steps: &[Step]) -> HashMap<usize, usize> {
     let mut open: HashMap<&str, usize> = HashMap::new();
     let mut results = HashMap::new();
@@ -379,8 +379,8 @@ impl<'a> Walk<'a> {
         self.ends_of(calls);
     }
 
-    /// Adds the end of every call, in the order in which they were recorded; providers would refuse
-    /// the next message without it.
+    /// Adds the outcome of every call, in the order in which they were recorded. Without it,
+    /// providers would refuse the next message.
     fn ends_of(&mut self, calls: Vec<(usize, String, &'a str)>) {
         let Some(&(last, ..)) = calls.last() else {
             return;
@@ -467,12 +467,12 @@ fn groups(steps: &[Step]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// The latest answer of a model, as far as it was read.
+/// The latest answer of a model, as read so far.
 struct Answer<'a> {
     group: usize,
     message_id: &'a str,
     messages: HashSet<Revision>,
-    /// Its open calls.
+    /// The open calls of the answer.
     open: HashSet<&'a str>,
     /// One of its calls has ended since its last message.
     is_answered: bool,

@@ -16,8 +16,8 @@ use super::{
 };
 use treering_domain::NameError;
 
-/// Limit for a session with its sub-agents, in bytes, as all of it is in memory. The largest real
-/// ones have some tens of megabytes.
+/// Limit for a session with its sub-agents, in bytes, because all of it is in memory. The largest
+/// real sessions have some tens of megabytes.
 pub(crate) const SESSION_BYTES_MAX: usize = 512 << 20;
 
 /// Why a session was not imported.

@@ -8,9 +8,9 @@ pub(crate) const FORM_BYTES_MAX: usize = 64 << 10;
 pub(crate) const PAGE_BYTES_MAX: usize = 300 << 10;
 /// Longest time for a page.
 pub(crate) const PAGE_MAX: Duration = Duration::from_secs(30);
-/// Requests at once; more are told to retry.
+/// Maximum number of concurrent requests; further ones are told to retry.
 pub(crate) const REQUESTS_MAX: usize = 256;
-/// Live streams at once.
+/// Maximum number of concurrent live streams.
 pub(crate) const STREAMS_MAX: usize = 256;
 /// Shortest interval between two notifications of a stream.
 pub(crate) const TELL_EVERY: Duration = Duration::from_millis(700);
@@ -19,7 +19,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Longest life of a stream; then the browser opens it again, and its key is checked again.
 pub(crate) const STREAM_MAX: Duration = Duration::from_secs(1_800);
 
-/// Sessions at once; a new one replaces the least recently used.
+/// Maximum number of login sessions; a new one replaces the least recently used.
 pub(crate) const SESSIONS_MAX: usize = 1_000;
 /// A session expires after this long without use.
 pub(crate) const SESSION_IDLE_MAX: Duration = Duration::from_secs(12 * 3_600);
@@ -40,7 +40,7 @@ pub(crate) const BRANCH_CHILDREN: usize = 60;
 pub(crate) const CALLS_CONVERSATIONS: u32 = 20;
 /// Calls of each of them, the newest ones.
 pub(crate) const CALLS_OF_EACH: u32 = 200;
-/// Conversations that are queried at once.
+/// Conversations that are queried concurrently.
 pub(crate) const ASKED_AT_ONCE: usize = 4;
 /// Calls of a branch that are counted: the store's limit for one answer.
 pub(crate) const CALLS_OF_BRANCH: u32 = 1_000;
@@ -48,9 +48,9 @@ pub(crate) const CALLS_OF_BRANCH: u32 = 1_000;
 pub(crate) const CALLS: usize = 50;
 /// Tools in a table.
 pub(crate) const TOOLS: usize = 200;
-/// Calls that are searched for one whose start and end are known.
+/// Calls that are read to find one whose start and end are known.
 pub(crate) const CALLS_BESIDE: u32 = 24;
-/// Bytes of markup of a text: each byte of it may become sixty.
+/// Bytes of markup of a text: each byte of text may become sixty bytes.
 pub(crate) const MARKUP_BYTES: usize = 160 << 10;
 /// Bytes of a call's arguments on its page, and of each pending call.
 pub(crate) const ARGUMENTS_BYTES: usize = 32 << 10;
@@ -89,7 +89,7 @@ pub(crate) const SOURCE_BYTES_MAX: usize = 64;
 pub(crate) const SOURCES_NAMESPACES: usize = 1_000;
 /// Conversations whose statistics are cached.
 pub(crate) const DIGESTS_KEPT: usize = 20_000;
-/// Conversations that are counted at once.
+/// Conversations that are counted concurrently.
 pub(crate) const DIGESTS_AT_ONCE: usize = 4;
 /// How long the list waits for statistics that are not cached.
 pub(crate) const DIGEST_WAIT: Duration = Duration::from_millis(30);
@@ -107,13 +107,13 @@ pub(crate) const LINES_BEFORE: u64 = 30;
 /// Bytes of a text on a page. Escaped, and with a number for each line, they stay below the limit
 /// of pages.
 pub(crate) const TEXT_BYTES: usize = 48 << 10;
-/// Bytes of one line among others.
+/// Bytes of a line among others.
 pub(crate) const LINE_BYTES_SHOWN: usize = 4 << 10;
 /// Bytes of JSON and of text on the page of an event.
 pub(crate) const EVENT_JSON_BYTES: usize = 24 << 10;
 /// An event with more bytes of text is not read completely for its page.
 pub(crate) const EVENT_WHOLE_BYTES: u64 = 1 << 20;
-/// Filters of one kind that are offered.
+/// Number of offered filters of one kind.
 pub(crate) const CHIPS: usize = 8;
 /// Largest offset into the hits of a search.
 pub(crate) const HITS_OFFSET_MAX: u64 = 900;
@@ -140,7 +140,7 @@ pub(crate) const ARGUMENT_BYTES: usize = 1_500;
 pub(crate) const EDIT_LINES: usize = 40;
 /// Bytes of the beginning of a result.
 pub(crate) const HEAD_BYTES: usize = 1_500;
-/// Beginnings of large results that are read at once.
+/// Beginnings of large results that are read concurrently.
 pub(crate) const HEADS_AT_ONCE: usize = 8;
 /// Questions of a conversation in the list beside it.
 pub(crate) const QUESTIONS: u32 = 100;

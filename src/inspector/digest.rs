@@ -53,8 +53,8 @@ impl Default for Digests {
 }
 
 impl Digests {
-    /// Returns those of a page by conversation: the cached ones, and those that can be counted
-    /// within `wait`. The others are counted for the next request.
+    /// Returns the statistics of a page by conversation: the cached ones, and those that can be
+    /// counted within `wait`. The others are counted for the next request.
     pub(crate) async fn of(
         self: &Arc<Self>,
         store: &Connection,

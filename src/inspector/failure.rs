@@ -95,7 +95,7 @@ impl PageFailure {
         self.status
     }
 
-    /// Renders the error within a page, beside the form that was sent.
+    /// Renders the error within a page, beside the submitted form.
     #[must_use]
     pub(crate) fn notice(&self) -> Markup {
         html! {
@@ -230,7 +230,8 @@ fn by_code(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    // Pages mentioned `--help behind the command`, but readers of a page have no command.
+    // Hints on pages must not name commands or flags, because readers of a page have no command
+    // line.
     #[test]
     fn page_hints_name_no_cli_commands() {
         for code in [

@@ -1,5 +1,5 @@
-//! Forms. This is the only way to read one, so that no form from another site is accepted: its
-//! token must be that of the visitor's page.
+//! Forms. Forms can only be read here, so that no form from another site is accepted: its token
+//! must be that of the visitor's page.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::{
     site::Site,
 };
 
-/// A form of one of our pages, with the visit that sends it: `async fn decide(form: Form) ->
-/// Result<Redirect, PageFailure>`.
+/// A form of one of our pages, with the context of the request that sends it: `async fn
+/// decide(form: Form) -> Result<Redirect, PageFailure>`.
 #[derive(Debug)]
 pub(crate) struct Form {
     /// The visitor who sends it.
@@ -41,7 +41,7 @@ impl FromRequest<Arc<Site>> for Form {
     }
 }
 
-/// A form of a visitor who need not be logged in; its fields are in `asked`.
+/// A form of a visitor who need not be logged in. The request has the fields.
 #[derive(Debug)]
 pub(crate) struct AnonymousForm(pub(crate) AnonymousRequest);
 

@@ -1,4 +1,4 @@
-//! Checks of every request: its host, its origin, and the number of requests; and headers of every
+//! Checks every request: its host, its origin, and the number of requests. Adds headers to every
 //! answer that prevent browsers from running recorded content.
 
 use axum::{
@@ -29,7 +29,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
 
-/// Answers a request after these checks.
+/// Checks a request and answers it.
 pub(crate) async fn answer(site: &Site, routes: Router, request: Request) -> Response {
     let (request, here) = match entered(site, request) {
         Ok(entered) => entered,
@@ -55,7 +55,7 @@ pub(crate) async fn answer(site: &Site, routes: Router, request: Request) -> Res
     })
 }
 
-/// A request that passed, or its address and the reason for refusing it.
+/// A request that passed the checks, or its address and the reason for the refusal.
 type AdmissionResult = Result<(Request<Body>, RequestAddress), Box<(RequestAddress, PageFailure)>>;
 
 /// Checks a request, and removes the namespace from its path.
@@ -91,7 +91,7 @@ fn entered(site: &Site, request: Request) -> AdmissionResult {
 }
 
 impl RequestAddress {
-    /// Returns the address that the table of routes uses.
+    /// Returns the path and query that the table of routes uses.
     fn address_within(&self) -> String {
         match self.query.is_empty() {
             true => self.path.clone(),
@@ -147,8 +147,8 @@ fn is(headers: &HeaderMap, name: &str, value: &str) -> bool {
     headers.get(name).is_some_and(|said| said == value)
 }
 
-/// Redirects to the login page, which leads back here. A visitor who follows a link of another site
-/// may be logged in already: the browser sends its cookie when the page requests itself once more.
+/// Redirects to the login page, which leads back here. A visitor who follows a link from another
+/// site may be logged in already: the browser sends its cookie when the page requests itself again.
 fn to_login(here: &RequestAddress) -> Response {
     if here.is_from_elsewhere {
         let again = maud::html! {

@@ -1,14 +1,15 @@
-//! The inspector: web pages for people who look at what agents did, served on the port of the
-//! services (`serve`, `demo`; `--no-inspector` disables it).
+//! The inspector: web pages that show people what agents did, served on the port of the services
+//! (`serve`, `demo`; `--no-inspector` disables it).
 //!
 //! `routes` is the table of all pages; `pages` has one module for each; `parts` has their
 //! components; `frame` is the layout around each page; `request_context` gives a page the visitor
-//! of a request, and the store as this visitor may use it. Every request first passes `guard`
-//! (hosts, origins, headers). `session` stores who is logged in, `failure` is an error page.
+//! of a request, and the store with this visitor's access. Every request first passes `guard`
+//! (hosts, origins, headers). `session` stores who is logged in, and `failure` renders the error
+//! page.
 //!
-//! Like the commands, all of it uses only the gRPC services, so the same keys, namespaces and rules
-//! apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is our
-//! own.
+//! Like the commands, the inspector uses only the gRPC services, so the same keys, namespaces and
+//! rules apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is
+//! our own.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

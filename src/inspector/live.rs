@@ -1,5 +1,5 @@
-//! Live updates: a stream that notifies pages that something was appended, so that they request
-//! their part again. It carries no content.
+//! Live updates: a stream that notifies pages of appends, so that they request their part again. It
+//! carries no content.
 //!
 //! `/live` is for the namespace, `/live?c=ID` for one conversation.
 
@@ -19,7 +19,7 @@ use treering_proto::pb;
 /// Returns the stream.
 ///
 /// # Errors
-/// When there are too many, and those of the store.
+/// When there are too many streams, and errors of the store.
 pub(crate) async fn stream(request_context: RequestContext) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
     let Ok(permit) = request_context.site.streams.clone().try_acquire_owned() else {

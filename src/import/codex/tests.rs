@@ -243,7 +243,7 @@ fn rollouts_without_envelopes_are_imported() {
     grows(&codex(&lines));
 }
 
-// Whoever wrote the file, the import must neither fail nor lose a line.
+// Whatever is in the file, the import must neither fail nor lose a line.
 #[test]
 fn unexpected_lines_are_kept_and_reported() {
     let mut lines = lines();

@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Calls,
     /// The result of one call.
     Result,
-    /// The tokens of a message that first came without.
+    /// The tokens of a message, if they came later than the message.
     Tokens,
     /// A summary that replaces everything before the kept messages.
     Compaction {
@@ -301,7 +301,7 @@ impl SessionReader {
         kept["$set"]["messages"] = messages.iter().map(shorter).collect();
         let first = messages.first().filter(|first| !is_known(first));
         let summary = first.and_then(|first| first_text(&first["content"]));
-        // The tool keeps its notices out of the list.
+        // The tool's list lacks its notices.
         let is_said = |id: &&String| {
             matches!(
                 self.known[*id].value["type"].as_str(),

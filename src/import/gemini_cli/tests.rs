@@ -155,8 +155,8 @@ fn growing_session_only_appends() {
     grows(&of(&lines()));
 }
 
-// The older form is one document that is rewritten each time: it must become the same events, and
-// one that has grown the same and more.
+// The older form is one document that is rewritten each time. It must become the same events as the
+// lines, and a document that has grown must become the same events and more.
 #[test]
 fn document_and_lines_become_the_same_events() {
     let messages = [
@@ -208,8 +208,8 @@ fn document_and_lines_become_the_same_events() {
     assert!(read().is_err());
 }
 
-// Messages that the tool drops for a summary are compacted; those that it only shortens are kept
-// beside.
+// Messages that the tool replaces with a summary are compacted. Messages that it only shortens stay
+// as they are, and the checkpoint is kept as a custom event.
 #[test]
 fn checkpoint_with_a_summary_is_a_compaction() {
     let mut lines = lines();
@@ -238,8 +238,9 @@ fn checkpoint_with_a_summary_is_a_compaction() {
     grows(&of(&lines));
 }
 
-// A session that was read with `--session-file` begins with a notice, which the tool's list of
-// messages lacks: the list, with the tool's context before the messages, became a compaction.
+// A session that was read with `--session-file` begins with a notice that the tool's list of
+// messages lacks. That list, with the tool's context before the messages, must not become a
+// compaction.
 #[test]
 fn checkpoint_without_a_notice_is_no_compaction() {
     let notice = json!({"id": "import-1", "timestamp": AT, "type": "info", "content": "Imported"});
@@ -257,7 +258,7 @@ fn checkpoint_without_a_notice_is_no_compaction() {
     assert!(!imported.events.iter().any(is_compaction));
 }
 
-// Whoever wrote the file, the import must neither fail nor lose a line.
+// Whatever is in the file, the import must neither fail nor lose a line.
 #[test]
 fn unexpected_lines_are_kept_and_reported() {
     let mut lines = lines();
@@ -311,9 +312,9 @@ fn active_after(sessions: &[ToolSession]) -> Vec<String> {
     said.filter_map(text).collect()
 }
 
-// `gemini --resume` leaves another file of the same session with only one message: its import
-// became the active branch, so one message replaced seven. A file that has nothing in common with
-// the stored session, and less of it, must not become active, whichever is imported first.
+// `gemini --resume` leaves another file of the same session with only one message. A file that has
+// no message in common with the stored session and is shorter must not become active, whichever is
+// imported first.
 #[test]
 fn short_unrelated_file_does_not_become_active() {
     let later = |id: &str, text: &str| {

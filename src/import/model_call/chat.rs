@@ -43,7 +43,7 @@ fn step(message: &Value) -> Option<CallStep> {
         "system" => Role::System,
         "developer" => Role::Developer,
         "user" => Role::User,
-        // An answer that broke off may lack it.
+        // An interrupted answer may lack its role.
         "assistant" | "" => Role::Assistant,
         "tool" | "function" => return Some(CallStep::Result(result(message))),
         _ => return None,
@@ -60,7 +60,7 @@ fn step(message: &Value) -> Option<CallStep> {
     })
 }
 
-/// Adds what only some providers send.
+/// Adds reasoning and refusals, which only some providers send.
 fn add_assistant_parts(said: &mut MessageAppended, message: &Value) {
     let has_reasoning = message["reasoning_content"].is_string();
     let reasoning = message["reasoning"].as_str().filter(|_| !has_reasoning);

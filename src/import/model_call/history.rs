@@ -29,13 +29,13 @@ struct StoredStep {
 }
 
 impl StoredStep {
-    /// True if a call need not repeat it.
+    /// True if a call may omit the step.
     fn is_optional(&self) -> bool {
         let says_nothing = |message| self.calls.is_empty() && same::is_optional(message);
         self.message.as_ref().is_some_and(says_nothing)
     }
 
-    /// True if the step may be what was erased here.
+    /// True if this step is erased and may have been `step`.
     fn may_say(&self, step: &CallStep) -> bool {
         let is_same = match (&self.message, step) {
             (Some(stored), CallStep::Said { message, .. }) => stored.role == message.role,
@@ -54,11 +54,11 @@ impl StoredStep {
 struct StoredLine {
     /// The branch that it forks from, and the last revision that both share.
     parent: Option<(BranchId, Revision)>,
-    /// Its own steps and the one that it begins after: revision and node.
+    /// Revision and node of the step that the branch begins after, and of each of its own steps.
     steps: Vec<(Revision, usize)>,
 }
 
-/// The stored events of a conversation, in a form that calls are compared with.
+/// The stored events of a conversation, in a form for comparison with calls.
 pub struct StoredHistory<'a> {
     events: &'a [StoredEvent],
     nodes: Vec<StoredStep>,
@@ -66,7 +66,7 @@ pub struct StoredHistory<'a> {
     active: BranchId,
 }
 
-/// Where a call continues what is stored.
+/// The place where a call continues the stored history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryPlace {
     node: usize,
@@ -74,16 +74,16 @@ pub struct HistoryPlace {
     repeated: usize,
     /// The steps that are not stored, by index: changed instructions, and the rest of the call.
     pub(super) new: Vec<usize>,
-    /// All of its instructions are stored.
+    /// All of the call's instructions are stored.
     has_instructions: bool,
-    /// It repeats or continues an answer that is stored.
+    /// The call repeats or continues a stored answer.
     pub continues_answer: bool,
-    /// It repeats a prompt that is stored.
+    /// The call repeats a stored prompt.
     pub repeats_prompt: bool,
 }
 
 impl HistoryPlace {
-    /// True if the call belongs to the conversation: it continues an answer of it, or it begins
+    /// True if the call belongs to the conversation: it continues one of its answers, or it begins
     /// with the same instructions and the same prompt. A call with other instructions or another
     /// prompt, such as for a title or by a sub-agent, is a conversation of its own.
     #[must_use]
@@ -326,7 +326,7 @@ impl<'a> StoredHistory<'a> {
         }
     }
 
-    /// Adds the steps after `node` that say the same, also after steps that need not be repeated.
+    /// Adds the steps after `node` that match `step`. Optional steps in between are skipped.
     fn add_matches(
         &self,
         node: usize,
@@ -394,7 +394,7 @@ impl<'a> StoredHistory<'a> {
     }
 }
 
-/// True for events of a kind that calls are made of, and for settings.
+/// True for events that represent parts of calls, and for settings.
 fn is_repeated(event: &StoredEvent) -> bool {
     matches!(
         event.header.kind(),

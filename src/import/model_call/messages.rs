@@ -79,7 +79,7 @@ fn call(block: &Value) -> Option<ToolCallRequested> {
     if block["type"] != "tool_use" {
         return None;
     }
-    // The input of an answer that broke off is text.
+    // The input of an interrupted answer is text.
     let input = match block.get("input")? {
         Value::String(text) => treering_domain::JsonText::from_checked(text.clone().into()),
         input => steps::json_text(input),
@@ -87,7 +87,7 @@ fn call(block: &Value) -> Option<ToolCallRequested> {
     steps::call(text(block, "id"), text(block, "name"), input)
 }
 
-/// Results come first, as steps of their own; what else the message says follows.
+/// Results come first, as steps of their own. The rest of the message follows.
 fn user(message: &Value, asked: &mut Vec<CallStep>) {
     let mut parts = Vec::new();
     if message["content"].is_string() {

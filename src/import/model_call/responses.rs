@@ -66,7 +66,7 @@ fn finished(mut step: CallStep, answer: &Value) -> CallStep {
     step
 }
 
-/// Returns the step of an item. `model` made its reasoning.
+/// Returns the step of an item. `model` wrote its reasoning.
 fn step(item: &Value, model: &str) -> Option<CallStep> {
     let assistant = |parts: Vec<ContentPart>, call: Option<ToolCallRequested>| CallStep::Said {
         message: MessageAppended::new(Role::Assistant, parts),

@@ -1,8 +1,8 @@
-//! Whether two messages are the same one, said again.
+//! Detects that a message repeats another one.
 //!
 //! A client sends an answer back without its reasoning, token counts and ids, with other white
-//! space at its ends, and with texts split in another way. A harness moves its notices. So messages
-//! are compared by digests of what was said.
+//! space at its ends, and with texts split differently. A harness moves its notices. Therefore,
+//! messages are compared by digests of their content.
 
 use std::borrow::Cow;
 
@@ -19,10 +19,10 @@ const NOTICE: &str = "<system-reminder>";
 /// What a harness puts in place of an old result.
 const CLEARED: &str = "[Old tool result content cleared";
 
-/// Length of call ids, in bytes, from which on they are random and so tell calls apart.
+/// Minimum length of call ids, in bytes, that are random and thus distinguish calls.
 const RANDOM_ID_BYTES_MIN: usize = 16;
 
-/// A digest of what a message says.
+/// A digest of a message's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StepDigest([u8; 16]);
 
@@ -84,7 +84,7 @@ impl StepDigest {
     }
 }
 
-/// Returns what the user says in a message; `None` for notices of a harness, and for texts of
+/// Returns the user's text in a message; `None` for notices of a harness, and for texts of
 /// programs, which begin with a tag.
 pub(super) fn prompt(step: &CallStep) -> Option<String> {
     let CallStep::Said { message, .. } = step else {
@@ -95,8 +95,8 @@ pub(super) fn prompt(step: &CallStep) -> Option<String> {
     headline(&text).filter(|_| !is_notice).map(|_| text)
 }
 
-/// True for a message that a client may leave out when it repeats the history, or change: a notice
-/// of the harness, or instructions.
+/// True for a message that a client may omit or change when it repeats the history: a notice of the
+/// harness, or instructions.
 pub(super) fn is_optional(message: &MessageAppended) -> bool {
     match message.role {
         Role::System | Role::Developer => true,
@@ -147,7 +147,7 @@ fn add_other(hasher: &mut blake3::Hasher, role: Role, part: &ContentPart) {
         ContentPart::Image(media) | ContentPart::File(media) | ContentPart::Audio(media) => {
             add_media(hasher, media);
         }
-        // What a provider ran itself comes back shortened.
+        // Clients send the output of a provider's own tools back shortened.
         ContentPart::Json(text) if role != Role::Assistant => add(hasher, &sorted(text.as_str())),
         _ => {}
     }

@@ -1,4 +1,4 @@
-//! What counts as the same call, said again.
+//! Tests that repeated messages and calls are recognised.
 
 use serde_json::{Map, Value, json};
 
@@ -42,8 +42,8 @@ fn asked(answer: Value, result: Value) -> ModelCall {
     ]))
 }
 
-// A client sends an answer back in its own words. As long as it says the same, only what follows is
-// new; if it says something else, the history differs there.
+// A client sends an answer back in another form. If its content is the same, only later steps are
+// new. If not, the history differs there.
 #[test]
 fn answers_are_found_again_in_other_words() {
     let first = messages(json!([{"role": "user", "content": "list"}]));
@@ -75,7 +75,7 @@ fn answers_are_found_again_in_other_words() {
     }
 }
 
-// Harnesses clear old results to save tokens, and move their notices. Neither is another past.
+// Harnesses clear old results to save tokens, and move their notices. Neither changes the history.
 #[test]
 fn cleared_results_and_moved_notices_are_the_same_past() {
     let answer = json!([{"type": "text", "text": "I look."},
@@ -95,7 +95,7 @@ fn cleared_results_and_moved_notices_are_the_same_past() {
     assert_eq!(history.place(&other).new, [2]);
 }
 
-// What cannot be a message must not become one, whatever a client sends.
+// Input that is not a message must not become one, whatever a client sends.
 #[test]
 fn odd_requests_are_refused_or_kept() {
     let nothing = json!({});
@@ -123,8 +123,8 @@ fn odd_requests_are_refused_or_kept() {
     }
 }
 
-// Somebody erased a question and its answer. The client still repeats both, and they must not come
-// back; a new question at that place is one.
+// A client still repeats an erased question and its answer. They must not be stored again, but a
+// new question at that place must be stored.
 #[test]
 fn erased_messages_stay_erased() {
     let answer = json!([{"type": "text", "text": "I look."},

@@ -134,7 +134,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Returns an object of these fields, with their values as they were written.
+/// Returns an object of these fields, with their values unchanged.
 fn join<'a, 'b: 'a>(fields: impl Iterator<Item = &'a (String, &'b RawValue)>) -> JsonText {
     let fields: Vec<_> = fields
         .map(|(key, value)| format!("{}:{}", Value::from(key.as_str()), value.get()))

@@ -34,9 +34,8 @@ fn compacted(imported: &ImportedConversation) -> Vec<(u64, u32)> {
     found.collect()
 }
 
-// pi keeps the last turns beside a summary, here 66 and 77 messages of a session, and after the
-// import the model saw none of them. pi counts entries of its file, of which the first are not
-// messages.
+// pi keeps the last turns beside a summary. After the import, the model must see them. pi counts
+// entries of its file, of which the first are not messages.
 #[test]
 fn turns_kept_by_pi_are_kept_beside_the_summary() {
     let asks = json!({"role": "assistant", "content": null, "tool_calls": [
@@ -80,8 +79,8 @@ fn turns_kept_by_pi_are_kept_beside_the_summary() {
     assert_eq!(kept(&[7, 2]), [(8, 1), (11, 1)]);
 }
 
-// The title of a session was a command that the user ran at the prompt, and the model of the
-// session was unknown.
+// The title must not be a command that the user ran at the prompt, and the model of the session
+// must be imported.
 #[test]
 fn pi_session_gets_its_model_and_title() {
     let record = json!({"command": "ls", "output": "a.rs", "exitCode": 0, "cancelled": false,

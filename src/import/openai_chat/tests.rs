@@ -187,7 +187,7 @@ fn boundary_and_summary() -> (Value, Value) {
 
 // A compaction of the source must become one here, with its cut at the end of a turn. Its summary
 // is the following message, which is then no message of the window. The text between them is for
-// people, and used to leave a bare message in every request.
+// people and must not become a message.
 #[test]
 fn compactions_cut_at_turn_boundaries() {
     let (boundary, summary) = boundary_and_summary();
@@ -217,9 +217,9 @@ fn compactions_cut_at_turn_boundaries() {
     assert!(imported.notes.is_empty());
 }
 
-// An agent works for hours on one question: its harness compacts before any turn has ended, then
-// again in the same turn, with or without open calls. Six of 49 summaries were kept as messages,
-// beside all the history that they replace.
+// An agent works for hours on one question. Its harness compacts before any turn has ended, then
+// again in the same turn, with or without open calls. All these summaries must become compactions,
+// not messages beside the history that they replace.
 #[test]
 fn compaction_before_a_finished_turn_is_imported() {
     let (boundary, summary) = boundary_and_summary();
@@ -249,8 +249,8 @@ fn compaction_before_a_finished_turn_is_imported() {
     assert_eq!(oddities(&imported), [(10, "unanswered call")]);
 }
 
-// 31 of 142 sessions were titled "Implement the following plan:", seven had the text of a skill.
-// The title must be what follows an announcement, and for a command what the user typed.
+// The title must not be an announcement such as "Implement the following plan:" or the text of a
+// skill. It must be the line after the announcement, and for a command what the user typed.
 #[test]
 fn title_skips_announcements_and_skill_texts() {
     for (text, title) in [
@@ -263,7 +263,7 @@ fn title_skips_announcements_and_skill_texts() {
             "We solve this issue. Here is its text:\nISSUE:\nA lamp is out\n",
             Some("A lamp is out"),
         ),
-        // Prompts of sub-agents: 70 of 153 titles were a fence or an item of a list.
+        // Prompts of sub-agents: the title must not be a fence or an item of a list.
         (
             "Review this change for:\n- correctness\n- style\n",
             Some("Review this change for"),
@@ -312,7 +312,7 @@ fn tools_of_a_line_are_defined_and_restored() {
     assert_eq!(plan(&stored(&without), &imported).events, []);
 }
 
-// An unanswered call suppressed all later compactions, so the request grew without limit. The
+// An unanswered call must not suppress later compactions, or the request grows without limit. The
 // engine does not need calls to be answered.
 #[test]
 fn open_call_does_not_block_compactions() {
@@ -406,8 +406,8 @@ fn numbers_and_fields_are_restored_exactly() {
     there_and_back(r#"{"messages":[],"id":"only"}"#);
 }
 
-// Plain chat lines have no id and were refused. Equal lines must be the same conversation, or a
-// repeated import would double it; different lines must be different ones.
+// Plain chat lines have no id. Equal lines must be the same conversation, or a repeated import
+// would double it. Different lines must be different conversations.
 #[test]
 fn line_without_an_id_gets_one_from_its_content() {
     let line = |text: &str| {
@@ -704,8 +704,8 @@ fn real_trajectories_round_trip() {
     }
 }
 
-// A line within the size limit may hold millions of values, whose tree takes many times the memory;
-// repeated fields took quadratic time.
+// A line within the size limit may hold millions of values, whose tree takes many times the memory.
+// Repeated fields must not take quadratic time.
 #[test]
 fn lines_with_too_many_values_are_refused() {
     let wide = format!(

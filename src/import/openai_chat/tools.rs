@@ -58,8 +58,7 @@ fn definition(tool: &RawValue) -> Option<ToolDefinition> {
 mod tests {
     use super::*;
 
-    // A conversation that came with tools was sent on without any, so the model could not call them
-    // again.
+    // A conversation that came with tools must keep them, or the model cannot call them any more.
     #[test]
     fn tool_definitions_are_parsed_in_both_shapes() {
         let list = r#"[{"type":"function","function":{"name":"a","description":"d",

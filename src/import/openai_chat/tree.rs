@@ -6,10 +6,10 @@ use super::is_compaction;
 use crate::tree::{MessageRole, Parent, Tree};
 
 /// A message without `x.parent` follows the previous one. So does one whose parent is missing or
-/// null: lists are cut and joined, and a missing part is no reason to drop the remaining history.
+/// null: lists are cut and joined, and a missing message must not drop the earlier history.
 ///
-/// Of two children of a message, the later one begins a branch, unless it has no children and
-/// cannot be one ([`LeafPlacement::of`]).
+/// If a message has two children, the later one begins a branch, unless it has no children and
+/// cannot be a branch ([`LeafPlacement::of`]).
 pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
     let messages: Vec<&Value> = messages.collect();
     let last_child = last_children(&messages);
@@ -38,8 +38,8 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
             tree.continues(branch, link);
             continue;
         }
-        // A result of the last batch of calls belongs to the branch whatever follows, and so does
-        // what the user says before all results are there.
+        // A result of the last batch of calls belongs to the branch whatever follows, and so does a
+        // message of the user before all results are present.
         let is_inside = tip != parent
             && match message["role"].as_str() {
                 Some("tool") => true,
@@ -184,9 +184,9 @@ mod tests {
         places.collect()
     }
 
-    // The first child continues the branch, others fork; a parent that comes later must not be
-    // followed; and a null parent in the middle (its message was cut off) used to fork at the
-    // beginning, so that the model lost all history before it.
+    // The first child continues the branch, others fork. A parent that comes later must not be
+    // followed. A null parent in the middle (its message was cut off) must not fork at the
+    // beginning, or the model loses all history before it.
     #[test]
     fn first_child_continues_and_others_fork() {
         use Attachment::*;
@@ -252,10 +252,10 @@ mod tests {
         tree.nodes.iter().map(|node| node.branch.0).collect()
     }
 
-    // The result of a call was a sibling of a skill's text that came with it: it was put on a
-    // branch of one event, and the model saw the call as failed. What users said while calls ran,
-    // and the model answered, was missing. A repeated result is another branch, and so is anything
-    // that has children or may yet have some.
+    // The result of a call may be a sibling of a skill's text that came with it. It must stay on
+    // the branch, or the model sees the call as failed. Messages that users wrote while calls ran
+    // must stay too, because the model answered them. A repeated result is another branch, and so
+    // is anything that has children or may yet have some.
     #[test]
     fn messages_between_calls_and_results_open_no_branch() {
         let skill = json!({"role": "user", "x": {"parent": null, "meta": true}});
@@ -286,9 +286,9 @@ mod tests {
         assert_eq!(branches(&later), [0; 4]);
     }
 
-    // The output of `/compact` is a child of the command, which the compaction follows, and the
-    // compaction is a child of what preceded the command: everything that the user said next went
-    // to a branch without the summary, and its request contained all that had been compacted.
+    // The output of `/compact` is a child of the command, but the compaction is a child of the
+    // message before the command. The compaction must continue the branch, or everything that the
+    // user says next is on a branch without the summary, with all that had been compacted.
     #[test]
     fn output_of_a_user_command_opens_no_branch() {
         let user = |parent: Value, content: &str| json!({"role": "user", "content": content, "x": {"parent": parent}});
@@ -323,7 +323,7 @@ mod tests {
         );
     }
 
-    // Of 63 branches of 142 sessions, 41 were notices about commands that the user ran.
+    // Notices about commands that the user ran must not become branches.
     #[test]
     fn notices_of_user_commands_are_not_branches() {
         let notice = json!({"role": "user", "x": {"parent": 0, "meta": true}});
@@ -335,8 +335,8 @@ mod tests {
         assert!(!places(messages[..3].iter()).nodes[2].is_beside);
     }
 
-    // A session may be imported at any moment while it grows. When a later message changed the
-    // place of an earlier one, that one was stored twice, on a false branch.
+    // A session may be imported at any moment while it grows. A later message must not change the
+    // place of an earlier one, or that one is stored twice, on a false branch.
     #[test]
     fn later_messages_do_not_move_earlier_ones() {
         let Some(folder) = std::env::var_os("TREERING_TEST_DATA") else {
@@ -352,7 +352,7 @@ mod tests {
             let place = |node: &Node| (node.branch, node.place, node.is_beside);
             let whole: Vec<_> = places(messages.iter()).nodes.iter().map(place).collect();
             let ends = (1..messages.len()).step_by(1 + messages.len() / 64);
-            // Sessions end in commands more often than elsewhere.
+            // Sessions often end with commands.
             let local =
                 (1..messages.len()).filter(|at| told(&messages[at - 1]) == MessageRole::Local);
             for end in ends.chain(local) {

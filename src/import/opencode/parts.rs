@@ -61,7 +61,7 @@ fn reasoning(part: &Value, info: &Value) -> Reasoning {
     }
 }
 
-/// Returns what a provider requires back with its reasoning.
+/// Returns the signature that a provider requires back with its reasoning.
 fn signature(metadata: &Value) -> Option<&str> {
     const FIELDS: [&str; 4] = [
         "signature",

@@ -166,8 +166,8 @@ impl SessionPaths {
     }
 }
 
-/// Returns the JSON files of a folder by name, which is by time because the tool's ids grow. Skips
-/// links out of `storage` and pipes.
+/// Returns the JSON files of a folder, sorted by name and so by time, because the tool's ids grow.
+/// Skips links out of `storage` and pipes.
 fn objects(folder: &Path, storage: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) if is_inside(folder, storage) => entries.flatten(),

@@ -182,8 +182,9 @@ fn every_field_of_a_message_is_restored() {
     assert_eq!(back[2]["state"], state);
 }
 
-// The tool overwrites its messages: what it adds to an earlier one later (a title, that its output
-// was dropped) must change nothing, and an unfinished answer must be left until it has ended.
+// The tool overwrites its messages. Its later changes to an earlier message (a title, a note that
+// an output was dropped) must change nothing, and an unfinished answer must be left until it has
+// ended.
 #[test]
 fn growing_session_only_appends() {
     let all = messages();
@@ -202,7 +203,7 @@ fn growing_session_only_appends() {
     under_way[1]["info"]["time"] = json!({"created": AT + 10});
     let session = of_export(&export(&under_way));
     assert_eq!((session.lines.len(), session.unfinished.len()), (2, 1));
-    // Somebody spoke after it, so it will not end any more.
+    // A message follows it, so it will not continue.
     under_way.push(user("msg_7", 60, "And now?"));
     assert_eq!(of_export(&export(&under_way)).lines.len(), 4);
     // A file that is being written.
@@ -290,8 +291,8 @@ fn of_database(file: &Path) -> Vec<ToolSession> {
     sessions
 }
 
-// A session must be the same in all three forms: one that was imported from an older folder must
-// not be a different one after the tool has moved it into its database.
+// A session must be the same in all three forms: a session imported from an older folder must not
+// be a different one after the tool has moved it into its database.
 #[test]
 fn export_folder_and_database_give_the_same_session() {
     let folder = tempfile::tempdir().unwrap();
@@ -390,7 +391,7 @@ fn foreign_and_damaged_databases_are_refused() {
     );
     let damaged = folder.path().join("opencode.db");
     fs::write(&damaged, [&b"SQLite format 3\0"[..], &[7; 4096]].concat()).unwrap();
-    // Its name says that it should be one; reading it reports why it is not.
+    // Its name is that of a database; reading it reports why it is not one.
     assert!(is_its_database(&damaged));
     assert!(why(&damaged).contains("opencode.db is not a readable database"));
 }
@@ -460,7 +461,7 @@ fn database_values_and_memory_are_limited() {
     assert_eq!(none, 0);
 }
 
-// SQLite opens files next to a database: a pipe there blocked the import forever.
+// SQLite opens files next to a database. A pipe there must not block the import.
 #[cfg(unix)]
 #[test]
 fn pipe_next_to_a_database_is_refused() {
@@ -477,7 +478,7 @@ fn pipe_next_to_a_database_is_refused() {
     }
 }
 
-// Whoever wrote the file, the import must neither fail nor lose a message.
+// Whatever is in the database, the import must neither fail nor lose a message.
 #[test]
 fn unexpected_messages_are_kept_and_reported() {
     let mut all = messages();

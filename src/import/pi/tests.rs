@@ -174,8 +174,8 @@ fn growing_session_only_appends() {
     grows(&pi(&lines()));
 }
 
-// The first version had no ids: its entries follow each other, and its compactions name what they
-// kept by index.
+// The first version had no ids: its entries follow each other, and its compactions name the first
+// kept entry by index.
 #[test]
 fn entries_without_ids_form_one_chain() {
     let says = |role: &str, text: &str| {
@@ -206,7 +206,7 @@ fn entries_without_ids_form_one_chain() {
     grows(&pi(&lines));
 }
 
-// Whoever wrote the file, the import must neither fail nor lose a line: duplicate ids, a missing
+// Whatever is in the file, the import must neither fail nor lose a line: duplicate ids, a missing
 // parent, a result without its call, a line that is not JSON, invalid times, and two roots.
 #[test]
 fn unexpected_lines_are_kept_and_reported() {
@@ -256,9 +256,9 @@ fn unexpected_lines_are_kept_and_reported() {
     grows(&session);
 }
 
-// A turn ended, the next one is answered by another model and is still open when the session is
-// compacted. The cut used to be at the change of the model, where a repeated import did not find
-// it, and made a branch with a second compaction.
+// A turn ended, another model answers the next one, and the session is compacted while that one is
+// still open. The cut must not be at the change of the model: a repeated import would not find it
+// and make a branch with a second compaction.
 #[test]
 fn cut_before_a_model_change_is_found_by_a_repeated_import() {
     let lines = lines();

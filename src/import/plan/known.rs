@@ -2,8 +2,8 @@
 //!
 //! Events that others may have added (annotations, activations, snapshots, compactions that were
 //! not imported) are ignored: they do not make the imported conversation another one. Erased events
-//! are recognized by what is left of them: position, kind, ids and time. They stay erased even if
-//! the source still has their content.
+//! are recognized by their stubs: position, kind, ids and time. They stay erased even if the source
+//! still has their content.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -161,7 +161,7 @@ impl<'a> StoredConversation<'a> {
         says(event, new, bytes) || !event.erased && self.said_earlier(event, &new.body)
     }
 
-    /// True for an event as an earlier version made it from the same source.
+    /// True for an event that an earlier version made from the same source.
     fn said_earlier(&self, event: &StoredEvent, new: &EventBody) -> bool {
         match new {
             EventBody::ToolCallRequested(call) => {
@@ -201,8 +201,8 @@ impl<'a> StoredConversation<'a> {
         None
     }
 
-    /// True for an erased custom event: it may be of the source or of somebody else, and what is
-    /// left of it does not tell.
+    /// True for an erased custom event. Its stub does not tell whether it came from the source or
+    /// from somebody else.
     fn may_be_beside(&self, revision: Revision) -> bool {
         // Events that this plan appends are from the source.
         let Some((event, ..)) = self.events.get(&revision) else {
@@ -212,7 +212,7 @@ impl<'a> StoredConversation<'a> {
         event.erased && is_custom && !self.claimed.contains(&revision)
     }
 
-    /// True when a line ends at the given event of it, apart from erased custom events.
+    /// True when a line ends at the given event, apart from erased custom events.
     pub(super) fn ends_behind(&self, line: usize, after: Revision) -> bool {
         let line = &self.lines[line];
         let behind = line.events.partition_point(|own| *own <= after);
@@ -221,16 +221,16 @@ impl<'a> StoredConversation<'a> {
         is_of_it && rest.all(|revision| self.may_be_beside(*revision))
     }
 
-    /// True when a settings event of the line after the given event was erased, which means it was
-    /// the source's own.
+    /// True when a settings event of the line after the given event was erased. It was then the
+    /// source's own.
     pub(super) fn has_erased_config(&self, line: usize, after: Revision) -> bool {
         let last = self.erased_config.get(&line);
         last.is_some_and(|last| *last > after)
     }
 
     /// Returns where a later part of the source begins. `first` is its first event, and `id` the
-    /// line of the source that it follows. That is before `first` if it is already stored; else
-    /// after the line `id`; else, unless `first` is earlier, at the tip of the active branch.
+    /// line of the source that it follows. The place is before `first` if that is already stored;
+    /// else after the line `id`; else, unless `first` is earlier, at the tip of the active branch.
     /// `None` if none of these applies.
     pub(super) fn place_of_part(
         &self,
@@ -259,7 +259,7 @@ impl<'a> StoredConversation<'a> {
         })
     }
 
-    /// Returns the last event that the source's line with this id became, including events kept
+    /// Returns the last event made from the source's line with this id, including events kept
     /// beside it.
     fn behind_line(&self, id: &str) -> Option<(Revision, usize)> {
         let marks = [
@@ -310,7 +310,7 @@ impl<'a> StoredConversation<'a> {
         Some((steps, last))
     }
 
-    /// Returns a branch name that is not taken: this one, or it with a number.
+    /// Returns a branch name that is not taken: `name`, or `name` with a number.
     pub(super) fn free_name(&self, name: &BranchName) -> BranchName {
         let taken = |name: &BranchName| self.lines.iter().any(|line| line.name == *name);
         let numbered =

@@ -1,8 +1,8 @@
-//! Works out what a repeated import still has to append.
+//! Determines which events a repeated import still has to append.
 //!
 //! Both sides are trees: the stored events and the imported ones. Common events are matched from
-//! the root; new events are appended where the source has them. So a conversation that grew is
-//! continued, and where the source changed, a branch forks from the stored history.
+//! the root; new events are appended where the source has them. A conversation that grew is thus
+//! continued. Where the source changed, a branch forks from the stored history.
 
 mod batches;
 mod exported;
@@ -62,7 +62,7 @@ impl Plan {
 }
 
 /// Compares the stored events (in revision order, all branches) with the imported ones. Events that
-/// others added do not matter.
+/// others added are ignored.
 #[must_use]
 pub fn plan(stored: &[StoredEvent], imported: &ImportedConversation) -> Plan {
     if stored.is_empty() {
@@ -191,7 +191,7 @@ impl Merge<'_> {
         self.cursors.insert(name, place.clone());
     }
 
-    /// Moves the start to where the part begins, if the source is a later part of a longer one.
+    /// Moves the start to the beginning of the part, if the source is a later part of a longer one.
     fn find_part(&mut self, follows: Option<&str>, first: &NewEvent) {
         let Some(id) = follows else { return };
         let root = self.cursor(&BranchName::default());
@@ -314,8 +314,8 @@ impl Merge<'_> {
 
     /// Opens a branch that forks from the stored history at the cursor.
     fn open(&mut self, cursor: &Cursor, occurred_at: Option<TimestampMicros>) -> usize {
-        // The fork point has another revision in the store than in the source, so the name is made
-        // anew.
+        // The fork point has different revisions in the store and in the source, so a new name is
+        // made.
         let wanted = match cursor.opens {
             true => format!("at-{}", cursor.after),
             false => format!("changed-after-{}", cursor.after),
@@ -353,8 +353,8 @@ impl Merge<'_> {
         self.plan.events.push(event);
     }
 
-    /// Sets the title, times and project of a session that was imported before it had them. What
-    /// somebody has changed since is kept.
+    /// Sets the title, times and project of a session that was imported before it had them. Keeps
+    /// what somebody has changed since.
     fn name_late(&mut self, stored: &[StoredEvent], imported: &ImportedConversation) {
         let now = imported.events.first().map(|event| &event.body);
         let then = stored.first().and_then(|event| decode(event).ok());
@@ -429,9 +429,9 @@ impl Merge<'_> {
         self.push_structure(EventBody::BranchActivated, &name, self.latest);
     }
 
-    /// True when no stored step matches the source and the source has fewer steps than the active
-    /// branch, or as many but older ones: a tool that resumes a session may leave another file of
-    /// it that is nearly empty.
+    /// True when no stored step matches the source, and the source has fewer steps than the active
+    /// branch, or as many but older ones. A tool that resumes a session may leave another, nearly
+    /// empty file of it.
     fn is_stub(&self) -> bool {
         let parted = !self.plan.parted.is_empty() && !self.is_part && self.known_steps == 0;
         let known = || self.known.steps_of_active();

@@ -58,8 +58,8 @@ fn repeated_import_appends_only_new_events() {
     }
 }
 
-// A conversation with a changed past was refused forever. It must continue on a branch that forks
-// where both differ; importing it again must add nothing; and it must be able to grow.
+// A conversation with a changed past must continue on a branch that forks where both differ.
+// Importing it again must add nothing, and it must be able to grow.
 #[test]
 fn changed_history_goes_to_a_branch() {
     let first = conversation(&[("1", None), ("2", Some(0)), ("3", Some(1))]);
@@ -84,7 +84,7 @@ fn changed_history_goes_to_a_branch() {
     assert_eq!(texts(&plan(&events, &conversation(&changed))), ["four"]);
 }
 
-// The same text twice is two messages, and the same text on another branch is another history.
+// The same text twice is two messages. On another branch, it has another history.
 #[test]
 fn equal_messages_are_matched_by_place() {
     let twice = conversation(&[("1", None), ("same", Some(0)), ("same", Some(0))]);
@@ -100,8 +100,8 @@ fn equal_messages_are_matched_by_place() {
     assert_eq!(texts(&rest), ["fork at 2", "same", "activate at-2-2"]);
 }
 
-// Additions of others to an imported conversation must be left alone: a note does not prevent
-// matching, and an appended message stays where it is.
+// Additions of others to an imported conversation must stay: a note does not prevent matching, and
+// an appended message keeps its place.
 #[test]
 fn events_added_by_others_are_kept() {
     let first = conversation(&[("1", None), ("2", Some(0))]);
@@ -119,9 +119,8 @@ fn events_added_by_others_are_kept() {
     assert_eq!(texts(&rest), ["fork at 3", "3", "activate changed-after-3"]);
 }
 
-// Erased content came back with the next import, all of it, on a branch for a changed source. Its
-// position must be recognized, new events must follow it, and other changes of the source must
-// become a branch as before.
+// Erased content must not come back with the next import. Its position must be recognized, new
+// events must follow it, and other changes of the source must become a branch as before.
 #[test]
 fn erased_events_are_not_imported_again() {
     let first = conversation(&[("1", None), ("secret", Some(0)), ("3", Some(1))]);
@@ -147,8 +146,8 @@ fn erased_events_are_not_imported_again() {
     );
 }
 
-// The mark of an import and custom events of others look alike once they are erased: neither may
-// separate the continuation of the source from its history.
+// The mark of an import and the custom events of others look alike once they are erased. Neither
+// may separate the continuation of the source from its history.
 #[test]
 fn erased_marks_and_custom_events_do_not_split_the_history() {
     let first = conversation(&[("1", None), ("2", Some(0))]);
@@ -178,8 +177,8 @@ fn erased_marks_and_custom_events_do_not_split_the_history() {
     assert_eq!((texts(&rest), rest.parted), (vec!["4".to_owned()], vec![]));
 }
 
-// Arguments that are not JSON were imported as a JSON string and are now kept unchanged. A session
-// imported earlier no longer matched, and its end was appended a second time on a branch.
+// Earlier versions imported arguments that are not JSON as a JSON string; now they are kept
+// unchanged. A session imported earlier must still match, or its end is appended again on a branch.
 #[test]
 fn arguments_of_earlier_imports_are_recognised() {
     let call = |id: &str, arguments: &str| {

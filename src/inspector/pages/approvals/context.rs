@@ -1,5 +1,5 @@
-//! The context of a pending call: its conversation, and the question before it. Whoever decides
-//! wants to know what the call is for.
+//! The context of a pending call, for the person who decides: its conversation, and the question
+//! before it.
 
 use prost::Message;
 
@@ -23,12 +23,12 @@ pub(crate) fn call_place(call: &pb::ToolCall) -> CallPlace {
     (id, branch, call.request_revision)
 }
 
-/// The context of a call. It is shown beside the call: unknown parts are empty.
+/// The context of a call. It is shown beside the call; unknown fields are empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallContext {
     /// The title of its conversation, or its id.
     pub(crate) title: String,
-    /// What a person said last before it; may be empty.
+    /// The last message of a person before it; may be empty.
     pub(crate) question: String,
 }
 
