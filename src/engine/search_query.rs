@@ -40,7 +40,7 @@ pub struct SearchRequest {
     pub context_lines: u32,
     /// Wait until the index has reached this log position.
     pub at_least: Option<Position>,
-    /// Maximum wait for `at_least`; then answer from what is indexed. `None` for no limit.
+    /// Maximum wait for `at_least`; then the answer comes from the index as it is. `None`: no limit.
     pub wait_max: Option<std::time::Duration>,
 }
 

@@ -18,8 +18,8 @@ use treering_domain::{BranchId, ConversationKey, Position, Revision};
 const FELL_BEHIND_OFFSETS: u64 = 10_000;
 
 impl Engine {
-    /// Follows a source: its events from the requested start, then [`SubscriptionItem::CaughtUp`], then
-    /// each new event as it is appended. The stream ends only with an error; drop it to stop.
+    /// Follows a source: its events from the requested start, then [`SubscriptionItem::CaughtUp`],
+    /// then each new event as it is appended. The stream ends only with an error; drop it to stop.
     pub fn subscribe(
         &self,
         query: SubscribeQuery,

@@ -155,7 +155,7 @@ struct Check {
     heads: Heads,
     /// Number of passages that the index should have.
     passages: u64,
-    /// The value of [`ErasureCounter::settled`](super::erase::ErasureCounter::settled) at the start.
+    /// [`ErasureCounter::settled`](super::erase::ErasureCounter::settled) at the start.
     erasings: u64,
     /// Hashes of reported faults, so that a restart does not report them again.
     told: HashSet<u64>,

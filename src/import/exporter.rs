@@ -93,8 +93,8 @@ pub fn export_line(events: &[StoredEvent]) -> Result<String, ExportFault> {
 /// Returns its lines, without line ends: none for a history without messages, or if no agent reads
 /// the format. `events` are the branch's history, oldest first.
 ///
-/// Images, files, reasoning and system messages are left out; Claude Code's sessions keep images and
-/// Anthropic's reasoning.
+/// Images, files, reasoning and system messages are left out; Claude Code's sessions keep images
+/// and Anthropic's reasoning.
 ///
 /// # Errors
 /// [`ExportFault`] names the event that cannot be decoded.

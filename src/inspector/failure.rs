@@ -12,7 +12,7 @@ use super::{
 };
 use treering_client::ClientError;
 
-/// An error. As a response it is an error page, made by [`told`].
+/// An error. As a response it is an error page, made by [`error_page`].
 #[derive(Clone, Debug)]
 pub(crate) struct PageFailure {
     status: StatusCode,

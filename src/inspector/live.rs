@@ -19,7 +19,7 @@ use treering_proto::pb;
 /// Returns the stream.
 ///
 /// # Errors
-/// When there are too many streams, and errors of the store.
+/// When there are too many streams, or an error of the store.
 pub(crate) async fn stream(request_context: RequestContext) -> Result<Response, PageFailure> {
     use pb::subscribe_request::Source;
     let Ok(permit) = request_context.site.streams.clone().try_acquire_owned() else {

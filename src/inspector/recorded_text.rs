@@ -1,4 +1,4 @@
-//! Reads parts of a recorded text: of a result of 30 MB, no more is read than is shown.
+//! Reads parts of a recorded text. Of a result of 30 MB, only the shown part is read.
 
 use futures::StreamExt;
 use tonic::Code;
@@ -13,7 +13,7 @@ use treering_proto::pb;
 /// Maximum number of bytes of markup per requested byte.
 const MARKUP_PER_BYTE: usize = 3;
 
-/// Identifies a text.
+/// The place of a text.
 #[derive(Clone, Debug)]
 pub(crate) struct TextPlace {
     /// Its conversation.
@@ -111,8 +111,8 @@ impl Piece {
         Ok(piece.with(&bytes, bytes_max))
     }
 
-    /// Reads the end of a text. To number its lines, all of the text is read; only what is shown is
-    /// kept.
+    /// Reads the end of a text. To number its lines, all of the text is read, but only the shown
+    /// part is kept.
     async fn read_last(
         store: &Connection,
         request: pb::GetResultRequest,
@@ -140,8 +140,7 @@ impl Piece {
         let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
         // Text whose markup is larger than usual is shown in smaller parts.
         let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
-        // A page by bytes also has no more lines than one by lines, because each line has markup of
-        // its own.
+        // A page by bytes also has no more lines than one by lines, because each line adds markup.
         let lines = whole[..end].split_inclusive('\n').map(str::len);
         end = lines.zip(0..LINES).map(|(bytes, _)| bytes).sum();
         let is_cut = is_cut || end < whole.len();
@@ -197,8 +196,8 @@ impl Tail {
     }
 }
 
-/// Returns how much of the beginning of a text is left out: lines beyond a page, markup beyond the
-/// limit, and the rest of a line.
+/// Returns the number of bytes to leave out at the beginning of a text: lines beyond a page, markup
+/// beyond the limit, and the rest of a line.
 fn too_much(text: &str, markup_max: usize, begins_line: bool) -> Option<usize> {
     let lines = text.split_inclusive('\n').map(str::len);
     let more = (lines.clone().count() as u64).saturating_sub(LINES);
@@ -224,7 +223,8 @@ fn not_there(status: tonic::Status) -> PageFailure {
 mod tests {
     use super::*;
 
-    // Errors are at the end of a log, which was 250 pages away and had no line numbers.
+    // Errors are at the end of a log, so its last lines must be reachable at once, with line
+    // numbers.
     #[test]
     fn last_lines_of_a_result_have_line_numbers() {
         let last = |text: &str, bytes_max: usize| {
@@ -252,8 +252,8 @@ mod tests {
         assert_eq!(last(&"<&\"\0".repeat(5_000), 1_000).0, None);
     }
 
-    // A part that began or ended inside a character was not valid text, and bytes that are left out
-    // must be in the next part.
+    // A part must not begin or end inside a character, and bytes that are left out must be in the
+    // next part.
     #[test]
     fn parts_end_at_characters_and_lines() {
         let piece = |bytes: &[u8], max| {

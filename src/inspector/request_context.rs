@@ -1,5 +1,5 @@
-//! What a page knows about a request: the visitor, the address, and the store with the visitor's
-//! permissions.
+//! The data of a request that a page needs: the visitor, the address, and the store with the
+//! visitor's permissions.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct RequestAddress {
     pub(crate) namespace: String,
     /// The path without the prefix.
     pub(crate) path: String,
-    /// The query, as it was sent.
+    /// The query, unchanged.
     pub(crate) query: String,
     /// The token that each form must contain.
     pub(crate) token: String,
@@ -40,7 +40,7 @@ pub(crate) struct RequestAddress {
     pub(crate) key: Option<String>,
     /// Whether only a part of the page is requested.
     pub(crate) is_fragment: bool,
-    /// Whether a link of another site led here, so that the browser withholds its cookie.
+    /// Whether a link from another site led here, so that the browser withholds its cookie.
     pub(crate) is_from_elsewhere: bool,
 }
 
@@ -61,7 +61,8 @@ impl RequestAddress {
     }
 }
 
-/// A request: `async fn page(request_context: RequestContext) -> Result<Page, PageFailure>`.
+/// A request from a visitor: `async fn page(request_context: RequestContext) -> Result<Page,
+/// PageFailure>`.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
     /// The store, with the visitor's key and namespace.
@@ -265,7 +266,7 @@ impl PageQuery {
     /// Returns one of the given words.
     ///
     /// # Errors
-    /// When the value is another one: a filter that is not understood must not seem to be applied.
+    /// When the value is another one: an unknown filter must not seem to be applied.
     pub(crate) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Samples of the store's metrics, every few seconds, for the charts of the store page. Kept in
-//! memory, limited in number, for the whole store.
+//! Samples of the store's metrics, every few seconds, for the charts of the store page. A limited
+//! number is kept in memory, for the whole store.
 
 use std::{
     collections::VecDeque,
@@ -37,7 +37,7 @@ pub(crate) async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     loop {
         ticks.tick().await;
-        // Reading file metrics blocks as long as the disk does.
+        // Reading file metrics blocks while the disk is busy.
         let (engine, runtime) = (engine.clone(), Handle::current());
         let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
         let Some(samples) = samples.upgrade() else {

@@ -105,8 +105,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    // A session must end when its visitor is gone, and eventually in any case; and many logins must
-    // not fill the server's memory.
+    // A session must end when its visitor is gone, and eventually in any case. Many logins must not
+    // fill the server's memory.
     #[tokio::test(start_paused = true)]
     async fn sessions_expire_and_are_limited_in_number() {
         let mut sessions = Sessions::default();
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(sessions.0.len(), SESSIONS_MAX);
     }
 
-    // A key in a log or a panic message is compromised.
+    // A key in a log or a panic message is compromised, so debug output must not show it.
     #[test]
     fn debug_output_hides_the_api_keys() {
         let mut sessions = Sessions::default();

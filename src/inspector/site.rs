@@ -72,7 +72,7 @@ impl Site {
             });
         }
         let refused = |refusal: KeyRefusal| PageFailure::no_key(refusal.to_string());
-        // A proxy in front of the server may ask for a password, which is not a key.
+        // The header may hold a password for a proxy in front of the server, which is not a key.
         let sent = bearer(&request.headers).map(|key| CallerProof::Key(key.to_owned()));
         let proof = match sent.or_else(|| self.of_session(&request.headers)) {
             Some(proof) => proof,
@@ -193,7 +193,8 @@ impl Inspector {
         })
     }
 
-    /// Ends the live streams: a page that waits for updates would keep its connection open.
+    /// Ends the live streams. Otherwise, pages that wait for updates would keep their connections
+    /// open.
     pub fn end_streams(&self) {
         self.site.ending.send_replace(true);
     }

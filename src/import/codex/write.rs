@@ -1,5 +1,4 @@
-//! Writes a branch as a rollout that Codex can resume. See [`super::super::turns`] for what is left
-//! out.
+//! Writes a branch as a rollout that Codex can resume. [`super::super::turns`] lists the omissions.
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use crate::{
 };
 use treering_domain::TimestampMicros;
 
-/// The version of Codex whose format these lines have.
+/// The version of Codex that uses this format of lines.
 const VERSION: &str = "0.169.0";
 
 /// Returns the lines of the rollout.

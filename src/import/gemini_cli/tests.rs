@@ -339,7 +339,7 @@ fn short_unrelated_file_does_not_become_active() {
     assert_eq!(active_after(&[grown, stub]), said);
 }
 
-// A session that started anew becomes active once it has at least as many messages.
+// A restarted session becomes active once it has at least as many messages.
 #[test]
 fn restarted_session_becomes_active_if_not_shorter() {
     let short = of(&[header(), user("m1", "one")]);

@@ -1,5 +1,5 @@
-//! Writes a branch as a session that Gemini CLI can continue. See [`super::super::turns`] for what
-//! is left out.
+//! Writes a branch as a session that Gemini CLI can continue. [`super::super::turns`] lists the
+//! omissions.
 
 use serde_json::{Value, json};
 

@@ -45,7 +45,7 @@ fn kinds(imported: &ImportedConversation) -> Vec<(&str, EventKind)> {
         .collect()
 }
 
-// A plain conversation must need nothing beside its typed events, so that text is stored once.
+// A plain conversation must need only its typed events, so that text is stored once.
 #[test]
 fn plain_conversation_stores_no_raw_form() {
     let line = conversation(json!([

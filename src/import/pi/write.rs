@@ -1,5 +1,4 @@
-//! Writes a branch as a session that pi can resume. See [`super::super::turns`] for what is left
-//! out.
+//! Writes a branch as a session that pi can resume. [`super::super::turns`] lists the omissions.
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,7 @@ use crate::{
 };
 use treering_domain::TimestampMicros;
 
-/// The version of pi's sessions that these lines have.
+/// The version of pi's session format that these lines have.
 const VERSION: u32 = 3;
 
 /// Returns the lines of the session.

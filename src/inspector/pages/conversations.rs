@@ -28,7 +28,7 @@ use treering_proto::pb;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store, and when a filter cannot be parsed.
+/// Errors of the store, or if a filter cannot be parsed.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let filter = Filter::of(&request_context.asked)?;
     let (found, next) = list(&request_context, &filter).await?;

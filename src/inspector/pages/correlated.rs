@@ -16,7 +16,7 @@ use treering_proto::pb;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let Some(id) = request_context.asked.text("id") else {
         return Err(PageFailure::asked(

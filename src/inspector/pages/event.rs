@@ -30,7 +30,7 @@ use treering_proto::pb;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     request_context: RequestContext,
     PathParams((id, revision)): PathParams<(String, u64)>,
@@ -96,7 +96,7 @@ pub(crate) async fn page(
 /// Redirects from an event id to the event's address.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn by_id(
     request_context: RequestContext,
     PathParams(id): PathParams<String>,
@@ -112,7 +112,7 @@ pub(crate) async fn by_id(
 /// Finds an event by its place.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn find(
     request_context: &RequestContext,
     id: &str,
@@ -165,7 +165,7 @@ fn is_of_call(kind: pb::EventKind) -> bool {
     )
 }
 
-/// Renders the call of an event, and where it was requested.
+/// Renders the call of an event, with a link to its request.
 fn call_of(request_context: &RequestContext, event: &pb::Event, call: &pb::ToolCall) -> Markup {
     let id = &event.conversation_id;
     let asked = moment(request_context, id, &call.branch, call.request_revision);

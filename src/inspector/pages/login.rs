@@ -111,8 +111,8 @@ pub(crate) async fn log_in(
     ))
 }
 
-/// Returns where to go after the login: the requested page if the key may read there; else the only
-/// namespace of the key, or a choice of namespaces.
+/// Returns the address to go to after the login: the requested page if the key may read there; else
+/// the only namespace of the key, or a choice of namespaces.
 fn landing(holder: &KeyHolder, to: &str) -> String {
     let named = to.strip_prefix("/@").map(|rest| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -166,7 +166,7 @@ fn with_cookie(site: &Site, mut answer: Response, name: &str, seconds: u64) -> R
 mod tests {
     use super::*;
 
-    // A link to the login page that redirected to another site would help phishers.
+    // A link to the login page must not redirect to another site: that would help phishers.
     #[test]
     fn login_redirects_only_to_own_paths() {
         for (to, ours) in [

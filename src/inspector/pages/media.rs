@@ -1,5 +1,5 @@
-//! An image of a message or a result, as it was recorded; only formats that browsers show as an
-//! image and nothing else.
+//! An image of a message or a result, unchanged. Only formats that browsers treat as nothing but an
+//! image.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};

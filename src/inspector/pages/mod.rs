@@ -1,4 +1,5 @@
-//! The pages, one module each: `pub async fn page(request_context: RequestContext, …) -> Result<Page, PageFailure>`.
+//! The pages, one module each: `pub async fn page(request_context: RequestContext, …) ->
+//! Result<Page, PageFailure>`.
 
 pub(crate) mod approvals;
 pub(crate) mod assets;

@@ -38,7 +38,7 @@ const SINCE: [(&str, &str); 3] = [
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let text = request_context.asked.text("q").unwrap_or_default();
     let is_asked = !text.is_empty() || has_filter(&request_context);

@@ -1,4 +1,4 @@
-//! The store: its content and its metrics; what a table cannot show is drawn.
+//! The store: its content and its metrics, with drawings where a table does not suffice.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const MICROS: f64 = 1e6;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let request = pb::StatsRequest {};
     let stats = request_context
@@ -55,7 +55,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
     Ok(request_context.page("Store", Tab::Store, body))
 }
 
-/// Renders what needs attention.
+/// Renders the problems that need attention.
 fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
     let is_full = now.is_some_and(|now| {
         now.disk
@@ -77,7 +77,7 @@ fn troubles(stats: &pb::StatsResponse, now: Option<&Measures>) -> Markup {
     }
 }
 
-/// Renders what this namespace contains.
+/// Renders the content of this namespace.
 fn holds(request_context: &RequestContext, stats: &pb::StatsResponse) -> Markup {
     html! {
         section {

@@ -25,7 +25,7 @@ use treering_proto::pb;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     request_context: RequestContext,
     PathParams((id, revision)): PathParams<(String, u64)>,
@@ -78,7 +78,7 @@ pub(crate) async fn page(
     Ok(request_context.page(&format!("{name} #{revision}"), Tab::Conversations, body))
 }
 
-/// Reads the part that an address requests.
+/// Reads the requested part of the text.
 async fn part(
     request_context: &RequestContext,
     place: &TextPlace,
@@ -167,7 +167,7 @@ fn lines(request_context: &RequestContext, piece: &Piece, at: Option<u64>) -> Ma
             (number, start, line.trim_end_matches('\n'))
         });
     html! {
-        // The parameters that a line's address replaces.
+        // The address parameters that a line's own address replaces.
         ol.lines data-at {
             @for (number, start, line) in lines {
                 li id=[number.map(|number| format!("L{number}"))] .hit[at.is_some() && number == at] {
@@ -182,7 +182,7 @@ fn lines(request_context: &RequestContext, piece: &Piece, at: Option<u64>) -> Ma
 }
 
 fn line_shown(request_context: &RequestContext, line: &str, start: u64, piece: &Piece) -> Markup {
-    // Requested by bytes, the long line itself was asked for.
+    // A request by bytes asks for the long line itself.
     let max = if piece.line == Some(1) || piece.line.is_some() {
         LINE_BYTES_SHOWN
     } else {

@@ -31,7 +31,7 @@ use treering_proto::pb;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     request_context: RequestContext,
     PathParams(id): PathParams<String>,
@@ -224,7 +224,7 @@ impl View<'_> {
         own.map_or(self.summary.head, |branch| branch.head)
     }
 
-    /// Renders the choice of branch and revision: a form that sends itself.
+    /// Renders the choice of branch and revision: a form that submits itself.
     fn moment(&self) -> Markup {
         let (request_context, tip) = (self.request_context, self.tip());
         let shown_at = match self.history.at {
@@ -361,7 +361,7 @@ impl View<'_> {
 mod tests {
     use super::*;
 
-    // The list of questions contained output of the harness's own commands.
+    // The list of questions must not contain output of the harness's own commands.
     #[test]
     fn harness_messages_are_not_listed_as_questions() {
         for noise in [

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::line_diff::LineDiff;
 use crate::bounds::ARGUMENTS_BYTES;
 
-/// Names of arguments with the old and the new text, as common tools have them.
+/// Names of the arguments with the old and the new text, in common tools.
 const PAIRS: [[&str; 2]; 5] = [
     ["old_string", "new_string"],
     ["old_str", "new_str"],
@@ -56,7 +56,8 @@ fn look(value: &Value, lines_max: usize, found: &mut Vec<LineDiff>) {
 mod tests {
     use super::*;
 
-    // Each agent names the texts of an edit in its own way; a command that mentions a patch is none.
+    // Each agent has other names for the texts of an edit. A command that mentions a patch is not
+    // an edit.
     #[test]
     fn edits_of_common_agents_are_found() {
         for (arguments, expected) in [

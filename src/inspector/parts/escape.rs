@@ -1,6 +1,6 @@
 //! Renders recorded text as text. Anyone who could write to a page, a file or a terminal that an
-//! agent read may have written it: markup in it is shown as text; control characters and direction
-//! overrides are shown as signs; and it cannot reorder the text beside it.
+//! agent read may have written it. Markup in it is shown as text, and control characters and
+//! direction overrides as signs, and it cannot reorder the text beside it.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -29,16 +29,16 @@ pub(crate) fn fitting(text: &str, markup_max: usize) -> usize {
     text.len()
 }
 
-/// The largest markup of a sign, in bytes.
+/// Maximum length of a sign's markup, in bytes.
 const SIGN_BYTES: usize = 56;
 
-/// Renders recorded text within a line of ours.
+/// Renders recorded text within a line of the page.
 #[must_use]
 pub(crate) fn escape_inline(text: &str) -> Markup {
     html! { bdi { (escaped(text)) } }
 }
 
-/// Renders its first line, cut to `chars_max` characters.
+/// Renders the first line of recorded text, cut to `chars_max` characters.
 #[must_use]
 pub(crate) fn headline(text: &str, chars_max: usize) -> Markup {
     let first = first(text, chars_max);
@@ -49,7 +49,7 @@ pub(crate) fn headline(text: &str, chars_max: usize) -> Markup {
 }
 
 /// Returns the first line that is not blank, cut to `chars_max` characters; unsafe characters are
-/// left for [`shown`] to replace.
+/// left for [`escaped`] to replace.
 #[must_use]
 pub(crate) fn first(text: &str, chars_max: usize) -> String {
     let mut lines = text.lines().map(str::trim);
@@ -88,9 +88,9 @@ pub(crate) fn escaped(text: &str) -> PreEscaped<String> {
     PreEscaped(out)
 }
 
-/// Replaces characters that control a terminal or override the text direction in a finished page by
-/// character references, which browsers resolve; they come from values of forms. Browsers resolve
-/// references of C1 control characters to other characters, so these become signs.
+/// Replaces characters in a finished page that control a terminal or override the text direction
+/// with character references, which browsers resolve. Such characters come from values of forms.
+/// Browsers resolve references of C1 control characters to other characters, so these become signs.
 #[must_use]
 pub(crate) fn referenced(page: String) -> String {
     let is_raw = |c: char| is_unseen(c) && !matches!(c, '\n' | '\t');
@@ -108,7 +108,7 @@ pub(crate) fn referenced(page: String) -> String {
     out
 }
 
-/// True for a character that is shown as a sign. On a page these include joiners, and the Unicode
+/// True for a character that is shown as a sign. On a page, these include joiners and the Unicode
 /// line and paragraph separators.
 fn is_sign(c: char) -> bool {
     is_unseen(c) || matches!(c, '\u{200c}' | '\u{200d}' | '\u{2028}' | '\u{2029}')
@@ -126,8 +126,8 @@ fn sign(out: &mut String, c: char) {
 mod tests {
     use super::*;
 
-    // A result was a page with a script; a name reversed the letters after it; a NUL ended the page
-    // for a parser. All of it must be output as text.
+    // A script in a result, an override that reverses the letters after it, and a NUL that ends the
+    // page for a parser must all be output as text.
     #[test]
     fn hostile_text_is_escaped() {
         let text = "<script>alert('x')</script>&amp;\u{202e}txt.exe\0\u{1b}[2J\r\nend\u{200b}\"";
@@ -140,8 +140,8 @@ mod tests {
         assert!(escape_inline(text).into_string().starts_with("<bdi>"));
     }
 
-    // A page of characters that become signs, or of quotes, was ten times as large as one of words:
-    // texts must be cut by the size of their markup.
+    // A page of quotes, or of characters that become signs, would be ten times as large as one of
+    // words. Texts must be cut by the size of their markup.
     #[test]
     fn text_is_cut_by_the_size_of_its_markup() {
         for text in ["\0\u{202e}", "\"'&<>", "é\u{e0041}日", "plain \r\n\t"] {
@@ -156,8 +156,8 @@ mod tests {
         assert!(headline(&"\0".repeat(500), 100).into_string().len() < 900);
     }
 
-    // The value of a form must be returned unchanged, so it contained characters that text shows as
-    // signs: whoever viewed a page with `curl` had their terminal controlled by it.
+    // The value of a form must be returned unchanged, so it may contain characters that text shows
+    // as signs. They must not control the terminal of somebody who views a page with `curl`.
     #[test]
     fn form_values_are_encoded_without_control_characters() {
         let page = html! { input value="a\u{1b}[2J\r\n\u{202e}\u{9b}m\0é"; }.into_string();

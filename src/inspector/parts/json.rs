@@ -8,15 +8,16 @@ use serde::de::IgnoredAny;
 use super::escape::{block, escaped};
 use treering_present::text::pretty_json;
 
-/// JSON with more tokens is shown as it is: formatted and coloured, it would be ten times as large.
+/// JSON with more tokens is shown unformatted: formatted and coloured, it would be ten times as
+/// large.
 const TOKENS_MAX: usize = 2_500;
-/// JSON with fewer bytes per token is shown as it is too, unless it is short.
+/// JSON with fewer bytes per token is shown unformatted too, unless it is short.
 const DENSE_BYTES: usize = 5;
 /// See [`DENSE_BYTES`].
 const SHORT_BYTES: usize = 100;
 
-/// Renders formatted JSON with its numbers and all of its members unchanged: whoever decides about
-/// a call must see what its tool will see. Text that is not JSON is shown as it is.
+/// Renders formatted JSON with its numbers and all of its members unchanged: whoever decides on a
+/// call must see what its tool will see. Text that is not JSON is shown unchanged.
 #[must_use]
 pub(crate) fn pretty(text: &str) -> Markup {
     let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
@@ -84,7 +85,7 @@ fn string_length(text: &str) -> usize {
 mod tests {
     use super::*;
 
-    // A call had an argument twice, and the person who approved it saw only the second.
+    // Both values of a duplicate argument must be shown to the person who approves the call.
     #[test]
     fn formatted_json_shows_duplicate_keys() {
         let out = pretty(r#"{"run":"rm","run":"ls","n":1.10e2}"#).into_string();

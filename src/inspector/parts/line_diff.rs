@@ -34,7 +34,7 @@ impl LineDiff {
         found
     }
 
-    /// Reads the lines of a patch. None if a text is not one.
+    /// Reads the lines of a patch. `None` if the text is not a patch.
     #[must_use]
     pub(crate) fn of_patch(text: &str, lines_max: usize) -> Option<Self> {
         let begins = ["*** Begin Patch", "diff --git ", "--- "];
@@ -112,7 +112,7 @@ mod tests {
         lines.map(|(tag, _)| sign(tag)).collect()
     }
 
-    // A long edit must not fill the page, and what is missing must be said.
+    // A long edit must not fill the page, and the page must say that lines are missing.
     #[test]
     fn differing_lines_are_limited() {
         let one: String = (0..50).map(|n| format!("{n}\n")).collect();

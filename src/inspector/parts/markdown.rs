@@ -1,5 +1,5 @@
-//! Renders Markdown in recorded text. Only structure is taken from it: HTML is shown as text,
-//! images are named and not loaded, and links lead to web and mail addresses only.
+//! Renders Markdown in recorded text. Only its structure is used: HTML is shown as text, images are
+//! named and not loaded, and links lead only to web and mail addresses.
 
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
@@ -8,14 +8,14 @@ use super::escape::escaped;
 
 /// Deepest nesting of quotes and lists that is rendered.
 const DEPTH_MAX: usize = 12;
-/// Maximum number of bytes of markup per byte of text; text that needs more is shown as it is.
+/// Maximum number of bytes of markup per byte of text; text that needs more is shown unformatted.
 const MARKUP_PER_BYTE: usize = 6;
 /// Bytes of markup that any text may have in addition.
 const MARKUP_BYTES: usize = 1_000;
 /// Schemes of links.
 const SCHEMES: [&str; 3] = ["https://", "http://", "mailto:"];
 
-/// Renders a text as Markdown. None if it has no structure, or so much that it is not meant as
+/// Renders a text as Markdown. `None` if it has no structure, or so much that it is not meant as
 /// Markdown.
 #[must_use]
 pub(crate) fn markdown(text: &str) -> Option<Markup> {
@@ -37,8 +37,9 @@ struct Writer {
     depth: usize,
     is_table_head: bool,
     has_structure: bool,
-    /// Whether each open link is one, and the addresses of open images.
+    /// For each open link, whether it is rendered as a link.
     links: Vec<bool>,
+    /// The addresses of open images.
     images: Vec<String>,
 }
 
@@ -131,7 +132,7 @@ impl Writer {
             && address.bytes().all(|byte| byte.is_ascii_graphic());
         self.links.push(is_link);
         if is_link {
-            // Graphic ASCII characters have no signs: this is text also in an attribute.
+            // Graphic ASCII characters have no signs, so the result is also valid in an attribute.
             let address = escaped(address).0;
             self.out.push_str(&format!(
                 "<a href=\"{address}\" title=\"{address}\" rel=\"noopener noreferrer nofollow\">"
@@ -181,7 +182,7 @@ mod tests {
         markdown(text).map(|markup| markup.0)
     }
 
-    // Answers with lists, code and tables were a wall of asterisks and pipes.
+    // Lists, code and tables must not be shown as a wall of asterisks and pipes.
     #[test]
     fn structure_is_rendered() {
         for (text, expected) in [

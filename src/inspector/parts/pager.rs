@@ -1,4 +1,4 @@
-//! Links between the pages of something long.
+//! Links between the pages of a long list or text.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,8 @@ pub(crate) fn pager(
     place: &str,
 ) -> Markup {
     html! {
-        // It appears above and below a list: as two landmarks, the two could not be told apart.
+        // The element appears above and below a list, so it is not a landmark: two could not be
+        // told apart.
         div.pager role="group" aria-label="Pages of this list" {
             @match before {
                 Some((address, word)) => a href=(address) rel="prev" { "← " (word) },
@@ -41,8 +42,8 @@ pub(crate) struct PagerLinks {
 }
 
 impl PagerLinks {
-    /// Renders the links. A page has them above and below the part, and `place` tells the two
-    /// apart.
+    /// Renders the links. A page has them above and below the part; `place` is the name of this
+    /// one.
     #[must_use]
     pub(crate) fn markup(&self, place: &str) -> Markup {
         let Self {

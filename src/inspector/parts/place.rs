@@ -31,11 +31,11 @@ pub(crate) struct ConversationPlace {
 }
 
 impl ConversationPlace {
-    /// Finds the conversation in an address, by its id, a part of that or `@last`, and the branch in
-    /// its query (`branch=`).
+    /// Finds the conversation in an address, by its id, a part of that or `@last`, and the branch
+    /// in its query (`branch=`).
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) async fn of(
         request_context: &RequestContext,
         id: &str,
@@ -135,7 +135,7 @@ impl ConversationPlace {
         let is_listed = named.clone().any(|name| name == chosen);
         html! {
             @if self.more_branches {
-                // Too many to choose from: the name is typed.
+                // Too many to choose from: a text field for the name.
                 input name=(name) value=(chosen) required autocomplete="off" spellcheck="false";
             } @else {
                 select name=(name) {

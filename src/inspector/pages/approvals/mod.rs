@@ -1,4 +1,4 @@
-//! Calls that wait for approval: their exact arguments, and a decision about exactly these.
+//! Calls that wait for approval: their exact arguments, and a form for the decision on them.
 
 mod context;
 
@@ -29,7 +29,7 @@ use treering_client::read;
 use treering_domain::hex;
 use treering_proto::pb::{self, new_event::Body};
 
-/// Characters of a question and of a reason.
+/// Maximum number of characters of a question and of a reason.
 const QUESTION_CHARS: usize = 160;
 
 /// The actor of decisions without authentication.
@@ -38,7 +38,7 @@ const SOMEBODY: &str = "inspector";
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
     let request = pb::PendingRequest {
         limit: PENDING + 1,
@@ -106,7 +106,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
     Ok(request_context.page("Approvals", Tab::Approvals, body))
 }
 
-/// Returns when a call was requested, to sort by.
+/// Returns the sort key of a call: when it was requested.
 fn asked_at(call: &pb::ToolCall) -> (i64, i32, u64) {
     let at = call.requested_at.unwrap_or_default();
     (at.seconds, at.nanos, call.request_revision)
@@ -223,8 +223,8 @@ fn card(
     }
 }
 
-/// Renders the form for a decision. It contains the hash of the shown arguments: a decision about
-/// others is refused. A visitor who may not decide sees the reason instead of buttons.
+/// Renders the form for a decision. It contains the hash of the shown arguments: a decision on
+/// other arguments is refused. A visitor who may not decide sees the reason instead of buttons.
 #[must_use]
 pub(crate) fn decision(request_context: &RequestContext, call: &pb::ToolCall) -> Markup {
     if let Err(why) = request_context.may(KeyRole::Approver) {
@@ -263,7 +263,7 @@ pub(crate) fn decision(request_context: &RequestContext, call: &pb::ToolCall) ->
 /// Records a decision.
 ///
 /// # Errors
-/// Those of the store; nothing is changed then.
+/// Errors of the store; nothing is changed then.
 pub(crate) async fn decide(form: Form) -> Result<Redirect, PageFailure> {
     let Form {
         request_context,
@@ -334,8 +334,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    // A decision applies to what was shown: the hash must be returned unchanged, and other text is
-    // not a hash.
+    // A decision applies to the shown arguments: the hash must be returned unchanged, and other
+    // text is not a hash.
     #[test]
     fn arguments_hash_round_trips() {
         let hash: Vec<u8> = (0..=255).collect();

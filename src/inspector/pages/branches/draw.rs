@@ -1,4 +1,4 @@
-//! The drawing of branches. The list under it has the same content in words, so the drawing is
+//! The drawing of branches. The list under it has the same content as text, so the drawing is
 //! hidden from screen readers; its links are for pointers.
 
 use maud::{Markup, html};

@@ -97,7 +97,8 @@ pub(crate) fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     }
 }
 
-/// Returns where a branch's line begins: at its fork, or at the first event of the conversation.
+/// Returns the revision at which a branch's line begins: its fork, or the first event of the
+/// conversation.
 fn start(row: &BranchRow) -> u64 {
     match row.branch.branch_id {
         0 => 1,
@@ -171,8 +172,8 @@ mod tests {
         tree::page(branches, &tree::BranchChoice::default(), 1_000).rows
     }
 
-    // A fork must leave its parent at its revision, later things must be further to the right, and
-    // everything must be inside the drawing.
+    // A fork must leave its parent at its revision, later revisions must be further to the right,
+    // and everything must be inside the drawing.
     #[test]
     fn layout_places_later_events_further_right() {
         let rows = rows(vec![branch(0, 0, 0, 100), branch(101, 0, 40, 120)]);
@@ -194,8 +195,8 @@ mod tests {
         assert!(main.marks.is_empty());
     }
 
-    // A fork after three of a hundred thousand events was at the very edge, and what happened
-    // before it could not be seen.
+    // A fork after three of a hundred thousand events must not be at the very edge, where the
+    // events before it are invisible.
     #[test]
     fn early_fork_of_a_long_branch_is_visible() {
         let layout = layout(

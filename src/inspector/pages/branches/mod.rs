@@ -36,7 +36,7 @@ const NAME_CHARS: usize = 80;
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     PathParams(id): PathParams<String>,
     request_context: RequestContext,
@@ -393,8 +393,8 @@ fn pages(request_context: &RequestContext, page: &tree::TreePage) -> Markup {
     pager(before, after, &place)
 }
 
-/// Renders the form for a fork from any event: branch and event come from the address, to which
-/// other pages link. A refused form is shown as it was filled in.
+/// Renders the form for a fork from any event. Branch and event come from the address, so that
+/// other pages can link to it. A refused form keeps its values.
 fn fork_form(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -445,10 +445,10 @@ fn fork_form(
     })
 }
 
-/// Forks a branch. A refused form is shown again as it was filled in.
+/// Forks a branch. A refused form is shown again with its values.
 ///
 /// # Errors
-/// Those of the store; nothing is changed then.
+/// Errors of the store; nothing is changed then.
 pub(crate) async fn fork(
     PathParams(id): PathParams<String>,
     form: Form,

@@ -1,7 +1,7 @@
 //! The branches of a conversation as a tree of rows, a page at a time.
 //!
-//! A branch is above its forks, and the latest fork is first: so the lines down to older forks pass
-//! to the left of those in between.
+//! A branch is above its forks, and the latest fork is first. The lines down to older forks thus
+//! pass to the left of the forks in between.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -100,7 +100,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     while let Some((branch, parent)) = waiting.pop() {
         let at = rows.len();
         let mut own = forks.remove(&branch.branch_id).unwrap_or_default();
-        // A stack: what is pushed first, the earliest fork, comes out last.
+        // A stack: the earliest fork is pushed first and comes out last.
         own.sort_by_key(|fork| (fork.fork_revision, fork.branch_id));
         waiting.extend(own.into_iter().map(|fork| (fork, Some(at))));
         rows.push(BranchRow {
@@ -182,8 +182,8 @@ mod tests {
         ]
     }
 
-    // Lines must not cross the lanes of others: the latest fork must be nearest to its parent, with
-    // its own forks under it.
+    // Lines must not cross the lanes of other branches: the latest fork must be nearest to its
+    // parent, with its own forks under it.
     #[test]
     fn parent_precedes_its_forks_and_latest_fork_is_first() {
         let page = page(some(), &BranchChoice::default(), 100);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     // A page in the middle of a tree, or a filter, has branches whose parents are not among its
-    // rows: they must be attached to something, and no row may be on two pages.
+    // rows. The page must include their ancestors, and no row may be on two pages.
     #[test]
     fn page_includes_the_ancestors_of_its_rows() {
         let second = BranchChoice {

@@ -17,7 +17,7 @@ use treering_proto::pb::{self, event::Body};
 /// last one with its id.
 ///
 /// # Errors
-/// When there is none, and those of the store.
+/// When there is no such call, or an error of the store.
 pub(crate) async fn call(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -61,7 +61,7 @@ pub(crate) async fn call(
     })
 }
 
-/// Returns the call of an event that requested, decided, started or ended it.
+/// Returns the call that an event requested, decided, started or ended.
 pub(crate) async fn of_event(
     request_context: &RequestContext,
     place: &TextPlace,
@@ -125,10 +125,10 @@ async fn before(
         .calls)
 }
 
-/// Returns when the two events of a call occurred, if their authors say so.
+/// Returns when the two events of a call occurred, if their authors stated it.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn happened(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -162,13 +162,13 @@ pub(crate) async fn happened(
     Ok(times.collect())
 }
 
-/// Later result digests that are searched for one of this call.
+/// Maximum number of later result digests that are searched for the one of this call.
 const RECORDED_LATER: u64 = 100;
 
-/// Returns what replaces a finished call in requests.
+/// Returns the result digest that replaces a finished call in requests.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn snapshot(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -188,7 +188,7 @@ pub(crate) async fn snapshot(
         request.is_some_and(|event| event.revision == call.request_revision)
     };
     let extracts = async {
-        // It is only a part of the page: an error must not hide the rest.
+        // The digest is only a part of the page: an error must not hide the rest.
         let answer = request_context.store.tools().snapshots(request).await;
         answer.map_or_else(|_| Vec::new(), |answer| answer.into_inner().snapshots)
     };

@@ -1,4 +1,5 @@
-//! One call: its arguments, the decision, its result, and what replaces it in requests.
+//! One call: its arguments, the decision, its result, and the result digest that replaces it in
+//! requests.
 
 mod find;
 mod strings;
@@ -86,7 +87,7 @@ pub(crate) fn outcome(call: &pb::ToolCall) -> Markup {
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     PathParams((id, call_id)): PathParams<(String, String)>,
     request_context: RequestContext,
@@ -234,7 +235,7 @@ fn file_address(
 /// Returns the whole result as a file.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn result(
     PathParams((id, call_id)): PathParams<(String, String)>,
     request_context: RequestContext,
@@ -261,10 +262,10 @@ pub(crate) async fn result(
     ))
 }
 
-/// Returns the arguments as they were written, as a file.
+/// Returns the original arguments as a file.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn whole_arguments(
     PathParams((id, call_id)): PathParams<(String, String)>,
     request_context: RequestContext,

@@ -1,5 +1,5 @@
-//! A result by ranges of lines. However long the result or one of its lines is, a page has a
-//! limited part of it, and a link to the next.
+//! A result by ranges of lines. However long the result or one of its lines is, a page shows a
+//! limited part of it and links to the next.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -52,7 +52,7 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
 /// (`byte`) of the line `line`; or the last lines (`last=1`).
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn of_result(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!((cut.lines.len(), cut.bytes), (1, 3));
     }
 
-    // Five megabytes of one line whose markup is larger made a page of forty megabytes.
+    // A long line whose markup is even larger must not make a page of many megabytes.
     #[test]
     fn markup_of_one_long_line_is_limited() {
         let text = "\0".repeat(1 << 20);

@@ -1,4 +1,4 @@
-//! Reads what each of two branches did after their common history, and aligns what both did.
+//! Reads the events of two branches after their common history, and aligns the equal ones.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -13,17 +13,17 @@ use treering_client::read;
 use treering_present::{Tone, text::describe_event};
 use treering_proto::pb;
 
-/// Requests for bodies at most: each answer has some megabytes at most, or one body.
+/// Maximum number of requests for bodies. Each answer has at most some megabytes, or one body.
 const BODY_ROUNDS: usize = 4;
 
-/// An event in words.
+/// A description of an event.
 #[derive(Clone, Debug)]
 pub(crate) struct EventDescription {
     /// Its conversation, because events may be inherited.
     pub(crate) conversation: String,
     /// Its revision there.
     pub(crate) revision: u64,
-    /// Who acts, or how it ended.
+    /// Whose event it is, or how it ended.
     pub(crate) tone: Tone,
     /// One line.
     pub(crate) title: String,
@@ -44,7 +44,7 @@ impl EventDescription {
             "too large to compare".clone_into(&mut said.note);
         }
         let mut hasher = DefaultHasher::new();
-        // Call ids and times differ even if the same was done, so they are not hashed.
+        // Call ids and times differ even for equal actions, so they are not hashed.
         (event.kind, &said.title, &said.content).hash(&mut hasher);
         if event.body.is_none() {
             event.id.hash(&mut hasher);
@@ -68,14 +68,14 @@ impl EventDescription {
     }
 }
 
-/// A part of what one branch did.
+/// A part of the events of one branch.
 #[derive(Clone, Debug)]
 pub(crate) struct DiffSide {
     /// In order.
     pub(crate) events: Vec<EventDescription>,
-    /// Address parameter of what follows; `None`: nothing does.
+    /// Address parameter of the next events; `None` if there are none.
     pub(crate) next: Option<String>,
-    /// Address parameter of the last event, or of where the events were to begin.
+    /// Address parameter of the last event, or of the place where the events were to begin.
     pub(crate) end: String,
 }
 
@@ -83,7 +83,7 @@ impl DiffSide {
     /// Reads the events of a branch after an event.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) async fn read(
         request_context: &RequestContext,
         id: &str,
@@ -129,7 +129,7 @@ impl DiffSide {
     }
 }
 
-/// Returns the same events with their bodies, up to the limit for all of them.
+/// Returns the same events with their bodies, up to a limit for all bodies together.
 async fn with_bodies(
     request_context: &RequestContext,
     mut events: Vec<pb::Event>,
@@ -188,9 +188,9 @@ pub(crate) fn parsed(text: &str) -> Result<(String, u64), PageFailure> {
 /// A row, with the index of the event on each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiffRow {
-    /// Both did it.
+    /// Both sides have the event.
     Same(usize, usize),
-    /// They differ, or one has nothing here.
+    /// The events differ, or one side has none here.
     Apart(Option<usize>, Option<usize>),
 }
 
@@ -225,8 +225,8 @@ fn rows(left: &[u64], right: &[u64]) -> Vec<DiffRow> {
 mod tests {
     use super::*;
 
-    // Two runs of one prompt do many things alike: these must be shown once, and differences side
-    // by side. Every event must be there once, in order.
+    // Two runs of one prompt do many things alike. These must be shown once, and differences side
+    // by side. Every event must appear once, in order.
     #[test]
     fn common_events_are_aligned_in_one_row() {
         assert_eq!(

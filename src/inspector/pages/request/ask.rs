@@ -1,4 +1,4 @@
-//! The parameters of a request in an address; and building it without a trace.
+//! The parameters of a request in an address, and building the request without a trace.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -105,13 +105,13 @@ impl RequestParams {
         self.whole_policy().map(|_| ())
     }
 
-    /// Builds the request. One at the head with the conversation's own policy would be taken
-    /// for one that is sent, and the agent's next one compared with it. So in that case it is only
-    /// explained, which leaves no trace, and its body is built with the same policy, given
-    /// explicitly.
+    /// Builds the request. A request at the head with the conversation's own policy would be taken
+    /// for one that is sent, and the agent's next request would be compared with it. Such a request
+    /// is therefore only explained, which leaves no trace, and its body is built with the same
+    /// policy, given explicitly.
     ///
     /// # Errors
-    /// Those of the store, and when the policy cannot be parsed.
+    /// Errors of the store, or if the policy cannot be parsed.
     pub(crate) async fn answer(
         &self,
         request_context: &RequestContext,
@@ -234,7 +234,7 @@ impl RequestParams {
         link(request_context, &place.id, tail, &pairs)
     }
 
-    /// Describes how it differs from others.
+    /// Describes the parameters that distinguish the request from others.
     #[must_use]
     pub(crate) fn words(&self) -> String {
         let mut words = vec![self.provider.as_str().to_owned(), self.branch.clone()];
@@ -270,8 +270,8 @@ mod tests {
         }
     }
 
-    // Form fields must override the policy; and where nothing is given, nothing must be sent, or
-    // the result would not be the next request.
+    // Form fields must override the policy. Empty fields must send nothing, or the result would not
+    // be the next request.
     #[test]
     fn form_fields_override_the_policy() {
         assert!(ask().whole_policy().unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! The body of a request: its beginning on the page, all of it behind a link.
+//! The body of a request: its beginning on the page, with a link to all of it.
 
 use bytes::Bytes;
 use maud::{Markup, html};
@@ -9,7 +9,8 @@ use crate::{
 };
 use treering_present::text::pretty_json;
 
-/// Bytes of text that are formatted: those that are shown, and more for what formatting adds.
+/// Bytes of text that are formatted: the shown bytes, and more for the white space that formatting
+/// adds.
 const LAID_OUT_BYTES: usize = 2 * BODY_BYTES;
 
 /// Renders the beginning of a body.

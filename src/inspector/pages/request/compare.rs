@@ -24,7 +24,7 @@ use treering_proto::pb;
 /// Characters of an item's label and content.
 const LABEL_CHARS: usize = 120;
 
-/// Renders both and their differences.
+/// Renders two requests and their differences.
 #[must_use]
 pub(crate) fn section(
     [(first, one), (second, other)]: [(&RequestParams, &RequestAnswer); 2],
@@ -58,7 +58,7 @@ fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
     (events.collect(), &item.enhancer, &item.label)
 }
 
-/// The same item in both requests, if it is there.
+/// The same item in each request, if it is there.
 type ItemPair<'a> = (Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>);
 
 /// Returns the items that differ, in the order of the first request, then those that only the
@@ -92,7 +92,8 @@ fn differing_items(
     other: &pb::Explanation,
     link_of: impl Fn(&pb::EventRef) -> String,
 ) -> Markup {
-    // Two providers estimate nearly every item differently, which must not hide a different fate.
+    // The estimates of two providers differ for nearly every item, which must not hide a different
+    // fate.
     let (estimates, fates): (Vec<_>, Vec<_>) = different(one, other)
         .into_iter()
         .partition(is_estimate_only);
@@ -124,7 +125,7 @@ fn differing_items(
     }
 }
 
-/// At least this many items of which only the estimate differs are shown.
+/// Smallest limit on the items of which only the estimate differs.
 const ESTIMATES_MIN: usize = 50;
 
 /// True for an item in both requests that differs only by its estimate.
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    // Two policies over a long history have hundreds of items in common: only those with a
+    // Two policies over a long history have hundreds of items in common. Only items with a
     // different fate may have a row, each once.
     #[test]
     fn only_items_with_a_different_fate_are_listed() {
@@ -269,8 +270,8 @@ mod tests {
         assert!(different(&one, &one).is_empty());
     }
 
-    // Another provider estimates each item differently: fifty rows of "kept, kept" hid the one that
-    // was dropped.
+    // Another provider estimates each item differently. Fifty rows of "kept, kept" must not hide
+    // the one that was dropped.
     #[test]
     fn different_token_estimates_are_not_differences() {
         let one = told(vec![item(1, 5, pb::Fate::Kept), item(2, 7, pb::Fate::Kept)]);

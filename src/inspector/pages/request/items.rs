@@ -1,4 +1,4 @@
-//! The items of a request in order: the events that each came from, and what became of it.
+//! The items of a request in order, each with the events that it came from and its fate.
 
 use maud::{Markup, html};
 
@@ -124,7 +124,7 @@ fn dropped(
     }
 }
 
-/// Renders what became of an item.
+/// Renders the fate of an item.
 #[must_use]
 pub(crate) fn fate(fate: Fate) -> Markup {
     let (tone, word) = fate_text(fate);

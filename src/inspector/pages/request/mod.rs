@@ -1,8 +1,8 @@
-//! The next request of a branch's agent, for any provider and budget: its content, what was done to
-//! it and why, and how it differs from another request.
+//! The next request of a branch's agent, for any provider and budget: its content, the steps that
+//! built it with their reasons, and its differences from another request.
 //!
-//! Viewing must have no effect: a request that is built here is never taken for one that was sent
-//! (`ask`).
+//! Viewing must have no effect: a request that is built here must never be taken for one that was
+//! sent (see `ask`).
 
 mod ask;
 mod body;
@@ -43,7 +43,7 @@ const SECOND: &str = "b_";
 /// Returns the page.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn page(
     PathParams(id): PathParams<String>,
     request_context: RequestContext,
@@ -65,7 +65,7 @@ pub(crate) async fn page(
         .check()
         .and_then(|()| second.as_ref().map_or(Ok(()), RequestParams::check));
     if let Err(failure) = checked {
-        // Show the form as it was filled in, because it only needs a correction.
+        // Show the form with its values, because it only needs a correction.
         let body = html! {
             (beginning) (failure.notice())
             @if second.is_some() { (compare_form(&request_context, &place, &first, second.as_ref())) }
@@ -114,10 +114,10 @@ async fn built(
     })
 }
 
-/// Returns only the body, as it would be sent.
+/// Returns only the body of the request.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn whole(
     PathParams(id): PathParams<String>,
     request_context: RequestContext,
@@ -285,9 +285,9 @@ fn notices(told: &pb::Explanation) -> Markup {
     }
 }
 
-/// Warnings that are shown at most.
+/// Maximum number of warnings that are shown.
 const WARNINGS: usize = 20;
-/// Steps that are shown at most.
+/// Maximum number of steps that are shown.
 const STEPS: usize = 60;
 
 /// Renders the budget as a bar, and its sections as a table.
@@ -393,7 +393,7 @@ fn px(length: f64) -> String {
     format!("{length:.1}")
 }
 
-/// Renders how much equals the last request that was sent.
+/// Renders how much of the request equals the last one that was sent.
 fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
         return html! {

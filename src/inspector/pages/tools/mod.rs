@@ -60,7 +60,7 @@ type Titles = std::collections::HashMap<String, String>;
 /// Returns the calls of the namespace.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn of_namespace(request_context: RequestContext) -> Result<Response, PageFailure> {
     Choice::check(&request_context)?;
     let beginning = html! { div.head { h1 { "Tool calls" } } };
@@ -137,7 +137,7 @@ async fn of_newest(request_context: &RequestContext) -> Result<Markup, PageFailu
 /// Returns the calls of a branch.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub(crate) async fn of_conversation(
     PathParams(id): PathParams<String>,
     request_context: RequestContext,
@@ -219,8 +219,8 @@ async fn calls_of(
     Ok(calls.collect())
 }
 
-/// Returns when the events of calls occurred, where that is known: imports have these times, and
-/// the times of recording do not give durations.
+/// Returns when the events of calls occurred, where that is known. Imports have these times, and
+/// recording times do not give durations.
 async fn happened(
     request_context: &RequestContext,
     id: &str,
@@ -476,7 +476,7 @@ fn list(
     }
 }
 
-/// Renders a duration; one that was not measured is marked.
+/// Renders a duration, with a mark if it was not measured.
 fn took(one: &CountedCall) -> Markup {
     let is_measured = one.call.execution_time_ms.is_some();
     html! {
