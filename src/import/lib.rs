@@ -156,7 +156,7 @@ pub enum Oddity {
         /// Its id.
         call_id: String,
     },
-    /// Arguments that are not JSON: kept as a JSON string.
+    /// Arguments that are not JSON: kept unchanged.
     ArgumentsNotJson {
         /// The call's id.
         call_id: String,
