@@ -26,9 +26,9 @@ use encode::{Payload, seal_frame};
 pub const FORMAT_VERSION: u8 = 2;
 /// Length of a frame's header, in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// Stored frames stay below this size, header included, in bytes, so that redb, which rounds a
-/// value up to a power of two of its 4 KiB pages, keeps one in 32 KiB. A record that is larger gets
-/// a frame of its own.
+/// Maximum stored size of a frame, header included, in bytes. redb rounds a value up to a power of
+/// two of its 4 KiB pages, so such a frame takes at most 32 KiB. A larger record gets a frame of
+/// its own.
 pub(crate) const STORED_BYTES_MAX: usize = 28 * 1024;
 /// Records are packed into a frame up to about this size before compression, in bytes.
 pub(crate) const RAW_BYTES_TARGET: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! How the process that serves a data folder proves this to clients.
+//! How the process that serves a data folder proves to clients that it does.
 //!
 //! A client of the folder reads the server's address from the lock file. That address may be left
 //! over from a process that is gone, and another user's process may listen there now. So the lock
@@ -68,8 +68,8 @@ pub fn question() -> std::io::Result<[u8; PROOF_BYTES]> {
 mod tests {
     use super::*;
 
-    // Another user's server at a port that a folder's server has left can relay the challenge to
-    // the server's new address; that answer must be useless.
+    // Another user's server can take over a port that the folder's server used before, and relay
+    // the challenge to the server's new address. The relayed answer must be useless.
     #[test]
     fn proof_is_bound_to_challenge_and_address() {
         let secret = HolderSecret(Box::new([7; PROOF_BYTES]));

@@ -9,24 +9,24 @@ use std::io::{self, Read, Write};
 
 use bytes::Bytes;
 
-/// Reading a patched body needs at most this many stored bodies, itself included.
+/// Maximum number of patches that are applied to read one body.
 pub(crate) const PATCHES_MAX: u8 = 32;
-/// No patch is made of or against a larger body, in bytes.
+/// Maximum size of a body and of its base for a patch, in bytes.
 pub const PATCHED_BYTES_MAX: usize = 8 << 20;
 /// Maximum data unpacked to read one body, in bytes; chains of larger bodies are shorter.
 pub(crate) const CHAIN_BYTES_MAX: u64 = 16 << 20;
 /// A patch that is this many times smaller than its body is used without compressing the body for
 /// comparison: JSON compresses to a fifth or a tenth.
 const SURELY_SMALLER: usize = 16;
-/// The middle one of zstd's fast levels: most of a patch is found at once.
+/// The zstd level. A fast one suffices: it finds most of a patch.
 const LEVEL: i32 = 3;
 /// zstd's smallest window, and the largest that its decoders accept by default, as powers of two.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=27;
 
-/// The difference between a body and one that is stored.
+/// The difference between a body and a stored one, its base.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyPatch {
-    /// Home offset of the stored one.
+    /// Home offset of the base.
     pub base_home: u64,
     /// The patch; see [`diff`].
     pub bytes: Bytes,
@@ -36,7 +36,7 @@ pub struct BodyPatch {
 /// large, or `body` compresses about as well by itself.
 ///
 /// # Errors
-/// When zstd fails; with memory as output that is not known to happen.
+/// When zstd fails, which should not happen when it writes to memory.
 pub fn diff(base: &[u8], body: &[u8]) -> io::Result<Option<Vec<u8>>> {
     if base.len().max(body.len()) > PATCHED_BYTES_MAX {
         return Ok(None);
@@ -53,7 +53,7 @@ fn packed_on(base: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
     let window = (base.len() + body.len()).max(1).next_power_of_two().ilog2();
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(Vec::new(), LEVEL, base)?;
     encoder.window_log(window.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end()))?;
-    // Otherwise repetitions within the body hide that all of it occurs in the base.
+    // Without this, repetitions within the body hide matches with the base.
     encoder.long_distance_matching(true)?;
     // Detects a patch on a damaged base even where no hash is available.
     encoder.include_checksum(true)?;

@@ -1,4 +1,5 @@
-//! The backend port: what a log backend does with frames, whose content it does not interpret.
+//! The backend port: the interface of a log backend, which stores frames without interpreting their
+//! content.
 //!
 //! A shard is a totally ordered part of the log with one owner at a time. The embedded log is one
 //! shard, owned by this process. Nothing here assumes that the order is decided in this process.
@@ -73,8 +74,7 @@ pub struct EncodedFrame {
 }
 
 impl EncodedFrame {
-    /// Wraps records as a backend stores them. The bytes are validated when they are decoded, not
-    /// here.
+    /// Wraps stored bytes. They are validated when they are decoded, not here.
     #[must_use]
     pub fn new(first_offset: u64, count: u32, bytes: Bytes) -> Self {
         Self {

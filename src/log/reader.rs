@@ -198,8 +198,8 @@ impl LogReader {
     }
 
     /// Like [`records`](Self::records), for one-time sequential reads. The frames are not cached:
-    /// they would evict frames that are needed again, and a full cache would be given memory that
-    /// serves nobody.
+    /// they would evict frames that are needed again, and a full cache would be given more memory
+    /// for no benefit.
     ///
     /// # Errors
     /// As [`records`](Self::records).
@@ -480,8 +480,8 @@ mod tests {
         assert!(kept.is_unique());
     }
 
-    // A fork in the middle of a long history needs a few records, but read 256 KiB of compressed
-    // frames for them and decoded thousands of records in vain.
+    // A fork in the middle of a long history needs only a few records, but it read 256 KiB of
+    // compressed frames and decoded thousands of records.
     #[tokio::test]
     async fn small_range_reads_few_bytes() {
         let log = Arc::new(FallibleLog::default());
@@ -522,7 +522,7 @@ mod tests {
     }
 
     // Indexing, verifying and replaying read the log once. Everything they read stayed in the
-    // cache, which, being full, was given the unused memory of other caches: a hundred MiB of
+    // cache. Because it was full, it was given the unused memory of other caches: a hundred MiB of
     // records that nobody needed again.
     #[tokio::test]
     async fn sequential_reads_are_not_cached() {

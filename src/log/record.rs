@@ -88,7 +88,7 @@ pub struct AppendKey {
     pub events: u32,
     /// Hash of the batch's content, keyed with the salt.
     pub content_hash: ContentHash,
-    /// `None`: erased, because something of the batch was erased.
+    /// `None`: erased, because a part of the batch was erased.
     pub salt: Option<KeySalt>,
     /// When the key expires and may be reused; `None`: never.
     pub ends_at: Option<TimestampMicros>,
@@ -142,7 +142,8 @@ impl Hashes {
         }
     }
 
-    /// Returns true when the hashes match what is stored of them.
+    /// Returns true when the hashes match their stored check. Hashes that are stored in full always
+    /// do.
     fn are_sound(&self) -> bool {
         match self {
             Self::Known { .. } => true,
@@ -311,7 +312,8 @@ impl Record {
             .is_ok_and(|expected| expected == self.chain_hash())
     }
 
-    /// Returns true when the hashes match what is stored of them.
+    /// Returns true when the hashes match their stored check. Hashes that are stored in full always
+    /// do.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.hashes.are_sound()

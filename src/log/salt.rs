@@ -15,8 +15,7 @@ use treering_domain::ContentHash;
 
 /// Length of a salt and of a tree node's key, in bytes.
 pub(crate) const SALT_BYTES: usize = 16;
-/// Height of a tree, which has the salts of 2 to the power of this offsets and begins at a multiple
-/// of that.
+/// Height of a tree. A tree has the salts of 2^16 offsets and begins at a multiple of that number.
 pub(crate) const TREE_HEIGHT: u8 = 16;
 /// Length of a stored node, in bytes: its height and its key.
 pub(super) const NODE_BYTES: usize = 1 + SALT_BYTES;
@@ -279,8 +278,8 @@ impl Path {
     }
 }
 
-/// The nodes of the salts of a frame's records, as far up as they are known. They may cover more
-/// offsets: erasing a salt rewrites its segment as blocks.
+/// The highest known nodes above the salts of a frame's records. They may cover more offsets than
+/// the frame, because erasing a salt rewrites its segment as blocks.
 #[derive(Debug, Default)]
 pub(super) struct FrameSalts {
     last: Option<SaltNode>,
@@ -289,7 +288,7 @@ pub(super) struct FrameSalts {
 
 impl FrameSalts {
     /// Adds the salt of the next record. Returns false when the last node would give it a different
-    /// salt, so that it must begin a new frame.
+    /// salt: the record must then begin a new frame.
     pub(super) fn push(&mut self, offset: u64, salt: Option<&Salt>) -> bool {
         let Some(node) = salt.map(|salt| salt.node_at(offset)) else {
             return true;

@@ -1,15 +1,15 @@
 //! Group commit. One thread decides and writes. While more is waiting to be written, a second
 //! thread publishes and answers; otherwise the first thread does that too.
 //!
-//! There is no timer: a group is what arrived while the previous one was being written. All
+//! There is no timer: a group has the requests that arrived while the previous one was written. All
 //! answers, rejections included, are sent only after their group is durable and published, so that
 //! a caller with an answer can read the events it refers to. The caller defines what is decided and
 //! what publishing means.
 //!
-//! A log may fail without reporting whether it took a group. The waiting callers are told so within
-//! seconds; the writer keeps asking the log, refuses appends meanwhile, and continues once it
-//! knows: the group is published, or what was staged for it is rolled back. Only another owner of
-//! the log, or a panic, stops the writer for good. [`WriterHealth`] reports its state.
+//! A log may fail without reporting whether it appended a group. The waiting callers are told so
+//! within seconds; the writer keeps asking the log, refuses appends meanwhile, and continues once
+//! it knows: the group is published, or what was staged for it is rolled back. Only another owner
+//! of the log, or a panic, stops the writer for good. [`WriterHealth`] reports its state.
 
 mod commit;
 mod error;
@@ -103,8 +103,8 @@ pub trait Sequencer: Send + 'static {
 
 /// Makes groups visible to readers, while the next group (if any) is being written.
 pub trait Publisher: Send + 'static {
-    /// Publishes a group. Groups arrive in order, each once. A long-running publication calls
-    /// [`Heartbeat::sign`] now and then.
+    /// Publishes a group. Groups arrive in order, each once. A long publication calls
+    /// [`Heartbeat::sign`] regularly.
     ///
     /// # Errors
     /// An error stops the writer: the group is durable and its answers are sent, but later requests
@@ -441,7 +441,7 @@ impl<S: Sequencer, P: Publisher> WriterThread<S, P> {
             answers: done.answers,
         };
         let health_state = &self.desk.health_state;
-        // While waiting for the publisher, which has a beat of its own, the writer counts as idle.
+        // While waiting for the publisher, which has its own heartbeat, the writer counts as idle.
         health_state.writer.rest();
         let sent = if more || self.desk.is_busy() {
             self.desk.under_way.fetch_add(1, Ordering::AcqRel);

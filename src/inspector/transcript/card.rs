@@ -309,7 +309,8 @@ pub(crate) fn large(request_context: &RequestContext, event: &pb::Event, head: &
     }
 }
 
-/// Renders records beside the talk, folded. Messages without content are only places for links.
+/// Renders records that are not part of the talk, folded. Messages without content become link
+/// anchors.
 #[must_use]
 pub(crate) fn folded(
     request_context: &RequestContext,

@@ -31,10 +31,10 @@ use treering_present::{
 };
 use treering_proto::pb;
 
-/// By conversation and revision: beginnings of results that are too large.
+/// Beginnings of results that are too large, by conversation and revision.
 type Heads = HashMap<(String, u64), Piece>;
 
-/// Names of arguments that say what a call does, the best first.
+/// Names of arguments that show what a call does, the best first.
 const DEEDS: [&str; 16] = [
     "command",
     "cmd",
@@ -54,9 +54,9 @@ const DEEDS: [&str; 16] = [
     "name",
 ];
 
-/// This many of the other arguments are shown.
+/// Maximum number of other arguments shown.
 const FIELDS_SHOWN: usize = 4;
-/// Characters of each of their values.
+/// Maximum number of characters shown of each of their values.
 const VALUE_CHARS: usize = 40;
 
 /// Renders a step.
@@ -174,7 +174,7 @@ fn own_page(request_context: &RequestContext, call: &ThreadCall) -> Option<Strin
         None => None,
     };
     let id = event.conversation_id.as_str();
-    // A fork during a call ends it on another branch.
+    // A call that was open during a fork may have ended on another branch.
     let ended = ended.filter(|ended| ended.conversation_id == id);
     let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
     let end = ended.map_or(0, |ended| ended.revision);
@@ -338,7 +338,7 @@ fn returned(
     }
 }
 
-/// Words of lines that describe an error.
+/// Words that mark a line as an error.
 const FAULTS: [&str; 14] = [
     "error",
     "exception",
@@ -356,8 +356,8 @@ const FAULTS: [&str; 14] = [
     "timed out",
 ];
 
-/// Returns the line of a failed call's result that says why: the first one that looks like an
-/// error, else the last one.
+/// Returns the line of a failed call's result that explains the failure: the first that looks like
+/// an error, else the last.
 #[must_use]
 pub(crate) fn fault_of(text: &str) -> &str {
     let is_fault = |line: &&str| {

@@ -27,7 +27,7 @@ pub(crate) enum ThreadItem {
 pub(crate) struct ThreadCall {
     /// The provider's call id.
     pub(crate) call_id: String,
-    /// The request; `None`: it is before the window.
+    /// The request; `None` if it is before the window.
     pub(crate) asked: Option<(pb::Event, pb::ToolCallRequested)>,
     /// The decision about it.
     pub(crate) decided: Option<(pb::Event, pb::ApprovalDecided)>,
@@ -246,7 +246,7 @@ impl Thread {
     }
 }
 
-/// True when a call is of the same answer as the previous ones.
+/// Returns true when a call belongs to the same answer as the previous ones.
 fn belongs(calls: &[ThreadCall], call: &ThreadCall) -> bool {
     let of = |call: &ThreadCall| {
         call.asked

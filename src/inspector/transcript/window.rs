@@ -21,7 +21,7 @@ pub(crate) struct History {
     pub(crate) conversation: String,
     /// The branch.
     pub(crate) branch: String,
-    /// As of this revision; 0: now.
+    /// The revision as of which it is read; 0: the newest.
     pub(crate) at: u64,
 }
 
@@ -40,12 +40,12 @@ pub(crate) enum WindowPlace {
     Around(EventLocation),
 }
 
-/// An event of a history; an inherited one belongs to another conversation.
+/// The location of an event in a history. An inherited event belongs to another conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EventLocation {
     /// Its revision.
     pub(crate) revision: u64,
-    /// Its conversation, when it is not the history's.
+    /// Its conversation; empty if it is the history's.
     pub(crate) of: String,
 }
 
@@ -75,7 +75,7 @@ impl EventLocation {
 }
 
 impl WindowPlace {
-    /// True for the event of this spot.
+    /// Returns true when this selects the events around this revision.
     #[must_use]
     pub(crate) fn is_at(&self, revision: u64) -> bool {
         matches!(self, Self::Around(spot) if spot.revision == revision)
@@ -101,7 +101,7 @@ impl WindowPlace {
         if let Some(spot) = spot("before")? {
             return Ok(Self::Before(spot));
         }
-        // A past moment is shown by its end.
+        // A view of the past shows its end.
         let is_moment = asked.text("at").is_some() && !asked.is_set("start");
         Ok(match asked.is_set("end") || is_moment {
             true => Self::End,
@@ -115,7 +115,7 @@ impl WindowPlace {
 pub(crate) struct Window {
     /// The events, with their bodies except those in `heads`.
     pub(crate) events: Vec<pb::Event>,
-    /// By conversation and revision: the beginning of an event that is too large.
+    /// Beginnings of events that are too large, by conversation and revision.
     pub(crate) heads: HashMap<(String, u64), Piece>,
     /// Whether there are events before it.
     pub(crate) has_before: bool,
@@ -204,7 +204,7 @@ fn place_of(event: &pb::Event) -> TextPlace {
 }
 
 impl History {
-    /// Returns the spot of an event.
+    /// Returns the location of an event.
     #[must_use]
     pub(crate) fn spot(&self, event: &pb::Event) -> EventLocation {
         let is_own = event.conversation_id == self.conversation;
@@ -309,7 +309,7 @@ async fn before(
 mod tests {
     use super::*;
 
-    // A link to an inherited place lost the conversation of its event.
+    // A link to an inherited event lost the conversation of the event.
     #[test]
     fn transcript_positions_are_parsed() {
         let place = |query: &str| WindowPlace::of(&PageQuery::of(query));

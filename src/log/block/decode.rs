@@ -168,8 +168,8 @@ struct BlockDecoder<'a> {
     id_lows: Cursor<'a>,
     given: Cursor<'a>,
     bodies_at: usize,
-    /// Remaining total length of texts, in bytes: otherwise all records could reference one long
-    /// text of a small table.
+    /// Remaining total length of texts, in bytes. Without this limit, all records could reference
+    /// the same long text.
     texts_left: usize,
     ids: Vec<EventId>,
     previous: PreviousRecord,

@@ -14,9 +14,10 @@ use crate::frame::looks_incompressible;
 pub(crate) const BYTES_MAX: usize = 100 * 1024;
 /// zstd recommends training a dictionary on about a hundred times its size.
 const SAMPLES_FOR_EACH_BYTE: usize = 100;
-/// A smaller dictionary saves less than it costs, in bytes.
+/// Minimum dictionary size, in bytes: a smaller one saves less than it costs.
 const BYTES_MIN: usize = 4 * 1024;
-/// Longer samples are cut, in bytes: a dictionary mostly helps with beginnings.
+/// Maximum sample size, in bytes. Longer samples are cut: a dictionary helps mostly with the
+/// beginning of a body.
 const SAMPLE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of idle contexts kept for concurrent reads. Each takes about the size of the
 /// dictionary plus 160 KiB.
@@ -125,7 +126,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Samples beyond this total size are ignored, in bytes.
+    /// Maximum total size of samples, in bytes; more are ignored.
     pub const BYTES_MAX: usize = BYTES_MAX * SAMPLES_FOR_EACH_BYTE;
 
     /// Adds a body, or its beginning. Skips bodies that look incompressible: they have nothing in

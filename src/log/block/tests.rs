@@ -101,7 +101,7 @@ proptest! {
         let mut records = records;
         for record in records.iter_mut().step_by(5) {
             if matches!(record.body, RecordBody::Inline(_)) {
-                // As for a record whose body is gone.
+                // Like a record whose body was erased.
                 record.hashes = crate::record::Hashes::Known {
                     body: ContentHash(hashes),
                     chain: record.expected_chain_hash(ContentHash::default(), ContentHash(hashes)).unwrap(),
@@ -129,8 +129,8 @@ proptest! {
 
 #[test]
 fn hashes_of_chained_events_are_not_stored() {
-    // The 64 bytes of hashes for each record were a quarter of the log. Of consecutive events only
-    // 8 are stored, and all hashes come back.
+    // Hashes, 64 bytes per record, were a quarter of the log. Consecutive events store only 8 bytes
+    // each, and decoding must return all hashes.
     let records = conversations_from(42, 1_000, 300);
     let with = dictionary();
     for dictionary in [None, Some(&with)] {

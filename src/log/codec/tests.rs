@@ -1,4 +1,4 @@
-//! The encoding of a header, compared with that of bincode, which wrote it first.
+//! Compares the encoding of headers with that of bincode, the original encoder.
 
 use bincode::Encode;
 use proptest::prelude::*;

@@ -16,12 +16,12 @@ use crate::{
 };
 
 const ZSTD_LEVEL: i32 = 1;
-/// Smaller payloads are not compressed, in bytes: a zstd frame's own header would use up the
+/// Minimum payload size to compress, in bytes: below it, the header of a zstd frame uses up the
 /// savings.
 pub(crate) const COMPRESS_BYTES_MIN: usize = 96;
 /// Maximum number of bytes in a sample for the entropy check.
 const SAMPLE_BYTES: usize = 4096;
-/// Fewer bytes than this say nothing about entropy.
+/// Minimum number of bytes for the entropy check.
 const SAMPLE_BYTES_MIN: usize = 512;
 /// Above this entropy, in bits per byte, data counts as random or already compressed. Base64 has 6;
 /// random bytes have over 7.5 even in the smallest sample.

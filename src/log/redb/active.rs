@@ -25,7 +25,7 @@ pub(super) struct OpenSegment<F: Folder> {
     pub(super) storage: Option<F::File>,
     /// Approximate size of its pages, in bytes.
     pub(super) used_bytes: u64,
-    /// The part of that which redb allocated in advance in a new file.
+    /// The part of `used_bytes` that redb allocated in advance in a new file.
     pub(super) empty_bytes: u64,
 }
 
@@ -168,7 +168,8 @@ impl<F: Folder> OpenSegment<F> {
     }
 
     /// Checks for space before redb writes, because redb accepts no more commits after a failed
-    /// write. A full disk that is noticed only then costs reopening the segment, and nothing else.
+    /// write. If the disk is full only at the write itself, the segment must be reopened, but
+    /// nothing is lost.
     pub(super) fn ensure_room(&self, batch_bytes: u64) -> Result<(), LogError> {
         /// What a commit writes in addition: copied pages of its trees, in bytes.
         const COMMIT_BYTES: u64 = 128 << 10;

@@ -95,7 +95,7 @@ pub(super) fn stored_bytes_max(body_bytes: u64) -> u64 {
     body_bytes.saturating_add(HEADER_BYTES as u64)
 }
 
-/// The patch depth of a body: what a patch on it must know.
+/// The patch depth of a body: it determines whether a patch on the body is within the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PatchDepth {
     /// Patches that are applied to read it.

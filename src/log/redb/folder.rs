@@ -1,5 +1,5 @@
-//! The folder of the log's files: on a disk or, for tests, a simulation that fails and forgets in
-//! the ways that disks do.
+//! The folder of the log's files: on a disk or, for tests, a simulation that fails and loses data
+//! as disks do.
 
 use std::{
     fmt,
@@ -71,8 +71,8 @@ pub trait Folder: fmt::Debug + Send + Sync + 'static {
     /// I/O errors.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Syncs the names. Must not need a resource that may have run out, such as a handle: it is
-    /// called when there is no way back.
+    /// Syncs the names. It is called when changes cannot be undone any more, so it must not need a
+    /// resource that may have run out, such as a file handle.
     ///
     /// # Errors
     /// I/O errors. Changes since the last successful sync must then not be trusted, whatever a
@@ -92,12 +92,12 @@ pub trait Folder: fmt::Debug + Send + Sync + 'static {
     fn bytes_of(&self, name: &str) -> io::Result<u64>;
 }
 
-/// A folder on a real disk. Its files are accessed through a handle of the folder, so that they
-/// stay the same when the folder is moved, and are never those of another folder at its path.
+/// A folder on a real disk. Its files are accessed through a handle of the folder. If the folder is
+/// moved, the files stay the same: another folder at its path is never used.
 #[derive(Debug)]
 pub struct DiskFolder {
     path: PathBuf,
-    /// Kept open, so that a sync needs no new handle either.
+    /// Kept open, so that a sync needs no new handle.
     handle: names::Handle,
     measures: Arc<FileMeasures>,
 }

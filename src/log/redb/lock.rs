@@ -179,8 +179,8 @@ impl FolderLock {
             file.write_all(text.as_bytes())
         };
         match write(&self.file) {
-            // The lock is the system's and its text only informative, so a full disk must not keep
-            // anyone from reading.
+            // The operating system holds the lock and the text is only informative, so a full disk
+            // must not prevent reading.
             Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
             result => result.map_err(|error| refused(&self.path, error)),
         }

@@ -210,8 +210,8 @@ pub(super) fn look<F: Folder>(
     segment::close(open, first).and(seen)
 }
 
-/// Like [`look`], for a sealed segment: opens it as reads do, which can serve what they reach of a
-/// file that redb cannot repair as a whole.
+/// Like [`look`], for a sealed segment: opens it as reads do. They can serve the undamaged parts of
+/// a file that redb cannot repair.
 pub(super) fn look_at_sealed<F: Folder>(
     folder: &F,
     file: &str,
@@ -227,7 +227,7 @@ fn summary(reader: Reader<'_>, first: u64) -> Result<SegmentSummary, LogError> {
     Ok(SegmentSummary {
         identity,
         first: named,
-        // The way to the first frame may be corrupt although others can be read.
+        // The path to the first frame may be corrupt although other frames can be read.
         used: end.offset >= first || segment::next_frame(reader, 0)?.is_some(),
         end,
         is_packed: reader.packed.is_some(),

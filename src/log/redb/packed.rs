@@ -26,10 +26,11 @@ const META_FORM: &str = "form";
 const FORM_BLOCKS: u32 = 1;
 /// Row of `meta` with the position of the dictionary in the stream, its length and its CRC32C.
 const META_DICTIONARY: &str = "dictionary";
-/// First offset of a block to its position in the stream, its length and its number of records.
+/// Maps the first offset of a block to its position in the stream, its length and its number of
+/// records.
 const BLOCKS: TableDefinition<u64, &[u8; ROW_BYTES]> = TableDefinition::new("blocks");
 const ROW_BYTES: usize = 16;
-/// Position in the stream to the bytes from there on.
+/// Maps a position in the stream to the bytes from there on.
 const EXTENTS: TableDefinition<u64, &[u8]> = TableDefinition::new("extents");
 
 /// Size of redb's pages, in bytes.
@@ -225,7 +226,7 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
 
 impl PackedSegment {
     /// Returns the blocks from the one that contains `from` on, until they have `bytes_max` bytes
-    /// in total. Each is a block or its damage.
+    /// in total. A damaged block is returned as its error.
     pub(super) fn read(
         &self,
         segment: &impl Readable,
@@ -257,7 +258,7 @@ impl PackedSegment {
             }
             Ok(())
         });
-        // What was read before the tree turned out to be corrupt is sound or damaged by itself.
+        // Results before a corrupt tree page stay valid: each block is checked by itself.
         if found.is_empty() {
             read?;
         }

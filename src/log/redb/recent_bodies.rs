@@ -1,5 +1,6 @@
-//! Cache of recently unpacked or appended bodies that are bases of patches: the next body of a
-//! chain is likely read or appended next, and need not be unpacked from the start of the chain.
+//! Cache of recently unpacked or appended bodies that are bases of patches. The next body of a
+//! chain is often read or appended next; with its base cached, the chain is not unpacked from the
+//! start.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +12,7 @@ use bytes::Bytes;
 /// Maximum cache size, in bytes; the newest body is kept even if it is larger.
 const BYTES_MAX: usize = 8 << 20;
 
-/// Cached bodies by home offset. They prove nothing: callers must check the result.
+/// Cached bodies by home offset. They are not verified: callers must check the result.
 #[derive(Debug, Default)]
 pub(super) struct RecentBodies(Mutex<CachedBodies>);
 
@@ -29,7 +30,8 @@ impl RecentBodies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns how often the cache was cleared. A body read before that is not cached.
+    /// Returns how often the cache was cleared. A body that was read before the last clear is not
+    /// cached.
     pub(super) fn generation(&self) -> u64 {
         self.kept().generation
     }

@@ -70,7 +70,7 @@ impl LogRepair {
     }
 }
 
-/// What projections and index, which are derived from the log, know about it.
+/// What the projections and the index, which are derived from the log, know about it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ConsistencyEvidence {
     /// At least one exists and belongs to this log.
@@ -83,8 +83,8 @@ pub struct ConsistencyEvidence {
 
 /// A log under a lock, to be inspected or repaired.
 ///
-/// The witness must be determined under the same lock: another process could repair the log
-/// meanwhile, and what the witness knows would be outdated.
+/// The witness must be determined under the same lock: otherwise another process could repair the
+/// log meanwhile, and the witness would be outdated.
 #[derive(Debug)]
 pub struct RepairSession {
     data: PathBuf,
@@ -514,8 +514,7 @@ fn from_segments<F: Folder>(folder: &F) -> Result<Manifest, LogError> {
     Ok(manifest)
 }
 
-/// Returns the timelines of the segments, in order. One in which nothing was written may be
-/// missing.
+/// Returns the timelines of the segments, in order. A timeline without events may be missing.
 fn timelines(found: &[SegmentClaim]) -> Vec<Timeline> {
     let mut timelines: Vec<Timeline> = Vec::new();
     for one in found {
@@ -532,7 +531,7 @@ fn timelines(found: &[SegmentClaim]) -> Vec<Timeline> {
 }
 
 /// Moves unusable files, and copies the previous manifest, into a separate folder. Returns `None`
-/// when there is nothing to move.
+/// when there is nothing to move or copy.
 fn move_aside<F: Folder>(
     folder: &F,
     path: &Path,

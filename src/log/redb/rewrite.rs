@@ -25,8 +25,8 @@ use crate::{
 
 /// Page cache of the written file, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// Rewritten segments are joined with the following one while each is at most this many times as
-/// large as all that it would be joined with, so that a byte is rewritten each time the log
+/// A segment is joined with the rewritten ones before it while each is at most this many times as
+/// large as all those after it together. A byte is then rewritten about once each time the log
 /// doubles.
 const JOINED_WITHIN: u64 = 3;
 /// A joined segment has at most this fraction of a segment's limit, so that rewriting it takes
@@ -62,7 +62,7 @@ impl Change for NoChange {
     }
 }
 
-/// Tells a rewrite to stop, so that closing the log does not wait for it.
+/// Returns true when a rewrite must stop, so that closing the log does not wait for it.
 pub(super) type StopCheck<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// What a rewrite did.

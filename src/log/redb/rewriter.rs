@@ -30,8 +30,7 @@ const NICENESS: i32 = 15;
 
 impl<F: Folder> RedbLog<F> {
     /// Seals the last segment if its frames are large enough and have at most `frames_bytes_max`
-    /// bytes; a caller that must not wait leaves the rest for later. Returns true when it was
-    /// sealed.
+    /// bytes. A low maximum limits the work that follows. Returns true when the segment was sealed.
     ///
     /// # Errors
     /// As for appending; the log stays as it was.
@@ -60,8 +59,8 @@ impl<F: Folder> RedbLog<F> {
         Ok(true)
     }
 
-    /// Rewrites the whole log as blocks; the last segment if its frames are large enough and have
-    /// at most `frames_bytes_max` bytes.
+    /// Rewrites the whole log as blocks. The last segment is included if its frames are large
+    /// enough and have at most `frames_bytes_max` bytes.
     ///
     /// # Errors
     /// The error of the first step that failed; earlier steps stay done.
@@ -113,7 +112,7 @@ impl Rewriter {
         })
     }
 
-    /// Stops the thread. A rewrite in progress is abandoned without effect, and done another time.
+    /// Stops the thread. A rewrite in progress is abandoned without effect, and done again later.
     pub fn stop(&mut self) {
         {
             let _asleep = lock_of(&self.signal.asleep);
@@ -144,7 +143,7 @@ struct LastCheck {
 
 fn run<F: Folder>(log: &Weak<RedbLog<F>>, signal: &Signal) {
     lower_priority();
-    // A process that only appends something and exits does not pay for a rewrite.
+    // Wait first: a process that only appends something and exits must not pay for a rewrite.
     signal.sleep();
     let mut looked = LastCheck {
         head: 0,

@@ -117,8 +117,8 @@ impl<F: Folder> RedbLog<F> {
         Ok(done)
     }
 
-    /// Records in the manifest that everything that records up to an offset requested is erased; 0:
-    /// there was no such record.
+    /// Records in the manifest that all erasures requested up to this offset are done; 0: there was
+    /// no request.
     ///
     /// # Errors
     /// I/O errors; the erasure is then begun again.
@@ -160,7 +160,7 @@ impl<F: Folder> RedbLog<F> {
     /// afterwards. Such a file has no erased content, because an erasure seals the last segment
     /// first.
     pub(super) fn remove_unnamed(&self) -> Result<(), LogError> {
-        // After a power loss the manifest on disk counts, so it must not name other files.
+        // After a power loss the manifest on disk counts, so it must not name the files to remove.
         self.lasting(|_| {})?;
         let _turn = lock_of(&self.manifest_turn);
         let manifest = self.manifest().clone();

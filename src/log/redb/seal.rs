@@ -15,7 +15,7 @@ use super::{
 };
 use crate::port::EventLog;
 
-/// A segment that cannot be sealed, for lack of handles or space, is used further until it reaches
+/// A segment that cannot be sealed, for lack of handles or space, stays in use until it reaches
 /// this many times its limit.
 const OVERFULL: u64 = 2;
 
@@ -148,7 +148,7 @@ impl<F: Folder> RedbLog<F> {
             after > self.options.segment_bytes_max.saturating_mul(OVERFULL)
         };
         match self.seal(head) {
-            // Nothing has changed, so the segment can be used further.
+            // Nothing has changed, so the segment can stay in use.
             Err(error) if !full && !self.is_poisoned() => {
                 tracing::warn!(%error, "a full segment could not be sealed; it stays in use");
                 Ok(())

@@ -405,7 +405,7 @@ impl SealedSegment {
         }
     }
 
-    /// Returns the approximate size of its file with blocks, in bytes.
+    /// Returns the approximate size that its file has, or would have, with blocks, in bytes.
     pub(super) fn dense_bytes(&self) -> u64 {
         match &self.packed {
             Some(_) => self.bytes,

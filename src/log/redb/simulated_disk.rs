@@ -21,7 +21,7 @@ const SECTOR_BYTES: usize = 512;
 /// Which operation fails when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskFullAt {
-    /// The request for space, as it should.
+    /// The request for space, as intended.
     Asked,
     /// Only growing a file.
     Growth,
@@ -133,7 +133,7 @@ impl Content {
         }
     }
 
-    /// Simulates a power loss: of what was not synced, a random part survives, by sectors.
+    /// Simulates a power loss: a random part of the unsynced data survives, sector by sector.
     fn lose(&mut self, random: &mut Random) {
         // Sometimes nothing, sometimes half, sometimes nearly everything survives.
         let survives = [0, 10, 50, 90, 100][random.below(5) as usize];
@@ -192,7 +192,7 @@ impl SimulatedDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the power fail after this many operations.
+    /// Makes the power fail after this many operations.
     pub fn crash_after(&self, operations: u64) {
         self.disk().until_crash = Some(operations);
     }
@@ -318,7 +318,8 @@ impl Disk {
         self.renames.push(change);
     }
 
-    /// Returns the names after a power loss: the first of the unsynced changes, or any of them.
+    /// Returns the names after a power loss: with some first unsynced changes, or a random set of
+    /// them.
     fn names_after_crash(&mut self, random: &mut Random) -> BTreeMap<String, FileId> {
         let mut names = self.lasting_names.clone();
         let in_order = random.below(2) == 0;

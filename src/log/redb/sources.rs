@@ -209,7 +209,7 @@ fn not_copied(offset: u64) -> LogError {
     )
 }
 
-/// Checks that a sealed segment ends with the record with which it was sealed.
+/// Checks that a sealed segment ends with the record at which it was sealed.
 fn check_mark(mark: &LogMark, last: Option<ContentHash>) -> Result<(), LogError> {
     match (&mark.chain_hash, last) {
         (Some(noted), Some(found)) if *noted != found.to_string() => Err(LogError::damaged(

@@ -86,8 +86,8 @@ async fn redb_log_passes_the_conformance_suite() {
 
 #[tokio::test]
 async fn log_of_many_segments_reopens_unchanged() {
-    // In whichever segment a record is, and whether the log was closed or only dropped, nothing
-    // changes, and appends continue.
+    // Whichever segment a record is in, and whether the log was closed or only dropped: reopening
+    // changes nothing, and appends continue.
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     for round in 0..4 {

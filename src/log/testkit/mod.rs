@@ -1,11 +1,11 @@
-//! For backends of other crates: the suite that every backend passes before it is used,
-//! and records to fill it with. With the feature `testkit`.
+//! For backends in other crates: the suite that every backend must pass, and sample records.
+//! Requires the feature `testkit`.
 //!
 //! ```
 //! # #[tokio::main(flavor = "multi_thread")] async fn main() {
 //! use treering_log::{MemoryLog, testkit::conformance};
 //!
-//! // Gives an empty log each time that it is called.
+//! // The function returns an empty log on every call.
 //! conformance::run_all(MemoryLog::new).await;
 //! # }
 //! ```

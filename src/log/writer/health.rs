@@ -12,7 +12,7 @@ use std::{
 use super::lock;
 use treering_domain::limits::{APPENDS_DOUBTED_FOR, STALL_MAX};
 
-/// The health of a writer. Each error is a reason for people to read.
+/// The health of a writer. Each error is a human-readable reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterHealth {
     /// Its threads run and make progress. If not, only a restart helps.
@@ -105,7 +105,8 @@ impl Heartbeat {
         }
     }
 
-    /// Returns the time since a mark, if the thread is working. `more` is the mark's bias.
+    /// Returns the time since a mark, if the thread is working. `more` was added to the stored
+    /// mark.
     fn at_work_since(&self, mark: &AtomicU64, more: u64) -> Option<Duration> {
         if self.last_sign.load(Ordering::Acquire) == 0 {
             return None;

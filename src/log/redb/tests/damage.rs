@@ -150,8 +150,8 @@ async fn damage_of_one_segment_leaves_others_readable() {
     }
 }
 
-// Reading on behind a sound frame met a page whose tree is corrupt, and the whole read failed as if
-// the sound frame were damaged: salvage left out events that a read of them alone returned.
+// A read that continued after a sound frame reached a corrupt tree page, and the whole read failed
+// as if the sound frame were damaged. Salvage then left out readable events.
 #[tokio::test]
 async fn damage_behind_a_frame_does_not_hide_the_frame() {
     const PAGE: usize = 4096;
@@ -172,7 +172,7 @@ async fn damage_behind_a_frame_does_not_hide_the_frame() {
         let path = segment_paths(folder.path()).remove(0);
         let sound = std::fs::read(&path).unwrap();
         let (mut damaged_pages, mut hidden, mut given_up) = (0, Vec::new(), Vec::new());
-        // Noise that ends within a page leaves its values and takes its head, or the other way.
+        // Noise that ends within a page destroys its header and leaves its values, or the reverse.
         for at in (PAGE..sound.len() - PAGE).step_by(PAGE / 2) {
             if sound[at..at + PAGE].iter().all(|byte| *byte == 0) {
                 continue;
@@ -193,13 +193,13 @@ async fn damage_behind_a_frame_does_not_hide_the_frame() {
                 }
             }
             log.close().await.unwrap();
-            // Repair gave up whole segments of which a page was corrupt, although their other
+            // Repair gave up whole segments because of one corrupt page, although their other
             // frames could be read.
             let session = RepairSession::to_look(folder.path()).unwrap();
             let seen = session.look(&ConsistencyEvidence::default()).unwrap();
             let is_end_lost = |why: &str| why.contains("reading the last");
             let mut unusable = seen.unusable.clone();
-            // Where a segment ends must be known.
+            // A segment whose end is unknown is rightly unusable.
             unusable.retain(|(_, why)| !is_end_lost(why));
             if readable > 0 && !unusable.is_empty() {
                 given_up.push((at, readable, unusable));

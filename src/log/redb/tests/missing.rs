@@ -254,8 +254,8 @@ fn seen(events: usize) -> ConsistencyEvidence {
 
 #[tokio::test]
 async fn repair_reports_the_loss_and_starts_a_timeline() {
-    // After a loss the store must be usable again, but only on request, and anyone who remembers an
-    // earlier position must be able to notice.
+    // After a loss the store must be usable again, but only on request, and a reader that remembers
+    // an earlier position must notice the loss.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let identity = {
@@ -407,7 +407,8 @@ async fn second_repair_changes_nothing() {
 #[tokio::test]
 async fn accepted_loss_is_not_reported_again() {
     // After the loss of a segment's end was accepted, each later repair reported it as lost again
-    // and began another timeline; so did one after a gap that only the manifest had explained.
+    // and began another timeline; so did a repair after a gap that was recorded only in the
+    // manifest.
     let folder = tempfile::tempdir().unwrap();
     let records = filled(folder.path()).await;
     let log = folder.path().join(LOG_FOLDER);

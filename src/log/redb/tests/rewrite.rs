@@ -381,7 +381,7 @@ async fn crash_at_any_step_of_a_rewrite_loses_nothing() {
 #[tokio::test]
 async fn failed_rewrite_changes_no_record() {
     // Each call that can fail, one after another: reads and appends continue, a crash afterwards
-    // finds the same events, and the rewrite is done another time.
+    // finds the same events, and the rewrite can be repeated.
     let faults = [
         Fault::Handle,
         Fault::Rename,
@@ -558,7 +558,7 @@ async fn reads_and_appends_continue_during_a_rewrite() {
         expected.extend(records);
     }
     assert!(all(Arc::clone(&log)).await.unwrap() == expected);
-    // On a busy machine, neither may have happened yet.
+    // On a busy machine, no rewrite or read may have finished yet.
     let both = async {
         while passes.load(Ordering::SeqCst) < 2 || rounds.load(Ordering::SeqCst) < 1 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -653,7 +653,7 @@ async fn read_only_log_is_not_rewritten() {
 
 #[tokio::test]
 async fn newer_segment_form_is_reported_as_newer() {
-    // If it were reported as damage, somebody would repair it away.
+    // If a newer form were reported as damage, a user might repair the segment and lose it.
     let folder = tempfile::tempdir().unwrap();
     let log = RedbLog::open(folder.path(), options(), OpenMode::Create).unwrap();
     append(&log, &some_records(20)).await.unwrap();

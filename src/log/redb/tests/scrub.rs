@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{Erasure, RecordBody, Salt, frame};
 
-/// In every record that is erased; none of the samples has it.
+/// A text in every erased record; no sample contains it.
 const NEEDLE: &[u8] = b"needle in a record qzx";
-/// In a large body that is erased.
+/// A text in an erased large body.
 const LARGE_NEEDLE: &[u8] = b"needle in a large body qzx";
 
 /// Returns a record with a needle in a text that compresses together with the others.
@@ -21,8 +21,8 @@ fn needled(revision: u64) -> Record {
     Record::seal(Default::default(), header, place, salted, None).unwrap()
 }
 
-/// Creates frames and blocks, with needles in both and in the dictionary, and a large body, and
-/// returns what to erase of them.
+/// Creates frames, blocks and a large body, with needles in all of them and in the dictionary. Also
+/// returns the erasure of the needles.
 async fn planted(seed: u64) -> (SimulatedDisk, RedbLog<SimulatedDisk>, Erasure) {
     let disk = SimulatedDisk::new(seed);
     let log = RedbLog::open_with(disk.clone(), small(), OpenMode::Create).unwrap();
@@ -130,7 +130,8 @@ fn check(before: &[Record], after: &[Record], erasure: &Erasure) {
 }
 
 // Overwriting rows in place left 412 of 413 frames in redb's free pages, and a dictionary kept what
-// it was trained on. After a scrub no file has it, and nothing else has changed.
+// it was trained on. After a scrub, no file may have the erased content, and nothing else may have
+// changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn erased_content_is_removed_from_disk() {
     let (disk, log, erasure) = planted(1).await;
@@ -143,7 +144,7 @@ async fn erased_content_is_removed_from_disk() {
     assert_eq!(found(&disk, &log).await, BTreeSet::new());
     check(&before, &all(Arc::clone(&log)).await.unwrap(), &erasure);
     log.end_erasing(7).unwrap();
-    // No frame reveals a salt of what was sealed any more, and new records use another tree.
+    // No frame reveals a salt of a sealed record any more, and new records use another tree.
     let manifest = log.manifest().clone();
     assert!(
         manifest
@@ -159,7 +160,7 @@ async fn erased_content_is_removed_from_disk() {
 }
 
 // The power fails at every step. The next opening finds that an erasure was in progress and repeats
-// it; afterwards nothing of it is on disk.
+// it; afterwards no erased content is on disk.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_scrub_is_repeated_at_open() {
     let (mut steps, mut finished, mut interrupted) = (0, 0, 0);
