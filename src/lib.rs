@@ -1,14 +1,14 @@
 //! Treering: an event-sourced context storage engine for LLM agents.
 //!
 //! Whatever an agent does (messages, tool calls, approvals, results, summaries, forks) is
-//! appended as an event, once, and never changes. Everything else is made from the events:
+//! appended as an event, once, and never changes. Everything else is derived from the events:
 //! the state of a branch at any moment, the next request for a provider, the search index.
-//! This page is a tour of the library; it runs as it stands here.
+//! This page is a tour of the library; its code compiles and runs as shown.
 //!
 //! # A tour
 //!
-//! **Open a store.** A store is a folder, which one process has open at a time. What is
-//! acknowledged is on disk. ([`Engine::in_memory`](engine::Engine::in_memory) is one for tests.)
+//! **Open a store.** A store is a folder, which one process has open at a time. Acknowledged
+//! events are on disk. ([`Engine::in_memory`](engine::Engine::in_memory) is for tests.)
 //!
 //! ```
 //! # #[tokio::main]
@@ -18,11 +18,11 @@
 //! # let dir = tempfile::tempdir()?;
 //! # let folder = dir.path();
 //! let engine = Engine::open(OpenOptions::new(folder)).await?;
-//! let namespace = Namespace::default(); // a tenant: nothing of another is ever seen
+//! let namespace = Namespace::default(); // a tenant; it never sees another tenant's data
 //! let id = ConversationId::generate();
 //!
-//! // **Append.** A batch is atomic: all of its events are taken, or none. The first event
-//! // of a conversation makes it; then the user says something.
+//! // **Append.** A batch is atomic: all of its events are accepted, or none. The first event
+//! // of a conversation creates it; then the user says something.
 //! let created = EventBody::ConversationCreated(ConversationCreated {
 //!     title: "Dependencies".into(),
 //!     ..ConversationCreated::default()
@@ -34,8 +34,8 @@
 //! ];
 //! engine.append(AppendCommand::new(namespace.clone(), batch)).await?;
 //!
-//! // **A tool call and its result.** The call comes from the model; the result is kept
-//! // whole, whatever a request shows of it later.
+//! // **A tool call and its result.** The call comes from the model; the whole result
+//! // is kept, even if a request later shows only a part of it.
 //! let call = body::tool_call("call_1", "read_file", r#"{"path": "Cargo.toml"}"#)?;
 //! let result = ToolResultRecorded::text("call_1", "[dependencies]\nredb = \"4.5\"\n");
 //! let answer = MessageAppended::text(Role::Assistant, "On redb.");
@@ -48,14 +48,14 @@
 //! let last = appended.events.last().expect("three events were appended");
 //! assert_eq!(last.revision, Revision(5)); // its place in the conversation: 1, 2, 3 …
 //!
-//! // Rules are held on every append: a call has one result.
+//! // Every append is validated: for example, a call has only one result.
 //! let again = ToolResultRecorded::text("call_1", "something else");
 //! let batch = vec![NewEvent::new(id, EventBody::ToolResultRecorded(again))];
 //! let refused = engine.append(AppendCommand::new(namespace.clone(), batch)).await;
 //! assert!(matches!(refused, Err(AppendError::Rejected(_))));
 //!
-//! // **Fork.** A branch is a parent and a revision, so this costs one event. The new one
-//! // shares everything up to the result, and answers in another way.
+//! // **Fork.** A branch is a parent and a revision, so this costs one event. The new
+//! // branch shares everything up to the result, and gets another answer.
 //! let main = BranchAddress::active(namespace.clone(), id);
 //! let forked = engine
 //!     .fork(ForkCommand {
@@ -75,8 +75,8 @@
 //! engine.append(AppendCommand::new(namespace.clone(), vec![event])).await?;
 //!
 //! // **Build a request.** The body is ready to be sent: legal for its provider, within the
-//! // budget, with the same bytes at its front as the request before. It says of each item
-//! // which event it came from, and what became of it.
+//! // budget, and starting with the same bytes as the previous request. The explanation says
+//! // which event each item came from, and whether it was kept, shortened or dropped.
 //! let built = engine
 //!     .build(BuildQuery {
 //!         model: Some("claude-sonnet-4-5".into()),
@@ -89,8 +89,8 @@
 //! assert_eq!(body["messages"][1]["content"][0]["type"], "tool_use");
 //! assert!(built.explanation.tokens < 4000);
 //!
-//! // **Search.** Results, messages and arguments are indexed beside the appends; `at_least`
-//! // waits for one's own.
+//! // **Search.** Results, messages and arguments are indexed in the background; `at_least`
+//! // waits until the given append is indexed.
 //! let found = engine
 //!     .search(SearchRequest {
 //!         at_least: Some(last.position),
@@ -108,22 +108,22 @@
 //! # Where to read on
 //!
 //! - [`engine::Engine`]: everything that can be done with a store;
-//! - [`domain`]: the events, their rules, and the words for all of it;
-//! - [`context`]: how a request comes to be, and its providers;
+//! - [`domain`]: the events, their rules and their terms;
+//! - [`context`]: how a request is built, and for which providers;
 //! - [`digest`]: digests, summaries and tool observations without a model;
-//! - [`log`]: the truth on disk, and the port for other backends;
-//! - [`server`]: the same as gRPC services, for any language;
-//! - [`access`]: keys, and what they may do.
+//! - [`log`]: the log on disk, and the port for other backends;
+//! - [`server`]: the same operations as gRPC services, for any language;
+//! - [`access`]: API keys, and what they may do.
 //!
-//! `examples/` has whole programs; `docs/ARCHITECTURE.md` goes through the modules in the order
+//! `examples/` has complete programs; `docs/ARCHITECTURE.md` describes the modules in the order
 //! in which data flows.
 //!
 //! # Features
 //!
-//! Each layer is a crate (`treering-engine`, `treering-log`, …); this one re-exports what a
-//! program embeds. `server` and `digest` (digests and summaries without a model, tool
+//! Each layer is a crate (`treering-engine`, `treering-log`, …); this one re-exports what an
+//! embedding program needs. `server` and `digest` (digests and summaries without a model, tool
 //! observations) are on by default; `import`, `summariser`, `backup` and `testkit` (the
-//! suite for log backends of other crates) are not. `treering-client` is the way to a server from
+//! suite for log backends of other crates) are not. `treering-client` connects to a server from
 //! Rust; `treering-cli` is the command line.
 
 #[cfg(feature = "server")]

@@ -1,4 +1,4 @@
-//! Why PostgreSQL cannot hold the log, or did not do what it was asked.
+//! Errors: why PostgreSQL cannot store the log, or did not run a statement.
 
 use std::{error::Error, fmt::Write, io, path::PathBuf, sync::Arc};
 
@@ -17,7 +17,7 @@ pub enum PostgresError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The certificates of authorities cannot be read.
+    /// The CA certificates cannot be read.
     #[error("cannot read certificates of authorities from {path}: {what}", path = path.display())]
     Certificates {
         /// The file, or the system's store.
@@ -25,7 +25,7 @@ pub enum PostgresError {
         /// What happened.
         what: String,
     },
-    /// No server could be reached that takes writes.
+    /// No server that accepts writes could be reached.
     #[error("cannot connect to PostgreSQL at {target}: {what}. Only a primary is used")]
     Connect {
         /// Hosts and database.
@@ -52,7 +52,7 @@ pub enum PostgresError {
         /// The newest version that this program knows.
         supported: i32,
     },
-    /// The database holds another log than the one that was opened.
+    /// The database holds a different log from the one that was opened.
     #[error(
         "the database at {target} holds another log than before; check where its host name leads, \
          and restart to open that log"
@@ -61,7 +61,7 @@ pub enum PostgresError {
         /// Hosts and database.
         target: String,
     },
-    /// A setting of the server breaks the promise of an acknowledgement.
+    /// With a setting of the server, acknowledged events could be lost.
     #[error("PostgreSQL has {setting} = '{value}': {why}. {cure}")]
     Setting {
         /// Its name.
@@ -106,14 +106,14 @@ pub enum PostgresError {
 
 impl PostgresError {
     pub(crate) fn from_server(error: &tokio_postgres::error::DbError) -> Self {
-        // Not the detail, which may quote rows.
+        // Leave out the detail, which may quote rows.
         Self::Refused {
             code: error.code().code().to_owned(),
             message: error.message().to_owned(),
         }
     }
 
-    /// Returns the error of the log for an operation that did nothing.
+    /// Converts the error of an operation that had no effect to an error of the log.
     pub(crate) fn while_doing(self, doing: &'static str) -> LogError {
         let full = SqlState::DISK_FULL.code();
         match &self {
@@ -126,7 +126,7 @@ impl PostgresError {
     }
 }
 
-/// Returns an error of the driver with its causes, which it does not print itself.
+/// Formats an error of the driver with its causes, which its own `Display` leaves out.
 pub(crate) fn with_causes(error: &tokio_postgres::Error) -> String {
     if let Some(refused) = error.as_db_error() {
         return format!("{} (SQLSTATE {})", refused.message(), refused.code().code());

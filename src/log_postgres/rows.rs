@@ -1,4 +1,4 @@
-//! Rows to frames, with every check that a row can be held against.
+//! Converts rows to frames, and checks each row.
 
 use bytes::Bytes;
 use tokio_postgres::{Row, types::ToSql};
@@ -7,12 +7,12 @@ use treering_log::{EncodedFrame, FrameBatch, LogError, frame};
 
 use crate::session::{PostgresSession, QueryFailure};
 
-/// Maximum number of rows that one read looks at.
+/// Maximum number of rows in one read.
 const ROWS_MAX: i64 = 1_024;
-/// About the size of the smallest frames, in bytes: a read of few bytes looks at few rows.
+/// Approximate minimum size of a frame, in bytes. It keeps a small read from scanning many rows.
 const FRAME_BYTES_MIN: i64 = 256;
 
-// Sizes are known without reading the values.
+// PostgreSQL knows the sizes without reading the values.
 const READ: &str = "\
     select first_offset, count, bytes from (
         select first_offset, count, bytes, sum(octet_length(bytes)) over (order by first_offset
@@ -56,8 +56,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Reads the frames from the one that holds `from` up to the offset `upto`, until `bytes_max`.
-/// Returns those before damage, if there are any.
+/// Reads frames from the one that contains `from` up to the offset `upto`, until they have
+/// `bytes_max` bytes. If a frame is damaged, returns those before it, or its error if there are
+/// none.
 pub(crate) async fn read_frames(
     session: &mut PostgresSession,
     shard: ShardId,

@@ -7,15 +7,16 @@ use uuid::Uuid;
 
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
-/// The version of the tables that this program creates, and the newest that it uses.
+/// The version of the tables that this program creates, and the newest that it supports.
 pub const SCHEMA_VERSION: i32 = 1;
 const FORMAT_VERSION: i32 = frame::FORMAT_VERSION as i32;
 
-/// Any number; it keeps two processes from creating the tables at once.
+/// Key of the advisory lock that keeps two processes from creating the tables at once.
 const LOCK: i64 = 0x7472_6565_7269_6e67;
 
 // Frames are compressed already. The row of a shard changes with each append: free space in its
-// page lets PostgreSQL reuse it there. `lease_until` and `sealed_upto` have no meaning yet.
+// page lets PostgreSQL write the new version there. `lease_until` and `sealed_upto` have no meaning
+// yet.
 const TABLES: &str = "
 create table treering_log (
     singleton boolean primary key default true check (singleton),

@@ -185,7 +185,7 @@ impl PostgresSession {
         Ok(statement)
     }
 
-    /// Judges an answer; `None` means that none came in time.
+    /// Classifies an answer; `None` means that none came in time.
     fn judge<T>(
         &mut self,
         warnings_before: u64,

@@ -1,4 +1,4 @@
-//! What this process knows of a shard: how far it is surely on the standby.
+//! What this process knows about a shard: how far it is confirmed to be on the standby.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +19,7 @@ pub(crate) struct Shard {
     confirmed: watch::Sender<Confirmed>,
     /// The epoch of an append whose outcome is unknown, until it is acquired again.
     in_doubt: Mutex<Option<Epoch>>,
-    /// Held while a barrier runs: one is enough, and each may wait for the standby for long.
+    /// Held while a barrier runs: one at a time is enough, and each may wait long for the standby.
     pub(crate) barrier: Arc<tokio::sync::Mutex<()>>,
 }
 

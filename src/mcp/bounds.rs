@@ -19,9 +19,9 @@ pub(crate) const URI_BYTES_MAX: usize = 2 << 10;
 pub(crate) const CALL_MAX: Duration = Duration::from_secs(60);
 /// A folder is released after this long without a call, because others may want to write to it.
 pub(crate) const FOLDER_IDLE: Duration = Duration::from_millis(500);
-/// A folder that keeps others out is released after this long, even if it is in use …
+/// A folder that locks others out is released after this long, even if it is in use.
 pub(crate) const FOLDER_HELD_MAX: Duration = Duration::from_secs(1);
-/// … for this long: others that wait look more often than that.
+/// How long it stays released. Others that wait for it check more often than that.
 pub(crate) const FOLDER_LEFT: Duration = Duration::from_millis(150);
 /// How long a search waits for the index.
 pub(crate) const INDEX_WAIT: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ pub(crate) const AROUND_LINES: usize = 40;
 pub(crate) const READ_BYTES: u32 = 6_000;
 /// Maximum number of bytes of a result in one answer.
 pub(crate) const READ_BYTES_MAX: u32 = 32_000;
-/// Fewest bytes of a result.
+/// Minimum number of bytes of a result in one answer.
 pub(crate) const READ_BYTES_MIN: u32 = 64;
 /// Maximum number of bytes of a resource.
 pub(crate) const RESOURCE_BYTES_MAX: u32 = 48_000;
@@ -72,13 +72,13 @@ pub(crate) const PENDING_MAX: u32 = 20;
 /// Characters of a call's arguments in that list.
 pub(crate) const ARGUMENTS_CHARS: usize = 2_000;
 
-/// Characters of the arguments of a single call. Each may take nine in the output.
+/// Characters of the arguments of a single call. Each may become up to nine in the output.
 pub(crate) const ARGUMENTS_WHOLE_CHARS: usize = 6_000;
 
 /// Tokens of a request by default.
 pub(crate) const REQUEST_TOKENS: u64 = 4_000;
 /// Maximum number of tokens of a request. As JSON text it takes up to half as many again, and
-/// agents cut answers of some 25,000.
+/// agents cut answers of about 25,000 tokens.
 pub(crate) const REQUEST_TOKENS_MAX: u64 = 12_000;
 /// Maximum number of bytes of a request, which is never cut.
 pub(crate) const REQUEST_BYTES_MAX: usize = 128 << 10;
@@ -107,7 +107,7 @@ pub(crate) const HTTP_REQUESTS_MAX: usize = 256;
 pub(crate) const HTTP_BODY_MAX: Duration = Duration::from_secs(10);
 /// Bytes of the body of a refused request that are read and discarded.
 pub(crate) const HTTP_REFUSED_BYTES: usize = 1 << 20;
-/// Longest time for that.
+/// Longest time for reading and discarding it.
 pub(crate) const HTTP_REFUSED_WAIT: Duration = Duration::from_secs(1);
 /// How long a browser may cache a preflight answer, in seconds.
 pub(crate) const HTTP_PREFLIGHT_SECONDS: u32 = 600;

@@ -53,8 +53,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Shortens an error text to one line. It may contain input as long as a message, and a line of
-/// that must not pass for one of ours.
+/// Shortens an error text to one line. It may quote input as long as a message, and a line of input
+/// must not look like one of ours.
 fn cut(text: &str) -> String {
     match text.char_indices().nth(FAILURE_CHARS_MAX) {
         Some((at, _)) => format!("{} …", one_line(&text[..at])),
@@ -80,8 +80,8 @@ fn for_model(hint: &str) -> Option<&str> {
     parts.next().filter(|hint| !is_of_commands(hint))
 }
 
-/// Returns a hint for a model. Hints of the command line name commands, which a model does not
-/// have; those are for the person behind it.
+/// Returns a hint for a model. Hints of the command line name commands, which a model cannot run:
+/// it is asked to pass those on to the user.
 fn hint(error: &ClientError) -> String {
     let person = |said: Option<String>| match said {
         Some(said) => format!("tell the user: {said}"),

@@ -48,7 +48,7 @@ use treering_client::{ClientError, Connection};
 use treering_engine::Engine;
 use treering_server::{NAMESPACE_KEY, WebPlace, WebRefusal, WebService, shown_by};
 
-/// The path.
+/// The path of the interface.
 pub const MCP_PATH: &str = "/mcp";
 /// Headers that pages may send besides the standard ones.
 const PAGE_HEADERS: &str = "authorization, content-type, accept, mcp-protocol-version, \
@@ -284,7 +284,8 @@ impl Gate {
             return Err(answer.into());
         }
         let body = self.coming.whole(body).await.map_err(|mut refused| {
-            // The rest of the body is not read; in HTTP/2, the stream says so itself.
+            // The rest of the body is not read, so the connection must close. HTTP/2 closes only
+            // the stream.
             if parts.version < Version::HTTP_2 {
                 let close = HeaderValue::from_static("close");
                 refused.headers_mut().insert(CONNECTION, close);
@@ -349,7 +350,7 @@ impl IncomingBodies {
         }
     }
 
-    /// Receives a complete body and repairs it.
+    /// Receives a complete body and repairs its JSON.
     async fn whole(&self, body: Body) -> Result<Bytes, Box<Answer>> {
         let place = self.one();
         tokio::select! {

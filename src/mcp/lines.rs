@@ -21,7 +21,7 @@ use super::{
     message::{self, IncomingMessage},
 };
 
-/// A line to be written, and who waits for it to be written.
+/// A line to write, and the channel that reports when it was written.
 type QueuedLine = (String, Option<oneshot::Sender<io::Result<()>>>);
 
 /// One session.

@@ -14,7 +14,7 @@ use super::{bounds::MESSAGE_BYTES_MAX, quote::one_line};
 
 /// Longest message id that is repeated in an answer, in bytes.
 const ID_BYTES_MAX: usize = 128;
-/// Maximum number of characters of the description of what is wrong with a message.
+/// Maximum length of the description of an error in a message, in characters.
 const WRONG_CHARS: usize = 200;
 
 /// The result of reading.

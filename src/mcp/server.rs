@@ -84,7 +84,7 @@ impl AgentHandler {
         }
     }
 
-    /// Runs a function with the store, within the time limit; once more if that may help.
+    /// Runs a function with the store, within the time limit. Retries once if that may help.
     async fn with_store<T, F>(
         &self,
         what: StoreUse,

@@ -17,7 +17,7 @@ use super::{
 use treering_client::{ClientError, ConnectOptions, Connection, FolderOptions, Target};
 use treering_engine::{OpenMode, PackingMode};
 
-/// Interval of checks whether others have finished.
+/// How often to check whether others have finished.
 const TURN: Duration = Duration::from_millis(10);
 
 /// How a call uses the store.
@@ -50,7 +50,7 @@ struct OpenStore {
     connection: Arc<Connection>,
     may_append: bool,
     since: Instant,
-    /// Whether others wait until it is closed.
+    /// Whether others must wait until it is closed.
     keeps_out: bool,
     /// Whether it is a folder: open in this process, or through a server that may change.
     is_folder: bool,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of spans that wait to be sent to a collector. Each has some hundred bytes and at
-/// most [`TRACE_STATE_BYTES_MAX`] of its caller's; further spans are dropped and counted.
+/// Maximum number of spans that wait to be sent to a collector. Each takes some hundred bytes, and
+/// at most [`TRACE_STATE_BYTES_MAX`] of trace state. Further spans are dropped and counted.
 pub(crate) const TRACE_QUEUE_SPANS: usize = 4_096;
 
 /// Maximum number of spans sent at once.

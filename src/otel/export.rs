@@ -289,7 +289,7 @@ fn channel(options: &TraceOptions) -> Result<Channel, TraceError> {
     Ok(endpoint.connect_lazy())
 }
 
-/// Returns the resource. Its service name comes from the environment, or else is that of this
+/// Returns the resource. Its service name comes from the environment; the default is that of this
 /// program.
 fn resource() -> Resource {
     let told = Resource::builder().build();
@@ -436,8 +436,8 @@ mod tests {
         }
     }
 
-    // A hanging collector must cost a queue and no more: ending a span never waits, and each span
-    // without room is counted.
+    // A hanging collector must cost no more than a full queue: ending a span never waits, and each
+    // span without room is counted.
     #[tokio::test(start_paused = true)]
     async fn spans_over_the_queue_limit_are_dropped_and_counted() {
         let measures = Arc::new(TraceMeasures::default());

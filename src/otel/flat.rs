@@ -18,7 +18,7 @@ enum Step {
     Name(String),
 }
 
-/// Returns what is below `prefix`, which ends in a dot, or `None` when nothing is.
+/// Returns the values below `prefix`, which ends in a dot; `None` if there are none.
 pub(super) fn below(attributes: &Map<String, Value>, prefix: &str) -> Option<Value> {
     let mut root = Branch::default();
     for (name, value) in attributes {
@@ -31,7 +31,7 @@ pub(super) fn below(attributes: &Map<String, Value>, prefix: &str) -> Option<Val
 
 impl Branch {
     fn put(&mut self, path: &str, value: &Value) {
-        /// Deeper than any convention.
+        /// Maximum depth of a path, deeper than in any convention.
         const DEPTH_MAX: usize = 16;
         let mut at = self;
         for step in path.splitn(DEPTH_MAX, '.') {

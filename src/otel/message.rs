@@ -133,8 +133,8 @@ fn listed_calls(message: &Value) -> Vec<SpanToolCall> {
     list.iter().map(part::call).collect()
 }
 
-/// Gives calls without an id one that is the same in all spans with this history, assigns results
-/// to the only calls possible, and turns results without a call into messages.
+/// Gives each call without an id one that is the same in all spans with this history. Assigns each
+/// result to the only call it can belong to, and turns results without a call into messages.
 pub(super) fn with_call_ids(items: Vec<SpanItem>) -> Vec<SpanItem> {
     /// A call that has no result yet.
     struct UnansweredCall {

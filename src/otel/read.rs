@@ -180,7 +180,7 @@ fn chat(span: &Span, is_agent: bool, room: &mut ValueAllowance) -> Result<Chat, 
         system.insert(0, message::text_of(&parts));
     }
     let system = system.join("\n\n");
-    // Calls without ids get theirs by their place, so an answer needs the history before it.
+    // Calls without ids get one from their position, so an answer needs the history before it.
     let outputs = said
         .output
         .iter()
@@ -212,7 +212,7 @@ fn chat(span: &Span, is_agent: bool, room: &mut ValueAllowance) -> Result<Chat, 
     })
 }
 
-/// Parses one of the answers; its calls get ids by their place after the history.
+/// Parses one of the answers. Its calls get ids from their position after the history.
 fn alternative(input: &[SpanItem], answer: &Value) -> Option<SpanMessage> {
     let mut answer = answer.clone();
     if answer["role"].is_null()
@@ -229,7 +229,7 @@ fn alternative(input: &[SpanItem], answer: &Value) -> Option<SpanMessage> {
     }
 }
 
-/// Returns the attributes, with those of the event that may hold the content instead.
+/// Returns the attributes, together with those of an event that may have the content instead.
 fn with_details(span: &Span) -> Attributes {
     let mut attributes = span.attributes.clone();
     for (name, details) in &span.events {

@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// Takes an export as the receiver does, and returns how many events it added.
+    /// Processes an export as the receiver does, and returns how many events it added.
     fn export(&mut self, spans: &[Span]) -> usize {
         let mut known = MergeState::default();
         self.events.iter().for_each(|event| known.add(event));
@@ -463,7 +463,7 @@ fn span_of_an_agent_opens_no_branch() {
     agent.spans.push(span(at, work.clone()));
     store.export(&agent.spans);
     assert_eq!(store.histories().len(), 1);
-    // If its steps have no content, it is all there is.
+    // If the steps have no content, the agent's span is the only source.
     let mut alone = Store::new();
     alone.export(&[span(1, work)]);
     assert_eq!(alone.histories().first().unwrap().len(), 2);
@@ -543,7 +543,7 @@ fn all_conventions_give_the_same_messages() {
         assert_eq!(chat.system.as_deref(), Some("Be brief."));
         exports.push(chat);
     }
-    // Each must add nothing to what another one recorded.
+    // None may add anything to a conversation that another one recorded.
     for first in &exports {
         let mut known = MergeState::default();
         let start = Store::new().start;

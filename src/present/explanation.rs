@@ -1,4 +1,5 @@
-//! The explanation of a request in words and figures. Terminal, pages and agents lay it out.
+//! The explanation of a request in words and figures. The terminal, the web pages and the tools for
+//! agents lay it out.
 
 use crate::{
     Tone,
@@ -164,7 +165,7 @@ pub fn token_basis(basis: &pb::TokenBasis) -> String {
 /// What the reader should know before the details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// How bad it is.
+    /// Its severity.
     pub tone: Tone,
     /// One sentence.
     pub text: String,
@@ -213,7 +214,7 @@ pub fn notices(told: &pb::Explanation, warnings_max: usize) -> Vec<Notice> {
     notices
 }
 
-/// Returns the tokens that the budget dropped or shortened away.
+/// Returns the number of tokens that the budget removed by dropping and shortening.
 #[must_use]
 pub fn dropped_tokens(told: &pb::Explanation) -> u64 {
     told.tokens_before_budget.saturating_sub(told.tokens)

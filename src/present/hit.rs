@@ -80,7 +80,7 @@ pub fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
     about
 }
 
-/// Returns what a hit in a text from a memory quotes.
+/// Describes what a hit in recalled text quotes.
 #[must_use]
 pub fn quoted(hit: &pb::SearchHit) -> String {
     match hit.quotes.as_str() {

@@ -14,7 +14,7 @@ use super::{
 pub struct SafeText(String);
 
 impl SafeText {
-    /// Makes one safe line; line ends in the text are replaced by signs.
+    /// Makes one safe line; line ends in the text are replaced by visible characters.
     pub fn line(text: impl Display, paint: Paint) -> Self {
         Self(around_colors(&text.to_string(), paint, printable))
     }

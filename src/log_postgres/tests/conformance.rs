@@ -13,7 +13,7 @@ fn new_log(server: &Server, options: PostgresLogOptions) -> PostgresLog {
     })
 }
 
-// The suite defines the port: a log on one server is a log.
+// The suite defines the port; a log on one server must pass it.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server_passes_the_conformance_suite() {
     let Some(server) = Server::single(&[]).await else {
@@ -22,7 +22,7 @@ async fn one_server_passes_the_conformance_suite() {
     conformance::run_all(|| new_log(&server, single_copy())).await;
 }
 
-// Every commit waits for another server, and nothing else changes.
+// Every commit waits for another server, and nothing else may change.
 #[tokio::test(flavor = "multi_thread")]
 async fn primary_and_standby_pass_the_conformance_suite() {
     let Some((primary, standby)) = Server::pair().await else {

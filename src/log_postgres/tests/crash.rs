@@ -5,8 +5,9 @@ use treering_log::{EventLog, LogError};
 
 use crate::server::{SHARD, Server, acquire, batch, open, read_all, single_copy};
 
-// The server is killed under a writer that appends as fast as it can, again and again. What the
-// writer was told is there once and in its order; what it was not told, acquiring tells.
+// The server is killed repeatedly while a writer appends as fast as it can. Every acknowledged
+// append must be there once and in order; acquiring the shard again shows the outcome of the
+// others.
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_appends_survive_kills_of_the_server() {
     let Some(mut server) = Server::single(&[]).await else {
@@ -20,7 +21,7 @@ async fn acknowledged_appends_survive_kills_of_the_server() {
         assert_eq!(owned.head, ledger.len() as u64, "round {round}");
         let (sender, answers) = mpsc::channel();
         let appending = log.clone();
-        // On a thread without a runtime, as the writer of a store.
+        // On a thread without a runtime, like the writer of a store.
         let writer = thread::spawn(move || {
             let mut head = owned.head;
             loop {
@@ -43,7 +44,7 @@ async fn acknowledged_appends_survive_kills_of_the_server() {
             let there = match appended {
                 Ok(_) => true,
                 Err(LogError::UnknownOutcome { .. }) => owned.head > ledger.len() as u64,
-                // The session was known to be gone before anything was sent.
+                // The session was known to be lost before anything was sent.
                 Err(LogError::Io { .. }) => false,
                 Err(error) => panic!("{error}"),
             };

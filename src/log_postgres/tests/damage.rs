@@ -2,8 +2,8 @@ use treering_log::{EventLog, LogError, frame};
 
 use crate::server::{SHARD, Server, acquire, batch, open, single_copy};
 
-// A bit of a stored frame turns, a row vanishes, a count is changed: reading says where, what is
-// before can be read, and what is behind can be found.
+// A flipped bit in a stored frame, a missing row, a changed count: a read must report the offset,
+// the frames before it must be readable, and the next frame must be found.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_rows_are_reported_with_their_offset() {
     let Some(server) = Server::single(&[]).await else {

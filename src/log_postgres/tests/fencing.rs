@@ -5,8 +5,8 @@ use treering_log::{EventLog, LogError};
 
 use crate::server::{SHARD, Server, acquire, batch, open, read_all, single_copy};
 
-// Two processes both believe that they own the shard, and append at the same time: each offset has
-// one event, and what either was told is there.
+// Two processes both believe that they own the shard, and append at the same time: each offset must
+// have one event, and every acknowledged event must be there.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_owners_never_share_an_offset() {
     let Some(server) = Server::single(&[]).await else {
@@ -60,7 +60,7 @@ async fn two_owners_never_share_an_offset() {
     }
 }
 
-// Both hold an epoch, one of them an old one, and send their appends in the same moment.
+// Two processes hold an epoch, one of them an outdated one, and append at the same moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_owner_cannot_append_beside_the_later_one() {
     let Some(server) = Server::single(&[]).await else {
@@ -91,7 +91,7 @@ async fn earlier_owner_cannot_append_beside_the_later_one() {
     }
 }
 
-// A process that did not own the shard follows it, and is woken by no message.
+// A process that does not own the shard follows it, although no message tells it of appends.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_process_follows() {
     let Some(server) = Server::single(&[]).await else {

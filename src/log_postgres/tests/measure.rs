@@ -16,8 +16,8 @@ fn stored_bytes(records: &[Record]) -> usize {
     batch.frames.iter().map(|frame| frame.bytes.len()).sum()
 }
 
-// How much of what PostgreSQL can commit reaches the log: appends of 8 shards beside plain inserts
-// of as many bytes on 8 connections, both with a synchronous standby.
+// Compares appends with what PostgreSQL can commit: appends to 8 shards, and plain inserts of as
+// many bytes on 8 connections, both with a synchronous standby.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement: .ci/postgres.sh --measure"]
 async fn appends_beside_plain_inserts() {
@@ -52,7 +52,7 @@ async fn appends_beside_plain_inserts() {
         }
         inserts.join_all().await;
         let plain = started.elapsed();
-        // Encoding is not PostgreSQL's work, and done before.
+        // Encoding is not PostgreSQL's work, so it is not measured.
         let mut batches: Vec<_> = (0..GROUPS_EACH)
             .map(|group| (group * events) as u64)
             .map(|head| (head, samples::batch(head + 1, &records)))

@@ -17,7 +17,7 @@ async fn refusal(url: &str, options: PostgresLogOptions) -> String {
         .to_string()
 }
 
-// A server whose settings lose acknowledged events looks healthy until the day it loses them.
+// A server whose settings can lose acknowledged events looks healthy until it loses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_that_may_lose_events_is_refused() {
     let Some(server) = Server::single(&[]).await else {
@@ -34,7 +34,7 @@ async fn server_that_may_lose_events_is_refused() {
         assert!(error.contains(&format!("Set {setting} = on")), "{error}");
         server.set(setting, "on").await;
     }
-    // Its own sessions have it on, whatever the server's default.
+    // The log's own sessions turn it on, whatever the server's default is.
     server.set("synchronous_commit", "off").await;
     drop(open(&url, single_copy()).await);
     let Some(server) = Server::without_checksums().await else {
@@ -44,7 +44,7 @@ async fn server_that_may_lose_events_is_refused() {
     assert!(error.contains("pg_checksums --enable"), "{error}");
 }
 
-/// What was logged.
+/// Collects what is logged.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -58,7 +58,7 @@ impl Write for Logged {
     }
 }
 
-// Whoever accepted a single copy once, for a trial, must be told each time.
+// An operator who accepted a single copy for a trial must be warned at each open.
 #[tokio::test(flavor = "multi_thread")]
 async fn single_copy_is_warned_about() {
     let Some(server) = Server::single(&[]).await else {
@@ -77,7 +77,8 @@ async fn single_copy_is_warned_about() {
     );
 }
 
-// Someone turns a setting off while a store is open: the next append is refused, not the next start.
+// When a setting is turned off while a store is open, the next append must be refused, not only the
+// next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn append_is_refused_while_a_setting_is_wrong() {
     let Some((primary, _standby)) = Server::pair().await else {
@@ -88,7 +89,7 @@ async fn append_is_refused_while_a_setting_is_wrong() {
         ..quick()
     };
     let url = primary.url(&primary.new_log().await);
-    // One notices by its append, one by its check.
+    // One log notices on its append, the other with its regular check.
     let rare = open(&url, quick()).await;
     let log = open(&url, options).await;
     for (setting, wrong, right) in [
@@ -114,7 +115,8 @@ async fn append_is_refused_while_a_setting_is_wrong() {
     }
 }
 
-// A URL that leads to a standby only: it has all the data, and taking writes is not its to decide.
+// A URL that leads only to a standby must be refused: a standby has all the data, but accepts no
+// writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn standby_is_not_used() {
     let Some((primary, standby)) = Server::pair().await else {

@@ -3,8 +3,8 @@ use treering_log_postgres::{PostgresError, PostgresLog, create_schema, grants};
 
 use crate::server::{SHARD, Server, acquire, batch, open, read_all, single_copy};
 
-// `create_schema` runs on every node of a cluster at its start: a log is created once, and a newer
-// one is left alone.
+// Every node of a cluster runs `create_schema` at its start: a log must be created once, and a
+// newer one must stay unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn schema_is_created_once_and_a_newer_one_is_refused() {
     let Some(server) = Server::single(&[]).await else {
@@ -38,8 +38,8 @@ async fn schema_is_created_once_and_a_newer_one_is_refused() {
     }
 }
 
-// The role of a node appends and reads, and cannot delete or change what is stored, whoever gets its
-// password.
+// The role of a node can append and read. Even an attacker with its password cannot delete or
+// change what is stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn granted_role_can_append_and_read_and_no_more() {
     let Some(server) = Server::single(&[]).await else {

@@ -22,7 +22,7 @@ use treering_log_postgres::{PostgresLog, PostgresLogOptions, create_schema};
 
 pub const SHARD: ShardId = ShardId(0);
 
-/// Where PostgreSQL's programs are.
+/// Returns the folder of PostgreSQL's programs.
 fn binaries() -> Option<PathBuf> {
     let named = env::var_os("TREERING_POSTGRES_BIN").map(PathBuf::from);
     let versions = ["/usr/lib/postgresql", "/opt/postgresql", "/usr/local/pgsql"];
@@ -44,7 +44,8 @@ fn binaries() -> Option<PathBuf> {
         .find(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
 }
 
-/// PostgreSQL refuses to run as root.
+/// Returns a user and group for PostgreSQL, which refuses to run as root; `None` if we are not
+/// root.
 fn unprivileged() -> Option<(u32, u32)> {
     if !geteuid().is_root() {
         return None;
@@ -71,11 +72,11 @@ pub struct Server {
     folder: TempDir,
     bin: PathBuf,
     process: Option<Child>,
-    /// Names its socket; TCP is off.
+    /// Its port, which also names its socket. TCP is off without `listen`.
     port: u16,
 }
 
-/// What a server is started with, beside the settings that the log needs.
+/// Settings of a server besides those that the log needs.
 pub type Settings<'a> = &'a [(&'a str, &'a str)];
 
 const COMMON: Settings = &[
@@ -86,14 +87,14 @@ const COMMON: Settings = &[
 ];
 
 impl Server {
-    /// Makes a folder; `None`, and a word about it, where PostgreSQL is not installed.
+    /// Creates a server's folder. Returns `None`, and prints that, if PostgreSQL is not installed.
     fn create(settings: Settings, initdb: &[&str]) -> Option<Self> {
         let Some(bin) = binaries() else {
             assert!(
                 env::var_os("TREERING_REQUIRE_POSTGRES").is_none(),
                 "PostgreSQL is not installed, and TREERING_REQUIRE_POSTGRES is set"
             );
-            // Not by a macro, whose text is shown only when a test fails.
+            // Not with a macro: its text would be shown only when a test fails.
             let text = "SKIPPED: PostgreSQL is not installed, so its log is not tested\n";
             io::stderr().write_all(text.as_bytes()).unwrap();
             return None;
@@ -126,14 +127,14 @@ impl Server {
         folder
     }
 
-    /// Starts a server that accepts a single copy.
+    /// Starts a server without a standby.
     pub async fn single(settings: Settings<'_>) -> Option<Self> {
         let mut server = Self::create(settings, &["--data-checksums"])?;
         server.start().await;
         Some(server)
     }
 
-    /// Starts a server without checksums of pages.
+    /// Starts a server without page checksums.
     pub async fn without_checksums() -> Option<Self> {
         let mut server = Self::create(&[], &[])?;
         server.start().await;
@@ -149,7 +150,7 @@ impl Server {
             process: None,
             port: 5432,
         };
-        // The folder of a server that never ran is a backup of it.
+        // A server that never ran can be backed up by copying its folder.
         let copied = Command::new("cp")
             .arg("-a")
             .arg(primary.data())
@@ -196,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Adds settings, which count from the next start or reload on.
+    /// Adds settings, which take effect at the next start or reload.
     pub fn configure(&self, settings: Settings) {
         let path = self.data().join("postgresql.conf");
         let mut file = fs::OpenOptions::new().append(true).open(path).unwrap();
@@ -210,7 +211,7 @@ impl Server {
         self.configure(&[(name, value)]);
         self.sql("select pg_reload_conf()").await;
         self.wait_for(&format!("show {name}"), value).await;
-        // Every backend reads it between two statements, in its own time.
+        // Every backend reads it between two statements, a moment later.
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 
@@ -226,7 +227,7 @@ impl Server {
                 .unwrap();
             for _ in 0..600 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                // Processes of a killed one may still end: then it refuses to start.
+                // Processes of a killed server may still be running: then it refuses to start.
                 if process.try_wait().unwrap().is_some() {
                     break;
                 }
@@ -249,12 +250,12 @@ impl Server {
         }
     }
 
-    /// Kills the server: nothing is written any more, and nobody is told.
+    /// Kills the server: it writes nothing more and does not notify its clients.
     pub fn kill(&mut self) {
         self.end(Signal::KILL);
     }
 
-    /// Stops the server without a word to its clients.
+    /// Stops the server without waiting for its clients.
     pub fn stop(&mut self) {
         self.end(Signal::QUIT);
     }
@@ -322,7 +323,7 @@ impl Server {
         panic!("{sql} never gave {wanted}");
     }
 
-    /// Ends the wait for the standby as a client's cancellation does, or an administrator.
+    /// Ends the wait for the standby with this function, as a client or an administrator can.
     pub async fn end_wait(&self, function: &str) {
         let waiting = "from pg_stat_activity where wait_event = 'SyncRep'";
         self.wait_for(&format!("select count(*) > 0 {waiting}"), "t")
@@ -377,7 +378,7 @@ pub fn batch(head: u64, count: usize) -> (Vec<Record>, FrameBatch) {
     (records, batch)
 }
 
-/// Acquires the shard, as often as it takes.
+/// Acquires the shard; retries until it succeeds.
 pub async fn acquire(log: &impl EventLog) -> treering_log::AcquiredShard {
     for _ in 0..200 {
         match log.acquire(SHARD).await {

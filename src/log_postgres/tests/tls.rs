@@ -4,8 +4,8 @@ use treering_log_postgres::{PostgresError, PostgresLog};
 
 use crate::server::{Server, open, single_copy};
 
-// Encryption that does not check who answers protects from nobody: the certificate must be one of
-// the named authority, for the host of the URL.
+// Encryption without authentication protects against nobody: the certificate must be issued by the
+// given authority, for the host in the URL.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_used_and_the_certificate_checked() {
     let port = TcpListener::bind("127.0.0.1:0")

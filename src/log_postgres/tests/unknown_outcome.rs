@@ -8,7 +8,7 @@ use treering_log_postgres::{PostgresLog, PostgresLogOptions};
 
 use crate::server::{SHARD, Server, acquire, batch, open, quick, read_all, single_copy};
 
-/// Nothing after offset 1 is read, followed or found.
+/// Asserts that nothing after offset 1 is read, followed or found.
 async fn assert_ends_at_1(log: &PostgresLog, blob: &BlobRef) {
     assert_eq!(log.read(SHARD, 1, 1 << 20).await.unwrap().len(), 1);
     assert_eq!(log.read(SHARD, 2, 1 << 20).await.unwrap(), []);
@@ -35,9 +35,9 @@ fn doubtful() -> (Record, treering_log::FrameBatch, BlobRef) {
     (records[0].clone(), batch, named)
 }
 
-// The standby is away, an append waits for it past its deadline, somebody cancels the wait, and the
-// primary shows the row. Then it dies, and the standby, which never had the row, takes over. A
-// reader that was shown the row would have seen an event that never happened.
+// While the standby is down, an append waits for it past its deadline. Then the wait is cancelled,
+// and the primary shows the row. The primary dies, and the standby, which never had the row, takes
+// over. A reader that got the row would have seen an event that never happened.
 #[tokio::test(flavor = "multi_thread")]
 async fn doubtful_frame_is_never_served_and_the_failover_loses_nothing() {
     let Some((mut primary, mut standby)) = Server::pair().await else {
@@ -45,7 +45,7 @@ async fn doubtful_frame_is_never_served_and_the_failover_loses_nothing() {
     };
     let database = primary.new_log().await;
     let both = primary.url_with(&standby, &database);
-    // The promoted standby is alone.
+    // The promoted standby has no standby of its own.
     let options = PostgresLogOptions {
         accept_single_copy: true,
         ..quick()
@@ -100,7 +100,8 @@ async fn doubtful_frame_is_never_served_and_the_failover_loses_nothing() {
     assert_eq!(read_all(&follower).await, [first, third].concat());
 }
 
-// The standby comes back: the append is there after all, acquiring tells, and only then is it read.
+// When the standby comes back, the append turns out to be stored. Acquiring reports it, and only
+// then can it be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn acquiring_waits_for_the_standby_and_tells_the_outcome() {
     let Some((primary, mut standby)) = Server::pair().await else {
@@ -127,8 +128,8 @@ async fn acquiring_waits_for_the_standby_and_tells_the_outcome() {
     assert_eq!(read_all(&log).await, [first, vec![second]].concat());
 }
 
-// The append returns like any other, only with a warning. Whoever overlooks it acknowledges what
-// one server has.
+// The append returns like any other, but with a warning. Ignoring the warning would acknowledge
+// events that only one server has.
 #[tokio::test(flavor = "multi_thread")]
 async fn append_with_a_warning_is_not_acknowledged() {
     let Some((primary, mut standby)) = Server::pair().await else {
@@ -156,8 +157,8 @@ async fn append_with_a_warning_is_not_acknowledged() {
     }
 }
 
-// An append is lost before it does anything, and another process appends as many events. The head is
-// where the first process wants it, and yet its events are not there.
+// An append is lost before it does anything, and another process appends as many events. The head
+// is where the first process expects it, but the events are not its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_of_another_owner_are_not_taken_for_the_lost_ones() {
     let Some(server) = Server::single(&[]).await else {

@@ -15,7 +15,7 @@ use treering_domain::EventKind;
 use treering_present::text::{Zone, describe_event, first_line, is_beside_talk, left_out};
 use treering_proto::pb;
 
-/// Events that are read for each that is returned, because others are beside the talk.
+/// Number of events to read for each one returned, because many are not part of the talk.
 const READ_FOR_EACH: u64 = 8;
 
 /// Around what.
@@ -96,7 +96,7 @@ pub(crate) async fn call(input: &AroundInput, store: &Connection) -> Result<Tool
 #[derive(Default)]
 struct Talk {
     texts: Vec<String>,
-    /// Events beside the talk between them.
+    /// Number of events between them that are not part of the talk.
     left_out: u64,
 }
 

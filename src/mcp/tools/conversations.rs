@@ -51,7 +51,7 @@ pub(crate) async fn call(
     let limit = bounded(input.limit, LISTED, LISTED_MAX) as usize;
     let offset = input.offset.unwrap_or(0) as usize;
     let filter = Filter::of(&input)?;
-    // One more shows whether there are more.
+    // One extra result shows whether there are more.
     let wanted = offset + limit + 1;
     let (mut found, was_all) = list(store, &filter, wanted).await?;
     let more = found.len() == wanted;
@@ -116,7 +116,7 @@ impl Filter {
     }
 
     fn lets_through(&self, summary: &pb::ConversationSummary) -> bool {
-        // It is not a session; `recall` returns its content.
+        // The long-term context is not a session; `recall` returns its content.
         if names::is_long_term(summary) {
             return false;
         }
@@ -138,7 +138,7 @@ impl Filter {
         self.words.iter().all(|word| text.contains(word))
     }
 
-    /// True for a conversation older than all that are wanted; then so are all after it.
+    /// Returns true when a conversation is older than `since`; all that follow it are then, too.
     fn is_too_old(&self, summary: &pb::ConversationSummary) -> bool {
         match (&self.since, happened(summary)) {
             (Some(since), Some(time)) => time.seconds < since.seconds,
@@ -147,7 +147,8 @@ impl Filter {
     }
 }
 
-/// Returns the first conversations that match a filter, and whether all were tested.
+/// Returns the first `wanted` conversations that match a filter. Also returns false if the limit of
+/// tested conversations was reached before that many were found.
 async fn list(
     store: &Connection,
     filter: &Filter,
@@ -215,7 +216,7 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
 mod tests {
     use super::*;
 
-    // Sessions could be listed from a time on, and not up to one.
+    // Sessions could be listed from a time on, but not up to a time.
     #[test]
     fn newer_conversations_are_left_out() {
         let filter = Filter::of(&ConversationsInput {

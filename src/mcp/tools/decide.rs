@@ -17,12 +17,12 @@ use treering_domain::hex;
 use treering_present::text::{Zone, count, short_id};
 use treering_proto::pb;
 
-/// Characters of the hash of arguments that identify them.
+/// Number of characters of the arguments' hash that identify the arguments.
 const HASH_CHARS: usize = 16;
 
 /// Bytes reserved at the end of an answer for closing remarks.
 const TOLD_BYTES: usize = 200;
-/// Longest call id that can be given back, in bytes.
+/// Longest call id that a decision can name, in bytes.
 const CALL_ID_BYTES_MAX: usize = 512;
 
 /// Whose calls.
@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    // A person approved what they saw, the first part of the arguments: `rm -rf /` was in the rest,
+    // A person saw and approved only the first part of the arguments. `rm -rf /` was in the rest,
     // and the hash covered all of it.
     #[test]
     fn hash_is_shown_only_with_complete_arguments() {
@@ -271,8 +271,8 @@ mod tests {
         assert!(huge.len() < 2 * ARGUMENTS_CHARS + 500, "{}", huge.len());
     }
 
-    // Name and id are recorded text too. An id with a line end was shown as another id, about which
-    // nothing could be decided.
+    // Name and id are recorded text too. An id with a line end was shown as another id, so the call
+    // could not be decided.
     #[test]
     fn names_and_ids_are_quoted() {
         let shown = shown_call(

@@ -426,7 +426,7 @@ mod tests {
     }
 
     // The arguments of a call could not be read at all: the answer was its result, and a line
-    // number from a search was after its end.
+    // number from a search was beyond the end of that.
     #[test]
     fn call_arguments_are_read_by_lines_and_bytes() {
         let call = Call {
@@ -454,7 +454,7 @@ mod tests {
         assert!(call.piece(Range::Bytes { first: 99 }, 9).is_err());
     }
 
-    // Continuing where an answer says must return every byte once.
+    // Continuing at the place that an answer gives must return every byte once.
     #[test]
     fn next_part_begins_where_the_part_ends() {
         let by_line = piece("one\ntwo\nthr", 0, 100, Some(1)).ending_with_line();

@@ -19,7 +19,7 @@ use treering_present::{
 };
 use treering_proto::pb;
 
-/// Copies of a text that are listed.
+/// Maximum number of copies of a text that are listed.
 const COPIES_NAMED: usize = 3;
 
 /// What is looked for.
@@ -187,7 +187,7 @@ async fn request(input: &SearchInput, store: &Connection) -> Result<pb::SearchRe
             .transpose()?
             .into_iter()
             .collect(),
-        // A model has few filters, to be told of in few words.
+        // The tool has few filters, so that its description is short.
         branch: String::new(),
         labels: given(input.project.as_deref())
             .map(|name| format!("{PROJECT_LABEL}={name}"))
