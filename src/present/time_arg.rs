@@ -19,7 +19,7 @@ const DAY_MICROS: i64 = 86_400 * MICROS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
     from: TimestampMicros,
-    /// The last microsecond of it.
+    /// The last microsecond, inclusive.
     to: TimestampMicros,
 }
 
@@ -30,7 +30,7 @@ impl TimeRange {
         wire(self.from)
     }
 
-    /// Returns the end, so that "until" a day includes that day.
+    /// Returns the end. It is inclusive: "until" a day includes that day.
     #[must_use]
     pub fn end(self) -> Timestamp {
         wire(self.to)
@@ -91,7 +91,7 @@ fn at(text: &str, now: TimestampMicros) -> Option<TimeRange> {
     if let Ok(day) = Date::parse(text, format_description!("[year]-[month]-[day]")) {
         return Some(until_before(midnight(day)?, midnight(day.next_day()?)?));
     }
-    // A month is parsed by its first day.
+    // A month is parsed as its first day.
     if let Ok(first) = Date::parse(
         &format!("{text}-01"),
         format_description!("[year]-[month]-[day]"),
@@ -105,7 +105,7 @@ fn at(text: &str, now: TimestampMicros) -> Option<TimeRange> {
 
 /// Parses `2026-01-31 08:00`, with or without seconds; UTC when no zone is given.
 fn time_of_day(text: &str) -> Option<OffsetDateTime> {
-    // Accepts a space instead of `T`, as times are printed.
+    // Accepts a space instead of `T`, because times are printed that way.
     if let Ok(time) = OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339) {
         return Some(time);
     }
@@ -133,7 +133,7 @@ fn until_before(from: i64, next: i64) -> TimeRange {
     }
 }
 
-/// Returns the microseconds of `2 days`, `90m`, `1 week ago`, `last week`.
+/// Parses `2 days`, `90m`, `1 week ago`, `last week`, and returns microseconds.
 fn passed(text: &str) -> Option<i64> {
     if let Some(unit) = text.strip_prefix("last ") {
         return passed(&format!("1 {}", unit.trim()));
@@ -175,7 +175,7 @@ pub fn length(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(all))
 }
 
-/// Parses how long something lasts: `90d`, `12h`, `2 weeks`.
+/// Parses a long duration: `90d`, `12h`, `2 weeks`.
 ///
 /// # Errors
 /// A message that says what is accepted.
@@ -246,8 +246,8 @@ mod tests {
         }
     }
 
-    // "Until the ninth" excluded the ninth, so a search for one day found nothing: a day ends at
-    // its end, and an instant at itself.
+    // "Until the ninth" excluded the ninth, so a search for one day found nothing. The end of a day
+    // or an instant must be inclusive.
     #[test]
     fn end_of_a_period_is_inclusive() {
         let now = TimestampMicros(1_000_000 * MICROS);

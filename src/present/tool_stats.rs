@@ -57,7 +57,7 @@ impl CallOutcome {
     }
 }
 
-/// By conversation and revision: when the event occurred according to its author.
+/// When each event happened according to its author, by conversation and revision.
 pub type HappenedAt = HashMap<(String, u64), Timestamp>;
 
 /// Returns the duration of a call: the recorded one, else the time between its two events. It is
@@ -95,7 +95,8 @@ fn between(from: &Timestamp, to: &Timestamp) -> Option<Duration> {
     (moment(to)? - moment(from)?).try_into().ok()
 }
 
-/// The calls of a branch, made from its events. `Tools.History` returns at most the newest 1,000.
+/// The calls of a branch, built from its events. `Tools.History` would return at most the newest
+/// 1,000.
 #[derive(Debug, Default)]
 pub struct BranchCalls {
     calls: Vec<Made>,
@@ -106,7 +107,7 @@ pub struct BranchCalls {
 #[derive(Debug)]
 struct Made {
     call: pb::ToolCall,
-    /// When each call was requested and ended.
+    /// When the call was requested and ended.
     happened: HappenedAt,
 }
 
@@ -296,7 +297,7 @@ impl ToolOrder {
     }
 }
 
-/// Counts calls, given with their durations, by tool.
+/// Counts calls by tool. Each call comes with its duration.
 #[must_use]
 pub fn by_tool<'a>(
     calls: impl IntoIterator<Item = (&'a pb::ToolCall, Option<Duration>)>,
@@ -433,8 +434,8 @@ mod tests {
     }
 
     // Call ids repeat in real conversations: each result must count for the call that was open
-    // then, and a recorded duration must win over the clock. `tools --stats` counted a denied call
-    // as open, and a cancelled one as failed.
+    // then, and a recorded duration must take precedence over the event times. `tools --stats`
+    // counted a denied call as open, and a cancelled one as failed.
     #[test]
     fn events_of_calls_are_counted() {
         let tools = counted([
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!(bash.took, [Duration::from_millis(40)]);
     }
 
-    // A session without times was imported in one commit, and all of its calls took 0 ms.
+    // A session without times was imported in one commit, and all of its calls seemed to take 0 ms.
     #[test]
     fn one_commit_gives_no_duration() {
         let events = [requested(5, "a", "ls"), result(6, "a", true, None)];

@@ -1,6 +1,6 @@
-//! Formats the summary of a tool call: a command as in a shell, a pattern as a pattern.
+//! Formats the summary of a tool call. Shell commands and search patterns have their own forms.
 
-/// Parts of tool names that mean a shell.
+/// Parts of tool names that indicate a shell.
 const SHELLS: [&str; 9] = [
     "bash",
     "sh",
@@ -12,9 +12,9 @@ const SHELLS: [&str; 9] = [
     "command",
     "cmd",
 ];
-/// Tool names that mean a shell only as the whole name; as a part they mean other things.
+/// Tool names that indicate a shell only as the whole name, not as a part of it.
 const SHELLS_WHOLE: [&str; 2] = ["exec", "run"];
-/// Parts of tool names that mean a pattern search.
+/// Parts of tool names that indicate a pattern search.
 const PATTERNS: [&str; 3] = ["grep", "rg", "ripgrep"];
 
 /// Returns the summary of a call of this tool, on one line.

@@ -1,7 +1,7 @@
 //! Blocks: adjacent rows, compressed together. See `docs/FORMAT.md` for the byte format.
 //!
-//! A row stored alone takes up its own part of a page of the file and does not compress; adjacent
-//! rows are similar.
+//! Adjacent rows are similar, so they compress well together. Rows stored one by one do not
+//! compress.
 
 use std::{
     cell::RefCell,
@@ -12,7 +12,8 @@ use bytes::Bytes;
 
 use super::{block_builder::ROWS_BYTES_MAX, error::ProjectionsError};
 
-/// Above this length, in bytes, the header is not trusted and memory grows with the actual output.
+/// A header that claims more bytes than this is not trusted: memory then grows with the actual
+/// output.
 const BELIEVED_BYTES_MAX: usize = 1 << 20;
 /// Length before compression (`u32`) and CRC32C (`u32`).
 pub(super) const HEADER_BYTES: usize = 8;
@@ -83,7 +84,7 @@ impl RowBlock {
         self.rows.is_empty()
     }
 
-    /// Returns the memory that it takes, in bytes.
+    /// Returns its memory use in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         (self.bytes.len() + self.rows.len() * size_of::<RowPlace>() + size_of::<Self>()) as u64
     }
@@ -112,10 +113,10 @@ impl RowBlock {
     }
 }
 
-/// Packs rows, which must be in key order and at least one.
+/// Packs one or more rows, which must be in key order.
 ///
 /// # Errors
-/// [`ProjectionsError::Encode`] when they are more than a block can hold.
+/// [`ProjectionsError::Encode`] when a block cannot hold them.
 pub(super) fn pack(rows: &[Row]) -> Result<Vec<u8>, ProjectionsError> {
     let refused = |what: String| ProjectionsError::Encode { what };
     let mut raw = Vec::with_capacity(ROWS_BYTES_MAX * 2);

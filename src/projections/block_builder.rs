@@ -1,7 +1,7 @@
-//! How rows become blocks: as many as fill a page of the file.
+//! Packs rows into blocks, two of which fill a page of the file.
 //!
-//! A page of redb holds what fits, and two values of a little more than half a page take a page
-//! each. So a block's number of rows is chosen by its size after compression.
+//! Two values of slightly more than half a page take two pages of redb. So the number of rows in a
+//! block is chosen by its size after compression.
 
 use bytes::Bytes;
 
@@ -20,9 +20,9 @@ const PAGE_HEADER_BYTES: usize = 4;
 const PLACE_BYTES: usize = 8;
 /// Blocks per page.
 const OF_A_PAGE: usize = 2;
-/// A page counts as full when at most this fraction is free.
+/// A block is large enough when at most 1/16 of its share of the page is free.
 const LEFT_SHARE_MAX: usize = 16;
-/// How often the number of rows of a block is estimated.
+/// Maximum number of estimates of a block's row count.
 const GUESSES_MAX: usize = 5;
 
 /// A block to be written to the file.
@@ -44,7 +44,8 @@ pub(super) enum RowPlacement {
     Within,
 }
 
-/// Packs rows, which must be in key order. Each block fits into a page or has a single row.
+/// Packs rows, which must be in key order. Each block fits into its share of a page or has a single
+/// row.
 ///
 /// # Errors
 /// [`ProjectionsError::Encode`] for a row that no block can hold.
@@ -87,8 +88,8 @@ fn even_out(rows: &[Row], blocks: &mut Vec<PackedBlock>) -> Result<(), Projectio
     Ok(())
 }
 
-/// Packs as many of the first rows as fill a page, and returns the block and its rows' bytes.
-/// `guess` is an estimate of these bytes.
+/// Packs as many of the first rows as fill a block's share of a page. Returns the block and its
+/// rows' bytes. `guess` is an estimate of these bytes.
 fn fill(rows: &[Row], guess: usize) -> Result<(PackedBlock, usize), ProjectionsError> {
     let most = fitting(rows, ROWS_BYTES_MAX).max(1);
     // Numbers of rows that are known to fit, and known not to fit.
@@ -115,7 +116,7 @@ fn fill(rows: &[Row], guess: usize) -> Result<(PackedBlock, usize), ProjectionsE
         if fit + 1 == too_many {
             break;
         }
-        // A little less than the page would hold if all rows compressed equally well.
+        // A little less than would fit if all rows compressed equally well.
         guess = fitting(rows, bytes * room / len * 31 / 32);
     }
     match best {
@@ -143,7 +144,7 @@ fn one(rows: &[Row]) -> Result<PackedBlock, ProjectionsError> {
     })
 }
 
-/// Returns the size of a value that fills its share of a page together with its key, in bytes.
+/// Returns the size in bytes of a value that, with its key, fills its share of a page.
 fn room(key: &[u8]) -> usize {
     let share = (PAGE_BYTES - PAGE_HEADER_BYTES) / OF_A_PAGE - PLACE_BYTES;
     share - key.len().min(share / 2)
@@ -200,8 +201,8 @@ mod tests {
         }
     }
 
-    // Between others, a block that got a row too many is split into two that both have room, not
-    // into a full one and one of a single row.
+    // A block between others that gets one row too many is split into two blocks with room, not
+    // into a full one and one with a single row.
     #[test]
     fn overfull_block_is_split_in_halves() {
         let rows = rows(5_000, 40);

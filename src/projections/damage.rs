@@ -1,6 +1,5 @@
-//! What was unreadable when the log was folded: lost ranges, and the conversations damaged by them.
-//! The damage itself is recorded in the conversations' rows; this module indexes the rows that have
-//! some.
+//! Indexes the damage that was found when the log was folded: unreadable ranges, and the
+//! conversations that they damaged. The damage itself is recorded in the conversations' rows.
 
 use treering_domain::ConversationRow;
 
@@ -19,7 +18,7 @@ const LOST: &[u8] = b"lost/";
 /// Prefix of the keys of damaged conversations; the conversation's key follows.
 const DAMAGED: &[u8] = b"damaged/";
 
-/// Writes the damage in a delta.
+/// Writes the damage that a delta contains.
 pub(super) fn note(meta: &mut RawTable<'_>, delta: &ProjectionDelta) {
     for (first, last) in &delta.lost {
         let key = [LOST, &first.to_be_bytes()].concat();

@@ -64,7 +64,7 @@ pub struct KeyEntry {
     pub key: String,
     /// The salted hash of the content that was appended with it.
     pub content_hash: ContentHash,
-    /// `None`: erased, because something of the batch was erased.
+    /// `None` if it was erased, because part of the batch was erased.
     pub salt: Option<[u8; 16]>,
     /// Log offset of the batch's first event.
     pub first_offset: u64,
@@ -112,7 +112,7 @@ pub struct ProjectionDelta {
     pub reached: u64,
     /// New events, by offset.
     pub events: Vec<(Namespace, EventEntry)>,
-    /// What the new events count against a quota, in bytes.
+    /// Bytes that the new events count against a quota, by conversation.
     pub event_bytes: BTreeMap<(Namespace, ConversationId), u64>,
     /// Additional index terms of the new events.
     pub found_by: Vec<FoundBy>,
@@ -130,8 +130,8 @@ pub struct ProjectionDelta {
     pub calls: Vec<CallEntry>,
     /// New idempotency keys, except those expired by a later event in this delta.
     pub keys: Vec<KeyEntry>,
-    /// When the latest of each namespace's new events was recorded: keys that have expired by then
-    /// are removed.
+    /// When the newest event of each namespace was recorded. Keys that have expired by then are
+    /// removed.
     pub recorded_to: BTreeMap<Namespace, TimestampMicros>,
     /// Event ids that do not contain the offset, each with the offset of its event.
     pub ids: Vec<(Namespace, EventId, u64)>,
@@ -148,7 +148,7 @@ pub struct ProjectionDelta {
 
 impl ProjectionDelta {
     /// Removes the changes to these damaged conversations, except the used keys and ids: a fold of
-    /// the log also skips what follows their damage.
+    /// the log also skips the events after the damage.
     pub fn leave_out(&mut self, damaged: impl Fn(ConversationKey) -> bool) {
         self.events
             .retain(|(_, event)| !damaged(event.conversation));

@@ -52,9 +52,9 @@ impl Projections {
         self.read(|mine| other.read(|theirs| first_difference(mine, theirs, || true)))
     }
 
-    /// Returns the first row, by table and key, in which one state of these projections, which may
-    /// keep changing, differs from the others: `bring` gets the log offset of that state, and must
-    /// advance the others to it. Returns `None` when they are equal, or once `go_on` returns false.
+    /// Compares one state of these projections, which may keep changing, with `other`. `bring` gets
+    /// the log offset of that state and must advance `other` to it. Returns the first row, by table
+    /// and key, that differs; `None` when they are equal, or once `go_on` returns false.
     ///
     /// # Errors
     /// As for every read, and the errors of `bring`.

@@ -5,7 +5,7 @@ use std::{error::Error, io};
 
 use treering_domain::{ConversationId, Revision};
 
-/// Why the projections did not answer, or did not accept a delta.
+/// Why a read or write of the projections failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectionsError {
     /// The file was written by another version of the program.
@@ -44,7 +44,7 @@ pub enum ProjectionsError {
         /// Offset that it would reach.
         last: u64,
     },
-    /// The delta leaves out events.
+    /// The delta skips events.
     #[error(
         "expected revision {expected} of conversation {conversation}, got {found}: rebuild the \
          projections"
@@ -76,7 +76,7 @@ pub enum ProjectionsError {
 }
 
 impl ProjectionsError {
-    /// Returns true when the file is of no use any more: wipe it and rebuild.
+    /// Returns true when the file must be wiped and rebuilt.
     #[must_use]
     pub fn needs_rebuild(&self) -> bool {
         matches!(

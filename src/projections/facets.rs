@@ -1,5 +1,5 @@
-//! Facets: properties that filters select conversations by. Each has rows with its conversations,
-//! so that a filter reads those that it selects and not all.
+//! Facets: properties by which filters select conversations. Each facet has a row for each of its
+//! conversations, so that a filter reads only the conversations that it selects.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,7 @@ use super::{
     table::{Get, NAMESPACES, RawTable},
 };
 
-/// Length of the end of an id that is a facet, in bytes. Of 300,000 UUIDs, 5 have the same.
+/// Length of the indexed end of an id, in bytes. Of 300,000 UUIDs, about 5 share each end.
 pub(super) const TAIL_BYTES: usize = 4;
 
 /// A property of conversations.
@@ -35,7 +35,8 @@ pub enum Facet<'a> {
     LabelName(&'a str),
     /// Has a label with this name and value.
     Label(&'a str, &'a str),
-    /// May have metadata with this name and value: all objects, and all arrays, are one value.
+    /// May have metadata with this name and value. All objects count as equal, and so do all
+    /// arrays.
     Metadata(&'a str, &'a Value),
     /// Is sealed.
     Sealed,
@@ -83,7 +84,7 @@ impl Facet<'_> {
         hash
     }
 
-    /// Returns whether a conversation has it.
+    /// Returns whether a conversation has the facet.
     #[must_use]
     pub fn is_of(self, row: &ConversationRow) -> bool {
         match self {
@@ -93,7 +94,7 @@ impl Facet<'_> {
         }
     }
 
-    /// Returns bytes that are different for each facet of each namespace.
+    /// Returns a key that is unique for each facet and namespace.
     #[must_use]
     pub fn key(self, namespace: &Namespace) -> Vec<u8> {
         self.prefix(namespace).as_bytes().to_vec()
@@ -109,7 +110,7 @@ impl Facet<'_> {
     }
 }
 
-/// Returns a text that equal values have in common.
+/// Returns the same text for equal values.
 fn value_text(value: &Value) -> String {
     match value {
         Value::Object(_) => "{}".to_owned(),
@@ -131,7 +132,7 @@ fn tails(row: &ConversationRow) -> impl Iterator<Item = Facet<'static>> {
         .flatten()
 }
 
-/// Returns the facets that can change. The source cannot, and has a list of its own.
+/// Returns the facets that can change: all except the source and the ends of ids.
 fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<FacetHash> {
     let mut facets = BTreeSet::new();
     for (name, value) in &info.labels {
@@ -152,17 +153,17 @@ fn facets_of(info: &ConversationInfo, sealed: bool, branches: u64) -> BTreeSet<F
     facets
 }
 
-/// Counts changes of facets of conversations that existed before. A list that was read can be
-/// extended by new conversations as long as its count is the same.
+/// Counts facet changes of existing conversations. While the counter of a facet is unchanged, a
+/// list that was read earlier only needs the new conversations.
 pub(super) struct FacetVersions {
     store: u64,
     counts: [AtomicU64; VERSIONS],
 }
 
-/// Facets share a count if their keys have the same hash modulo this.
+/// Number of counters. Facets share one if the hashes of their keys are equal modulo this.
 const VERSIONS: usize = 256;
 
-/// As of when a list of the conversations with a facet was read.
+/// The version of a facet's list of conversations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FacetVersion {
     store: u64,
@@ -186,7 +187,7 @@ impl FacetVersions {
         }
     }
 
-    /// Notes a change that readers already see.
+    /// Counts a change that readers already see.
     pub(super) fn note(&self, place: usize) {
         self.counts[place].fetch_add(1, Ordering::AcqRel);
     }
@@ -205,8 +206,8 @@ pub(super) struct FacetChange<'a> {
 }
 
 impl<'a> FacetChange<'a> {
-    /// Returns the change to a row from what it was before, if there is one. `described` returns
-    /// the former description, or `None` if that has not changed.
+    /// Returns how the facets of a row differ from those before; `None` if they do not. `described`
+    /// returns the former description, or `None` if it has not changed.
     pub(super) fn of(
         row: &'a ConversationRow,
         before: Option<&HeadRow>,
@@ -239,7 +240,7 @@ impl<'a> FacetChange<'a> {
         }))
     }
 
-    /// Returns the places of the counts to increment.
+    /// Returns the indexes of the counters to increment.
     pub(super) fn versions(&self) -> Vec<usize> {
         let changed = self.added.iter().chain(&self.removed);
         let changed = changed.filter(|_| !self.is_new);
@@ -266,14 +267,14 @@ impl<'a> FacetChange<'a> {
 }
 
 impl Projections {
-    /// Returns as of when a list that is read now is.
+    /// Returns the current version of a facet's list.
     #[must_use]
     pub fn facet_version(&self, namespace: &Namespace, facet: Facet<'_>) -> FacetVersion {
         self.facet_versions().of(&facet.prefix(namespace))
     }
 
-    /// Calls `each` for the conversations with a facet whose first event is after an offset, with
-    /// the offset of that event and in its order, until it returns false.
+    /// Calls `each` for the conversations with a facet whose first event is after an offset, until
+    /// it returns false. `each` gets the offsets of these first events, in order.
     ///
     /// # Errors
     /// As for every read.

@@ -19,14 +19,14 @@ use super::{
 /// Length of an index row, in bytes: offset and kind, little-endian.
 const ROW_BYTES: usize = 8 + 2;
 
-/// What events are searched by.
+/// What to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventTerm<'a> {
-    /// Their key.
+    /// Events with this key.
     Key(&'a str),
-    /// A prefix of their key.
+    /// Events whose key has this prefix.
     KeyFrom(&'a str),
-    /// The type of framework events.
+    /// Framework events of this type.
     Type(&'a str),
 }
 
@@ -48,7 +48,7 @@ impl EventTerm<'_> {
     }
 }
 
-/// Where events are searched.
+/// The range to search.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRange {
     /// The conversation.

@@ -12,7 +12,7 @@ use redb::{Database, ReadableTable, TableDefinition, WriteTransaction, backends:
 use super::ProjectionsError;
 use treering_domain::{ContentHash, ConversationKey, Revision};
 
-/// A conversation's key to its last revision and that event's chain hash.
+/// Maps a conversation's key to its last revision and that event's chain hash.
 const HEADS: TableDefinition<[u8; ConversationKey::BYTES], [u8; 40]> =
     TableDefinition::new("heads");
 /// Maximum number of heads in memory, about 6 MiB. Small in tests, so that they reach the file with

@@ -44,8 +44,8 @@ pub(super) fn added(delta: &ProjectionDelta, namespace: &Namespace) -> u64 {
 }
 
 /// Removes the keys that had expired when a delta's events were recorded, and returns their number
-/// for each namespace. Must run before the delta's own keys are added: a key that is reused has
-/// expired before.
+/// for each namespace. Must run before the delta's own keys are added, because these may reuse
+/// expired keys.
 pub(super) fn forget<'a>(
     projections: &Projections,
     table: &mut RawTable<'_>,

@@ -29,8 +29,8 @@
 //! | | ns, 11, facet, offset | a conversation with a facet, see `facets` |
 //! | | ns, 12, second, offset | a conversation, by when its last event was recorded |
 //!
-//! A conversation in `namespaces` is its id; in `conversations`, which has those of all namespaces,
-//! it is the namespace's 16 bytes and the id ([`ConversationKey`]). Numbers are big-endian, so that
+//! `namespaces` identifies a conversation by its id; `conversations`, which covers all namespaces,
+//! by the namespace's 16 bytes and the id ([`ConversationKey`]). Numbers are big-endian, so that
 //! they sort; the sign bit of times is inverted. A text is its length (LEB128) and its bytes, so
 //! that no text is a prefix of another. An idempotency key is last in its row's key and needs no
 //! length. An event's key ends with a zero byte, which it cannot contain, so that keys with a
@@ -322,7 +322,7 @@ pub(super) fn key_ends(namespace: &Namespace) -> Key {
     Key::under(namespace, KEY_END)
 }
 
-/// Returns a key after all idempotency keys that have expired at a time.
+/// Returns a key after all idempotency keys that have expired by a time.
 pub(super) fn after_key_ends(namespace: &Namespace, time: TimestampMicros) -> Key {
     key_ends(namespace).time(time.0).after_prefix()
 }

@@ -63,7 +63,7 @@ impl Memtable {
             added += ROW_BYTES + key.len() + change.as_ref().map_or(0, Bytes::len);
             let versions = rows.entry(key).or_default();
             let needed = versions.partition_point(|(made, _)| *made <= oldest);
-            // The last of those is what a reader of `oldest` sees.
+            // A reader of `oldest` sees the last of these, so it stays.
             for (_, change) in versions.drain(..needed.saturating_sub(1)) {
                 dropped += ROW_BYTES + change.as_ref().map_or(0, Bytes::len);
             }

@@ -68,7 +68,7 @@ impl Projections {
     }
 }
 
-/// Adds the conversations that end with `part`, among those with the same tail.
+/// Adds the conversations whose id ends with `part`. Reads only those with the same tail.
 fn with_tail(
     reader: &Reader,
     namespace: &Namespace,
@@ -93,7 +93,7 @@ fn with_tail(
     Ok(())
 }
 
-/// Adds the conversations that end with `part`, among all.
+/// Adds the conversations whose id ends with `part`, by a scan of all conversations.
 fn scan_for_end(
     reader: &Reader,
     namespace: &Namespace,

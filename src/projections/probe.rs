@@ -208,8 +208,8 @@ mod tests {
         probed
     }
 
-    // Eight damaged bytes must not be trusted to announce a text of exabytes: that ended the
-    // process. Each place of each row claims a large length in turn.
+    // Eight damaged bytes could claim a text of exabytes, which ended the process. Each place in
+    // each row claims a large length in turn.
     #[test]
     fn false_lengths_are_not_trusted() {
         for (kind, row) in rows() {

@@ -1,5 +1,4 @@
-//! The layers of rows: recent ones in memory over those in the file, and flushing from one to the
-//! other.
+//! The layers of rows: recent rows in memory over the rows in the file. Flushes the recent rows.
 
 use std::{
     collections::BTreeMap,
@@ -77,7 +76,7 @@ impl Writer {
     }
 }
 
-/// The rows in the file, and over them those that are not there yet.
+/// The rows in the file, and over them the rows that are not flushed yet.
 pub(super) struct RowStore {
     db: DatabaseGuard,
     blocks: Arc<BlockCache>,
@@ -116,7 +115,7 @@ impl Drop for DatabaseGuard {
     }
 }
 
-/// The layers in which rows are.
+/// The layers of rows.
 struct LayeredRows {
     /// Receives new writes.
     recent: Arc<Memtable>,
@@ -152,8 +151,8 @@ impl RowStore {
     }
 
     pub(super) fn snapshot(self: &Arc<Self>) -> RowsAsOf {
-        // In this order: a snapshot includes everything written before it was taken, while its file
-        // may be ahead of an earlier write.
+        // In this order, the snapshot includes everything written before it was taken. In the
+        // reverse order, the file could have newer rows than `as_of`.
         let layers = self.layers.load_full();
         let mut readers = locked(&self.readers);
         let as_of = self.written.load(Ordering::Acquire);

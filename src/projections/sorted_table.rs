@@ -30,9 +30,9 @@ pub(super) const DEFINITIONS: [Definition; TABLES] = [
     TableDefinition::new("namespaces"),
 ];
 
-/// Identifies a block by its stored bytes, so that a changed block is a different entry: a hash with
-/// a seed of this process, and the block's own length and CRC32C. A cryptographic hash of the block
-/// took a tenth of each search.
+/// Identifies a block by its stored bytes, so that a changed block is a different entry: a hash
+/// with a seed of this process, and the block's own length and CRC32C. A cryptographic hash of the
+/// block took a tenth of the time of each search.
 type BlockId = (u64, [u8; HEADER_BYTES]);
 
 /// Unpacked blocks.

@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    // Projections with one changed byte were opened to get their evidence; a panic while they were
+    // Projections with one changed byte were opened to inspect them. A panic while they were
     // dropped, outside the code that catches panics, ended the call that opened the store.
     #[test]
     fn panic_in_drop_is_caught() {

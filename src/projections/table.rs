@@ -30,7 +30,7 @@ pub(super) const META: TableId = TableId::Meta;
 pub(super) const CONVERSATIONS: TableId = TableId::Conversations;
 pub(super) const NAMESPACES: TableId = TableId::Namespaces;
 
-/// Rows in the first piece of a range, and how much each next piece grows.
+/// Number of rows in the first piece of a range, and the growth factor of the next pieces.
 const PIECE_ROWS: usize = 8;
 const PIECE_GROWTH: usize = 4;
 const PIECE_ROWS_MAX: usize = 512;
@@ -57,7 +57,7 @@ impl Get for ReadTable {
     }
 }
 
-/// Counts the rows that a thread has fetched, for tests of what a lookup costs.
+/// Counts the rows that a thread has fetched, for tests of the cost of a lookup.
 #[allow(unreachable_pub)] // Exported with the feature `testkit`.
 pub mod steps {
     #[cfg(any(test, feature = "testkit"))]
@@ -214,7 +214,7 @@ fn merged(
 /// An iterator over the rows between two keys, which reads ahead in pieces.
 pub(super) struct Range {
     table: ReadTable,
-    /// The bounds of what was not returned yet.
+    /// The bounds of the rows that were not returned yet.
     bounds: Bounds,
     piece: VecDeque<Row>,
     backward: bool,
@@ -390,8 +390,9 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-        // Rows are in three places and move while they are read. A reader sees exactly what was
-        // written when it began; so does a process that opens the file after the last flush.
+        // Rows are in three layers and move between them during reads. A reader must see exactly
+        // what was written when it began. So must a process that opens the file after the last
+        // flush.
         #[test]
         fn table_equals_a_map_as_of_a_write(steps in prop::collection::vec(step(), 1..250)) {
             let folder = tempfile::tempdir().unwrap();

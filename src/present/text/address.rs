@@ -1,4 +1,4 @@
-//! Addresses of events: printed so that the user can type them.
+//! Formats event addresses so that the user can type them.
 
 use super::{columns_of, cut, printable, short_id};
 
@@ -15,7 +15,7 @@ pub fn address(source_id: &str, conversation_id: &str, revision: u64) -> String 
 /// the address.
 #[must_use]
 pub fn row_around(before: &str, address: &str, after: &str, columns: usize) -> String {
-    /// Fewest columns for which a text is shown at all.
+    /// Minimum width at which a text is shown, in columns.
     const LEAST: usize = 4;
     /// Spaces between two columns.
     const GAP: usize = 2;
@@ -38,7 +38,7 @@ pub fn row_around(before: &str, address: &str, after: &str, columns: usize) -> S
 mod tests {
     use super::*;
 
-    // Rows were cut at the end of the terminal: for sources with long ids, nothing was left of the
+    // Rows were cut at the edge of the terminal. For sources with long ids, this removed the
     // address that the next command needs.
     #[test]
     fn event_address_is_never_cut() {

@@ -1,11 +1,10 @@
-//! Tells the talk of a conversation from what its agent's program recorded beside it.
+//! Separates the messages of a conversation from the other records of its agent program.
 
 use prost::Message;
 
 use super::super::pb::{self, content_part::Part, event::Body};
 
-/// Beginnings of the types of records that imports keep as they are: progress, snapshots of files,
-/// settings.
+/// Type-name prefixes of records that imports keep unchanged: progress, file snapshots, settings.
 const RECORDS: [&str; 7] = [
     "claude-code/",
     "codex/",
@@ -16,8 +15,8 @@ const RECORDS: [&str; 7] = [
     "treering/imported",
 ];
 
-/// Whether an event is such a record, or a message of the model without content, as sources record
-/// it before each call.
+/// Returns true for such a record, and for an empty message of the model, which some sources record
+/// before each call.
 #[must_use]
 pub fn is_beside_talk(event: &pb::Event) -> bool {
     match &event.body {
@@ -36,7 +35,7 @@ pub fn is_beside_talk(event: &pb::Event) -> bool {
     }
 }
 
-/// The line that says how many such events are not shown; none for 0.
+/// Returns a line that says how many such events are not shown; `None` for 0.
 #[must_use]
 pub fn left_out(events: u64, how: &str) -> Option<String> {
     let what = match events {
@@ -59,7 +58,7 @@ fn is_empty(part: &pb::ContentPart) -> bool {
     }
 }
 
-/// True for finish reasons that are no warning, as providers and harnesses write them: `toolUse`,
+/// True for finish reasons that need no warning, as spelled by providers and harnesses: `toolUse`,
 /// `tool_calls`, `end_turn`.
 #[must_use]
 pub fn is_usual_end(finish_reason: &str) -> bool {
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    // Half of the cards of a transcript were progress, snapshots of files and empty messages.
+    // Half of the cards in a transcript were progress records, file snapshots and empty messages.
     #[test]
     fn records_and_empty_answers_are_beside_the_talk() {
         let custom = |type_name: &str| {

@@ -23,7 +23,7 @@ pub fn describe_event(event: &pb::Event) -> EventWords {
         EventWords::new(Tone::Bad, kind_name(event.kind)).note("its body cannot be decoded")
     });
     match event.erased {
-        // What is left of an erased message has no meaningful content.
+        // The stub of an erased message has no meaningful content.
         true => said.note("its content was erased").content(""),
         false => said,
     }

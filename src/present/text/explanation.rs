@@ -24,9 +24,9 @@ const STEP_COLUMNS: usize = 32;
 /// How an explanation is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct ExplanationText {
-    /// Colours.
+    /// The colour settings.
     pub paint: Paint,
-    /// Columns.
+    /// Width of the output, in columns.
     pub width: usize,
     /// Show each dropped item on its own line, and steps that did nothing.
     pub all: bool,
@@ -205,7 +205,7 @@ fn apportion(tokens: &[u64], whole: u64, cells: usize) -> Vec<usize> {
     shares
 }
 
-/// Returns what the reader should know before the details.
+/// Returns the notices to show before the details.
 fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let paint = how.paint;
     let mut lines = Vec::new();

@@ -226,7 +226,7 @@ pub fn short_id<'a>(source_id: &'a str, conversation_id: &'a str) -> &'a str {
 }
 
 /// False for ids with whitespace, line ends or invisible characters: nobody types those, and they
-/// must not get into our lines of output.
+/// must not appear in the output.
 fn is_one_word(id: &str) -> bool {
     let breaks = |c: char| c.is_whitespace() || is_unseen(c);
     !id.contains(breaks)

@@ -1,6 +1,6 @@
 //! Replaces characters that control a terminal or are invisible. Recorded text comes from anyone
 //! who could write to a page, a file or a terminal that an agent read: it must not control the
-//! reader's terminal, reorder the displayed text, or pass for a line of ours.
+//! reader's terminal, reorder the displayed text, or imitate our own output.
 
 use std::borrow::Cow;
 
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     /// Terminal codes in a tool result must not move the reader's cursor, and a line end in a name
-    /// must not start a line of ours.
+    /// must not start a new line of output.
     #[test]
     fn control_characters_become_visible() {
         let text = "a\u{1b}[2J\tb\r\nc\u{9b}\rd\u{7f}";

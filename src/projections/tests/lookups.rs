@@ -173,7 +173,7 @@ fn check_namespace(projections: &Projections, model: &Model, namespace: &Namespa
     }
 }
 
-/// Checks the conversations of each facet, and lists that are narrowed by it.
+/// Checks the conversations of each facet, and lists that are filtered by it.
 fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace) {
     let (run, other) = (serde_json::json!(1), serde_json::json!("1"));
     let facets = [
@@ -203,7 +203,7 @@ fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace)
         all.unwrap();
         assert_eq!(found, expected, "{facet:?}");
         for order in [ListOrder::Recorded, ListOrder::Happened] {
-            // Read and sorted, and passed over in the order of the list.
+            // First by reading and sorting the conversations, then by filtering the list in order.
             for gathered_max in [usize::MAX - 1, 0] {
                 let list = (namespace, order, gathered_max);
                 check_narrowed(projections, list, facet, &expected);
@@ -233,7 +233,7 @@ fn check_facets(projections: &Projections, model: &Model, namespace: &Namespace)
     }
 }
 
-/// Checks a list in pages of one against the list of all that is filtered.
+/// Checks a filtered list, read in pages of one, against the whole list filtered here.
 fn check_narrowed(
     projections: &Projections,
     (namespace, order, gathered_max): (&Namespace, ListOrder, usize),
@@ -413,7 +413,7 @@ proptest! {
             check(projections, &model);
             reached
         };
-        // A copy of the file while the process runs is what a crash leaves.
+        // A copy of the file of a running process is like a file after a crash.
         std::fs::copy(&path, &copy).unwrap();
         let crashed = continues(&Projections::open(&copy, CACHE_BYTES).unwrap());
         prop_assert_eq!(crashed, projections.durable());

@@ -1,4 +1,4 @@
-//! The store compared with a plain model; damage; speed.
+//! Tests of the projections: against a plain model, with damaged files, and for speed.
 
 mod damage;
 mod lookups;
