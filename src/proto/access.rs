@@ -1,4 +1,4 @@
-//! What an API key needs to call a method and to append an event, as `proto/` says.
+//! The access that an API key needs to call a method or append an event, as `proto/` defines it.
 
 use crate::pb::Access;
 use treering_domain::EventKind;

@@ -92,7 +92,7 @@ pub fn count_values(bytes: &[u8]) -> usize {
     1 + bytes.iter().filter(begins).count()
 }
 
-/// Tells which bytes of a text are outside of its strings.
+/// Tracks which bytes of a text are outside its strings.
 #[derive(Default)]
 struct Tokens {
     in_string: bool,
@@ -115,7 +115,7 @@ impl Tokens {
     }
 }
 
-/// Checks JSON text and returns nothing.
+/// Checks JSON text.
 ///
 /// # Errors
 /// As [`check`].
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    // An error must contain the place, and must not contain the payload.
+    // An error must contain the offset, and must not contain the payload.
     #[test]
     fn json_fault_names_the_offset() {
         assert_eq!(check(b""), Err(JsonFault::Empty));

@@ -64,8 +64,8 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Reports calls without results, when no result may follow. `path` gives the path of a message
-    /// or item by its index.
+    /// Reports calls without results. To be called when no result may follow. `path` gives the path
+    /// of a message or item by its index.
     pub fn settle(&mut self, path: impl Fn(usize) -> String, report: &mut Violations) {
         let mut left: Vec<usize> = self.open.drain().flat_map(|(_, places)| places).collect();
         left.sort_unstable();

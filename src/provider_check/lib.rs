@@ -1,11 +1,11 @@
 //! The rules of each provider for requests, and a checker of bodies.
 //!
 //! Tests, fuzzing and benchmarks use it. It parses a finished body and shares no code with the
-//! adapters that write bodies, so it finds their faults. It depends on no other crate of
-//! Treering: a provider is named by its name on the command line.
+//! adapters that write bodies, so it finds their faults. It depends on no other crate of Treering:
+//! a provider is identified by its name on the command line.
 //!
-//! Each provider has a module with its rules; [`rules`] returns their names. `read` and
-//! `ledger` have what several of them share.
+//! Each provider has a module with its rules; [`rules`] returns their names. `read` and `ledger`
+//! have the code that several of them share.
 
 mod anthropic;
 mod gemini;
@@ -51,7 +51,7 @@ fn rules_of(provider: &str) -> Rules {
 pub struct Violation {
     /// Name of the rule, one of [`rules`].
     pub rule: &'static str,
-    /// Where, as in `messages[3].content[0]`.
+    /// The place, such as `messages[3].content[0]`.
     pub path: String,
     /// What is wrong. It contains no text of the conversation.
     pub message: String,

@@ -13,8 +13,8 @@ pub(crate) const TOOL_NAME: &str = "tool-name";
 pub(crate) const TOOL_SCHEMA: &str = "tool-schema";
 pub(crate) const TOOL_CHOICE: &str = "tool-choice";
 
-/// Reads a value, or reports that it has another shape. Serde's message may quote the conversation,
-/// so only the place is reported.
+/// Reads a value, or reports that it has the wrong shape. Serde's message may quote the
+/// conversation, so only the place is reported.
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     json: &'a str,
     path: fmt::Arguments<'_>,
@@ -73,7 +73,7 @@ impl<'a> Value<'a> {
         self.is_text() && !self.json().bytes().any(says) && self.text().trim().is_empty()
     }
 
-    /// Whether it is a string with other characters than white space.
+    /// Whether it is a string that is not blank.
     pub fn says(self) -> bool {
         self.is_text() && !self.is_blank()
     }
@@ -103,12 +103,12 @@ struct Schema<'a> {
     r#type: Option<Value<'a>>,
 }
 
-/// Names of the tools on offer.
+/// Names of the offered tools.
 #[derive(Default)]
 pub(crate) struct OfferedTools<'a>(HashSet<Cow<'a, str>>);
 
 impl<'a> OfferedTools<'a> {
-    /// Checks and records a tool on offer.
+    /// Checks and records an offered tool.
     pub fn offer(
         &mut self,
         name: Value<'a>,

@@ -1,4 +1,4 @@
-//! Checks and conversions of fields, which the generated code calls by their form.
+//! Checks and conversions of fields. The generated code selects them by the field's `form` option.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What `build/bodies.rs` makes of `event.proto` and its options.
+//! The code that `build/bodies.rs` generates from `event.proto` and its options.
 
 #![allow(clippy::all, clippy::pedantic, unused_variables)]
 

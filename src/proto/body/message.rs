@@ -1,4 +1,4 @@
-//! Content parts, and what raw messages contain.
+//! Rules for content parts and raw messages.
 
 use bytes::Bytes;
 

@@ -96,18 +96,18 @@ pub fn encode(body: &EventBody) -> Bytes {
     generated::encode_kind(body, None)
 }
 
-/// Encodes the stub of a body, which is what is left of it after its content was erased.
+/// Encodes the stub of a body: the part that stays after its content is erased.
 ///
-/// A stub is a body of the same kind. It keeps the ids, numbers and enums that folds need, and
-/// no text that somebody wrote. Everything that accepts a body therefore accepts a stub, and a
-/// branch keeps the same events, calls, turns and forks. A required text becomes [`ERASED`],
-/// and a branch is named by its id. Each field of `event.proto` says what is left of it.
+/// A stub is a body of the same kind. It keeps the ids, numbers and enums that folds need, and no
+/// text that somebody wrote. Everything that accepts a body therefore accepts a stub, and a branch
+/// keeps the same events, calls, turns and forks. A required text becomes [`ERASED`], and a branch
+/// is named by its id. `event.proto` says for each field what stays.
 #[must_use]
 pub fn stub(body: &EventBody, branch: BranchId) -> Bytes {
     generated::encode_kind(body, Some(branch))
 }
 
-/// The message of a kind.
+/// The protobuf message of an event body.
 trait Body: Message + Default {
     /// Checks the number of values in each JSON text.
     fn check_values(&self) -> FieldResult<()>;

@@ -1,4 +1,4 @@
-//! Requests of tool calls, whose arguments are hashed, and the rules of tool definitions.
+//! Tool call requests, whose arguments are hashed, and the rules for tool definitions.
 
 use bytes::Bytes;
 

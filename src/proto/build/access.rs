@@ -1,4 +1,4 @@
-//! Generates what each method, and each kind of event, needs of an API key.
+//! Generates the access that each method and each kind of event requires of an API key.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use protox::prost_reflect::DescriptorPool;
 use crate::options::{bodies, camel, chosen};
 
 /// # Panics
-/// If a method does not say what it needs, or a kind needs what does not append.
+/// If a method lacks the option `access`, or a kind requires an access that cannot append.
 pub fn generate(pool: &DescriptorPool) -> String {
     let mut code = String::from(
         "/// What a call of each method needs, by its path.\n\

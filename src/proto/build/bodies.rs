@@ -1,5 +1,5 @@
-//! Generates the codec of event bodies: checked conversions between messages and domain types,
-//! the limits of JSON in received bodies, and what erasing leaves.
+//! Generates the codec of event bodies: checked conversions between messages and domain types, the
+//! limits of JSON in received bodies, and the erasure of content.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -43,7 +43,7 @@ const RENAMED: [(&str, &str); 8] = [
 const FLAT: [&str; 1] = ["ConversationCreated.config"];
 
 /// # Panics
-/// If a field lacks an option, or has a type that nothing is generated for.
+/// If a field lacks an option, or has an unsupported type.
 pub fn generate(pool: &DescriptorPool) -> String {
     let kinds = bodies(pool);
     let mut all = BTreeMap::new();
@@ -78,7 +78,7 @@ fn collect(message: &MessageDescriptor, all: &mut BTreeMap<String, MessageDescri
     }
 }
 
-/// Decoding and encoding by kind.
+/// Generates decoding and encoding by kind.
 fn dispatch(kinds: &[EventBody]) -> String {
     let (mut decode, mut encode) = (String::new(), String::new());
     for kind in kinds {
@@ -110,7 +110,7 @@ fn dispatch(kinds: &[EventBody]) -> String {
     )
 }
 
-/// The trait that every body has.
+/// Generates the implementation of `Body`.
 fn body(kind: &EventBody) -> String {
     let message = &kind.message;
     let name = message.name();
@@ -133,8 +133,8 @@ fn body(kind: &EventBody) -> String {
     )
 }
 
-/// The methods of a message that bodies call. `kind` is the payload if the message is itself a
-/// body.
+/// Generates the methods of a message that bodies call. `kind` is the payload if the message is
+/// itself a body.
 fn conversions(message: &MessageDescriptor, kind: Option<&Payload>) -> String {
     let name = message.name();
     let domain = match kind {
@@ -179,7 +179,7 @@ fn check(message: &MessageDescriptor) -> &'static str {
     }
 }
 
-/// The fields of the domain type, built from `self`.
+/// Generates the fields of the domain type, built from `self`.
 fn read(message: &MessageDescriptor) -> String {
     let fields = message.fields().map(|field| {
         let name = field.name();
@@ -218,7 +218,7 @@ fn read(message: &MessageDescriptor) -> String {
     fields.collect()
 }
 
-/// The message, built from a domain value `of`.
+/// Generates the message, built from a domain value `of`.
 fn made(message: &MessageDescriptor, of: &str) -> String {
     let fields = message.fields().map(|field| {
         let name = field.name();
@@ -248,7 +248,7 @@ fn made(message: &MessageDescriptor, of: &str) -> String {
     )
 }
 
-/// Counts the values of each JSON text of a message. Empty if it has none.
+/// Generates the check of the number of values in each JSON text. Empty if there is none.
 fn values(message: &MessageDescriptor) -> String {
     let mut code = String::new();
     for field in message.fields() {
@@ -290,10 +290,10 @@ fn values(message: &MessageDescriptor) -> String {
     code
 }
 
-/// Erases each field of a message that is kept in part.
+/// Generates the erasure of each field of a message.
 ///
 /// # Panics
-/// If a text, bytes or a map does not say how it is erased.
+/// If a text, bytes or map field lacks the option `erase`.
 fn erase(message: &MessageDescriptor) -> String {
     let mut code = String::new();
     for field in message.fields() {
@@ -342,14 +342,14 @@ fn erase(message: &MessageDescriptor) -> String {
     code
 }
 
-/// Tells whether a message is erased field by field: not if its fields do not say how.
+/// Returns true if a message is erased field by field: if its fields have the option `erase`.
 fn is_erased_by_field(message: &MessageDescriptor) -> bool {
     let is_text = |field: &FieldDescriptor| matches!(field.kind(), Kind::String | Kind::Bytes);
     let mut texts = message.fields().filter(is_text);
     texts.any(|field| of_field(&field, "erase").is_some()) && !erase(message).is_empty()
 }
 
-/// Conversions of an enum whose variants are named as in the domain.
+/// Generates the conversions of an enum whose variants are named as in the domain.
 fn choice(choices: &EnumDescriptor) -> String {
     let name = choices.name();
     let prefix = format!("{}_", snake(name).to_uppercase());
@@ -407,7 +407,7 @@ fn required_form(field: &FieldDescriptor) -> String {
     form.unwrap_or_else(|| panic!("{} needs the option `form`: see options.proto", path(field)))
 }
 
-/// Returns the oneof that a field is in, except the one that `optional` makes.
+/// Returns the oneof of a field, unless it is the synthetic one of `optional`.
 fn oneof(field: &FieldDescriptor) -> Option<String> {
     let oneof = field.containing_oneof()?;
     (!oneof.is_synthetic()).then(|| oneof.name().to_owned())
