@@ -1,5 +1,5 @@
-//! Reads what a provider sent: an answer as a whole, or the events of a stream, which are put
-//! together to the same answer.
+//! Reads a provider's answer: a whole body, or the events of a stream, which are assembled into the
+//! same form.
 
 mod chat;
 mod events;
@@ -14,7 +14,7 @@ use treering_import::model_call::CallFormat;
 pub(crate) struct ProviderAnswer {
     /// The answer.
     pub(crate) value: Value,
-    /// The provider ended it itself.
+    /// True if the provider finished the answer.
     pub(crate) is_complete: bool,
 }
 
@@ -44,9 +44,9 @@ fn append(target: &mut Value, piece: &Value) {
     }
 }
 
-/// Returns an element of a list, which is made longer if needed.
+/// Returns an element of a list, which is extended if needed.
 fn element(list: &mut Value, index: u64) -> Option<&mut Value> {
-    /// Maximum number of elements: an index beyond is not one.
+    /// Maximum number of elements. Larger indexes are ignored.
     const ELEMENTS_MAX: usize = 4_096;
     let index = usize::try_from(index)
         .ok()

@@ -1,14 +1,14 @@
-//! Reads bodies that are compressed.
+//! Decompresses bodies.
 
 use std::io::Read;
 
 use bytes::Bytes;
 
-/// Largest body that is read, in bytes: a small compressed one may be very large.
+/// Largest decompressed body, in bytes. A small compressed body can expand enormously.
 const BODY_BYTES_MAX: u64 = 256 << 20;
 
-/// Returns the content of a body, as far as it came. `None` for an unknown encoding, or a body that
-/// is too large.
+/// Returns the decompressed body, or the part of it that arrived. `None` for an unknown encoding,
+/// or a body that is too large.
 pub(crate) fn decoded(body: &Bytes, encoding: &str) -> Option<Bytes> {
     match encoding.trim().to_ascii_lowercase().as_str() {
         "" | "identity" => Some(body.clone()),
@@ -23,7 +23,7 @@ fn read(content: impl Read) -> Option<Bytes> {
     let mut content = content.take(BODY_BYTES_MAX + 1);
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 64 << 10];
-    // A body that broke off ends with an error; what was read before is kept.
+    // A truncated body ends with an error; the part before it is kept.
     while let Ok(read) = content.read(&mut buffer) {
         if read == 0 {
             break;

@@ -1,4 +1,4 @@
-//! A request and its answer as they were passed on, and what can be recorded of them.
+//! A forwarded request with its answer, and the call that is recorded from them.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ pub(crate) struct SentRequest {
     pub(crate) encoding: String,
     /// The conversation that its header names.
     pub(crate) conversation: Option<String>,
-    /// The program that sent it, by its `user-agent`.
+    /// The program that sent it, from `user-agent`.
     pub(crate) client: String,
     pub(crate) sent_at: TimestampMicros,
 }
@@ -25,7 +25,7 @@ pub(crate) struct SentRequest {
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) request: SentRequest,
-    /// The body of the answer, as far as it came.
+    /// The body of the answer, as far as it arrived.
     pub(crate) answer: Bytes,
     /// Its `content-encoding`.
     pub(crate) encoding: String,
@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     pub(crate) answered_at: TimestampMicros,
 }
 
-/// What an exchange says.
+/// The call in an exchange.
 #[derive(Debug)]
 pub(crate) struct RecordedCall {
     pub(crate) call: ModelCall,

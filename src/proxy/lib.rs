@@ -6,7 +6,7 @@
 //! conversation, and `treering_import::model_call` converts the call to events. Because of the
 //! queue, no answer waits for the store.
 //!
-//! This crate does not know how a command is declared, or what is in a store.
+//! This crate does not know the command line or the contents of a store.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

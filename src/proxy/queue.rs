@@ -1,5 +1,5 @@
-//! The queue between the connections and the recorder. It is bounded by calls and by bytes; what
-//! does not fit is dropped and counted, so that no answer waits.
+//! The queue between the connections and the recorder. It is bounded by calls and by bytes. Calls
+//! that do not fit are dropped and counted, so that no answer waits.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use treering_base::measure::Total;
 
 use super::exchange::Exchange;
 
-/// Maximum number of calls that wait.
+/// Maximum number of waiting calls.
 const CALLS_MAX: usize = 1_024;
-/// Maximum number of KiB that wait: about a hundred long requests.
+/// Maximum size of all waiting calls, in KiB: about a hundred long requests.
 const KIB_MAX: usize = 256 << 10;
 
 /// Counts of calls.
@@ -24,7 +24,7 @@ pub struct CallCounts {
     pub(crate) recorded: Total,
     /// Calls that could not be read, or that the store refused.
     pub(crate) refused: Total,
-    /// Calls that were dropped because the queue was full, or at the end.
+    /// Calls that were dropped because the queue was full or the proxy stopped.
     pub(crate) dropped: Total,
 }
 
@@ -35,7 +35,7 @@ impl CallCounts {
         self.recorded.get()
     }
 
-    /// Returns the number of calls that are lost because the store was away or slow.
+    /// Returns the number of calls that were lost because the store was unavailable or slow.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.get()
@@ -47,20 +47,20 @@ impl CallCounts {
         self.refused.get()
     }
 
-    /// Returns the number of calls that wait.
+    /// Returns the number of waiting calls.
     pub(crate) fn waiting(&self) -> u64 {
         self.queued.get().saturating_sub(self.done.get())
     }
 }
 
-/// A call that waits, with its part of the room.
+/// A waiting call, with its share of the queue's capacity.
 #[derive(Debug)]
 pub(crate) struct QueuedExchange {
     pub(crate) exchange: Exchange,
     _room: OwnedSemaphorePermit,
 }
 
-/// The sending end.
+/// The sending end of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct CallQueue {
     to: mpsc::Sender<QueuedExchange>,
@@ -69,7 +69,7 @@ pub(crate) struct CallQueue {
 }
 
 impl CallQueue {
-    /// Makes an empty queue.
+    /// Creates an empty queue.
     pub(crate) fn new(counts: Arc<CallCounts>) -> (Self, mpsc::Receiver<QueuedExchange>) {
         Self::bounded(CALLS_MAX, KIB_MAX, counts)
     }
@@ -84,7 +84,7 @@ impl CallQueue {
         (Self { to, room, counts }, from)
     }
 
-    /// Adds a call. If there is no room, drops it and says so.
+    /// Adds a call. If the queue is full, drops the call and logs a warning.
     pub(crate) fn push(&self, exchange: Exchange) {
         let kib = u32::try_from(exchange.bytes() / 1024 + 1).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).try_acquire_many_owned(kib);

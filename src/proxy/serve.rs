@@ -1,4 +1,4 @@
-//! Listens for clients, and ends in order.
+//! Listens for clients, and shuts down gracefully.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,9 +22,9 @@ use super::{
     upstream::Upstreams,
 };
 
-/// Longest wait for answers in progress when the proxy ends.
+/// Longest wait for answers in progress when the proxy stops.
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
-/// Longest wait for the store when the proxy ends.
+/// Longest wait for the store when the proxy stops.
 const STORE_WAIT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Why the proxy does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// The client for HTTP cannot be set up.
+    /// The HTTP client cannot be set up.
     #[error("cannot set up connections to providers: {0}")]
     Client(#[from] reqwest::Error),
     /// The listener has no address.
@@ -87,9 +87,10 @@ impl RunningProxy {
         &self.counts
     }
 
-    /// Ends answers in progress, and records what waits. Returns the counts.
+    /// Waits for answers in progress, records the waiting calls, and returns the counts. Both waits
+    /// are limited.
     pub async fn stop(mut self) -> Arc<CallCounts> {
-        // It has no receiver if the task has failed.
+        // There is no receiver if the task has failed.
         let _ = self.stop.send(true);
         let _ = (&mut self.accepting).await;
         if timeout(STORE_WAIT, &mut self.recording).await.is_err() {
@@ -124,7 +125,7 @@ async fn accept(listener: TcpListener, forwarder: Forwarder, mut stopped: watch:
     }
     drop(forwarder);
     let all = async { while connections.join_next().await.is_some() {} };
-    // What is left is dropped, and recorded as interrupted.
+    // The remaining answers are cut off, and recorded as interrupted.
     if timeout(ANSWERS_WAIT, all).await.is_err() {
         connections.shutdown().await;
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use treering_import::model_call::CallFormat;
 
-/// Longest id, in bytes, that is taken for one.
+/// Maximum length of an id, in bytes.
 const ID_BYTES_MAX: usize = 256;
 
 /// The fields of OpenAI's `metadata` that name a conversation.
@@ -31,7 +31,7 @@ pub(crate) fn is_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= ID_BYTES_MAX && !id.chars().any(char::is_control)
 }
 
-/// Returns the session in Anthropic's `user_id`. Other clients name a person there.
+/// Returns the session id in Anthropic's `user_id`. Some clients put a person's id there instead.
 fn of_user_id(user_id: &str) -> Option<String> {
     if let Ok(fields) = serde_json::from_str::<Value>(user_id) {
         return fields["session_id"].as_str().map(str::to_owned);
@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    // Each client names its session in another place; a person's id is none, because all
+    // Each client puts its session id in a different place. A person's id is not a session id: all
     // conversations of that person would become one.
     #[test]
     fn session_is_found_where_clients_put_it() {

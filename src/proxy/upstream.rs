@@ -1,4 +1,4 @@
-//! Where a request goes, and which of its headers go with it.
+//! The target of a request, and the headers that are passed on with it.
 
 use http::{HeaderMap, HeaderName, Method, header};
 use reqwest::Url;
@@ -19,10 +19,10 @@ const HOP_BY_HOP: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that no log may show, at whatever level.
+/// Headers that must not appear in logs of any level.
 const SECRETS: [&str; 4] = ["authorization", "x-api-key", "api-key", "cookie"];
 
-/// Encodings that a recorded answer can be read in.
+/// Encodings from which a recorded answer can be decoded.
 const READ_ENCODINGS: [&str; 5] = ["gzip", "x-gzip", "deflate", "zstd", "identity"];
 
 /// Why the address of a provider cannot be used.
@@ -31,7 +31,7 @@ pub enum UpstreamFault {
     /// It is not a URL.
     #[error("`{0}` is not a URL")]
     NotAUrl(String),
-    /// It is a URL of another kind.
+    /// It is not an HTTP URL, or it has a query or fragment.
     #[error("`{0}` is not an http:// or https:// URL without query")]
     NotHttp(String),
 }
@@ -47,7 +47,7 @@ impl Upstreams {
     /// Checks the base URLs.
     ///
     /// # Errors
-    /// [`UpstreamFault`] for the first that cannot be used.
+    /// [`UpstreamFault`] for the first URL that cannot be used.
     pub fn new(openai: &str, anthropic: &str) -> Result<Self, UpstreamFault> {
         Ok(Self {
             openai: base(openai)?,
@@ -66,7 +66,7 @@ impl Upstreams {
             true => &self.anthropic,
             false => &self.openai,
         };
-        // Clients add the version to one kind of base URL, and not to the other.
+        // Both the base URL and the path may have the version.
         let rest = match path_and_query.strip_prefix("/v1") {
             Some(rest) if base.ends_with("/v1") && rest.starts_with(['/', '?']) => rest,
             _ => path_and_query,
@@ -97,7 +97,7 @@ pub(crate) fn format_of(method: &Method, path: &str) -> Option<CallFormat> {
     }
 }
 
-/// Returns the headers of a request that are passed on. The client's key is among them.
+/// Returns the request headers to pass on, including the client's API key.
 pub(crate) fn request_headers(headers: &HeaderMap, is_recorded: bool) -> HeaderMap {
     let mut passed = end_to_end(headers);
     for name in [header::HOST, header::EXPECT] {
@@ -115,7 +115,7 @@ pub(crate) fn request_headers(headers: &HeaderMap, is_recorded: bool) -> HeaderM
     passed
 }
 
-/// Returns the headers that do not belong to one connection.
+/// Returns the headers that are not specific to one connection.
 pub(crate) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let mut passed = headers.clone();
     let named = headers.get_all(header::CONNECTION).iter();
@@ -131,7 +131,7 @@ pub(crate) fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     passed
 }
 
-/// Leaves only encodings in which the answer can be read.
+/// Removes accepted encodings that cannot be decoded.
 fn limit_encodings(headers: &mut HeaderMap) {
     let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
     let accepted = accepted.filter_map(|value| value.to_str().ok());

@@ -1,10 +1,10 @@
-//! Puts together the chunks of Chat Completions.
+//! Assembles an answer from the chunks of Chat Completions.
 
 use serde_json::{Value, json};
 
 use super::{ProviderAnswer, append, element, events::StreamEvent};
 
-/// Fields of a delta that are texts.
+/// The text fields of a delta.
 const TEXTS: [&str; 4] = ["content", "reasoning_content", "reasoning", "refusal"];
 
 pub(super) fn assemble(events: &[StreamEvent]) -> Option<ProviderAnswer> {
@@ -24,7 +24,7 @@ pub(super) fn assemble(events: &[StreamEvent]) -> Option<ProviderAnswer> {
             }
         }
         let choices = chunk["choices"].as_array().map_or(&[][..], Vec::as_slice);
-        // Of several choices, the first is recorded.
+        // Only the first choice is recorded.
         let first = |choice: &&Value| choice["index"].as_u64().unwrap_or_default() == 0;
         for choice in choices.iter().filter(first) {
             is_begun = true;

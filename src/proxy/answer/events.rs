@@ -5,7 +5,7 @@ use serde_json::Value;
 /// The text that ends OpenAI's streams.
 const DONE: &str = "[DONE]";
 
-/// What an event holds.
+/// The content of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum StreamEvent {
     /// JSON.
@@ -14,7 +14,7 @@ pub(super) enum StreamEvent {
     Done,
 }
 
-/// Returns the events of a stream with JSON, as far as they are complete.
+/// Returns the events of a stream. Events that are incomplete or not JSON are skipped.
 pub(super) fn read(body: &[u8]) -> Vec<StreamEvent> {
     let text = String::from_utf8_lossy(body);
     let mut events = Vec::new();

@@ -1,10 +1,10 @@
-//! Puts together the events of Anthropic Messages.
+//! Assembles an answer from the events of Anthropic Messages.
 
 use serde_json::{Value, json};
 
 use super::{ProviderAnswer, append, element, events::StreamEvent};
 
-/// Where the text of a call's input is kept until it is complete.
+/// Field that collects the text of a call's input until it is complete.
 const INPUT_TEXT: &str = "partial_input";
 
 pub(super) fn assemble(events: &[StreamEvent]) -> Option<ProviderAnswer> {
@@ -63,7 +63,7 @@ fn add(block: &mut Value, delta: &Value) {
     }
 }
 
-/// Reads the input of a call; text that is not JSON stays text.
+/// Parses the collected input of a call; text that is not JSON stays text.
 fn end(block: &mut Value) {
     let fields = block.as_object_mut();
     let Some(Value::String(text)) = fields.and_then(|fields| fields.remove(INPUT_TEXT)) else {
@@ -74,7 +74,7 @@ fn end(block: &mut Value) {
     }
 }
 
-/// Sets the fields that have a value.
+/// Copies the fields that are not null.
 fn merge(target: &mut Value, more: &Value) {
     for (name, value) in more.as_object().into_iter().flatten() {
         if !value.is_null() {

@@ -1,4 +1,4 @@
-//! Puts together the events of Responses.
+//! Assembles an answer from the events of Responses.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! To which conversation and branch a call goes.
+//! The conversation and branch in which a call is recorded.
 
 use serde_json::{Value, json};
 use treering_domain::EventKind;
@@ -15,8 +15,8 @@ fn talk(texts: &[&str]) -> Value {
     texts.iter().enumerate().map(message).collect()
 }
 
-// A user goes back and asks something else: the first answer must stay, and the other question is a
-// branch, without a header that names the conversation.
+// A user goes back and asks something else. The first answer must stay, and the other question must
+// become a branch, even without a conversation header.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_past_becomes_a_branch() {
     let setup = Setup::start().await;
@@ -59,8 +59,8 @@ async fn changed_past_becomes_a_branch() {
     );
 }
 
-// An agent asks for a title, or starts another agent, with the id of the same session. Each is a
-// conversation of its own, and the main one goes on without branches.
+// An agent asks for a title, or starts another agent, with the id of the same session. Each must
+// become its own conversation, and the main one must continue without branches.
 #[tokio::test(flavor = "multi_thread")]
 async fn side_calls_are_conversations_of_their_own() {
     let setup = Setup::start().await;
@@ -75,7 +75,7 @@ async fn side_calls_are_conversations_of_their_own() {
     call("1", "an agent", &["fix it"], "on it").await;
     call("2", "make a title", &["fix it"], "A fix").await;
     call("3", "a sub-agent", &["look for bugs"], "found").await;
-    // The instructions of an agent may change, for example because they have the time.
+    // The instructions of an agent may change, for example because they contain the time.
     call(
         "4",
         "an agent, later",
@@ -121,7 +121,8 @@ async fn side_calls_are_conversations_of_their_own() {
     }
 }
 
-// Several requests of one conversation may be under way at once: each must be recorded, once.
+// Several requests of one conversation may be in progress at once. Each must be recorded exactly
+// once.
 #[tokio::test(flavor = "multi_thread")]
 async fn parallel_calls_of_a_conversation_are_all_recorded() {
     const CALLS: usize = 12;

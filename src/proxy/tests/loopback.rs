@@ -1,4 +1,4 @@
-//! The provider, the client and the store.
+//! The scripted provider, the client and the store.
 
 use std::{
     collections::VecDeque,
@@ -21,10 +21,10 @@ use treering_proto::pb;
 
 use crate::{FOLDER, RunningProxy, Upstreams};
 
-/// No test takes so long: beyond it something hangs.
+/// No test step takes this long unless it hangs.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An answer of the provider: the bytes that it writes, one write each.
+/// An answer of the provider: the bytes of each write.
 #[derive(Clone, Debug)]
 pub(super) struct Reply(pub(super) Vec<Vec<u8>>);
 
@@ -169,7 +169,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
-/// An answer with this body, and further lines of the head.
+/// An answer with this body and more header lines.
 pub(super) fn with_body(status: &str, more: &str, body: &[u8]) -> Reply {
     let length = body.len();
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n{more}\r\n");
@@ -193,7 +193,7 @@ pub(super) fn stream_text(events: &[Value]) -> String {
     events.iter().map(event).collect()
 }
 
-/// A stream of events, each in a write of its own.
+/// A stream of events, each in its own write.
 pub(super) fn streamed(events: &[Value]) -> Reply {
     let mut reply = cut_off(events);
     reply.0.push(b"0\r\n\r\n".to_vec());
@@ -265,7 +265,7 @@ impl Setup {
             .expect("it hangs")
     }
 
-    /// Sends a call, which the provider answers with this.
+    /// Sends a call, to which the provider replies with `reply`.
     pub(super) async fn call(&self, path: &str, request: &Value, reply: Reply) -> Message {
         self.call_with(path, &[], request, reply).await
     }
@@ -284,7 +284,7 @@ impl Setup {
             .await
     }
 
-    /// Ends the proxy, and returns what is in the store.
+    /// Stops the proxy, and returns the contents of the store.
     pub(super) async fn stop(self) -> Stored {
         let counts = timeout(PATIENCE, self.proxy.stop())
             .await
@@ -294,9 +294,9 @@ impl Setup {
     }
 }
 
-/// What is in a store.
+/// The contents of a store.
 pub(super) struct Stored {
-    /// By creation: the events of each conversation.
+    /// The events of each conversation, in order of creation.
     pub(super) conversations: Vec<Vec<StoredEvent>>,
     pub(super) dir: tempfile::TempDir,
 }
@@ -339,7 +339,7 @@ impl Stored {
         line
     }
 
-    /// What is said in a conversation, in short: role and text, call or result.
+    /// A conversation in short form: role and text, call or result.
     pub(super) fn talk(&self, index: usize) -> Vec<String> {
         let line = self.line(index);
         let mut talk = Vec::new();

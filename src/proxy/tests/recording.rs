@@ -1,12 +1,12 @@
-//! What is recorded of each API, streamed and not.
+//! What is recorded for each API, with and without streaming.
 
 use serde_json::{Value, json};
 use treering_domain::EventKind;
 
 use super::loopback::{Setup, chat, chat_answer, said, stream_text, streamed, user, whole};
 
-// The first thing that anybody tries: one question by an SDK. The SDK must get the provider's bytes,
-// and the store what was said, but not the key.
+// The simplest use: one question through an SDK. The SDK must get the provider's bytes. The store
+// must get the messages, but not the API key.
 #[tokio::test(flavor = "multi_thread")]
 async fn chat_call_passes_unchanged_and_is_recorded() {
     let setup = Setup::start().await;
@@ -57,8 +57,8 @@ fn chunk(delta: Value, reason: Value) -> Value {
         [{"index": 0, "delta": delta, "finish_reason": reason}]})
 }
 
-// An agent's turn is two requests: the call of a tool, streamed in pieces, and then its result with
-// the whole history again. Both together are one conversation, and nothing is in it twice.
+// An agent's turn takes two requests: first a tool call, streamed in pieces, then its result with
+// the whole history again. Both must become one conversation without duplicates.
 #[tokio::test(flavor = "multi_thread")]
 async fn streamed_tool_call_and_result_are_one_conversation() {
     let setup = Setup::start().await;
@@ -95,7 +95,7 @@ async fn streamed_tool_call_and_result_are_one_conversation() {
         .await;
     assert_eq!(String::from_utf8_lossy(&got.body), stream_text(&events));
 
-    // The SDK sends the answer back in its own words: no reasoning, other white space.
+    // The SDK sends the answer back changed: without reasoning, with other white space.
     let call = json!({"id": "call_aaaaaaaaaaaaaaaa", "type": "function",
         "function": function("ls", "{\"path\":\".\"}")});
     request["messages"] = json!([
@@ -129,7 +129,7 @@ fn block(index: u64, kind: &str, delta: Value) -> Value {
 }
 
 // Anthropic streams blocks: thinking with a signature, text and the input of a call in pieces. The
-// next request has the result in a message of the user, with marks for its cache.
+// next request has the result in a user message, with cache marks.
 #[tokio::test(flavor = "multi_thread")]
 async fn anthropic_stream_with_thinking_and_call_is_recorded() {
     let setup = Setup::start().await;
@@ -246,8 +246,8 @@ async fn anthropic_stream_with_thinking_and_call_is_recorded() {
     assert_eq!(stored.count(0, EventKind::BranchForked), 0);
 }
 
-// With Responses, an agent may repeat all items, as Codex does, or name the last answer. Both must
-// continue the conversation.
+// With Responses, an agent may repeat all items, as Codex does, or refer to the last answer by its
+// id. Both must continue the conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn responses_continue_by_items_and_by_answer_id() {
     let setup = Setup::start().await;

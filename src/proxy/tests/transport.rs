@@ -1,4 +1,4 @@
-//! What happens on the way: other requests, errors, broken streams, and a store that is away.
+//! Special cases of forwarding: other requests, errors, broken streams, and an unavailable store.
 
 use std::{io::Write, sync::Arc, time::Duration};
 
@@ -20,7 +20,8 @@ use crate::{
 
 const PATH: &str = "/v1/chat/completions";
 
-// Whatever is no call, or no success, must pass as if there were no proxy, and leave no trace.
+// Requests that are not calls, and calls that fail, must pass as if there were no proxy, and must
+// not be recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_requests_and_errors_pass_unrecorded() {
     let setup = Setup::start().await;
@@ -65,7 +66,7 @@ async fn other_requests_and_errors_pass_unrecorded() {
     assert_eq!(stored.conversations.len(), 0);
 }
 
-// Base URLs come with and without the version, and providers under other paths.
+// Base URLs may or may not include the version, and providers may be under other paths.
 #[test]
 fn requests_go_to_the_provider_of_their_api() {
     let upstreams = Upstreams::new("https://o.example/v1/", "https://a.example").unwrap();
@@ -150,8 +151,8 @@ fn chunk(delta: Value) -> Value {
     json!({"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta}]})
 }
 
-// The provider, or the network, gives up in the middle of an answer. The client must notice, and
-// what came is kept, marked as interrupted, with its call cancelled.
+// The provider or the network fails in the middle of an answer. The client must notice. The part
+// that arrived must be kept, marked as interrupted, with its call cancelled.
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_stream_is_recorded_as_interrupted() {
     let setup = Setup::start().await;
@@ -177,8 +178,8 @@ async fn broken_stream_is_recorded_as_interrupted() {
     assert_eq!(stored.count(0, EventKind::BranchForked), 1);
 }
 
-// Another command has the data folder open. The answer must come at once, and be recorded when the
-// folder is free.
+// Another command has the data folder open. The answer must arrive at once, and be recorded when
+// the folder is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_comes_while_the_store_is_away() {
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +223,8 @@ async fn folder_is_free_between_calls() {
     setup.stop().await;
 }
 
-// A store that is away for long must not fill the memory: what does not fit is counted.
+// A store that is unavailable for long must not fill the memory: calls that do not fit are dropped
+// and counted.
 #[tokio::test]
 async fn full_queue_drops_and_counts() {
     let counts = Arc::new(CallCounts::default());
@@ -252,7 +254,7 @@ async fn full_queue_drops_and_counts() {
     assert_eq!(counts.dropped(), 2, "there is room again");
 }
 
-// A client that has what it wants leaves before the stream ends.
+// A client may disconnect before the stream ends. Its call must still be recorded.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_leaves_early_is_recorded() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
