@@ -1,5 +1,5 @@
-//! Turns text into terms, for what agents see: prose, identifiers, paths, code, numbers and CJK.
-//! Indexing, queries and snippets share this analysis.
+//! Turns text into terms. Handles the texts of agents: prose, identifiers, paths, code, numbers and
+//! CJK. Indexing, queries and snippets share this analysis.
 //!
 //! - A run of letters and digits is a **part**, in lower case. `camelCase` and `HTTPServer` are cut
 //!   at case changes. Any other character separates, so `snake_case`, `kebab-case`, `a.b`, `a::b`
@@ -77,9 +77,9 @@ pub(crate) struct AnalysedTerm<'a> {
     pub(crate) term: &'a str,
     /// How it was derived.
     pub(crate) form: TermForm,
-    /// The offset of the first byte that it stands for.
+    /// The offset of its first byte in the text.
     pub(crate) start: usize,
-    /// The offset after the last of these bytes.
+    /// The offset after its last byte.
     pub(crate) end: usize,
     /// The number of parts before it.
     pub(crate) position: usize,

@@ -19,7 +19,7 @@ const PATH_NAMES: [&str; 14] = [
     "cwd",
     "source_path",
 ];
-/// Names of arguments that say what is done, the most telling first.
+/// Names of arguments that hold the action, the most specific first.
 const DEED_NAMES: [&str; 8] = [
     "command", "cmd", "script", "code", "query", "pattern", "url", "prompt",
 ];
@@ -30,7 +30,7 @@ pub(super) const PATH_BYTES_MAX: usize = 512;
 /// Deepest nesting that is read; real arguments are not deeper.
 const DEPTH_MAX: usize = 16;
 
-/// What one call does, in short.
+/// The target of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTarget {
     /// Files and folders named in the arguments, each once, in order.
@@ -84,7 +84,7 @@ fn add_path(paths: &mut Vec<String>, path: &str) {
     }
 }
 
-/// Returns the searchable text of a call: `name: value`, one a line.
+/// Returns the searchable text of a call: `name: value`, one per line.
 pub fn call_text(arguments: &str) -> String {
     let mut text = String::new();
     let was_read = for_each_value(arguments, &mut |name, value| {
@@ -143,7 +143,7 @@ fn walk(name: &str, value: &Value, depth: usize, each: &mut dyn FnMut(&str, &Val
 mod tests {
     use super::*;
 
-    // Commands, paths and edits of calls are found as they were meant, not as JSON escapes them.
+    // Commands, paths and edits must be searchable without their JSON escapes.
     #[test]
     fn arguments_become_unescaped_text() {
         let cases = [

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use treering_domain::{Media, MediaSource, is_text_type};
 
-/// Types that say nothing: the content decides.
+/// Unspecific types, for which the content decides.
 const UNKNOWN_TYPES: [&str; 2] = ["", "application/octet-stream"];
 
 /// Returns the text of a file that is stored in the event, if its type or, for unknown types, its
@@ -24,7 +24,7 @@ pub(super) fn text(file: &Media) -> Cow<'_, str> {
             None => return nothing,
         },
     };
-    // A NUL is in no text, and in most other files.
+    // Text contains no NUL byte; most other files do.
     if !is_text(media_type) || bytes.contains(&0) {
         return nothing;
     }

@@ -1,4 +1,4 @@
-//! Limits of one search: its memory, and its time once it is cancelled.
+//! Limits of one search: its memory, and its time after cancellation.
 
 use super::{
     conversation_set::each_number,
@@ -61,7 +61,7 @@ fn within(bytes: usize, text: &str) -> SearchQuery {
 }
 
 // Four searches once took a server from 44 MB to 2.3 GB. Memory that grows with the store must be
-// bounded, and a search over the limit must say what there is too much of and what to do.
+// bounded, and a search over the limit must say what exceeds it and what to do.
 #[test]
 fn search_memory_is_limited() {
     let index = index();
@@ -94,7 +94,7 @@ fn search_memory_is_limited() {
         .more(1 << 20)
         .unwrap();
 
-    // Counting still has an answer: a lower bound.
+    // Counting still returns a lower bound.
     let all = SearchQuery {
         count_all: true,
         ..query("needle")
@@ -107,8 +107,8 @@ fn search_memory_is_limited() {
     assert!((100..MANY).contains(&counted.total), "{}", counted.total);
 }
 
-// A search must end when its caller has gone, not visit all matches first while it holds its slot
-// and its memory.
+// A search must end when its caller is gone, and not visit all matches first while it holds its
+// slot and memory.
 #[test]
 fn cancelled_search_stops() {
     let index = index();
@@ -125,7 +125,7 @@ fn cancelled_search_stops() {
     });
     assert!(matches!(ended, Err(IndexSearchError::Stopped)), "{ended:?}");
     assert!(looked_at <= StopCheck::EVERY, "{looked_at}");
-    // Whatever it was about to return.
+    // This holds for every operation.
     let pattern = Pattern::new("needle").unwrap();
     for (what, ended) in [
         ("search", index.search(&asked).map(drop)),

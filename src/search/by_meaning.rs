@@ -1,5 +1,5 @@
-//! Search by meaning: passages in the order of their similarity to a vector, alone or together with
-//! those that words find.
+//! Search by meaning: ranks passages by their similarity to a vector, alone or combined with a
+//! search by words.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -22,29 +22,30 @@ use super::{
     vectors::VectorIndex,
 };
 
-/// Passages that each of the two lists has at most. Independent of the page, so that pages join up.
+/// Maximum number of passages in each of the two lists. It does not depend on the page, so that
+/// pages fit together.
 const LIST_MAX: usize = 1_000;
-/// Weight of the meaning in a search by both; the words have the rest. Chosen by known items of real
-/// sessions, judged by scifact: docs/MEANING.md.
+/// Weight of the meaning in a combined search; the words have the rest. Chosen with known items of
+/// real sessions, checked with scifact: docs/MEANING.md.
 const MEANING_WEIGHT: f32 = 0.6;
 
-/// What a search by meaning compares with.
+/// The vectors and options of a search by meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct MeaningQuery<'a> {
     /// The vectors of the passages.
     pub vectors: &'a VectorIndex,
     /// The vector of the text to search for.
     pub vector: &'a QueryVector,
-    /// The [`text_hash`](super::text_hash) of a text that is left out.
+    /// The [`text_hash`](super::text_hash) of a text to leave out.
     pub except: Option<u64>,
     /// Search by words too.
     pub with_words: bool,
 }
 
 impl SearchIndex {
-    /// Searches the committed events by meaning: those that were embedded, pass the query's filters
-    /// and are similar at all, most similar first. At most 1,000 hits are found, and `total` counts
-    /// only these.
+    /// Searches the committed events by meaning. Finds events that were embedded, pass the query's
+    /// filters and have a positive similarity, most similar first. At most 1,000 hits are found,
+    /// and `total` counts only these.
     ///
     /// # Errors
     /// As [`Self::search`]; [`IndexSearchError::TooFar`] after the first 1,000 hits.
@@ -85,7 +86,7 @@ impl SearchIndex {
 struct Search<'a> {
     index: &'a SearchIndex,
     published: &'a PublishedState,
-    /// By the ordinals of their segments.
+    /// By segment ordinal.
     vectors: Vec<Option<Arc<VectorColumn>>>,
     vector: &'a QueryVector,
     except: Option<u64>,
@@ -112,7 +113,7 @@ impl Search<'_> {
             .iter()
             .filter(|(_, address)| !known.contains(address));
         passages.extend(others.map(|(_, address)| found_by_meaning(*address)));
-        // Alone, the similarity itself says more than its share of the best.
+        // Without words, the similarity itself says more than its ratio to the best.
         let best = match words {
             Some(_) => similar.first().map_or(1.0, |(similarity, _)| *similarity),
             None => 1.0,
@@ -126,7 +127,7 @@ impl Search<'_> {
         Ok(results)
     }
 
-    /// Returns the passages that words find, and the worth of the words.
+    /// Returns the passages found by words, and the [`worth`] of the words.
     fn by_words(
         &self,
         words: &PlannedQuery,
@@ -184,17 +185,17 @@ impl Search<'_> {
         self.vectors.get(segment as usize)?.as_deref()
     }
 
-    /// Returns the similarity of a passage, and its part that has it.
+    /// Returns the similarity of a passage, and the most similar part of it.
     fn similar(&self, address: DocAddress) -> Option<(f32, TextWindow)> {
         let column = self.column(address.segment_ord)?;
         column.similarity(address.doc_id, self.vector)
     }
 
-    /// Adds the scores of meaning and words, each relative to the best of its list: their convex
+    /// Combines the scores of meaning and words, each relative to the best of its list: a convex
     /// combination (S. Bruch, S. Gai, A. Ingber, arXiv 2210.11934).
     ///
-    /// The best of a list of words is no good one if it has few of them, so at least `worth` counts
-    /// as the best.
+    /// The best passage by words may contain few of them, so word scores are divided by at least
+    /// `worth`.
     fn combine(&self, passages: &mut [ScoredPassage], weight: f32, most_similar: f32, worth: f32) {
         let totals = passages.iter().map(|passage| passage.scores.total());
         let best_words = totals.fold(worth, f32::max);
@@ -218,7 +219,7 @@ impl Search<'_> {
                 scores.meaning = weight * similarity.max(0.0) / most_similar;
             }
         }
-        // The lists of pages are cut by this order.
+        // Pages are cut from the list in this order.
         passages.sort_by(|a, b| b.scores.total().total_cmp(&a.scores.total()));
     }
 }

@@ -266,12 +266,12 @@ fn is_within(times: &Column<i64>, doc: DocId, span: Option<(i64, i64)>) -> bool 
     })
 }
 
-/// Filters that columns answer, in one segment.
+/// Filters that columns can answer, in one segment.
 pub(super) struct ColumnFilter<'a> {
     columns: &'a Columns,
     kinds: Vec<u64>,
     outcome: Option<u64>,
-    /// What passages that quote a memory have; `None` if that does not matter.
+    /// Whether passages must or must not quote a memory; `None` if that does not matter.
     recalled: Option<bool>,
     /// The tools' ordinals in this segment.
     tools: Option<Vec<u64>>,
@@ -284,7 +284,7 @@ pub(super) struct ColumnFilter<'a> {
 impl<'a> ColumnFilter<'a> {
     /// Returns whether columns can answer all of these filters.
     pub(crate) fn answers(query: &SearchQuery) -> bool {
-        // The others are answered by `new`.
+        // `new` handles the filters that are ignored here.
         let SearchFilters {
             tools: _,
             success: _,
@@ -300,7 +300,7 @@ impl<'a> ColumnFilter<'a> {
         let is_answered = match &query.scope {
             None => true,
             Some(Scope::Lineage(_)) => false,
-            // Few are looked up by their tags.
+            // A small set is looked up by tags instead.
             Some(Scope::Conversations(chosen)) => {
                 let few = |ids: &[ConversationId]| ids.len() <= TAGGED_CONVERSATIONS_MAX;
                 !chosen.ids().is_some_and(few)

@@ -1,7 +1,7 @@
-//! The conversations that a filter selects, as many as the whole store.
+//! The conversations that a filter selects. They may be the whole store.
 //!
-//! Each segment numbers its conversations. The selected ones are looked up in it once for all
-//! queries of a search, or of all searches that share the set, and are then a bit each.
+//! Each segment numbers its conversations. The selected ones are looked up once in each segment and
+//! kept as a bit set, for all queries of a search and for all searches that share the set.
 
 use std::{
     collections::HashMap,
@@ -28,28 +28,28 @@ const PASSED_FOR_ONE: usize = 64;
 /// Look-ups between two checks for cancellation.
 const LOOKED_UP_AT_ONCE: usize = 1_024;
 
-/// Conversations in order, each once, or all others. Clones share them.
+/// A set of conversations, or the complement of one. Clones share it.
 #[derive(Clone, Default)]
 pub struct ChosenConversations {
     set: Arc<ConversationSet>,
     /// The set is all conversations except these.
     is_inverted: bool,
-    /// The memory of the ids, if a search accounts for it.
+    /// The memory that a search reserved for the ids, if any.
     _held: Option<Arc<HeldMemory>>,
 }
 
 #[derive(Default)]
 struct ConversationSet {
     ids: Vec<ConversationId>,
-    /// The same in the order in which they were added, if the set was extended.
+    /// The ids in the order in which `extended` added them.
     added: Vec<ConversationId>,
     in_segments: Arc<Mutex<HashMap<SegmentId, FoundInSegment>>>,
 }
 
-/// Maximum number of segments of which a set remembers what it found. An index has up to about 30.
+/// Maximum number of segments for which a set caches ordinals. An index has up to about 30.
 const SEGMENTS_MAX: usize = 64;
 
-/// What was found of a set in a segment.
+/// The cached ordinals of a set in a segment.
 struct FoundInSegment {
     /// How many of the conversations were looked up.
     looked_up: usize,
@@ -57,7 +57,7 @@ struct FoundInSegment {
 }
 
 impl ChosenConversations {
-    /// Returns the set, and keeps the memory that a search accounts for.
+    /// Returns the set, which then keeps a memory reservation of a search.
     #[must_use]
     pub fn holding(self, held: HeldMemory) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl ChosenConversations {
         }
     }
 
-    /// Returns all other conversations.
+    /// Returns the complement.
     #[must_use]
     pub fn others(&self) -> Self {
         Self {
@@ -82,8 +82,8 @@ impl ChosenConversations {
         }
     }
 
-    /// Returns the set with more conversations, which it did not have. What was found in segments is
-    /// kept, and must not be of a set that was extended differently.
+    /// Returns the set with more conversations, which must not be in it yet. Both sets share the
+    /// cached ordinals, so a set must not be extended in two different ways.
     #[must_use]
     pub fn extended(&self, more: &[ConversationId]) -> Self {
         let set = &self.set;
@@ -96,7 +96,7 @@ impl ChosenConversations {
         })
     }
 
-    /// Returns the ids, in order; `None` when the set is all conversations but some.
+    /// Returns the ids, in order; `None` when the set is a complement.
     #[must_use]
     pub fn ids(&self) -> Option<&[ConversationId]> {
         (!self.is_inverted).then_some(&self.set.ids)
@@ -108,7 +108,7 @@ impl ChosenConversations {
         self.set.ids.binary_search(&id).is_ok() != self.is_inverted
     }
 
-    /// Returns the memory of the ids, and of what was found in segments, in bytes.
+    /// Returns the memory of the ids and the cached ordinals, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let found = self.set.in_segments.lock();
@@ -176,7 +176,7 @@ impl ConversationSet {
             }
         };
         if known.len() >= SEGMENTS_MAX {
-            // Most of them are no longer in the index.
+            // Most of these segments are no longer in the index.
             known.clear();
         }
         let ordinals = Arc::new(ordinals);
@@ -200,8 +200,8 @@ fn add_ordinals(
     })
 }
 
-/// Calls `each` with those of the conversations that a segment has, and their ordinals. The ids
-/// must be sorted, without duplicates.
+/// Calls `each` with the conversations that a segment has, and their ordinals. The ids must be
+/// sorted, without duplicates.
 pub(super) fn each_number(
     column: &BytesColumn,
     ids: &[ConversationId],
@@ -262,7 +262,7 @@ impl SegmentSet {
     }
 }
 
-/// Fails when the search was cancelled; the caller knows why.
+/// Errors if the search was cancelled. `catch_search_panics` then returns `Stopped`.
 fn check() -> tantivy::Result<()> {
     match cancel::is_wanted() {
         true => Ok(()),

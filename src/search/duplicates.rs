@@ -33,9 +33,9 @@ pub struct DuplicatePlace {
 /// The other events that a hit stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HitDuplicates {
-    /// How many.
+    /// The number of other events.
     pub count: u64,
-    /// Those nearest to it in the log.
+    /// The other events nearest to it in the log.
     pub nearest: Vec<DuplicatePlace>,
 }
 

@@ -1,7 +1,7 @@
 //! Removes events from the index and its files.
 //!
-//! Erased passages are marked first, and then exactly the segments that have some are rewritten
-//! without them. A rewritten segment has only the terms of its passages.
+//! Erased passages are marked first. Then only the segments that contain them are rewritten without
+//! them. A rewritten segment has only the terms of its remaining passages.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -30,14 +30,14 @@ use super::{
     sweep::each_match,
 };
 
-/// How long a purge waits for merges that already run: one of the largest takes about a minute.
+/// How long a purge waits for running merges. One of the largest takes about a minute.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(600);
 const PURGE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a purge does next.
 enum PurgeStep {
     Merges(FutureResult<Option<SegmentMeta>>),
-    /// A file of no segment is still there, because a merge runs.
+    /// A file that belongs to no segment still exists, because a merge is running.
     HasOther(String),
     Done,
 }
@@ -72,8 +72,8 @@ impl SearchIndex {
         Ok(offsets)
     }
 
-    /// Removes the events at some offsets from the index, and adds what is left of them. Commits:
-    /// the events are invisible when this returns, and off the disk after [`Self::purge`] or a
+    /// Removes the events at some offsets from the index, and adds their stubs in `left`. Commits:
+    /// the events are invisible when this returns. They leave the disk with [`Self::purge`] or a
     /// later merge.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl SearchIndex {
     }
 
     /// Rewrites every segment that has erased passages, so that their terms leave the disk too, and
-    /// waits until no file but those of the index's segments is in the folder. Adding and searching
+    /// waits until the folder has only files of the index's segments. Adding and searching
     /// continue.
     ///
     /// # Errors

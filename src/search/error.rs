@@ -42,7 +42,7 @@ pub enum IndexError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// Vectors do not fit each other.
+    /// The vectors are inconsistent with each other.
     #[error("the vectors of the search index cannot be written: {0}")]
     Vectors(ColumnError),
     /// tantivy failed in another way. The committed index is intact: open it again.
@@ -95,7 +95,7 @@ pub enum IndexSearchError {
     /// The search would exceed the memory limit of one search.
     #[error("the search needs more than the memory limit of {} MiB, for {what}", max >> 20)]
     TooMuchMemory {
-        /// What there is too much of, and what to do about it.
+        /// What exceeds the limit, and what to do about it.
         what: ExceededBound,
         /// The limit, in bytes.
         max: usize,

@@ -14,7 +14,7 @@ use std::{
 
 use tantivy::index::{SegmentId, SegmentMeta};
 
-/// The list of the other files.
+/// Name of the list of files.
 const LIST: &str = "files";
 /// Bytes compared at a file's end; tantivy's footer is shorter.
 const END_BYTES: u64 = 128;
@@ -61,7 +61,7 @@ pub(super) fn find_changed_file(dir: &Path, segments: &[SegmentMeta]) -> Option<
     })
 }
 
-/// Returns a file that looks like one of a segment, and is none of these.
+/// Returns a file that is named like a segment's file and is not in `current`.
 ///
 /// # Errors
 /// The system's error.

@@ -29,7 +29,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 impl SearchIndex {
-    /// Merges segments, if any are worth it, and removes files that are no longer needed. Returns
+    /// Merges segments if that is worthwhile, and removes files that are no longer needed. Returns
     /// whether it merged. Search results do not change, adding and searching continue, and an index
     /// that is dropped meanwhile stays as it was.
     ///
@@ -115,8 +115,8 @@ impl SearchIndex {
 
 type MergeFuture = FutureResult<Option<SegmentMeta>>;
 
-/// Selects from segments and their passage counts: as many of the smallest as possible, without one
-/// that is large beside the others.
+/// Selects segments by their passage counts: as many of the smallest as possible, without one that
+/// is large compared with the others.
 fn worth_joining<T>(mut segments: Vec<(T, u64)>) -> Vec<T> {
     segments.sort_by_key(|(_, passages)| *passages);
     let (mut passages, mut count) = (0, 0);

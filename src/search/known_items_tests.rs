@@ -1,7 +1,7 @@
-//! Known items: 200 queries as an agent would ask later, over real conversations, each with what
-//! its answer contains. Runs when `TREERING_TEST_DATA` names the data folder, and with
-//! `TREERING_TEST_ALL` over one more choice of texts.
-//! `tests/fixtures/search/README.md` says how they were made.
+//! Known items: 200 queries over real conversations, as an agent would ask later, each with a text
+//! that its answer contains. Runs when `TREERING_TEST_DATA` names the data folder, and with
+//! `TREERING_TEST_ALL` over one more choice of texts. `tests/fixtures/search/README.md` says how
+//! they were made.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,7 +25,7 @@ const SOURCES: [&str; 7] = [
     "agentdojo",
 ];
 
-/// A query, and what its answer contains.
+/// A query, and a text that its answer contains.
 struct Item {
     class: String,
     of: EventKind,
@@ -64,7 +64,7 @@ fn items() -> Vec<Item> {
     QUERIES.lines().map(item).collect()
 }
 
-/// Returns each text once: a text stored a hundred times has a hundred best places.
+/// Returns each text once, because a text stored a hundred times has a hundred equally good hits.
 fn texts(folder: &Path) -> Vec<SearchableEvent> {
     let mut seen: HashSet<(EventKind, String)> = HashSet::new();
     let mut events = Vec::new();

@@ -1,6 +1,6 @@
-//! The histories of branches that a search is restricted to.
+//! The histories of branches to which a search is restricted.
 //!
-//! There may be as many as conversations, so a search looks up only those of its candidates.
+//! Each conversation may have one, so a search looks up only those of its candidates.
 
 use std::{
     collections::HashMap,
@@ -31,8 +31,7 @@ pub(super) enum OtherConversations {
     Shown,
 }
 
-/// Looks up the segments that are shown of a conversation. It may take a while, so only those of
-/// candidates are looked up.
+/// Looks up the shown segments of a conversation. May be slow, so it runs only for candidates.
 pub type BranchLookup = dyn Fn(ConversationId) -> Vec<LineageSegment> + Send + Sync;
 
 /// Restricts each conversation that it names to segments of its branches. Clones share it.
@@ -42,13 +41,13 @@ pub struct ShownBranches(Arc<LineageSet>);
 #[derive(Default)]
 struct LineageSet {
     conversations: ChosenConversations,
-    /// What is shown of those that were listed or looked up.
+    /// The shown branches of the conversations that were listed or looked up.
     branches: Mutex<HashMap<ConversationId, Arc<Branches>>>,
     look_up: Option<Box<BranchLookup>>,
     others: OtherConversations,
 }
 
-/// The last revision of each branch that is shown.
+/// The shown branches, each with its last shown revision.
 type Branches = Vec<(u64, u64)>;
 
 impl std::fmt::Debug for LineageSet {
@@ -84,13 +83,13 @@ impl ShownBranches {
         Self::with_others(segments, OtherConversations::Shown)
     }
 
-    /// Returns the restriction to these segments and no other conversation.
+    /// Returns the restriction to these segments. Other conversations are hidden.
     pub(super) fn only(segments: Vec<LineageSegment>) -> Self {
         Self::with_others(segments, OtherConversations::Hidden)
     }
 
-    /// Returns the restriction of these conversations to what is looked up of each. What is looked
-    /// up of a conversation must be segments of it.
+    /// Returns the restriction of each of these conversations to the segments that `look_up`
+    /// returns, which must belong to that conversation.
     #[must_use]
     pub fn looked_up(conversations: ChosenConversations, look_up: Box<BranchLookup>) -> Self {
         Self(Arc::new(LineageSet {
@@ -158,7 +157,7 @@ pub(super) struct SegmentLineage {
     branch: Column<u64>,
     revision: Column<u64>,
     set: Arc<LineageSet>,
-    /// By the conversation's ordinal.
+    /// The shown branches by the conversation's ordinal.
     known: Mutex<HashMap<u64, Arc<Branches>>>,
 }
 
@@ -185,7 +184,7 @@ impl SegmentLineage {
         branches.iter().any(is_shown)
     }
 
-    /// Returns what is shown of a conversation. If its id cannot be read, nothing is.
+    /// Returns the shown branches of a conversation; none if its id cannot be read.
     fn branches(&self, column: &BytesColumn, ordinal: u64) -> Arc<Branches> {
         let mut bytes = Vec::with_capacity(16);
         let id = match column.ord_to_bytes(ordinal, &mut bytes) {

@@ -91,7 +91,7 @@ pub(super) fn found(
     results.hits.iter().map(|hit| hit.position.offset).collect()
 }
 
-// Both lists together must find more than words alone, else nobody should wait for a model.
+// Both lists together must find more than words alone; otherwise a model is not worth the wait.
 #[test]
 fn scifact_is_found_better_by_both_than_by_words() {
     let (Some(data), Some(model)) = (data(), model()) else {
@@ -116,15 +116,15 @@ fn scifact_is_found_better_by_both_than_by_words() {
     assert!(both > words + 0.02, "{both} {words}");
 }
 
-/// Messages before and after a known item that are searched with it; all of its conversation with
-/// `TREERING_TEST_WHOLE`.
+/// Number of messages before and after a known item that are searched with it. With
+/// `TREERING_TEST_WHOLE`, its whole conversation is searched.
 const AROUND: usize = 6;
 /// Known items of a test run; all with `TREERING_TEST_ALL`, which takes several minutes.
 const ITEMS: usize = 36;
-/// Shorter texts are not searched: "ok" means anything.
+/// Shorter texts are not searched, because a text such as "ok" can mean anything.
 const TEXT_BYTES_MIN: usize = 80;
 
-/// A text of a real session, and a query that says in other words what it is about.
+/// A text of a real session, and a query that paraphrases it.
 struct KnownItem {
     position: Position,
     query: String,
@@ -181,7 +181,7 @@ fn known_items(data: &Path) -> (SearchIndex, HashMap<Position, String>, Vec<Know
     (index_of(&events), texts, items)
 }
 
-// What somebody remembers of a session is what it meant, not its words.
+// People remember the meaning of a session, not its words.
 #[test]
 fn paraphrases_of_real_texts_are_found_by_meaning() {
     let (Some(data), Some(model)) = (data(), model()) else {

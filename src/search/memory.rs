@@ -52,7 +52,7 @@ impl SearchMemory {
     }
 }
 
-/// What a search holds too much of.
+/// The kind of data with which a search exceeds its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExceededBound {
     /// Conversations selected by filters.
@@ -195,7 +195,7 @@ impl EventSet {
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// Keeps what both sets have.
+    /// Keeps the events that both sets have.
     pub(crate) fn intersect(&mut self, other: &Self) {
         self.words.truncate(other.words.len());
         for (word, other) in self.words.iter_mut().zip(&other.words) {
@@ -203,7 +203,7 @@ impl EventSet {
         }
     }
 
-    /// Returns what either set has.
+    /// Returns the events that either set has.
     pub(crate) fn unite(mut self, mut other: Self) -> Self {
         if self.words.len() < other.words.len() {
             std::mem::swap(&mut self, &mut other);
@@ -236,8 +236,8 @@ mod tests {
         (0..1_000).filter(|offset| set.contains(*offset)).collect()
     }
 
-    // One bit for each event: a pattern of several words once used 32 bytes for each event with one
-    // of the words, in a set for each word, more than the store's own caches.
+    // An event must take one bit. A pattern of several words once used 32 bytes for each event with
+    // one of the words, in a set for each word: more than the store's own caches.
     #[test]
     fn event_set_uses_one_bit_per_event() {
         let memory = SearchMemory::of(1_000);

@@ -1,8 +1,8 @@
 //! Names of several parts in a query: `parse_config`, `src/main.rs`, `foo::bar`.
 //!
-//! A text with the whole name differs from one with its parts. The index tells an identifier from
-//! its parts. For a path or names joined by signs it knows only that the parts stand in a row; the
-//! text itself shows the signs.
+//! A text with the whole name differs from one with its parts. The index distinguishes an
+//! identifier from its parts. For a path or names joined by signs it knows only that the parts are
+//! adjacent; the text itself shows the signs.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use super::{
 
 /// Signs that join the parts of one name. A colon joins only as `::`, `://` or `:\`.
 const JOINTS: &str = "_/\\.-:#@~>";
-/// Shortest mixed-case identifier of two capitalised parts that counts as made for a program, in
-/// bytes. Shorter ones are as often names of things (`GitHub`).
+/// Shortest mixed-case identifier of two capitalised parts that counts as a program's, in bytes.
+/// Shorter ones are as often names of things (`GitHub`).
 const MADE_BYTES_MIN: usize = 10;
 /// Maximum number of signs between two parts; more are a drawn line.
 const GAP_BYTES_MAX: usize = 4;

@@ -120,7 +120,7 @@ fn needs(hir: &Hir) -> Needs {
     }
 }
 
-/// Returns the needs of all parts. Letters in either case, as `(?i)` makes them, are joined.
+/// Returns the needs of all parts. Letters that match in either case, as with `(?i)`, are joined.
 fn sequence_needs(parts: &[Hir]) -> Needs {
     let mut found = Vec::new();
     let mut run = String::new();
@@ -137,7 +137,7 @@ fn sequence_needs(parts: &[Hir]) -> Needs {
     all(found)
 }
 
-/// The text that a part matches in any case, in lower case: a letter or digits.
+/// Returns the lower-case text of a part that is digits, or a letter in any case.
 fn caseless(part: &Hir) -> Option<String> {
     match part.kind() {
         HirKind::Literal(literal) if literal.0.iter().all(u8::is_ascii_digit) => {
@@ -153,8 +153,8 @@ fn caseless(part: &Hir) -> Option<String> {
     }
 }
 
-/// The words of an index are in lower case, and identifiers are there uncut too. Only the long s
-/// is another letter there.
+/// Returns the needs of a run in any case. The index has words in lower case, and uncut identifiers
+/// too. Only the long s (`ſ`) is a separate letter in it.
 fn caseless_needs(run: &str) -> Needs {
     let piece = Needs::Piece(run.to_owned());
     match run.contains('s') {
@@ -190,7 +190,7 @@ fn literal_needs(literal: &[u8]) -> Needs {
 }
 
 /// Returns the pieces of a run of letters and digits that no case change divides. If there are
-/// none, as in capitals, returns the run: the index has identifiers uncut too.
+/// none, as in capitals, returns the whole run: the index has uncut identifiers too.
 fn run_needs(run: &str) -> Vec<Needs> {
     let mut pieces = vec![String::new()];
     let mut before = ' ';

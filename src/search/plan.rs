@@ -41,7 +41,7 @@ pub(super) const TAGGED_CONVERSATIONS_MAX: usize = 1_024;
 const EXACT_BONUS: f32 = 0.3;
 /// Weight of a whole identifier or path beside its parts.
 const WHOLE_BOOST: f32 = 1.0;
-/// Bytes of a required substring of a word that the index looks for; few words contain that much.
+/// Maximum number of bytes of a substring that is looked for in words; the rest is ignored.
 const PIECE_BYTES_MAX: usize = 64;
 /// Maximum number of terms per segment that a prefix after other words expands to.
 const PREFIX_TERMS_MAX: u32 = 256;
@@ -64,7 +64,7 @@ pub(super) struct Planner<'a> {
     pub(crate) is_one_word: bool,
     /// Passages with whole names are found by a query of their own, and rank first.
     pub(crate) puts_names_first: bool,
-    /// Passages of the namespace quote a memory.
+    /// Some passages of the namespace quote a memory.
     pub(crate) has_recalled: bool,
 }
 
@@ -311,7 +311,7 @@ impl Planner<'_> {
 
     /// Adds filters, which restrict the matches and do not change scores.
     pub(crate) fn filtered(&self, query: Box<dyn Query>, asked: &SearchQuery) -> Box<dyn Query> {
-        // Tags are the filters that `filter_tags` has.
+        // `filter_tags` handles the filters that are ignored here.
         let SearchFilters {
             tools: _,
             success: _,
@@ -414,7 +414,7 @@ pub(super) fn parts(
     analysis.iter().filter(|term| term.form == TermForm::Part)
 }
 
-/// Returns true for a single such character; the index has only pairs, and this begins one.
+/// Returns true for a single CJK character. The index has pairs, and this begins one.
 fn is_one_dense(word: &str) -> bool {
     let mut chars = word.chars();
     chars.next().is_some_and(is_dense) && chars.next().is_none()

@@ -238,7 +238,7 @@ fn spoken(identifier: &str) -> String {
     words
 }
 
-// What occurs in one tool result only must be found there: an identifier, a path, an error message
+// A text that occurs in only one tool result must find it: an identifier, a path, an error message
 // as printed; an identifier as spoken.
 #[test]
 fn known_items_in_real_tool_results_are_found() {
@@ -460,7 +460,8 @@ fn block_skipping_equals_exhaustive_scoring() {
                 assert_eq!(short.total, long.total, "{query:?}");
                 if !alike(&short.hits, &long.hits) {
                     others += 1;
-                    // Then other passages with equal scores were the last to be reranked.
+                    // Allowed only if other passages with equal scores were the last to be
+                    // reranked.
                     let pools = [
                         query::SearchStrategy::Shortest,
                         query::SearchStrategy::Exhaustive,

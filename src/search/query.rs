@@ -123,19 +123,19 @@ pub struct SearchFilters {
     /// Globs, one of which must match a path that a call or its result names. `*` and `?` stay
     /// within a folder, `**` crosses folders; a glob without `/` matches the last path component.
     pub paths: Vec<String>,
-    /// Texts that quote a memory.
+    /// Whether texts that quote a memory match.
     pub recalled: RecalledTexts,
 }
 
-/// Whether texts match that quote a memory: see [`is_recall_call`](super::is_recall_call).
+/// Whether texts that quote a memory match: see [`is_recall_call`](super::is_recall_call).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RecalledTexts {
-    /// They do not.
+    /// They do not match.
     #[default]
     LeftOut,
-    /// No others do.
+    /// Only they match.
     Only,
-    /// They do, like all others.
+    /// They match, like all others.
     Included,
 }
 
@@ -199,7 +199,7 @@ impl SearchResults {
         }
     }
 
-    /// Records which names were found how completely, and what the texts of the hits can tell.
+    /// Records how completely the names were found, and what the texts of the hits can decide.
     pub(super) fn note_names(
         &mut self,
         query: &SearchQuery,
@@ -413,7 +413,7 @@ impl SearchIndex {
     }
 }
 
-/// Runs a read of the index, in which tantivy reports some damage by a panic.
+/// Runs a read of the index. A panic, by which tantivy reports some damage, becomes an error.
 pub(super) fn damage_of_panic<T, E: From<IndexError>>(
     look: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
@@ -423,7 +423,7 @@ pub(super) fn damage_of_panic<T, E: From<IndexError>>(
     })
 }
 
-/// The same for a search. Once it is cancelled, any result becomes `Stopped`.
+/// Like [`damage_of_panic`], for a search. Once it is cancelled, any result becomes `Stopped`.
 pub(super) fn catch_search_panics<T>(
     look: impl FnOnce() -> Result<T, IndexSearchError>,
 ) -> Result<T, IndexSearchError> {
@@ -448,7 +448,7 @@ pub(super) enum SearchStrategy {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Total {
     pub(crate) count: u64,
-    /// There are more.
+    /// There are more than `count`.
     pub(crate) more: bool,
 }
 
@@ -477,7 +477,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
     if offset.saturating_add(limit) > max {
         return Err(IndexSearchError::TooFar { offset, limit, max });
     }
-    // Times, kinds and outcomes are few.
+    // Filters with a single value need no check.
     let SearchFilters {
         recalled: _,
         tools,
@@ -492,7 +492,7 @@ pub(super) fn check_bounds(query: &SearchQuery) -> Result<(), IndexSearchError> 
     } = &query.filters;
     let lineage = match &query.scope {
         Some(Scope::Lineage(segments)) => segments.len(),
-        // Conversations are looked up, so there may be many: a source's, for example.
+        // Conversations are looked up, so their number is not limited.
         None | Some(Scope::Conversations(_)) => 0,
     };
     let max = FILTER_VALUES_MAX;

@@ -17,8 +17,8 @@ use super::{
 
 /// Distance between words that are not in a row.
 const APART: u32 = 1_000;
-/// Maximum number of names that rank first; more are a pasted text, ranked by how much of it
-/// matches.
+/// Maximum number of names that rank first; a query with more is a pasted text, ranked by how much
+/// of it matches.
 const NAMES_FIRST_MAX: usize = 8;
 
 /// Queries for passages that contain names whole.

@@ -8,12 +8,12 @@ use super::arguments::call_target;
 /// rename tools and servers; the text stays.
 pub const RECALL_MARK: &str = "[from treering]";
 
-/// The mark stands in this many first bytes: agents put a line or a JSON envelope before it, and
-/// prompts a sentence.
+/// The mark must be within this many first bytes: agents put a line or a JSON envelope before it,
+/// and prompts a sentence.
 const MARK_WITHIN_BYTES: usize = 1_024;
 
 /// Names of memory servers, in lower case with `_` between words. All of a server's tools read its
-/// memory but those with a word of [`WRITING`].
+/// memory, except those with a word of [`WRITING`].
 const SERVERS: [&str; 12] = [
     "treering",
     "mem0",
@@ -52,7 +52,7 @@ const TOOLS: [&str; 18] = [
     "mem_search",
     "get_observations",
 ];
-/// Words of tools that write: the text is an original.
+/// Words in the names of tools that write. Their text is an original.
 const WRITING: [&str; 16] = [
     "add", "create", "write", "save", "store", "set", "insert", "update", "edit", "delete",
     "remove", "clear", "remember", "retain", "fork", "decide",
@@ -94,7 +94,7 @@ pub fn is_recall_call(tool: &str, arguments: &str) -> bool {
     is_tool || SERVERS.iter().any(is_part) || runs_this_program(arguments)
 }
 
-/// Returns a tool's name in lower case, with `_` for everything between words.
+/// Returns a tool's name in lower case, with `_` for every character between words.
 fn plain(tool: &str) -> String {
     let sign = |c: char| match c.is_ascii_alphanumeric() {
         true => c.to_ascii_lowercase(),
@@ -104,7 +104,7 @@ fn plain(tool: &str) -> String {
 }
 
 fn runs_this_program(arguments: &str) -> bool {
-    // Most calls have no such word, and reading JSON costs more than this.
+    // Most calls do not contain the word, and parsing JSON costs more than this check.
     if !arguments.contains("treering") {
         return false;
     }
@@ -115,7 +115,8 @@ fn runs_this_program(arguments: &str) -> bool {
     program == "treering" && words.any(|word| COMMANDS.contains(&word))
 }
 
-/// Returns whether a text begins with [`RECALL_MARK`], or is one element of a memory program.
+/// Returns whether a text has [`RECALL_MARK`] near its beginning, or is one element of a memory
+/// program.
 #[must_use]
 pub fn is_recalled_text(text: &str) -> bool {
     let text = text.trim();
@@ -156,8 +157,8 @@ fn addresses_in(text: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    // Each agent spells the tools of a server in its own way. A spelling that is missed puts
-    // echoes before originals; one too many hides an original.
+    // Each agent spells the tools of a server in its own way. A missed spelling ranks quotations
+    // before originals; a false match hides an original.
     #[test]
     fn memory_tools_are_known_in_every_spelling() {
         for tool in [

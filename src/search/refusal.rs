@@ -87,7 +87,7 @@ pub(super) fn engine_error(action: &'static str, dir: &Path, error: TantivyError
             };
         }
     };
-    // Bytes that cannot have been written so are damage, not a system error.
+    // Invalid or missing bytes are damage, not a system error.
     match source.kind() {
         std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
             rebuild(source.to_string())

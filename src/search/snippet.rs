@@ -240,7 +240,7 @@ impl Snippeter {
             if seen[*number] == 1 {
                 worth += self.patterns[*number].weight;
             }
-            // Drop matches that are too far away or come again.
+            // Drop matches that are too far away or repeated.
             while first < index {
                 let (start, number) = (matches[first].0.start, matches[first].1);
                 let is_far = range.end > start + reach;

@@ -1,4 +1,5 @@
-//! Stop words: words of nearly every sentence, which do not decide what a question is about.
+//! Stop words: words that are in nearly every sentence and do not determine the topic of a
+//! question.
 //!
 //! Negations (`not`, `no`) and directions (`off`, `out`, `before`) are not among them, since they
 //! carry meaning in errors and names.
@@ -48,7 +49,7 @@ pub(super) fn is_small(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    // A missed stop word decides a question that it says nothing about; a word taken for one is not
+    // A missed stop word distorts the ranking of a question; a word wrongly taken for one is not
     // searched for.
     #[test]
     fn stop_words_are_recognised() {

@@ -1,5 +1,5 @@
-//! Operations that visit all matches in no order: candidates of a regular expression, and matches
-//! per conversation.
+//! Operations that visit all matches in no particular order: candidates of a regular expression,
+//! and matches per conversation.
 
 use std::{
     cmp::Reverse,
@@ -30,8 +30,8 @@ use treering_domain::{ConversationId, Position, TimestampMicros};
 /// texts of 332,000 took 8 s on two busy cores.
 pub(crate) const CANDIDATES_MAX: usize = 500_000;
 
-/// Events that are looked for at first. A page has ten hits, and a regular expression matches most
-/// of the candidates that its words select.
+/// Number of candidates collected at first. A page has ten hits, and a regular expression matches
+/// most of the candidates that its words select.
 const FIRST_CANDIDATES: usize = 1_024;
 
 /// Memory of a conversation and its count, in a map and then a list, in bytes.
@@ -49,15 +49,15 @@ struct EventCandidate {
 /// Events that a pattern may match, newest first. Each must be verified on its text.
 pub struct Candidates {
     published: PublishedState,
-    /// Matches passages of all of them, and of others.
+    /// Matches passages of all candidates, and of other events.
     query: Box<dyn Query>,
     /// The events whose words satisfy the pattern; `None`: all may.
     wanted: Option<EventSet>,
     memory: SearchMemory,
     places: Vec<EventCandidate>,
-    /// How many places were collected at most. Few to begin with, because most pages need few.
+    /// Limit of the last collection. Small at first, because most pages need few places.
     max: usize,
-    /// There are older ones.
+    /// There are older candidates.
     more: bool,
     /// The memory of the places.
     held: HeldMemory,
@@ -66,7 +66,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Returns one hit for each of the next `count` events from index `from`, without a place of
+    /// Returns one hit for each of the next `count` events from index `from`, without the place of
     /// the match. Empty past the last one, or past `CANDIDATES_MAX`.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Candidates {
         catch_search_panics(|| Ok(hits::read(&self.published.columns, &page)?))
     }
 
-    /// Returns whether there are older events than those that [`Self::hits`] has returned.
+    /// Returns whether there are older events than the collected candidates.
     #[must_use]
     pub fn more(&self) -> bool {
         self.more
@@ -254,13 +254,13 @@ fn events_of(
     Ok(events)
 }
 
-/// Collects the first `max` places, in memory for twice as many.
+/// Collects the newest `max` places, in memory for twice as many.
 struct NewestCollector {
     max: usize,
     places: Vec<EventCandidate>,
     held: HeldMemory,
     more: bool,
-    /// When the last of them happened, once there are more.
+    /// When the oldest kept event happened, once others were dropped.
     oldest: Option<TimestampMicros>,
 }
 
@@ -275,7 +275,7 @@ impl NewestCollector {
         }
     }
 
-    /// Returns whether all places that are kept are newer than this.
+    /// Returns whether all kept places are newer than this; false until others were dropped.
     fn are_newer_than(&self, happened_at: TimestampMicros) -> bool {
         self.oldest.is_some_and(|oldest| happened_at < oldest)
     }
@@ -293,7 +293,7 @@ impl NewestCollector {
         Ok(())
     }
 
-    /// Keeps one passage of each event, and the first events.
+    /// Keeps one passage of each event, and the newest events.
     fn cut(&mut self) {
         self.places.sort_unstable();
         self.places.dedup_by_key(|place| place.position);
@@ -363,8 +363,8 @@ pub(super) fn each_match(
 mod tests {
     use super::*;
 
-    // Two passages of one event made a full collection look complete: older events were passed over
-    // and nothing said that there are more.
+    // Two passages of one event made a full collection look complete: older events were skipped
+    // without a sign that there are more.
     #[test]
     fn collector_reports_older_places() {
         let memory = SearchMemory::default();

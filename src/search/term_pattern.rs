@@ -350,8 +350,8 @@ mod tests {
     }
 
     proptest! {
-        // A word that is passed over is a hit that a regular expression loses. Two letters, so that
-        // beginnings of the piece repeat within it.
+        // A missed word is a lost hit of a regular expression. Two letters, so that beginnings of
+        // the piece repeat within it.
         #[test]
         fn substring_is_found_wherever_it_stands(
             prefix in "[ab]{0,3}", word in "[ab]{0,16}", piece in "[ab]{1,5}",

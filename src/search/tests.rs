@@ -461,8 +461,8 @@ fn regex_candidates_include_every_match() {
     }
 }
 
-// A page needs few candidates, and a store may have a million: the first are collected first. Who
-// reads on must get all, each once, newest first.
+// A page needs few candidates, and a store may have a million, so only some are collected at first.
+// Reading on must return all, each once, newest first.
 #[test]
 fn candidates_go_on_after_the_first() {
     let last = 2_500;
@@ -485,8 +485,8 @@ fn candidates_go_on_after_the_first() {
     }
 }
 
-// A source with more than 10,000 conversations must be searchable: the number of values does not
-// count the conversations of one name.
+// A source with more than 10,000 conversations must be searchable: the limit on filter values must
+// not count its conversations.
 #[test]
 fn source_filter_accepts_many_conversations() {
     let events: Vec<_> = (1..=600_u64)
@@ -949,7 +949,7 @@ fn segment_ids(index: &SearchIndex) -> HashSet<String> {
 }
 
 // Erased events are invisible at once, and out of the files after a purge: no dictionary has a word
-// that only they had. What is left of them is found, and other segments are not rewritten.
+// that only they had. Their stubs are found, and other segments are not rewritten.
 #[test]
 fn erased_events_are_hidden_and_purged() {
     let dir = tempfile::tempdir().unwrap();
@@ -974,7 +974,7 @@ fn erased_events_are_hidden_and_purged() {
         assert_ne!(stored_terms(&index, word), [""; 0], "{word}");
     }
     let before = segment_ids(&index);
-    // Of the last one, which the index has not reached, nothing may be added yet.
+    // The index has not reached the last event, so its stub must not be added yet.
     let left = [result(3, "needle"), result(5, "needle")];
     index.erase(&[2, 3, 4, 5].into(), &left).unwrap();
     assert_eq!(found(&index, &query("needle")), [1, 3]);

@@ -15,8 +15,8 @@ use treering_domain::Namespace;
 const COMPARED_MAX: usize = 1 << 16;
 
 impl SearchIndex {
-    /// Returns the recorded tool names that these names stand for: in any case, or exactly the name
-    /// between double quotes. A name that nothing matches stays.
+    /// Returns the recorded tool names that match these names in any case. A name in double quotes
+    /// is exact. The names themselves are always in the result.
     ///
     /// # Errors
     /// [`IndexSearchError`] when the index is damaged.
@@ -45,7 +45,7 @@ impl SearchIndex {
         }
         found.sort_unstable();
         found.dedup();
-        // Those that match nothing cost nothing, but the number is limited.
+        // Names that match nothing cost nothing, but their number is limited.
         found.truncate(FILTER_VALUES_MAX.max(names.len()));
         Ok(found)
     }

@@ -1,8 +1,8 @@
 //! The vectors of the index's passages: a column of vectors for each segment of the index.
 //!
-//! Columns are made after the segments, and never delay them: [`VectorIndex::missing`] names the
-//! passages that have no vectors, and [`VectorIndex::add`] takes them. Merges, rebuilds and copies
-//! of a text cost no work of the model, because vectors are found by their text's hash in the
+//! Columns are built after the segments, and never delay them: [`VectorIndex::missing`] lists the
+//! passages without vectors, and [`VectorIndex::add`] adds vectors for them. Merges, rebuilds and
+//! copies of a text need no new embedding, because vectors are found by their text's hash in the
 //! columns of other segments. A column never changes: a new one replaces it.
 
 use std::{
@@ -31,9 +31,9 @@ use super::{
     refusal::{io_error, rebuild},
 };
 
-/// Ends the names of columns' files.
+/// File extension of columns.
 const EXTENSION: &str = "vectors";
-/// Characters of the name of a model's folder.
+/// Length of the name of a model's folder, in characters.
 const FOLDER_CHARS: usize = 16;
 
 /// The columns of one model's vectors.
@@ -54,7 +54,7 @@ pub(super) type OpenVectors = HashMap<SegmentId, Arc<VectorColumn>>;
 /// A passage without vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingPassage {
-    /// Names it; equal passages are named once.
+    /// Its key. Equal passages are listed once.
     pub key: PassageKey,
     /// An event that has it.
     pub position: Position,
@@ -74,8 +74,8 @@ pub struct VectorCoverage {
 }
 
 impl VectorIndex {
-    /// Opens the vectors of a model below a folder, and makes the folder if it is missing. Damaged
-    /// columns are removed: they are made anew.
+    /// Opens the vectors of a model below a folder, and creates the folder if it is missing.
+    /// Damaged columns are removed, to be built again.
     ///
     /// # Errors
     /// [`IndexError::Io`].
@@ -121,8 +121,8 @@ impl VectorIndex {
         })
     }
 
-    /// Opens the vectors of a model below a folder in which nothing may change. What is added is
-    /// kept in memory. Without such vectors, or if they are damaged, there are none.
+    /// Opens the vectors of a model below a folder without changing the folder. Added vectors stay
+    /// in memory. Missing or damaged columns are left out.
     #[must_use]
     pub fn open_unchanged(dir: &Path, model: &str) -> Self {
         let this = Self::in_memory();
@@ -139,7 +139,7 @@ impl VectorIndex {
         Self { columns, ..this }
     }
 
-    /// Makes an index of vectors in memory.
+    /// Creates an empty index of vectors in memory.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -185,8 +185,8 @@ impl VectorIndex {
         Ok(())
     }
 
-    /// Follows the index: gives its new segments the vectors that are known, forgets segments that
-    /// it no longer has, and returns up to `max` passages that have no vectors.
+    /// Follows the index: gives its new segments the known vectors, removes columns of segments
+    /// that it no longer has, and returns up to `max` passages without vectors.
     ///
     /// # Errors
     /// [`IndexError`].
@@ -225,7 +225,7 @@ impl VectorIndex {
     /// Adds the vectors of passages. Those of passages that were erased meanwhile are dropped.
     ///
     /// # Errors
-    /// [`IndexError`]; nothing was added then, or a part.
+    /// [`IndexError`]; some of the vectors may have been added.
     pub fn add(
         &self,
         index: &SearchIndex,
@@ -263,8 +263,8 @@ impl VectorIndex {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the columns of the segments that have none or that gain something, of what is known:
-    /// from `vectors` and from all columns.
+    /// Builds columns for the segments that have none or that gain vectors, from `vectors` and all
+    /// known columns.
     fn replace_columns(
         &self,
         published: &PublishedState,
@@ -313,7 +313,7 @@ impl VectorIndex {
         let next = *last + 1;
         let path = dir.join(file_name(segment, next));
         let unfinished = path.with_extension("unfinished");
-        // Not synced: a torn file fails its checksum, and is made again.
+        // Not synced: a torn file fails its checksum, and is built again.
         fs::write(&unfinished, bytes)
             .and_then(|()| fs::rename(&unfinished, &path))
             .map_err(|source| io_error("written", dir, source))?;
@@ -339,7 +339,7 @@ impl VectorIndex {
         for entry in fs::read_dir(dir).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             if parse_name(&path).is_none_or(|(segment, _)| !current.contains(&segment)) {
-                // An erase must not end while they are still there.
+                // An erase must not end while these files still exist.
                 disk::remove(&path).map_err(fail)?;
             }
         }
@@ -352,7 +352,7 @@ fn dimensions_of(columns: &OpenVectors) -> Option<usize> {
     dimensions.find(|dimensions| *dimensions > 0)
 }
 
-/// Refuses vectors of other dimensions than those that are stored.
+/// Checks that vectors have the dimensions of the stored ones.
 fn check_dimensions(
     before: &OpenVectors,
     vectors: &HashMap<PassageKey, PassageVectors>,

@@ -7,7 +7,7 @@ use treering_meaning::{PassageVectors, QueryVector, StoredVector, windows};
 use super::{tests::result, *};
 use treering_domain::Namespace;
 
-/// Topics in place of a model: a dimension each.
+/// Topics instead of a model, with a dimension each.
 const TOPICS: [&str; 4] = ["car", "disk", "cake", "moon"];
 
 fn vector(text: &str) -> Vec<f32> {
@@ -149,7 +149,7 @@ fn both_finds_by_words_and_by_meaning() {
         hit.unwrap().scores
     };
     assert!(words(3).words > 0.0 && words(4).words <= 0.0 && words(4).meaning > 0.0);
-    // What the words say alone decides when nothing is embedded.
+    // When nothing is embedded, the words alone decide.
     let empty = VectorIndex::in_memory();
     let meaning = MeaningQuery {
         vectors: &empty,
@@ -240,7 +240,7 @@ fn damaged_files_are_made_again() {
     assert_eq!(embed(&vectors, &index, &events), 5);
 }
 
-// Who erases an event does not want its meaning to stay on the disk.
+// The vectors of an erased event must not stay on the disk.
 #[test]
 fn erased_passages_lose_their_vectors() {
     let dir = tempfile::tempdir().unwrap();

@@ -30,12 +30,12 @@ pub struct VerbatimQuery {
     names: Vec<String>,
 }
 
-/// What a text contains of a query as typed.
+/// How much of a query, as typed, a text contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbatimMatch {
-    /// How many of its names.
+    /// The number of the query's names.
     pub names: usize,
-    /// Whether the whole query.
+    /// Whether it contains the whole query.
     pub line: bool,
 }
 
@@ -73,7 +73,7 @@ impl VerbatimQuery {
         !self.names.is_empty()
     }
 
-    /// Returns what a passage contains of the query as typed.
+    /// Returns how much of the query, as typed, a passage contains.
     #[must_use]
     pub fn standing(&self, passage: &str) -> VerbatimMatch {
         let has = |wanted: &String| has_as_typed(passage, wanted);
