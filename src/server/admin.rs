@@ -1,4 +1,4 @@
-//! The Admin service: the store itself.
+//! The Admin service: statistics, verification and rebuilds of the store.
 
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};
@@ -12,8 +12,8 @@ use super::{
 };
 use treering_proto::pb::{self, admin_server::Admin};
 
-/// Leaves out the store's location and what other namespaces change: from sizes, one tenant could
-/// tell whether another had just stored the same text.
+/// Removes the store's location and the numbers that other namespaces change: from sizes, one
+/// tenant could tell whether another had just stored the same text.
 fn of_namespace(stats: pb::StatsResponse) -> pb::StatsResponse {
     pb::StatsResponse {
         data_dir: String::new(),

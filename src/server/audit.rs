@@ -1,11 +1,11 @@
-//! The audit: who used which key to decide, erase, export, read everything or read very much, and
+//! The audit: who used which key to decide, erase, export, read everything or read very much; and
 //! who changed keys. Entries are events of the reserved namespace, durable and chained like all
 //! others.
 //!
 //! Without keys callers have no names, so nothing is recorded. A decision and its entry are
 //! appended together. An erasure, an export and a read of everything are recorded before they
-//! begin, or refused; a backup runs anyway and logs that it could not be recorded. That a key has
-//! read very much is recorded afterwards and retried until it is on disk.
+//! begin, or refused; a backup runs anyway and logs that it could not be recorded. The entry for a
+//! key that has read very much is written afterwards and retried until it is on disk.
 
 use std::sync::Arc;
 
@@ -142,7 +142,7 @@ impl Audit {
         self.note("erase", caller, details).await
     }
 
-    /// Records a read of everything in a namespace, from a log offset on.
+    /// Records a read of everything in a namespace.
     ///
     /// # Errors
     /// When it cannot be recorded.
@@ -158,7 +158,7 @@ impl Audit {
         }
     }
 
-    /// Records that a conversation is read for an export, as the client says.
+    /// Records that a conversation is read for an export, as the client states.
     ///
     /// # Errors
     /// When it cannot be recorded.
@@ -227,11 +227,11 @@ impl Audit {
         self.append(event(key, about, None), None).await
     }
 
-    /// Records which keys were created, rotated and revoked, each once, whoever did it and whether
-    /// or not a server ran. Returns false when it must be retried.
+    /// Records each creation, rotation and revocation of a key once, even if no server was running.
+    /// Returns false when it must be retried.
     pub(crate) async fn keys_changed(&self, keys: &KeyStore) -> bool {
         let Ok(file) = access::read(keys.dir()) else {
-            // The ring reports the error.
+            // The key store reports the error.
             return false;
         };
         let done = self.note_keys(&file.keys).await;
@@ -342,7 +342,7 @@ fn changes(key: &KeyRecord) -> Vec<Change> {
     changes
 }
 
-/// Returns the JSON of what a key did in a namespace.
+/// Returns the JSON description of what a key did in a namespace.
 fn about(deed: &str, key: &str, id: &KeyId, namespace: &Namespace, details: Value) -> Value {
     let about = json!({
         "deed": deed,

@@ -16,7 +16,7 @@ pub(crate) const ENVELOPE_BYTES_MAX: usize = 12 << 20;
 /// cheap, small enough that other calls soon get their turn.
 pub const READ_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Bytes of a message of a result's text.
+/// Size of a message with a part of a result's text, in bytes.
 pub(crate) const RESULT_CHUNK_BYTES: usize = 256 << 10;
 
 /// Maximum number of bytes of bodies in the answer of a diff, both sides together.
@@ -121,7 +121,7 @@ pub(crate) const CONNECTION_HOLDS_OF_FREE: usize = 3;
 /// pass.
 pub(crate) const CONNECTION_SHARE_BYTES: usize = 64 << 10;
 
-/// When a client should retry after that memory was exhausted.
+/// When a client should retry after this memory was exhausted.
 pub(crate) const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
 
 /// Longest time for a request to arrive, not counting time for its size.
@@ -146,7 +146,7 @@ pub(crate) const FILES_PER_CONNECTION_MIN: usize = 2;
 /// starts at the first byte, which has [`FIRST_BYTE_WAIT`].
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
-/// Least bytes of both: the 24-byte preface and a 9-byte frame header.
+/// Minimum number of bytes of both: the 24-byte preface and a 9-byte frame header.
 pub(crate) const HANDSHAKE_BYTES: u64 = 24 + 9;
 
 /// Idle time after which a connection is closed; clients reconnect with their next call.
@@ -159,7 +159,7 @@ pub(crate) const CONNECTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Time for calls of such a connection to finish. Subscriptions resume on a new one.
 pub(crate) const CONNECTION_AGE_GRACE: Duration = Duration::from_secs(3_600);
 
-/// Least interval of log lines about slow calls: ten a second when all are slow.
+/// Minimum interval of log lines about slow calls: ten a second when all are slow.
 pub(crate) const SLOW_LOG_EVERY: Duration = Duration::from_millis(100);
 
 /// Maximum number of connections for metrics and health by HTTP.
@@ -180,7 +180,7 @@ pub(crate) const GOODBYE_LOOK: Duration = Duration::from_millis(25);
 /// Pause after a failed accept (no free file descriptor), to avoid a busy loop.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Least interval of log lines about events of every connection.
+/// Minimum interval of log lines about events of every connection.
 pub(crate) const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Bytes that a connection reads before its calls are started. Bounds how many immediately

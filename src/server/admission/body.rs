@@ -1,5 +1,5 @@
-//! The request body of a call, passed on message by message, each after it has arrived, was
-//! decompressed and is known to decode within its limits.
+//! The request body of a call. Passes on each message once it has arrived, is decompressed, and is
+//! known to decode within its limits.
 
 use std::{
     future::Future,
@@ -121,8 +121,8 @@ impl BoundedBody {
         }
     }
 
-    /// Takes received data. Pieces are copied together, so that a message of many small ones takes
-    /// no more than its bytes.
+    /// Takes received data. Pieces are joined, so that a message of many small pieces takes no more
+    /// memory than its bytes.
     fn take(&mut self, data: Bytes) -> Result<(), Status> {
         self.charge.note_received(data.len());
         let grown = self.charge.grow(data.len());
@@ -202,8 +202,8 @@ impl BoundedBody {
         self.hand_on(plain, held).map(Some)
     }
 
-    /// Charges what decoding a message takes beyond `held`, which was charged before, and passes
-    /// the message on.
+    /// Charges the memory for decoding a message beyond `held`, which was charged before, and
+    /// passes the message on.
     fn hand_on(&mut self, whole: Bytes, held: usize) -> Result<Frame<Bytes>, Status> {
         let cost = self.methods.cost(self.method, &whole[PREFIX_BYTES..]);
         let cost = cost.map_err(|much| refusal::decodes_too_large(much.max))?;
@@ -215,7 +215,7 @@ impl BoundedBody {
         Ok(Frame::data(whole))
     }
 
-    /// Returns an error when nothing has arrived for too long.
+    /// Returns an error when the message takes too long to arrive.
     fn poll_patience(
         &mut self,
         cx: &mut Context<'_>,

@@ -66,8 +66,8 @@ async fn all(mut body: BoundedBody) -> Result<Vec<Vec<u8>>, Status> {
     Ok(messages)
 }
 
-// However the network cuts them, messages must arrive whole, in order and byte for byte: one lost
-// or torn here is lost for good.
+// However the network cuts them, messages must arrive whole, in order and byte for byte: a message
+// lost or torn here is lost for good.
 #[tokio::test]
 async fn messages_are_reassembled_from_any_pieces() {
     let contents: Vec<Vec<u8>> = [0, 1, 4, 5, 6, 300, 40_000, 0, 0, 17]

@@ -1,8 +1,8 @@
 //! Counts bytes received but not handled yet, for each connection and the whole server.
 //!
-//! A connection may hold a few times what is still free for all, and always its share. Thus a
-//! single client can send the largest message, many divide the memory, and even when others hold
-//! their maximum, a small request of the next one passes.
+//! A connection may hold a few times the memory that is still free, and always its own share. So a
+//! single client can send the largest message, many clients divide the memory, and a small request
+//! passes even when others hold their maximum.
 
 use std::sync::{
     Arc,
@@ -24,7 +24,7 @@ impl Pool {
         Arc::new(Self { bytes_max, bytes })
     }
 
-    /// Returns the most that a single connection can hold of `bytes_max`.
+    /// Returns how much of `bytes_max` a single connection can hold.
     pub(crate) fn most_for_one(bytes_max: usize) -> usize {
         bytes_max / (CONNECTION_HOLDS_OF_FREE + 1) * CONNECTION_HOLDS_OF_FREE
     }
@@ -155,7 +155,7 @@ mod tests {
         for limits in [limits, large] {
             let pool = Pool::new(bytes_in_flight_max(&limits));
             let one = &charges(&pool, 1)[0];
-            // Received, and decoded.
+            // Once as received, and once as decoded.
             assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
             assert_eq!(one.grow(limits.batch_bytes_max), Ok(()));
             // Another one of that size waits; a light call does not.

@@ -17,7 +17,7 @@ use treering_domain::Limits;
 enum RequestContent {
     /// Several events.
     Batch,
-    /// The content of one event, or what is compared with it.
+    /// The content of one event, or data that is compared with it.
     Body,
 }
 

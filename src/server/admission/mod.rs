@@ -43,8 +43,8 @@ pub(super) struct AdmissionControl {
 }
 
 impl AdmissionControl {
-    /// Returns an intake for the services in these descriptors. `bytes_max` is the limit of all
-    /// connections together, in bytes.
+    /// Returns the admission control for the services in these descriptors. `bytes_max` is the
+    /// limit of all connections together, in bytes.
     ///
     /// # Errors
     /// When the descriptors cannot be read.
@@ -60,7 +60,7 @@ impl AdmissionControl {
         })
     }
 
-    /// Returns the intake of a new connection.
+    /// Returns the admission state of a new connection.
     pub(crate) fn connection(&self) -> ConnectionAdmission {
         ConnectionAdmission {
             methods: Arc::clone(&self.methods),

@@ -1,5 +1,5 @@
-//! What an append request says, checked without the store. Bodies are decoded for the rules, but
-//! the received bytes are what is stored.
+//! Parses an append request and checks it without the store. Bodies are decoded for the append
+//! rules, but the received bytes are stored.
 
 use std::num::NonZeroU32;
 
@@ -28,7 +28,7 @@ pub(super) struct ParsedAppend {
     pub(super) branch: Option<BranchName>,
     pub(super) idempotency_key: Option<String>,
     pub(super) key_life_seconds: Option<NonZeroU32>,
-    /// What is expected of the request's own branch.
+    /// The expected revision of the request's own branch.
     pub(super) expected: ExpectedRevision,
     pub(super) expectations: Vec<Named<Expectation>>,
     pub(super) expected_keys: Vec<Named<ExpectedKey>>,
@@ -37,15 +37,15 @@ pub(super) struct ParsedAppend {
     pub(super) skip_known: bool,
 }
 
-/// Something in a conversation that the request names. `value.conversation` is the nil UUID until
-/// the name is resolved.
+/// A value with the name of its conversation, as in the request. `value.conversation` is the nil
+/// UUID until the name is resolved.
 pub(super) struct Named<T> {
     /// An id, a source id, or empty.
     pub(super) conversation: String,
     pub(super) value: T,
 }
 
-/// What a conversation is to be created with, decoded and as received.
+/// The body that creates a conversation, decoded and as received.
 pub(super) struct ParsedCreation {
     pub(super) created: ConversationCreated,
     pub(super) body: EncodedBody,
@@ -87,14 +87,14 @@ impl ParsedAppend {
         Ok(parsed)
     }
 
-    /// Whether the first event creates the conversation.
+    /// Returns true if the first event creates the conversation.
     pub(super) fn starts_conversation(&self) -> bool {
         self.events.first().is_some_and(|first| first.creates())
     }
 }
 
 impl Named<NewEvent<EncodedBody>> {
-    /// Whether the event creates its conversation.
+    /// Returns true if the event creates its conversation.
     pub(super) fn creates(&self) -> bool {
         self.value.body.body().kind() == EventKind::ConversationCreated
     }

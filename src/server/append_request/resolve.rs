@@ -17,7 +17,7 @@ use treering_proto::body::{self, EncodedBody};
 /// Resolves all names of a request.
 ///
 /// # Errors
-/// The first conversation that cannot be found, or whose id may not be chosen.
+/// The first conversation that cannot be found, or whose id is reserved.
 pub(super) async fn resolve(
     engine: &Engine,
     namespace: &Namespace,
@@ -76,8 +76,8 @@ pub(super) async fn resolve(
     })
 }
 
-/// Returns what a missing conversation is created with. One that is named at its source keeps that
-/// name as its source id.
+/// Returns the body that creates a missing conversation. If the request names it by a source id,
+/// the body gets that source id.
 fn creation_body(
     creation: ParsedCreation,
     id: ConversationId,
@@ -93,8 +93,8 @@ fn creation_body(
         .map_err(|fault| InvalidField::new("create_if_missing", fault.to_string()))
 }
 
-/// Returns an id for a conversation that names none. With an idempotency key it is derived from the
-/// key, so that a retry gets the same id.
+/// Returns an id for a new conversation. With an idempotency key it is derived from the key, so
+/// that a retry gets the same id.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -142,7 +142,7 @@ struct Names<'a> {
     last: Option<NamedConversation>,
 }
 
-/// The conversation and branch of what names none.
+/// The conversation and branch of events that name none.
 struct OwnBranch {
     conversation: Option<ConversationId>,
     branch: Option<BranchName>,
@@ -158,7 +158,7 @@ impl OwnBranch {
 struct NamedConversation {
     text: String,
     id: ConversationId,
-    /// It exists, or its id may be chosen for a new one.
+    /// It exists, or its id is allowed for a new one.
     is_checked: bool,
 }
 
@@ -281,7 +281,7 @@ impl<'a> Names<'a> {
         Ok(id)
     }
 
-    /// Returns the id of a conversation that is created if it does not exist.
+    /// Returns the id of a conversation that the append creates if it does not exist.
     async fn missing(
         &mut self,
         text: &str,
