@@ -127,7 +127,7 @@ impl Search<'_> {
         Ok(results)
     }
 
-    /// Returns the passages found by words, and the [`worth`] of the words.
+    /// Returns the passages found by words, and the `worth` of the words.
     fn by_words(
         &self,
         words: &PlannedQuery,

@@ -423,7 +423,7 @@ pub(super) fn damage_of_panic<T, E: From<IndexError>>(
     })
 }
 
-/// Like [`damage_of_panic`], for a search. Once it is cancelled, any result becomes `Stopped`.
+/// Like `damage_of_panic`, for a search. Once it is cancelled, any result becomes `Stopped`.
 pub(super) fn catch_search_panics<T>(
     look: impl FnOnce() -> Result<T, IndexSearchError>,
 ) -> Result<T, IndexSearchError> {
