@@ -22,7 +22,7 @@ pub const NAMESPACE_KEY: &str = "treering-namespace";
 
 const TIMEOUT_HEADER: &str = "grpc-timeout";
 
-/// What every service holds.
+/// Shared by all services.
 #[derive(Clone)]
 pub(super) struct ServiceContext {
     pub(crate) engine: Engine,
@@ -74,7 +74,7 @@ impl Call {
     /// Returns the context of an admitted call.
     ///
     /// # Errors
-    /// `INTERNAL` when no guard admitted the call: then nothing is allowed.
+    /// `INTERNAL` if no guard admitted the call.
     pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>();
         let caller =
@@ -87,8 +87,8 @@ impl Call {
         })
     }
 
-    /// Ends the stream when the call's deadline passes, its key ends, or the server reaches
-    /// `phase`.
+    /// Ends the stream when the call's deadline passes, its key becomes invalid, or the server
+    /// reaches `phase`.
     pub(crate) fn bound<T: Send + 'static>(
         &self,
         source: impl Stream<Item = Result<T, Status>> + Send + 'static,
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::shutdown::Stopper;
 
-    // A misread deadline ends calls too early or never; anything else must not be taken for one.
+    // A misread deadline ends calls too early or never. Other text must not count as a deadline.
     #[test]
     fn grpc_timeouts_are_parsed() {
         for (text, expected) in [
@@ -214,8 +214,7 @@ mod tests {
         }
     }
 
-    // A misread namespace shows one tenant another's data: anything but exactly one valid name is
-    // refused.
+    // A misread namespace shows one tenant another's data. Two names or an invalid one are refused.
     #[test]
     fn namespace_header_is_parsed_or_refused() {
         let call = |values: &[&'static str]| {

@@ -11,7 +11,7 @@ use x509_cert::{
 use treering_domain::TimestampMicros;
 use treering_proto::rfc3339;
 
-/// Facts of a certificate; see the module.
+/// The validity period and the names of a certificate.
 #[derive(Clone, Debug)]
 pub(super) struct CertificateFacts {
     not_before: Duration,
@@ -96,7 +96,7 @@ impl CertificateFacts {
         })
     }
 
-    /// Returns the last second in which it is valid, since 1970.
+    /// Returns the end of the validity period, in seconds since 1970.
     pub(crate) fn ends_at_seconds(&self) -> u64 {
         self.not_after.as_secs()
     }

@@ -267,7 +267,7 @@ impl Contexts for ContextsService {
         }
         let engine = &self.0.engine;
         if let ContextScope::Conversation { id, branch } = &scope {
-            // A missing branch is an answer with an error, not an item of the stream.
+            // A missing branch fails the call itself, not the stream.
             let address = BranchAddress {
                 namespace: call.namespace.clone(),
                 conversation: *id,

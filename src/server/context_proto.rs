@@ -275,8 +275,8 @@ fn shared_prefix(shared: &SharedPrefix) -> pb::SharedPrefix {
 mod tests {
     use super::*;
 
-    /// The provider table and the protocol must use the same numbers, or a request for one becomes
-    /// another's.
+    /// The provider table and the protocol must use the same numbers, or a request is built for the
+    /// wrong provider.
     #[test]
     fn provider_numbers_equal_the_protocol() {
         for told in Provider::ALL {

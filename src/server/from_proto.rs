@@ -21,7 +21,7 @@ pub(super) struct InvalidField {
     pub(crate) event_index: Option<usize>,
     /// The field, as a path: `events[3].causation_id`.
     pub(crate) field: String,
-    /// What is wrong with it. Never quotes it.
+    /// What is wrong. Never quotes the field's value.
     pub(crate) message: String,
 }
 
@@ -158,7 +158,7 @@ pub(super) fn json(field: &str, bytes: Bytes) -> Result<JsonText, InvalidField> 
     json::check_incoming(bytes).map_err(|fault| InvalidField::new(field, fault.to_string()))
 }
 
-/// Checks the arguments of a call, which may be no JSON.
+/// Checks the arguments of a call, which need not be JSON.
 pub(super) fn arguments(field: &str, bytes: Bytes) -> Result<JsonText, InvalidField> {
     let checked = json::check_values(&bytes, JSON_VALUES_MAX).and_then(|()| body::arguments(bytes));
     match checked {

@@ -3,8 +3,8 @@
 use super::*;
 use treering_domain::{ConversationId, Namespace, limits::BRANCH_NAME_BYTES_MAX};
 
-// A field taken for another value reads or writes the wrong thing: each bad value must be refused
-// with the field's name.
+// A misread field reads or writes the wrong thing. Each bad value must be refused with the field's
+// name.
 #[test]
 fn invalid_fields_are_refused_by_name() {
     let long = "x".repeat(SHORT_TEXT_BYTES_MAX + 1);
@@ -72,8 +72,7 @@ fn valid_fields_are_accepted() {
     }
 }
 
-// "No check" and "must not exist" are one mistake apart from overwriting and from refusing
-// everything.
+// Mixing up "no check" and "must not exist" would overwrite data, or refuse every append.
 #[test]
 fn expected_revisions_are_parsed() {
     use pb::expected_revision::{Any, Expected, NoStream};

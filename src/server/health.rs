@@ -7,8 +7,9 @@
 //! | `treering.v1.Events` | the same, since appends are its purpose |
 //! | any other service | calls are accepted; reads continue while appends cannot |
 //!
-//! `Admin.Stats` and `Admin.Verify` report damaged data, this service does not: everything
-//! undamaged is served. The services come from the descriptors, so that none is forgotten.
+//! This service does not report damaged data, because everything undamaged is still served: see
+//! `Admin.Stats` and `Admin.Verify`. The service names come from the descriptors, so that none is
+//! missing.
 
 use std::{collections::BTreeSet, sync::Arc};
 

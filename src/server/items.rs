@@ -25,8 +25,8 @@ use treering_proto::{
     pb::{self, items_server::Items},
 };
 
-/// Maximum number of conditions of a search, and parts of a list of paths: each item is compared
-/// with all.
+/// Maximum number of conditions of a search, or of path patterns of a list: each item is compared
+/// with all of them.
 const CONDITIONS_MAX: usize = 64;
 
 /// A thin layer over the engine.

@@ -119,7 +119,7 @@ pub(super) fn suggestions(suggested: CompletedArguments) -> pb::SuggestArguments
     }
 }
 
-/// Returns a short form of a finished call.
+/// Converts the digest of a finished call.
 pub(super) fn snapshot(snapshot: CallDigest) -> pb::ToolSnapshot {
     pb::ToolSnapshot {
         full_result_ref: snapshot.full_result_ref(),

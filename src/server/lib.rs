@@ -1,10 +1,10 @@
 //! The gRPC services of `proto/treering/v1`, a thin layer over the engine.
 //!
-//! This crate has what gRPC needs: conversion of requests (`from_proto`, `append_request`), answers
-//! (`to_proto`) and errors (`status`), namespaces and deadlines (`call`), bounded streams, request
-//! limits (`admission`), connections (`connection`), access control (`guard`), health, reflection and
-//! graceful shutdown. The engine decides what an append may do and what a read returns. Nothing
-//! here buffers without bound.
+//! This crate contains what gRPC needs: conversion of requests (`from_proto`, `append_request`),
+//! answers (`to_proto`) and errors (`status`), namespaces and deadlines (`call`), bounded streams,
+//! request limits (`admission`), connections (`connection`), access control (`guard`), health,
+//! reflection and graceful shutdown. The engine decides what an append may do and what a read
+//! returns. All buffers here are bounded.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -325,7 +325,7 @@ async fn serve_connections(
             "the grace period has ended"
         );
         stopper.advance(Phase::Cut);
-        // Whatever is still running then is dropped with the acceptor.
+        // Connections that are still open then are dropped with the acceptor.
         let _late = tokio::time::timeout(bounds::CUT_WAIT, acceptor.ended()).await;
     }
     drop(acceptor);
@@ -340,7 +340,7 @@ async fn serve_connections(
     Ok(())
 }
 
-/// Reloads changed keys and certificates, and records key changes, times of last use and which keys
+/// Reloads changed keys and certificates. Records key changes, times of last use, and keys that
 /// have read unusually much.
 async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());

@@ -1,7 +1,7 @@
 //! Counts calls by method and logs slow ones.
 //!
-//! A call is counted as its client sees it, including deadlines and refusals by the guard. Texts,
-//! ids and namespaces are neither counted by nor logged.
+//! A call is counted as its client sees it, including deadlines and refusals by the guard. Counters
+//! and log lines contain no texts, ids or namespaces.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use treering_base::measure::{Distribution, Histogram, Total};
 use treering_domain::Namespace;
 use treering_otel::CallSpans;
 
-/// The name of all methods that are not served.
+/// The name under which calls of unknown methods are counted.
 const UNKNOWN: &str = "unknown";
 const STATUS_HEADER: &str = "grpc-status";
 const CODES: usize = 17;
@@ -374,8 +374,8 @@ mod tests {
             .collect()
     }
 
-    // A call counted not at all or as another one misleads whoever looks for a problem; an invented
-    // path must not become a method name.
+    // A call that is not counted, or counted as another one, misleads whoever looks for a problem.
+    // An invented path must not become a method name.
     #[test]
     fn each_call_is_counted_by_its_outcome() {
         let measures = Arc::new(ServerMeasures::new(None).unwrap());
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(calls.len(), 3, "a method without calls has no line");
     }
 
-    // A subscription lasts for days, and a person decides tomorrow: neither is slow, and under load
+    // A subscription lasts for days, and a person may decide tomorrow: neither is slow. Under load,
     // the log must not get a line for each slow call.
     #[test]
     fn waiting_calls_are_not_slow_and_slow_logs_are_limited() {

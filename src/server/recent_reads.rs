@@ -1,4 +1,4 @@
-//! Remembers recently recorded reads: one that comes in parts is recorded once.
+//! Remembers recently recorded reads, so that a read in parts is recorded once.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ const ONE_READ: Duration = Duration::from_secs(60);
 /// Who read, and which conversation; `None` means all.
 type ReadBy = (KeyId, Namespace, Option<ConversationId>);
 
-/// Reads recorded recently, so that one in parts does not fill the log.
+/// Recently recorded reads. A read in parts does not fill the log.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentReads(Arc<Mutex<HashMap<ReadBy, Instant>>>);
 
@@ -52,7 +52,7 @@ impl RecentReads {
 mod tests {
     use super::*;
 
-    // A reader of single events must not double the log: a read in parts is recorded once a minute,
+    // A reader of single events must not double the log. A read in parts is recorded once a minute,
     // for each key and conversation.
     #[tokio::test(start_paused = true)]
     async fn read_in_parts_is_recorded_once() {

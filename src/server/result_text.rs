@@ -1,5 +1,4 @@
-//! Large results in pieces: ranges of a recorded text are sent, and a text is assembled from
-//! chunks.
+//! Large results in pieces: sends ranges of a recorded text, and assembles a text from chunks.
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
@@ -182,7 +181,8 @@ fn too_large(actual: usize, max: usize) -> AppendError {
     }
 }
 
-/// Returns the append of a result whose text came in chunks. The text precedes the other parts.
+/// Returns the command that appends a result whose text came in chunks. The text precedes the other
+/// parts.
 ///
 /// # Errors
 /// [`InvalidField`] names the field.

@@ -1,4 +1,4 @@
-//! Texts in pieces come back whole, and ranges are exact.
+//! Tests that texts in pieces come back whole, and that ranges are exact.
 
 use futures::stream;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn part(text: &str, request: &pb::GetResultRequest) -> Option<String> {
     range.bytes_of(text).map(|bytes| text[bytes].to_owned())
 }
 
-// A line range one off shows the wrong code to an agent. Lines count from 1, both ends are
+// An off-by-one line range shows the wrong code to an agent. Lines count from 1, both ends are
 // included, and the last line may lack a newline.
 #[test]
 fn line_ranges_start_at_one() {

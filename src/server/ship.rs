@@ -1,4 +1,4 @@
-//! The Backups service: ships the log to those who keep a copy.
+//! The Backups service: sends the log to clients that keep a copy.
 
 use futures::{StreamExt, stream::BoxStream};
 use tonic::{Request, Response, Status};

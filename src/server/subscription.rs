@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    // A client's choice must not make the server busy, or silent forever.
+    // The client's choice must neither overload the server nor silence it forever.
     #[test]
     fn heartbeat_interval_is_clamped() {
         assert_eq!(heartbeat(0), HEARTBEAT_DEFAULT);

@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(tls.ends_at_seconds(), 3_471_292_800, "2080-01-01");
     }
 
-    // A server must not start with an expired certificate: whoever starts it learns it, rather than
+    // A server must not start with an expired certificate: the operator must see the error, not
     // each client.
     #[test]
     fn start_fails_with_an_expired_certificate() {

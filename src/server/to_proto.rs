@@ -99,8 +99,8 @@ fn parent(parent: &ParentRef) -> pb::ParentRef {
     }
 }
 
-/// Converts a conversation's summary. Details that its row lacks (config, source description) are
-/// in `conversation`.
+/// Converts a conversation's summary. It lacks details (config, source description) that only
+/// `conversation` returns.
 pub(super) fn summary(summary: &ConversationSummary) -> pb::ConversationSummary {
     let info = &summary.info;
     pb::ConversationSummary {
@@ -169,8 +169,8 @@ pub(super) fn conversation(view: &ConversationView, source_meta: Bytes) -> pb::C
     }
 }
 
-/// Converts a branch. The first branch of a forked conversation has its fork in the conversation's
-/// parent, not here.
+/// Converts a branch. For the first branch of a forked conversation, the fork is in the
+/// conversation's parent, not here.
 pub(super) fn branch(state: &BranchState, active: BranchId) -> pb::Branch {
     let fork = state.fork.filter(|_| state.id != BranchId::MAIN);
     pb::Branch {
@@ -460,7 +460,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         score,
         scores,
         phrase_score: together,
-        // For the engine.
+        // Only the engine uses these.
         text_hash: _,
         byte_start: _,
         window: _,

@@ -29,7 +29,7 @@ use crate::{
     web::WebService,
 };
 
-/// Returns the most connections for this process's limit of open files.
+/// Returns the maximum number of connections that this process's limit of open files allows.
 pub(crate) fn connections_max() -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -109,8 +109,8 @@ impl Acceptor {
         }
     }
 
-    /// Accepts until `end`. Accepted connections continue; the stream is dropped, so that no client
-    /// waits at a port that accepts nobody.
+    /// Accepts until `end`. Accepted connections continue. The stream is dropped, so that no client
+    /// waits for a port that accepts no more connections.
     pub(crate) async fn accept(
         &mut self,
         mut incoming: BoxStream<'static, io::Result<ConnectionIo>>,
@@ -190,7 +190,7 @@ impl Acceptor {
         });
     }
 
-    /// Ends the oldest handshake when their limit is reached: honest clients are done in
+    /// Ends the oldest handshake if there are too many. Normal clients finish theirs in
     /// milliseconds.
     fn bound_handshakes(&self) {
         let known = self.known.iter().filter_map(Weak::upgrade);
@@ -204,9 +204,9 @@ impl Acceptor {
         }
     }
 
-    /// Asks the connection that has been idle longest to end, unless all idle ones are ending
-    /// already. When too many are ending, waits for one of them. Returns false when all connections
-    /// are busy.
+    /// Asks the connection that has been idle longest to end, unless all idle ones are already
+    /// ending. If too many are ending, waits for one of them. Returns false if all connections are
+    /// busy.
     async fn close_longest_idle(&mut self) -> bool {
         if let Some(count) = self.crowded.count() {
             tracing::warn!(
@@ -238,7 +238,7 @@ impl Acceptor {
     /// Returns how long to wait after a failed accept.
     fn pause_after(&mut self, error: &io::Error) -> std::time::Duration {
         use io::ErrorKind as Kind;
-        // The client left before it was accepted: no reason to wait.
+        // The client left before its connection was accepted: no reason to wait.
         let gone = [
             Kind::ConnectionAborted,
             Kind::ConnectionReset,

@@ -33,7 +33,8 @@ struct Calls {
     since: Instant,
 }
 
-/// Since when a connection is idle. The smallest is closed first when there are too many.
+/// Since when a connection is idle. If there are too many, the one with the smallest value is
+/// closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IdleSince {
     /// Whether it ever had a call; false sorts first.
@@ -117,7 +118,7 @@ pub(crate) struct Answer {
     body: tonic::body::Body,
     _running: RunningCall,
     watch: Option<CallWatch>,
-    /// The key that reads it, or `None` without keys.
+    /// The key that receives it, or `None` without keys.
     reader: Option<TrafficCounter>,
 }
 
@@ -135,7 +136,7 @@ impl Answer {
         }
     }
 
-    /// Counts the answer as read by this key.
+    /// Counts the answer as read with this key.
     pub(super) fn to(self, reader: Option<TrafficCounter>) -> Self {
         Self { reader, ..self }
     }
@@ -149,7 +150,7 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        // A stream does its work while it is sent.
+        // A stream does its work while it is polled.
         let span = self.watch.as_ref().map_or_else(Span::none, CallWatch::span);
         let polled = span.in_scope(|| Pin::new(&mut self.body).poll_frame(cx));
         if let (Poll::Ready(Some(Ok(frame))), Some(watch)) = (&polled, &mut self.watch) {

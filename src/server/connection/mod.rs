@@ -1,8 +1,8 @@
 //! Connections: how many, how long, and how they end.
 //!
-//! A connection may be slow, silent, or not HTTP/2 at all: none stays longer than its limit, and
-//! when there are too many, the one that has been idle longest is closed for the next. This module
-//! does not know what is sent on a connection.
+//! A connection may be slow, silent, or not HTTP/2 at all. None stays longer than its limit. When
+//! there are too many, the one that has been idle longest is closed to make room. This module does
+//! not know what is sent on a connection.
 
 mod accept;
 mod activity;
@@ -224,7 +224,7 @@ struct ConnectionLife {
     patience: ConnectionTimeouts,
     stop: StopSignal,
     end_since: std::sync::OnceLock<Instant>,
-    /// The protocol is detected by the client's first byte.
+    /// The protocol is detected from the client's first byte.
     is_sniffed: bool,
 }
 
@@ -396,8 +396,8 @@ mod tests {
         assert_eq!(look, LifeCheck::End);
     }
 
-    // After a connection was asked to end, it is closed soon if idle; otherwise when its calls end,
-    // or its grace period for age does.
+    // After a connection was asked to end, it is closed soon if idle. Otherwise it is closed when
+    // its calls end, or when the grace period after its maximum age ends.
     #[tokio::test(start_paused = true)]
     async fn ending_connection_closes_in_time() {
         let (life, _stopper) = life();

@@ -1,8 +1,8 @@
 //! Limits how much a connection reads at a time.
 //!
 //! The HTTP/2 library reads all available data before it starts the calls in it, and disconnects a
-//! client when too many of them were cancelled meanwhile. Told that there is no more data for now,
-//! it starts the calls that it has.
+//! client if too many of them were cancelled meanwhile. If it is told that there is no more data
+//! for now, it starts the calls that it has.
 
 use std::{
     future::{Future, poll_fn},

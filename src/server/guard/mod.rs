@@ -1,9 +1,9 @@
 //! Access control. Every call of every connection passes here before its body is read.
 //!
-//! `rules` has the requirement of each method. A key comes as `authorization: Bearer …`, or by the
-//! connection's certificate; as long as no key was ever made, none is required. Services get a
-//! [`Caller`], with which they check what only they can see: each event of a batch, and the
-//! recorded actor.
+//! `rules` has the requirement of each method. A caller sends a key as `authorization: Bearer …`,
+//! or its connection's certificate stands for one. If no key was ever created, none is required.
+//! Services get a [`Caller`], with which they check what the guard cannot see: each event of a
+//! batch, and the recorded actor.
 
 mod rules;
 #[cfg(test)]
@@ -45,7 +45,7 @@ pub(super) enum Denied {
          the whole store"
     )]
     Store { key: String },
-    /// Only the server itself appends there.
+    /// Only the server itself appends to reserved namespaces.
     #[error(
         "namespace {namespace} is reserved, like all that begin with `_`: use another namespace to \
          append or erase"
@@ -73,8 +73,8 @@ impl Guard {
         }
     }
 
-    /// Sets whether connections come from this process itself. Only there the metadata that names a
-    /// certificate is trusted.
+    /// Sets whether connections come from this process itself. Only then is the metadata that names
+    /// a certificate trusted.
     #[must_use]
     pub(crate) fn beside(self, is_beside: bool) -> Self {
         Self { is_beside, ..self }
@@ -172,7 +172,8 @@ pub(super) struct Caller {
     pub(crate) namespace: Namespace,
     /// `None`: no key was required.
     holder: Option<Arc<KeyHolder>>,
-    /// The method changes nothing, so it reads every conversation that it names.
+    /// The method changes nothing, so the call counts as a read of every conversation that it
+    /// names.
     only_reads: bool,
 }
 
@@ -233,7 +234,7 @@ impl Caller {
         })
     }
 
-    /// Records that a call names a conversation, which a reading call reads.
+    /// Records that a call names a conversation. If the call changes nothing, it counts as a read.
     pub(crate) fn names(&self, conversation: ConversationId) {
         if self.only_reads {
             self.reads([conversation]);
@@ -268,7 +269,7 @@ impl Caller {
         }
     }
 
-    /// Returns the actor: the key's name whatever the client says, or without a key what it says.
+    /// Returns the actor: the name of the key, or without a key the actor that the client names.
     pub(crate) fn actor(&self, said: String) -> String {
         match &self.holder {
             Some(holder) => holder.name().to_owned(),
@@ -321,8 +322,8 @@ impl TrafficCounter {
     }
 }
 
-/// Returns who decided, if it must differ from what the client says: the key, followed by the
-/// person whom its holder names.
+/// Returns the `decided_by` to record, if it must differ from the client's: the key's name,
+/// followed by the person whom the client names.
 fn decided_by(key: &str, decided: &ApprovalDecided) -> Option<String> {
     match decided.decided_by.as_str() {
         said if said == key => None,

@@ -20,8 +20,8 @@ const VERIFY: &str = "/treering.v1.Admin/Verify";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-// A method without a rule would be closed to everyone, and a rule for another name would be a hole:
-// rules and descriptors must name the same methods.
+// A method without a rule would be closed to everyone, and a rule for a misspelt method would be a
+// hole. Rules and descriptors must name the same methods.
 #[test]
 fn every_method_has_a_rule() {
     let mut served = BTreeSet::new();
@@ -190,8 +190,7 @@ fn certificate_metadata_is_trusted_only_from_this_process() {
     }
 }
 
-// Clients in many languages send keys: the scheme's case does not matter, and nothing else is a
-// key.
+// Clients in many languages send keys. The scheme is case-insensitive, and no other form is a key.
 #[test]
 fn bearer_key_is_parsed_from_headers() {
     let found = |value: &str| {

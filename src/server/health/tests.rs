@@ -1,4 +1,4 @@
-//! Health of a server whose log fails, has damage, or is well.
+//! Health of a server whose log fails, is damaged, or works.
 
 use std::sync::atomic::Ordering;
 
@@ -61,7 +61,7 @@ async fn every_service_has_a_health_status() {
     }
     stopper.advance(Phase::Draining);
     for name in named() {
-        // A process that shuts down must not be killed for it.
+        // A process that is shutting down must not be killed for being unready.
         assert_eq!(serving(&health, name), name == LIVE, "{name}");
     }
 }
@@ -87,11 +87,11 @@ async fn failed_writer_makes_only_its_services_unhealthy() {
     }
 }
 
-// One damaged frame must be reported and the rest served; it must not make the server unready for
-// good.
+// One damaged frame must be reported and the rest served. It must not make the server permanently
+// unready.
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_is_reported_and_stays_ready() {
-    // From the start, before any frame is cached.
+    // Set before any frame is cached.
     let log = FallibleLog::default();
     log.damaged.store(true, Ordering::SeqCst);
     let store = Store::over(log).await;

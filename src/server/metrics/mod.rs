@@ -170,7 +170,7 @@ pub async fn serve(listener: TcpListener, exporter: Exporter) {
         let exporter = exporter.clone();
         connections.spawn(async move {
             let served = one_connection(TokioIo::new(stream), exporter);
-            // A connection that takes longer is no scrape.
+            // A scrape does not take longer.
             let _ended = tokio::time::timeout(METRICS_CONNECTION_MAX, served).await;
             drop(permit);
         });

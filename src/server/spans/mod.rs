@@ -1,8 +1,8 @@
 //! The OTLP receiver: turns spans of agents into conversations.
 //!
 //! `values` converts the spans of an exporter to plain values, the crate `otel` parses them and
-//! computes what a conversation lacks, `record` appends it. An answer means that it is on disk. An
-//! exporter without an answer sends the spans again, which appends nothing twice.
+//! computes what a conversation lacks, and `record` appends it. An answer means that everything is
+//! on disk. An exporter that gets no answer sends the spans again; nothing is appended twice.
 
 mod record;
 mod state_cache;

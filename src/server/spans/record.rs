@@ -125,7 +125,7 @@ pub(super) async fn record(
         let key = namespace.key(id);
         let entry = conversations.entry(key);
         let mut known = entry.lock().await;
-        // Taken out of the cache, so that after a cancellation it is read again.
+        // The state is taken out of the cache, so that it is read again after a cancellation.
         let (now, outcome) = one.record(known.take(), spans).await;
         let bytes = now.as_ref().map_or(0, MergeState::bytes);
         *known = now;
@@ -355,11 +355,12 @@ impl UnitAppender<'_> {
             self.heads
                 .insert(name.unwrap_or_default(), appended.revision);
         }
-        // The following units may refer to revisions that are now other events.
+        // Revisions that the following units refer to may now be other events.
         is_as_planned.then_some(()).ok_or(AppendStop::Moved)
     }
 
-    /// Expects that nobody else has appended to the branches that the events continue.
+    /// Returns the expectation that nobody else has appended to the branches that the events
+    /// continue.
     fn expectations(&self, conversation: ConversationId, events: &[NewEvent]) -> Vec<Expectation> {
         let creates = matches!(
             events.first().map(|event| &event.body),

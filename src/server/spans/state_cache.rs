@@ -1,5 +1,5 @@
-//! Bounded caches about conversations that received spans. All can be rebuilt from the store,
-//! except the conversation of a trace.
+//! Bounded caches of conversations that received spans. All can be rebuilt from the store, except
+//! the conversation of a trace.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -23,10 +23,10 @@ const PREFIXES: [&str; 8] = [
     "output.value",
 ];
 
-/// A span without an attribute with one of these prefixes is not of a model, tool or agent.
+/// Prefixes that identify a span of a model, tool or agent: at least one attribute has one of them.
 const TELLING: [&str; 3] = ["gen_ai.", "llm.", "openinference."];
 
-/// The service name of SDKs without a configured name begins with this.
+/// Prefix of the service name of SDKs that have no configured name.
 const NAMELESS: &str = "unknown_service";
 
 /// Returns the name of the service that sent spans, or an empty text.

@@ -6,12 +6,12 @@
 //! | code | means |
 //! |---|---|
 //! | `INVALID_ARGUMENT` | the request itself is wrong; `BadRequest` names the field |
-//! | `NOT_FOUND`, `ALREADY_EXISTS` | `ResourceInfo` names what |
+//! | `NOT_FOUND`, `ALREADY_EXISTS` | `ResourceInfo` names the resource |
 //! | `ABORTED` | another writer was first: read and try again |
 //! | `FAILED_PRECONDITION` | the state forbids it until someone changes it |
 //! | `RESOURCE_EXHAUSTED` | a limit of the store; with `RetryInfo` when waiting helps |
 //! | `UNAVAILABLE` | the server is stopping, or cannot take appends now (with `RetryInfo`); nothing was appended |
-//! | `UNKNOWN` | it is not known whether the log took the batch: repeat it with its idempotency key, or read the branch |
+//! | `UNKNOWN` | it is not known whether the batch was stored: repeat it with its idempotency key, or read the branch |
 //! | `UNAUTHENTICATED` | no key, or an invalid one |
 //! | `PERMISSION_DENIED` | a valid key without the permission |
 //! | `DATA_LOSS` | stored data is damaged |
@@ -49,7 +49,7 @@ use treering_engine::{
 };
 use treering_proto::pb;
 
-/// The [`PolicyError::whose`] of a conversation's policy.
+/// The value of [`PolicyError::whose`] for a conversation's policy.
 const CONVERSATIONS: &str = "conversation's";
 
 /// The `ErrorInfo.domain` of every error.

@@ -52,7 +52,7 @@ fn code(rule: &Rule) -> Code {
     }
 }
 
-/// Leaves out the key itself, which may name a person.
+/// Returns the facts, without the key itself, which may name a person.
 fn latest_mismatch(expected: ExpectedNewest, actual: Option<&NewestWithKey>) -> Facts {
     let there = actual.map_or_else(|| "none".to_owned(), |at| at.revision.to_string());
     let mut facts = vec![("expected", expected.to_string()), ("actual", there)];

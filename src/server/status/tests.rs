@@ -274,7 +274,7 @@ fn message() -> String {
     "it broke".to_owned()
 }
 
-// For failures without a rule, the code tells whether to wait, to read again or to call for help.
+// For failures without a rule, the code tells whether to wait, read again or call for help.
 #[test]
 fn append_failures_map_to_status_codes() {
     let damaged = ReadError::Damaged {
@@ -331,8 +331,8 @@ fn append_failures_map_to_status_codes() {
     assert_eq!(retry.as_millis(), 25);
 }
 
-// A client must not be told two things, or to resend what may be stored: it would append twice, or
-// give up on stored events.
+// A client must get one clear answer, and must not be told to resend a batch that may be stored.
+// Otherwise it appends twice, or gives up on stored events.
 #[test]
 fn append_failure_says_whether_the_batch_was_stored() {
     let unready = AppendError::Unready {
@@ -544,8 +544,8 @@ fn request_failures_map_to_status_codes() {
     }
 }
 
-// Programs act on reasons: an answer that is late for us, and a stored policy that is invalid, had
-// none of their own.
+// Programs act on reasons. A late answer of the server and an invalid stored policy must each have
+// their own.
 #[test]
 fn late_answers_and_stored_policies_have_reasons() {
     let late = SearchTimeout {

@@ -1,5 +1,5 @@
-//! Requests on the port of the services that are not gRPC: of browsers and agents, by HTTP/1 or
-//! HTTP/2. Their handler is not known here. `place` has the checks that come first.
+//! Requests on the gRPC port that are not gRPC: from browsers and agents, by HTTP/1 or HTTP/2. This
+//! module does not know their handler. `place` has the checks that run first.
 
 mod place;
 
@@ -62,7 +62,7 @@ pub fn shown_by(
     certificate.map(CallerProof::of_certificate).transpose()
 }
 
-/// Returns true for a request that is not gRPC, which is HTTP/2 with a content type of its own.
+/// Returns true for a request that is not gRPC. gRPC is HTTP/2 with its own content type.
 pub(super) fn is_for_pages<B>(request: &Request<B>) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     let is_call = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));

@@ -1,6 +1,6 @@
-//! Checks the host and origin of an HTTP request: a page of another site must not send requests
-//! through an authorised user's browser, nor under a name that it points at this server. The
-//! inspector and the MCP endpoint check each request in the same way.
+//! Checks the host and origin of an HTTP request. A page of another site must not send requests
+//! through an authorised user's browser, nor through a host name that it points at this server. The
+//! inspector and the MCP endpoint use the same checks.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -48,7 +48,8 @@ impl WebRefusal {
 }
 
 impl WebPlace {
-    /// Returns the place of a listener, with further names that the operator says lead there.
+    /// Returns the place of a listener, with further host names that the operator configured for
+    /// it.
     #[must_use]
     pub fn new(address: SocketAddr, hosts: Vec<String>, tls: bool) -> Self {
         Self {
@@ -64,7 +65,7 @@ impl WebPlace {
         self.tls
     }
 
-    /// Returns the request's host if it is this server: another site's name that points here must
+    /// Returns the request's host if it is this server. Another site's name that points here must
     /// not be answered (DNS rebinding).
     ///
     /// # Errors
@@ -97,8 +98,8 @@ impl WebPlace {
         let host = said.host().trim_matches(['[', ']']).to_ascii_lowercase();
         let ip: Option<IpAddr> = host.parse().ok();
         let bound = self.address.ip();
-        // Bound to all addresses, any address is the server's own; unlike a name, another site
-        // cannot point an address here.
+        // If the server is bound to all addresses, any address is its own: unlike a name, another
+        // site cannot point an address here.
         host == "localhost"
             || ip.is_some_and(|ip| {
                 ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
