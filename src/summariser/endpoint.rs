@@ -49,7 +49,7 @@ impl EndpointError {
     pub(super) fn is_about_the_endpoint(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            // No credit, no key, no such model: true of every question.
+            // No credit, no key, no such model: these affect every question.
             Self::Status { status, .. } => {
                 *status >= 500 || matches!(status, 401 | 402 | 403 | 404 | 408 | 429)
             }

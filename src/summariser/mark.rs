@@ -62,8 +62,8 @@ impl MarkFile {
 mod tests {
     use super::*;
 
-    /// A half-written mark, or one of another version, must count as none; then work is only looked
-    /// for from the end of the log.
+    /// A half-written mark, or one of another version, must count as none. Then the worker starts
+    /// at the end of the log.
     #[test]
     fn mark_file_is_replaced_atomically() {
         let dir = tempfile::tempdir().unwrap();

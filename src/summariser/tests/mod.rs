@@ -252,7 +252,7 @@ async fn tasks_run_in_order_and_once() {
     assert_eq!(model.count(), 6);
 }
 
-/// Enabled for an old store, a summariser must not touch a conversation before it continues.
+/// If enabled for an old store, a summariser must not touch a conversation until it continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn existing_conversations_are_not_summarised() {
     let dir = tempfile::tempdir().unwrap();
@@ -283,7 +283,7 @@ async fn crash_leaves_each_task_done_once() {
             let model = Model::start(vec![], Behaviour::Says("Fine.")).await;
             let config = config(&model, dir.path(), tasks);
             let id = conversation(&engine).await;
-            // Writes the mark from which it will work.
+            // Writes the mark at which the worker starts.
             drop(Follower::new(&engine, &config, &ns()).unwrap());
             append(&engine, turn(id, 1)).await;
             if !tasks.snapshots {
@@ -307,8 +307,8 @@ async fn crash_leaves_each_task_done_once() {
     }
 }
 
-/// With an endpoint that is overloaded, breaks off or returns nonsense, a task must wait and then
-/// be done by the model.
+/// If the endpoint is overloaded, breaks off or returns nonsense, a task must wait and then be done
+/// by the model.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_requests_are_retried() {
     let dir = tempfile::tempdir().unwrap();
@@ -343,8 +343,8 @@ async fn failed_requests_are_retried() {
     assert_eq!(last["max_completion_tokens"], 2_000);
 }
 
-/// With the endpoint down for good, the extract must not be used unless allowed; if allowed, it
-/// must be used after the configured number of tries, with its own actor.
+/// If the endpoint stays down, the extract must not be used unless allowed. If allowed, it must be
+/// used after the configured number of tries, with its own actor.
 #[tokio::test(flavor = "multi_thread")]
 async fn extract_is_used_only_as_the_configured_fallback() {
     for fallback in [Fallback::Retry, Fallback::Extract] {
@@ -434,8 +434,9 @@ async fn appends_do_not_wait_for_the_model() {
     );
 }
 
-/// The user continues while the model writes: the compaction must be planned again at the new head,
-/// with the summary that was paid for and the entities noted meanwhile, and cut nothing new.
+/// The user continues while the model writes. The compaction must be planned again at the new head,
+/// with the summary that the model wrote and the entities noted meanwhile. It must not cut more
+/// events.
 #[tokio::test(flavor = "multi_thread")]
 async fn compaction_is_replanned_after_new_events() {
     let dir = tempfile::tempdir().unwrap();
