@@ -1,4 +1,4 @@
-//! The integration tests, in one binary, because linking is what takes time.
+//! The integration tests. They are one binary, because linking takes most of the build time.
 
 mod suite;
 

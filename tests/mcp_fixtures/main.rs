@@ -1,8 +1,8 @@
-//! A server for the protocol's own conformance suite: the tools, resources and prompts that its
-//! scenarios ask for, behind the door that `treering serve` has for agents (`/mcp`).
+//! A server for the MCP conformance suite: it offers the tools, resources and prompts that the
+//! scenarios of the suite need, at the endpoint `/mcp` of `treering serve`.
 //!
-//! What a request passes until a tool is called is the program's, its port, its transport and its
-//! reading of messages; only what is offered is made up. `.ci/mcp.sh` runs it.
+//! The port, the transport and the message parser are those of the program. Only the tools,
+//! resources and prompts are made up. `.ci/mcp.sh` runs it.
 
 mod prompts;
 mod questions;
@@ -29,7 +29,7 @@ use treering::{
 };
 use treering_mcp::{HttpEndpoint, MCP_PATH};
 
-/// What the suite asks for.
+/// The tools, resources and prompts that the suite needs.
 #[derive(Clone, Copy, Debug)]
 struct Fixtures;
 
@@ -107,7 +107,7 @@ impl ServerHandler for Fixtures {
     }
 }
 
-/// Serves until it is killed, and says where.
+/// Serves until it is killed. Prints its address.
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;

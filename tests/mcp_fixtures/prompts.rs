@@ -1,4 +1,4 @@
-//! Prompts of every kind of message.
+//! Prompts with every kind of message.
 
 use rmcp::{
     ErrorData,
@@ -18,7 +18,7 @@ const ARGUMENTS: &str = "test_prompt_with_arguments";
 const RESOURCE: &str = "test_prompt_with_embedded_resource";
 const IMAGE: &str = "test_prompt_with_image";
 
-/// The prompts that there are.
+/// Returns all prompts.
 #[must_use]
 pub fn offered() -> Vec<Prompt> {
     vec![
@@ -36,10 +36,10 @@ fn prompt(name: &str, arguments: &[&str]) -> Prompt {
     Prompt::new(name, Some("A prompt for the suite"), Some(arguments))
 }
 
-/// Gives one.
+/// Returns a prompt.
 ///
 /// # Errors
-/// That there is none, or that an argument lacks.
+/// If there is no such prompt, or an argument is missing.
 pub fn get(
     request: GetPromptRequestParams,
     client: ClientCapabilities,

@@ -1,5 +1,5 @@
-//! Tools, and a prompt, that ask their client something before they answer: the answer is a list
-//! of questions, and the client calls again with what it was asked.
+//! Tools and a prompt that ask their client for input before they answer. The first answer is a
+//! list of questions, and the client calls again with its replies.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value, json};
 
-/// The tools that ask.
+/// The tools that ask for input.
 pub const TOOLS: [&str; 8] = [
     "test_input_required_result_elicitation",
     "test_input_required_result_sampling",
@@ -20,24 +20,24 @@ pub const TOOLS: [&str; 8] = [
     "test_input_required_result_tampered_state",
     "test_input_required_result_capabilities",
 ];
-/// The prompt that does.
+/// The prompt that asks for input.
 pub const PROMPT: &str = "test_input_required_result_prompt";
 
-/// What a client was asked so far, and what it says.
+/// What a client has answered so far, and what it can be asked.
 #[derive(Debug)]
 pub struct ClientState {
-    /// Its answers, by what they are answers to.
+    /// Its answers by the key of the question.
     pub answers: Option<InputResponses>,
-    /// The state that it was given.
+    /// The state that it received with the questions.
     pub state: Option<String>,
-    /// What can be asked of it.
+    /// Its capabilities.
     pub client: ClientCapabilities,
 }
 
-/// What it is to be asked next; none: all has been said.
+/// Returns the next questions, or `None` when all are answered.
 ///
 /// # Errors
-/// When the state is not one that was given.
+/// If the state was not issued by this process.
 pub fn next(name: &str, said: &ClientState) -> Result<Option<InputRequiredResult>, ErrorData> {
     let (rounds, has_state) = rounds(name);
     let now = match (&said.state, has_state) {
@@ -73,7 +73,7 @@ pub fn next(name: &str, said: &ClientState) -> Result<Option<InputRequiredResult
         .map_err(|error| ErrorData::internal_error(error.to_string(), None))
 }
 
-/// Questions by their names, round after round, and whether a state goes with them.
+/// Returns the rounds of questions by key, and whether a state is sent with them.
 fn rounds(name: &str) -> (Vec<Value>, bool) {
     let name_of_user = || question("What is your name?", "name", "string");
     let confirm = || json!({"confirm": question("Is that right?", "ok", "boolean")});
@@ -110,7 +110,7 @@ fn rounds(name: &str) -> (Vec<Value>, bool) {
     }
 }
 
-/// Of one round, what this client can be asked.
+/// Returns the questions of a round that this client can answer.
 fn asked(rounds: &[Value], round: usize, client: &ClientCapabilities) -> Map<String, Value> {
     let all = rounds.get(round).and_then(Value::as_object);
     let can = |method: &str| match method {
@@ -141,11 +141,11 @@ fn sampling(text: &str) -> Value {
     }})
 }
 
-/// The key of states, new in each process.
+/// The key that seals states, new in each process.
 static KEY: LazyLock<[u8; 32]> =
     LazyLock::new(|| *blake3::hash(uuid::Uuid::new_v4().as_bytes()).as_bytes());
 
-/// A round as the client keeps it, which may not change it.
+/// Returns a round as a state that the client cannot change unnoticed.
 fn sealed(round: usize) -> String {
     let round = round.to_string();
     let seal = blake3::keyed_hash(&KEY, round.as_bytes()).to_hex();

@@ -11,7 +11,7 @@ use super::tools::PNG;
 const TEXT: &str = "test://static-text";
 const BINARY: &str = "test://static-binary";
 
-/// The resources that there are.
+/// Returns all resources.
 #[must_use]
 pub fn offered() -> Vec<Resource> {
     vec![
@@ -20,17 +20,17 @@ pub fn offered() -> Vec<Resource> {
     ]
 }
 
-/// The template that there is.
+/// Returns the template.
 #[must_use]
 pub fn templates() -> Vec<ResourceTemplate> {
     let template = ResourceTemplate::new("test://template/{id}/data", "data");
     vec![template.with_mime_type("application/json")]
 }
 
-/// Reads one.
+/// Reads a resource.
 ///
 /// # Errors
-/// That there is none.
+/// If there is no such resource.
 pub fn read(uri: &str) -> Result<ReadResourceResult, ErrorData> {
     let templated = uri.strip_prefix("test://template/");
     let contents = match (uri, templated.and_then(|rest| rest.strip_suffix("/data"))) {

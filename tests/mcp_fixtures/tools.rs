@@ -1,4 +1,4 @@
-//! Tools of every kind of answer.
+//! Tools with every kind of answer.
 
 use std::sync::Arc;
 
@@ -33,12 +33,13 @@ const PLAIN: [&str; 10] = [
     "test_streaming_elicitation",
     "test_logging_tool",
 ];
-/// One whose schema has words of JSON Schema that need not be understood, and must be kept.
+/// A tool whose schema has JSON Schema keywords that a server must keep, even if it does not
+/// understand them.
 const SCHEMA: &str = "json_schema_2020_12_tool";
-/// One that has an argument in a header, too.
+/// A tool that has one argument in a header, too.
 const HEADER: &str = "test_argument_in_header";
 
-/// The tools that there are.
+/// Returns all tools.
 #[must_use]
 pub fn offered() -> Vec<Tool> {
     let nothing = json!({"type": "object", "properties": {}});
@@ -86,10 +87,10 @@ fn header_schema() -> Value {
     })
 }
 
-/// Calls one.
+/// Calls a tool.
 ///
 /// # Errors
-/// That there is none, or that its client cannot do what it needs.
+/// If there is no such tool, or the client lacks a capability that the tool needs.
 pub async fn call(
     request: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
@@ -110,7 +111,7 @@ pub async fn call(
     Ok(answered(name, context).await?.into())
 }
 
-/// The answer of one that asks nothing.
+/// Returns the answer of a tool that asks for no input.
 async fn answered(
     name: &str,
     context: &RequestContext<RoleServer>,
@@ -137,7 +138,7 @@ async fn answered(
             needs_sampling(context)?;
             vec![ContentBlock::text("It could be asked.")]
         }
-        // Nothing is asked or logged on the way: the answer comes at once, as a store's do.
+        // These tools neither ask nor log anything: the answer comes at once.
         "test_streaming_elicitation" | "test_logging_tool" | SCHEMA | HEADER => {
             vec![ContentBlock::text("Done.")]
         }
@@ -152,7 +153,7 @@ fn embedded() -> ContentBlock {
     ContentBlock::resource(contents.with_mime_type("application/json"))
 }
 
-/// Says three times how far it is, so that the answer is a stream.
+/// Reports progress three times, so that the answer is a stream.
 async fn report_progress(context: &RequestContext<RoleServer>) -> Result<(), ErrorData> {
     let Some(token) = context.meta.get_progress_token() else {
         return Ok(());

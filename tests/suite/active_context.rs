@@ -1,5 +1,5 @@
-//! Active context: providers write keys, watchers see every change, and what a
-//! namespace knows for the long term is kept apart from its conversations.
+//! Active context: providers write keys, watchers see every change, and the long-term context of a
+//! namespace is separate from its conversations.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -68,8 +68,8 @@ async fn next(watch: &mut BoxStream<'static, Result<ContextChange, ReadError>>) 
     }
 }
 
-// A provider that dies between two keys would leave half a workspace: keys are
-// set and removed together, and kept as they were written.
+// A provider that dies between two keys must not leave half a workspace. Keys are set and removed
+// together, and keep the exact bytes that were written.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_keys_are_set_and_removed_atomically() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -100,8 +100,8 @@ async fn context_keys_are_set_and_removed_atomically() {
     assert_eq!(values(&engine, &scope).await["tests"], "[1, 2]");
 }
 
-// Local-first memory has an event bus: whoever shows the context must see every
-// change in order, none twice, and none of another line of the conversation.
+// A program that shows the context must see every change in order and once, and no change of
+// another branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_sees_every_change_of_its_branch() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -152,8 +152,8 @@ async fn watch_sees_every_change_of_its_branch() {
     assert!(matches!(first, Err(ReadError::BranchNotFound { .. })));
 }
 
-// Changes that come while the keys are read, and while the reader sleeps, must
-// be there once each: a lost update is a wrong prompt.
+// Changes made while the keys are read, or while the reader is slow, must each arrive once. A lost
+// update is a wrong prompt.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_watch_misses_no_change() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -185,8 +185,8 @@ async fn slow_watch_misses_no_change() {
     assert_eq!(seen, (first..=CHANGES).collect::<Vec<_>>());
 }
 
-// Two processes learn something for the first time at once: one of them makes
-// the place, both keep their key, and nobody's conversation changes.
+// Two processes write the first long-term keys at the same time. One of them creates the
+// conversation, both keep their key, and no other conversation changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_term_context_is_created_once() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -219,8 +219,8 @@ async fn long_term_context_is_created_once() {
     assert!(theirs.unwrap().is_empty());
 }
 
-// A provider repeats what it is not sure of. The first long-term key makes the
-// conversation too, and its repetition must still be the same request.
+// A provider retries if it is not sure of the outcome. The first long-term key also creates the
+// conversation, and its retry must still count as the same request.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_idempotency_key_sets_nothing() {
     let dir = tempfile::tempdir().unwrap();

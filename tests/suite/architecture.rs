@@ -1,4 +1,4 @@
-//! Rules of the source tree that the compiler does not hold.
+//! Rules of the source tree that the compiler does not check.
 
 use std::{
     collections::BTreeMap,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Dependencies, and the clock, that only some modules of their crates may name, and which.
+/// Dependencies and functions that only some modules may use, with these modules.
 const KEPT_TO: [(&str, &[&str]); 22] = [
     ("redb::", &["base/disk", "log/redb", "projections"]),
     ("bincode::", &["projections/codec.rs"]),
@@ -29,10 +29,10 @@ const KEPT_TO: [(&str, &[&str]); 22] = [
     ("jiff::", &["present/text/zone.rs"]),
     ("opentelemetry::", &["otel/export.rs"]),
     ("opentelemetry_proto::", &["server/spans"]),
-    // The clock, which may be anywhere: read in one place. The second one panics
-    // before 1970.
+    // The clock of the machine may show any time, so it is read in one place. `SystemTime::now` may
+    // be before 1970, where converting it panics.
     ("SystemTime::now", &["domain/id.rs"]),
-    // The streams: what is written to them is text that no terminal obeys.
+    // Text for the standard streams must be escaped for terminals first.
     ("eprintln!", &[]),
     ("println!", &[]),
     (
@@ -58,8 +58,7 @@ fn source_files(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every source file with its path below `src` and its text without comments
-/// and without what only tests use.
+/// Returns every source file: its path below `src`, and its text without comments and test modules.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(crate::ROOT).join("src");
     let mut files = Vec::new();
@@ -87,8 +86,8 @@ fn sources() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A storage, index or transport crate that is named outside its adapter makes
-/// that adapter hard to replace.
+/// If a storage, index or transport crate is used outside its adapter, the adapter is hard to
+/// replace.
 #[test]
 fn adapter_crates_are_used_only_in_their_adapter() {
     let mut wrong = Vec::new();
@@ -107,7 +106,7 @@ fn adapter_crates_are_used_only_in_their_adapter() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// Folders whose types bear the names of the format that they mirror.
+/// Folders whose types have the names of the format that they mirror.
 const MIRRORS: [&str; 6] = [
     "cli/append/bodies.rs",
     "context/provider/anthropic/",
@@ -117,8 +116,8 @@ const MIRRORS: [&str; 6] = [
     "context/provider/openai_responses/",
 ];
 
-/// Two types of one name that mean different things, a plan of an import and one of a
-/// budget, make a reader look twice: what is seen outside of its module has a name of its own.
+/// Two types with one name confuse a reader: a plan of an import, and one of a budget. A type that
+/// is visible outside its module must have a unique name.
 #[test]
 fn public_type_names_are_unique() {
     let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -146,7 +145,7 @@ fn public_type_names_are_unique() {
     assert_eq!(known, BTreeMap::new());
 }
 
-/// A file that has grown a second reason to change is hard to find one's way in.
+/// A file with several purposes is hard to navigate.
 #[test]
 fn source_files_stay_below_the_line_limit() {
     const LINES_MAX: usize = 700;
@@ -158,8 +157,8 @@ fn source_files_stay_below_the_line_limit() {
     assert_eq!(long, Vec::new());
 }
 
-/// A step of the pipeline that the docs do not name is one that nobody can
-/// switch off; one that is described otherwise misleads.
+/// Users cannot disable an enhancer that the docs do not list, and a wrong description misleads
+/// them.
 #[test]
 fn docs_list_every_enhancer() {
     let root = Path::new(crate::ROOT);
@@ -179,10 +178,10 @@ fn docs_list_every_enhancer() {
     }
 }
 
-/// Words in capitals that are no reasons: what the build gives, and gRPC's names of codes.
+/// Words in capitals that are not error reasons: variables of the build, and names of gRPC codes.
 const NO_REASONS: [&str; 4] = ["CARGO_PKG_VERSION", "OUT_DIR", "OK", "S"];
 
-/// Texts of a file that look like reasons.
+/// Adds the texts of a file that look like error reasons.
 fn reasons_in(file: &Path, found: &mut std::collections::BTreeSet<String>) {
     let text = fs::read_to_string(file).unwrap();
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -196,8 +195,7 @@ fn reasons_in(file: &Path, found: &mut std::collections::BTreeSet<String>) {
     }
 }
 
-// Somebody meets a reason at three in the morning and looks it up. Each that the code has must
-// be on the page, and none that it has not.
+// Operators look up error reasons. The page must list each reason in the code, and no other.
 #[test]
 fn docs_list_every_error_reason() {
     let root = Path::new(crate::ROOT);

@@ -1,4 +1,4 @@
-//! Keys and TLS as a person meets them: the built program on both ends.
+//! Keys and TLS, tested with the built program as client and server.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::child::{self, PATIENCE, Server, run, run_with, set_mode, write_secret};
 
-/// A CA that signs what it is asked to, in a folder of its own.
+/// A CA in a folder of its own.
 struct Authority {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -39,14 +39,14 @@ impl Authority {
         text(&self.dir.join("ca.pem"))
     }
 
-    /// Signs a new pair, and gives the paths of its certificate and key.
+    /// Signs a new pair. Returns the paths of its certificate and key.
     fn sign(&self, name: &str) -> (String, String) {
         let (cert, key) = (self.dir.join("cert.pem"), self.dir.join("key.pem"));
         self.sign_into(name, &cert, &key);
         (text(&cert), text(&key))
     }
 
-    /// Signs a pair of a client, and gives the variables that name it.
+    /// Signs a client's pair. Returns the environment variables that name it.
     fn client(&self, file: &str, subject: &[(DnType, &str)]) -> Vec<(&'static str, String)> {
         let cert = self.dir.join(format!("{file}.pem"));
         let key = self.dir.join(format!("{file}.key"));
@@ -81,7 +81,7 @@ fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What a command printed, and its exit code.
+/// Runs a command. Returns its output, its errors and its exit code.
 async fn said(arguments: &[&str], variables: &[(&str, &str)]) -> (String, String, Option<i32>) {
     let output = run_with(arguments, variables).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -103,7 +103,7 @@ async fn key(data: &str, arguments: &[&str]) -> String {
     key
 }
 
-/// Asks until the answer is as wanted: a server looks at its files every few seconds.
+/// Repeats until the condition holds: a server checks its files every few seconds.
 async fn until(what: &str, mut wanted: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !wanted().await {
@@ -113,8 +113,8 @@ async fn until(what: &str, mut wanted: impl AsyncFnMut() -> bool) {
     tokio::time::timeout(PATIENCE, wait).await.expect(what);
 }
 
-// The whole story of a key at a terminal, while a server has the folder: made, used,
-// rotated, revoked. It is shown once and nowhere else.
+// The whole life of a key on the command line, while a server uses the folder: created, used,
+// rotated, revoked. The secret is shown once and nowhere else.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_is_created_used_rotated_and_revoked() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ async fn key_is_created_used_rotated_and_revoked() {
     assert_eq!(code, Some(2), "{errors}");
     assert!(errors.contains("mistyped or incomplete"), "{errors}");
     assert_eq!(said(&ls, &[("TREERING_TOKEN", &ops)]).await.2, Some(0));
-    // Through the folder that the server has, too.
+    // By the folder that the server uses, too.
     let by_folder = ["ls", "--data", data];
     let (_, errors, code) = said(&by_folder, &[]).await;
     assert_eq!(code, Some(4), "{errors}");
@@ -228,13 +228,13 @@ async fn key_is_created_used_rotated_and_revoked() {
             assert!(!shown.contains(secret), "{:?}", entry.path());
         }
     }
-    // On a folder that nobody serves, whoever has it needs no key.
+    // If nobody serves the folder, no key is needed.
     server.kill().await;
     assert_eq!(said(&by_folder, &[]).await.2, Some(0));
 }
 
-// "Who approved that?" is asked months later: the answer must be in the store, whether keys
-// were made with a server or without, and not for everybody to read or to write.
+// "Who approved that?" is asked months later. The answer must be in the store, whether keys were
+// created with a server or without, and only some roles may read or write it.
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_records_which_key_was_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ async fn audit_records_which_key_was_used() {
     assert_eq!(code, Some(4), "{errors}");
     let (_, errors, code) = as_key(&console, &approve).await;
     assert_eq!(code, Some(0), "{errors}");
-    // To look at a conversation is no export.
+    // Reading a conversation is not an export.
     assert_eq!(as_key(&console, &["log", id]).await.2, Some(0));
     let export = ["export", "--format", "markdown", id];
     let (_, errors, code) = as_key(&console, &export).await;
@@ -307,7 +307,7 @@ async fn audit_records_which_key_was_used() {
     assert_eq!(decided["conversation_id"], id);
     assert_eq!(decided["decision"], "approved");
     server.kill().await;
-    // What changed while nobody served is noted at the next start, and nothing twice.
+    // Changes made while nobody served are recorded at the next start, once.
     said(&["keys", "rotate", "console", "--data", data], &[]).await;
     let server = Server::start(&folder).await;
     let audit = ["audit", "--server", &server.url];
@@ -321,8 +321,8 @@ async fn audit_records_which_key_was_used() {
     server.kill().await;
 }
 
-// A server that others reach: with keys and TLS it starts without a word of warning, the
-// command line knows it by its CA, and who trusts another one is not served.
+// A server for other machines: with keys and TLS it starts without a warning. The command line
+// accepts it by its CA, and a client that trusts another CA is not served.
 #[tokio::test(flavor = "multi_thread")]
 async fn remote_server_is_used_with_keys_and_tls() {
     let dir = tempfile::tempdir().unwrap();
@@ -372,7 +372,7 @@ async fn remote_server_is_used_with_keys_and_tls() {
         asked(url, &["--ca", &theirs.ca()]).await.2 == Some(0)
     })
     .await;
-    // Renewed badly: what was there stays, also when the server is told to look.
+    // An invalid renewal: the old certificate stays, also after a reload signal.
     fs::write(&cert, "no certificate").unwrap();
     let hangup = std::process::Command::new("kill");
     let mut hangup = hangup;
@@ -380,7 +380,7 @@ async fn remote_server_is_used_with_keys_and_tls() {
     assert!(done.unwrap().success());
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(asked(url, &["--ca", &theirs.ca()]).await.2, Some(0));
-    // Told to look, it does so at once.
+    // After a reload signal the certificate changes at once.
     ours.sign_into("server", Path::new(&cert), Path::new(&tls_key));
     let mut hangup = std::process::Command::new("kill");
     let done = hangup.args(["-HUP", &server.pid().to_string()]).status();
@@ -392,8 +392,8 @@ async fn remote_server_is_used_with_keys_and_tls() {
     server.kill().await;
 }
 
-// Where clients must show a certificate, one without, or with one of somebody else's, gets
-// nowhere, whatever its key.
+// If client certificates are required, a client without one, or with one of another CA, is refused,
+// whatever its key.
 #[tokio::test(flavor = "multi_thread")]
 async fn mutual_tls_requires_a_trusted_client_certificate() {
     let dir = tempfile::tempdir().unwrap();
@@ -430,9 +430,9 @@ async fn mutual_tls_requires_a_trusted_client_certificate() {
     server.kill().await;
 }
 
-// A fleet with certificates has no secrets to hand out: whoever shows one that a key stands for
-// has that key and no more, is named by it, and ends with it. All of the subject counts; what
-// nobody knows is told as it is to be written.
+// A fleet with certificates needs no secrets. A certificate whose subject belongs to a key has
+// exactly that key's permissions and name, until the key ends. The whole subject counts. For an
+// unknown subject, the error shows how to write it.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_authenticates_as_its_key() {
     use DnType::{CommonName, OrganizationName};
@@ -458,7 +458,7 @@ async fn client_certificate_authenticates_as_its_key() {
     assert_eq!((code, &*out), (Some(0), ""), "{errors}");
     assert!(errors.contains("CN=worker-7,O=Acme"), "{errors}");
     let ops = key(data, &["ops", "--role", "admin:*"]).await;
-    // Two keys would be two names for one.
+    // Two keys with one subject would be two names for one caller.
     let (_, errors, code) = create("other", &[&grants[..], &subject].concat()).await;
     assert_eq!(code, Some(4), "{errors}");
     assert!(errors.contains("the key worker already has"), "{errors}");
@@ -522,7 +522,7 @@ async fn client_certificate_authenticates_as_its_key() {
         assert!(errors.contains(word), "{word}: {errors}");
     }
     assert_eq!(asked(&say("a"), &forged, "").await.2, Some(5));
-    // A key that is sent counts, and a bad one is not made good by a certificate.
+    // A key that is sent takes precedence, and a certificate does not make up for an invalid key.
     assert_eq!(asked(&say("b"), &known, &ops).await.2, Some(0));
     assert_eq!(asked(&say("b"), &short, &ops).await.2, Some(0));
     said(&["keys", "revoke", "ops", "--data", data], &[]).await;
@@ -537,7 +537,7 @@ async fn client_certificate_authenticates_as_its_key() {
     let (_, errors, code) = asked(&say("a"), &known, "").await;
     assert_eq!(code, Some(4), "{errors}");
     assert!(errors.contains("the key worker was revoked"), "{errors}");
-    // What was revoked keeps its subject from nobody, and what expires is over.
+    // A revoked key no longer blocks its subject, and an expired key is invalid.
     let brief = [&grants[..], &subject, &["--expires", "1s"]].concat();
     assert_eq!(create("worker", &brief).await.2, Some(0));
     assert_eq!(asked(&say("a"), &known, "").await.2, Some(0));
@@ -559,9 +559,8 @@ async fn client_certificate_authenticates_as_its_key() {
     .await;
 }
 
-// Whoever shows a certificate that a key stands for had to log in with another key to look at
-// pages, though each of their calls was known by it. It is one for pages and for agents, holds
-// as long as its key, and a page of another site has no use of it.
+// A certificate that belongs to a key must also authenticate for pages and for agents, without
+// another login. It is valid as long as its key, and a page of another site cannot make use of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_authenticates_over_http() {
     use DnType::CommonName;
@@ -643,7 +642,7 @@ async fn client_certificate_authenticates_over_http() {
             .0,
         401
     );
-    // It is of its namespace only, and a key that is sent counts in its place.
+    // It is valid for its namespace only, and a key that is sent takes precedence.
     assert_eq!(
         child::asked(&person, "GET", "/@team-b/", &[], "").await.0,
         403
@@ -653,7 +652,8 @@ async fn client_certificate_authenticates_over_http() {
         child::asked(&person, "POST", "/mcp", &bad, recall).await.0,
         401
     );
-    // Browsers show it to each page that asks: a form needs a token of its own.
+    // Browsers send the certificate with every request, whichever page makes it. So a form needs a
+    // token.
     let token = |page: &str| {
         let (_, rest) = page.split_once("name=\"token\" value=\"").unwrap();
         rest.split('"').next().unwrap().to_owned()
@@ -694,8 +694,8 @@ async fn client_certificate_authenticates_over_http() {
     server.kill().await;
 }
 
-// A store that asked everybody for a key was restored, or its keys.json was removed, and after the
-// next start it was open to anybody who reached it.
+// A store that required keys must not start without them, after a restore or after keys.json was
+// removed. Otherwise everybody who reaches it has access.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_that_had_keys_does_not_open_without_them() {
     let dir = tempfile::tempdir().unwrap();
@@ -737,7 +737,7 @@ async fn store_that_had_keys_does_not_open_without_them() {
             errors.contains("this store had keys") && errors.contains("keys create"),
             "{errors}"
         );
-        // Whoever has the folder has all of it, and can say so.
+        // A user who has the folder has all of its data anyway, and may disable keys explicitly.
         let open = ["--listen", "127.0.0.1:0", "--insecure"];
         let open = Server::start_with(Path::new(data), &open).await;
         assert_eq!(said(&["ls", "--server", &open.url], &[]).await.2, Some(0));
@@ -751,8 +751,8 @@ async fn store_that_had_keys_does_not_open_without_them() {
     }
 }
 
-// A key was made before the first server ran, and its file was lost: nothing of it was in the
-// audit, and the store was open to anybody who reached it.
+// A key was created before the first server started, and its file was lost. The audit must have the
+// key, and the store must not be open to everybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn loss_of_keys_made_offline_is_detected() {
     let dir = tempfile::tempdir().unwrap();
@@ -772,7 +772,7 @@ async fn loss_of_keys_made_offline_is_detected() {
     fs::write(store("keys.json"), r#"{"format": 1, "keys": []}"#).unwrap();
     set_mode(&store("keys.json"), 0o600);
     refused().await;
-    // A store whose keys are older than that file gets it.
+    // A store whose keys are older than the file `keys.made` gets that file.
     fs::remove_file(store("keys.json")).unwrap();
     key(data, &["ops", "--role", "admin:*"]).await;
     fs::remove_file(store("keys.made")).unwrap();
@@ -780,7 +780,7 @@ async fn loss_of_keys_made_offline_is_detected() {
     assert!(store("keys.made").exists());
 }
 
-// A key, a token or a private key that everybody on the machine could read was used without a word.
+// A key, a token or a private key that all users of the machine can read must be refused.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn secret_files_readable_by_others_are_refused() {
@@ -844,7 +844,7 @@ async fn secret_files_readable_by_others_are_refused() {
     }
     assert_eq!(said(&ls, &[]).await.2, Some(0));
 
-    // A server goes on with the keys that it has, and takes the file once it is mended.
+    // A running server keeps its keys, and loads the file once it is repaired.
     let server = Server::start(&folder).await;
     let asks = ["ls", "--server", &server.url];
     let agent = key(data, &["agent", "--role", "reader"]).await;
@@ -860,7 +860,7 @@ async fn secret_files_readable_by_others_are_refused() {
     server.kill().await;
 }
 
-// What a start would refuse was "all good" for hours before the start.
+// `config check` must report what a start would refuse.
 #[tokio::test(flavor = "multi_thread")]
 async fn config_check_reports_what_serve_would_refuse() {
     let dir = tempfile::tempdir().unwrap();
@@ -880,8 +880,8 @@ async fn config_check_reports_what_serve_would_refuse() {
     assert!(!shown.contains("tr_live_hidden"), "{shown}");
 }
 
-// A restore that was killed left a folder in which the next server made a new store, and the
-// restore could not be run again.
+// A killed restore must not leave a folder in which the next server creates a new store. The
+// restore must be repeatable.
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_refuses_a_folder_with_an_unfinished_restore() {
     let dir = tempfile::tempdir().unwrap();
@@ -894,7 +894,7 @@ async fn serve_refuses_a_folder_with_an_unfinished_restore() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
-// Who opens connections and says nothing must not keep those out who mean it.
+// Connections that send nothing must not block those of real clients.
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_tls_handshakes_do_not_block_others() {
     const SILENT: usize = 400;
@@ -919,7 +919,7 @@ async fn silent_tls_handshakes_do_not_block_others() {
     let ca = ours.ca();
     let (_, errors, code) = said(&["ls", "--server", &server.url, "--ca", &ca], &[]).await;
     assert_eq!(code, Some(0), "{errors}");
-    // The oldest were ended for those that came later, long before their time was up.
+    // The oldest ones were ended for later ones, long before their timeout.
     let mut ended = 0;
     for one in &silent {
         let read = tokio::time::timeout(Duration::from_millis(5), one.readable()).await;
@@ -929,7 +929,7 @@ async fn silent_tls_handshakes_do_not_block_others() {
     server.kill().await;
 }
 
-// A certificate that cannot be used ends the start, and is told by its file.
+// An invalid certificate ends the start. The error names its file.
 #[tokio::test(flavor = "multi_thread")]
 async fn start_fails_with_an_invalid_certificate() {
     let dir = tempfile::tempdir().unwrap();

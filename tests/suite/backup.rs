@@ -1,5 +1,5 @@
-//! Backups with the built program: of real data, of a folder that a server has, and with
-//! everything killed at random moments while it is followed.
+//! Backups with the built program: of real data, of a served folder, and with both processes killed
+//! at random moments.
 
 use std::{
     env, fs,
@@ -52,7 +52,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// All that a store says of its log: each event with its position, chain hash and body.
+/// Returns the whole log of a store: each event with its position, chain hash and body.
 async fn log_of(dir: &Path) -> Vec<(EventHeader, ContentHash, Vec<u8>)> {
     let engine = Engine::open(OpenOptions::new(dir).existing())
         .await
@@ -87,9 +87,8 @@ fn trajectories() -> Option<PathBuf> {
     files.into_iter().next()
 }
 
-// What people have in their stores is stranger than what tests make up: an export of what
-// was restored must be the export of what was backed up, byte for byte, and every hash the
-// one that it was.
+// Real stores contain stranger data than tests make up. The export of the restored store must equal
+// the export of the original byte for byte, and so must every hash.
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_of_real_trajectories_restores_every_byte() {
     let Some(file) = trajectories() else { return };
@@ -139,9 +138,8 @@ async fn backup_of_real_trajectories_restores_every_byte() {
     ok(&["verify", "--deep", "--data", text(&again)]).await;
 }
 
-// The server has the folder day and night: a backup must not need its end. It is read
-// through the server, point in time and all; and who is told about a backup is told so when
-// something is erased.
+// A served folder must be backed up without stopping the server: through the server, also to a
+// point in time. A server that knows its backup must mention it when something is erased.
 #[tokio::test(flavor = "multi_thread")]
 async fn served_folder_is_backed_up_through_the_server() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +196,7 @@ async fn served_folder_is_backed_up_through_the_server() {
         "--key-file",
         text(&key),
     ];
-    // Whoever names the store gets no other one's backup.
+    // A store id selects only the backup of that store.
     let other_id = "ab".repeat(16);
     let other = [&restore[..], &["--store-id", &other_id]].concat();
     let refused = child::run(&other).await;
@@ -214,8 +212,8 @@ async fn served_folder_is_backed_up_through_the_server() {
     assert!(String::from_utf8_lossy(&followed.stderr).contains("serve --backup"));
 }
 
-// At three in the morning the disk of the backups is full, or the bucket has lost an
-// object: what is told must name it, and the generation before must be as it was.
+// The disk of the backups is full, or the bucket has lost an object. The error must name it, and
+// the previous generation must be unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_failures_are_reported_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,7 +229,7 @@ async fn backup_failures_are_reported_by_name() {
     ];
     ok(&append).await;
     ok(&["backup", text(&to), "--data", text(&data)]).await;
-    // A file system that has no room for a file of more than so many bytes.
+    // A file system with a limit on the size of a file.
     let noise = Random(7).text(3 << 20);
     let file = dir.path().join("large");
     fs::write(&file, noise).unwrap();
@@ -317,8 +315,8 @@ async fn serve(data: &Path, backup: Option<&Path>) -> (Child, String) {
     (process, line["serving"].as_str().unwrap().to_owned())
 }
 
-/// Appends until the server is gone; gives the last event of each batch that was
-/// acknowledged: its position and id.
+/// Appends until the server is gone. Returns the position and id of the last event of each
+/// acknowledged batch.
 async fn append_until_gone(url: String, seed: u64) -> Vec<(u64, String)> {
     let mut acknowledged = Vec::new();
     let mut random = Random(seed);
@@ -349,9 +347,9 @@ fn rounds() -> u64 {
     set.and_then(|set| set.parse().ok()).unwrap_or(ROUNDS)
 }
 
-// Power goes while a store is followed, by the server itself or by a program beside it.
-// What the newest generation says must be there, all of it, whole batches, as it was
-// acknowledged; and following must go on from there when all is started again.
+// The process that follows a store is killed: the server itself, or a program beside it. The newest
+// generation must contain everything that it lists, in whole batches, as it was acknowledged. After
+// a restart, following must continue from there.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_backup_leaves_the_newest_generation_complete() {
     let dir = tempfile::tempdir().unwrap();
@@ -372,7 +370,7 @@ async fn killed_backup_leaves_the_newest_generation_complete() {
         };
         let appending = tokio::spawn(append_until_gone(url, random.next()));
         sleep(Duration::from_millis(300 + random.below(3_500))).await;
-        // Either may go first.
+        // Either may be killed first.
         if let Some(follower) = &mut follower
             && random.one_in(2)
         {
@@ -425,8 +423,8 @@ async fn killed_backup_leaves_the_newest_generation_complete() {
     );
 }
 
-/// Appends for so long, by several at once, to a server of its own; gives the batches that
-/// were acknowledged.
+/// Appends for this long, with several writers, to a new server. Returns the number of acknowledged
+/// batches.
 async fn batches_in(length: Duration, backup: Option<&Path>) -> usize {
     const WRITERS: u64 = 8;
     let dir = tempfile::tempdir().unwrap();
@@ -442,8 +440,8 @@ async fn batches_in(length: Duration, backup: Option<&Path>) -> usize {
     batches
 }
 
-// A measurement, not a check: what following costs those who append. By turns, so that
-// both see the same machine.
+// A measurement, not a check: how much following slows appends down. The runs alternate, so that
+// both see the same load.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement"]
 async fn measure_cost_of_following() {

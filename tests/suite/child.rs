@@ -1,4 +1,4 @@
-//! The built `treering` as a process of its own.
+//! Runs the built `treering` as a process.
 
 use std::{
     path::Path,
@@ -12,16 +12,16 @@ use tokio::{
     time::timeout,
 };
 
-/// No start takes so long, and no end: beyond it something hangs.
+/// No start and no end takes this long: beyond it, something hangs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Writes a file with a secret, which nobody else can read.
+/// Writes a file with a secret, which other users cannot read.
 pub fn write_secret(path: &Path, secret: impl AsRef<[u8]>) {
     std::fs::write(path, secret).unwrap();
     set_mode(path, 0o600);
 }
 
-/// Gives a file this mode, where files have one.
+/// Sets the mode of a file, on systems that have modes.
 pub fn set_mode(path: &Path, mode: u32) {
     #[cfg(unix)]
     {
@@ -32,7 +32,7 @@ pub fn set_mode(path: &Path, mode: u32) {
     let _ = (path, mode);
 }
 
-/// The program, with nothing of the environment that it looks at.
+/// Returns the command, without the environment variables that the program reads.
 pub fn treering() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_treering"));
     command
@@ -52,7 +52,7 @@ pub async fn run(arguments: &[&str]) -> Output {
     run_with(arguments, &[]).await
 }
 
-/// The same, in an environment with these variables besides.
+/// Runs a command with additional environment variables.
 pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = treering();
     let output = command
@@ -62,7 +62,7 @@ pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output 
     timeout(PATIENCE, output).await.expect("it hangs").unwrap()
 }
 
-/// Starts a server and does not wait until it serves.
+/// Starts a server, and does not wait until it serves.
 pub fn start_server(dir: &Path) -> Child {
     start_server_with(dir, &["--listen", "127.0.0.1:0"])
 }
@@ -85,12 +85,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one, and waits until it serves.
+    /// Starts a server, and waits until it serves.
     pub async fn start(dir: &Path) -> Self {
         Self::start_with(dir, &["--listen", "127.0.0.1:0"]).await
     }
 
-    /// The same with other arguments.
+    /// Starts a server with other arguments, and waits until it serves.
     pub async fn start_with(dir: &Path, arguments: &[&str]) -> Self {
         let mut process = start_server_with(dir, arguments);
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
@@ -100,7 +100,7 @@ impl Server {
         let first = first.unwrap().expect("a server says where it serves");
         let (_, url) = first.rsplit_once(" at ").expect("an address");
         let url = url.to_owned();
-        // It goes on writing, and must not find the pipe closed.
+        // The server goes on writing, and must not find the pipe closed.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Self { process, url }
     }
@@ -109,13 +109,14 @@ impl Server {
         self.process.id().unwrap()
     }
 
-    /// SIGKILL: nothing of it runs any more.
+    /// Kills the server with SIGKILL.
     pub async fn kill(mut self) {
         self.process.kill().await.unwrap();
     }
 }
 
-/// What the first line of a server that serves with these arguments names, and the server.
+/// Starts a server with these arguments. Returns its first line of output, as JSON, and the
+/// process.
 pub async fn named(dir: &Path, more: &[&str]) -> (serde_json::Value, Child) {
     let mut command = treering();
     command
@@ -130,7 +131,7 @@ pub async fn named(dir: &Path, more: &[&str]) -> (serde_json::Value, Child) {
     (first, process)
 }
 
-/// What is answered by HTTP/2 to what is no call: status and body.
+/// Sends an HTTP/2 request that is not gRPC. Returns the status and the body.
 pub async fn asked(
     channel: &tonic::transport::Channel,
     method: &str,

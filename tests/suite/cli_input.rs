@@ -1,4 +1,4 @@
-//! What people type, and what they are told when it was not quite right.
+//! Tests of arguments that people type, and of the messages for slightly wrong ones.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use super::{
     terminal::{NOT_FOUND, Shell, USAGE},
 };
 
-/// What commands end with when the store cannot be used now.
+/// The exit code when the store cannot be used now.
 const UNAVAILABLE: i32 = 5;
 
-/// A session of two days with calls of several tools, and a second one.
+/// A session of two days with calls of several tools, and a second session.
 async fn sessions() -> Shell {
     let shell = Shell::new();
     let file = shell.path("lines.jsonl");
@@ -36,8 +36,8 @@ async fn sessions() -> Shell {
     shell
 }
 
-// A mistyped name showed another conversation, the only one with that word in its title, and the
-// output did not say which one it was. Half of it were records of the agent's program.
+// A mistyped name must not show another conversation with that word in its title. The output must
+// say which conversation it shows, and leave out the records of the harness.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_shows_the_talk_of_the_named_conversation() {
     let shell = sessions().await;
@@ -75,8 +75,8 @@ async fn log_shows_the_talk_of_the_named_conversation() {
     assert!(kinds.contains("task_started"), "{kinds}");
 }
 
-// A line of a failed test, of a diff or of a list begins with a dash: pasted, it was refused
-// as an option, or read as one without a word.
+// A line of a failed test, a diff or a list begins with a dash. If pasted as text, it must not be
+// refused or read as an option.
 #[tokio::test(flavor = "multi_thread")]
 async fn text_arguments_may_begin_with_a_dash() {
     let shell = sessions().await;
@@ -116,8 +116,8 @@ async fn text_arguments_may_begin_with_a_dash() {
             .await
             .contains("- name: build")
     );
-    // One word behind `--` is text; before it, it is an option that was mistyped, and of what is
-    // appended a text that begins with a dash must stand behind it.
+    // A single word after `--` is text; before it, it is a mistyped option. `append` takes text
+    // that begins with a dash only after `--`.
     let found = shell.ok(&["search", "--count", "--", "--no-verify"]).await;
     assert_eq!(found.trim(), "0");
     for (line, said) in [
@@ -136,7 +136,7 @@ async fn text_arguments_may_begin_with_a_dash() {
     }
 }
 
-// A search of one day found nothing of that day, and said no more.
+// A search of one day must find the events of that day.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_of_one_day_finds_all_its_events() {
     let shell = sessions().await;
@@ -169,8 +169,8 @@ async fn search_of_one_day_finds_all_its_events() {
     );
 }
 
-// "Nothing found." did not say that the source has another name, that a path is compared
-// whole, or which filter leaves out what there is; and blamed a name that was right.
+// "Nothing found." is not enough. The output must give the reason: the source has another name, a
+// path is compared whole, or a filter excludes everything. It must not blame a correct name.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_without_hits_gives_the_reason() {
     let shell = sessions().await;
@@ -224,8 +224,8 @@ async fn search_without_hits_gives_the_reason() {
     assert!(found.contains("cd46624d#"), "{found}");
 }
 
-// Of three hits it was said that there are more, an expression had a score of nothing, the
-// pattern of a Grep stood there as a command, and signs were refused that are in a text.
+// The output must show the correct total, a score only if there is one, and the pattern of a Grep
+// not as a command. Signs that occur in texts must be accepted.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_output_shows_correct_totals_and_calls() {
     let shell = sessions().await;
@@ -274,8 +274,8 @@ async fn search_output_shows_correct_totals_and_calls() {
     assert!(ended.err.contains("--conversation"), "{}", ended.err);
 }
 
-// A typing error behind the name of a conversation was told as if there were no such
-// conversation, with its own id of 36 letters as what may be meant.
+// A typing error after the name of a conversation must not be reported as an unknown conversation,
+// nor with the full id as a suggestion.
 #[tokio::test(flavor = "multi_thread")]
 async fn misspelt_event_addresses_are_accepted_or_explained() {
     let shell = sessions().await;
@@ -314,8 +314,7 @@ async fn misspelt_event_addresses_are_accepted_or_explained() {
     );
 }
 
-// What a search prints is an event: to fork there, or to write out what led to it, it had to
-// be taken apart.
+// A search prints event addresses. Other commands, such as fork and export, must accept them.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_accept_event_addresses() {
     let shell = sessions().await;
@@ -363,7 +362,8 @@ async fn commands_accept_event_addresses() {
     );
 }
 
-// "Add --server", said the one; "not through a server", said the other.
+// Two commands must not contradict each other: one said "add --server", the other "not through a
+// server".
 #[tokio::test(flavor = "multi_thread")]
 async fn repair_and_salvage_ask_to_stop_the_server() {
     let shell = sessions().await;
@@ -383,7 +383,8 @@ async fn repair_and_salvage_ask_to_stop_the_server() {
     server.kill().await;
 }
 
-// A store was made among other files, and of a file it was said that it exists.
+// A store must not be created among other files. The error for a file as the data folder must be
+// clear.
 #[tokio::test(flavor = "multi_thread")]
 async fn data_folder_with_other_files_is_refused() {
     let shell = sessions().await;
@@ -396,8 +397,8 @@ async fn data_folder_with_other_files_is_refused() {
     assert!(in_file.err.contains("is a file"), "{}", in_file.err);
 }
 
-// An empty folder was imported without a word, files were passed over without their names,
-// and an empty file was one that is still being written.
+// An import must name an empty folder and each file that it skips. An empty file is not one that is
+// still being written.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_names_the_files_it_skips() {
     let shell = sessions().await;
@@ -437,7 +438,7 @@ async fn import_names_the_files_it_skips() {
     );
 }
 
-// Ctrl-C ended an import without a word of what is in the store already, and of what to do.
+// Ctrl-C during an import must report what is already in the store, and how to continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_import_reports_its_progress() {
     use tokio::io::AsyncWriteExt;
@@ -451,7 +452,7 @@ async fn interrupted_import_reports_its_progress() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // More of them than are asked for at once, more than is read first, and no end.
+    // More than one batch, more than is read first, and no end.
     let said = "hi ".repeat(100);
     let line = |number: u32| {
         format!(
