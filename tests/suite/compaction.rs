@@ -1,5 +1,5 @@
-//! Compactions through the real engine: planned, appended, warned of, expanded;
-//! what they clear and what stays; over real trajectories too.
+//! Compactions through the real engine: planned, appended and expanded; their warnings; what they
+//! clear and what they keep; also on real trajectories.
 
 use std::{collections::BTreeMap, env, path::Path};
 
@@ -24,7 +24,7 @@ fn said(id: ConversationId, role: Role, text: &str) -> NewEvent {
     )
 }
 
-/// A finished turn with a tool call, six events.
+/// Returns a finished turn with a tool call: six events.
 fn turn(id: ConversationId, number: usize) -> Vec<NewEvent> {
     let call_id = format!("call-{number}");
     vec![
@@ -124,8 +124,8 @@ fn compacted(summary: &str, cut: u64, tokens: u64, trigger: CompactionTrigger) -
     })
 }
 
-/// A plan is what a person or a model acts on: it must say where it cuts, what
-/// that saves, and change nothing.
+/// A person or a model acts on a plan. It must say where it cuts and what that saves, and must
+/// change nothing.
 #[tokio::test]
 async fn plan_reports_its_cut_and_changes_nothing() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -171,8 +171,8 @@ async fn plan_reports_its_cut_and_changes_nothing() {
     assert_eq!(engine.head(), before);
 }
 
-// A plan and a request are made of the same window. Were a block left out of one,
-// a compaction would be due by the one and not by the other.
+// A plan and a request must count the same window. If one leaves out a block, they disagree on
+// whether a compaction is due.
 #[tokio::test(flavor = "multi_thread")]
 async fn plan_counts_the_tokens_of_the_request() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,9 +208,9 @@ async fn plan_counts_the_tokens_of_the_request() {
     engine.close().await;
 }
 
-/// After a compaction the agent starts afresh: what it had discovered, was told,
-/// noted and used is gone. Everything else is as it was, and the originals can be
-/// read, found and reached from the summary, restarts included.
+/// After a compaction the agent starts afresh: what it had discovered, was told, noted and used is
+/// gone. Everything else is unchanged. The original events can be read, found, and reached from the
+/// summary, also after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn compaction_clears_only_working_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,8 +308,8 @@ async fn compaction_clears_only_working_memory() {
     engine.close().await;
 }
 
-/// A retried compaction must neither compact twice nor fail because the window
-/// is another one by now; the same key for something else is a mistake.
+/// A retried compaction must neither compact twice nor fail because the window has changed. The
+/// same key for another compaction is an error.
 #[tokio::test]
 async fn repeated_idempotency_key_returns_the_first_compaction() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -347,8 +347,8 @@ async fn repeated_idempotency_key_returns_the_first_compaction() {
     }
 }
 
-/// The ids that an agent noted are what it needs to go on: they must stand in every summary,
-/// whoever wrote it and however many compactions came between, and a retry must still be one.
+/// An agent needs the ids that it noted. Every summary must contain them, whoever wrote it and
+/// however many compactions came before. A retry must still count as one compaction.
 #[tokio::test]
 async fn noted_ids_stand_in_every_summary() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -407,9 +407,8 @@ async fn noted_ids_stand_in_every_summary() {
     }
 }
 
-/// A plan that was made, thought over by a model for a minute, and is applied to
-/// a branch that has gone on: with the head given it is refused, and nothing that
-/// was said meanwhile is out of sight.
+/// A model may need a minute to write the summary of a plan, while the branch continues. With an
+/// expected head, the compaction must be refused, and no message since the plan may be hidden.
 #[tokio::test]
 async fn compaction_with_a_stale_head_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -445,7 +444,7 @@ async fn compaction_with_a_stale_head_is_refused() {
     assert_eq!((state.cut, state.turn.finished), (Revision(11), 4));
 }
 
-/// Inside a turn there is nothing to cut, whatever the caller says.
+/// Inside a turn there is nothing to cut, whatever the caller requests.
 #[tokio::test]
 async fn cut_inside_a_turn_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -461,8 +460,8 @@ async fn cut_inside_a_turn_is_refused() {
     }
 }
 
-/// A summary that names a tool sends the model after something that was cleared;
-/// one without tokens or text is a mistake of its author. All are legal.
+/// A summary that names a tool makes the model look for cleared content. One without tokens or text
+/// is a mistake of its author. All are accepted, with warnings.
 #[tokio::test]
 async fn appended_compaction_gives_warnings() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -505,14 +504,14 @@ async fn appended_compaction_gives_warnings() {
         for (warning, part) in outcome.warnings.iter().zip(expected) {
             assert!(warning.contains(part), "{warning}");
         }
-        // Asked again, it says the same again.
+        // A repeated request gives the same warnings.
         let again = engine.append(command).await.unwrap();
         assert!(again.repeated_key);
         assert_eq!(again.warnings, outcome.warnings);
     }
 }
 
-/// In one batch with what it is about, a compaction is looked through as well.
+/// A compaction in one batch with its events gives warnings, too.
 #[tokio::test]
 async fn compaction_in_a_batch_gives_warnings() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -527,8 +526,8 @@ async fn compaction_in_a_batch_gives_warnings() {
     assert_eq!(outcome.warnings.len(), 1, "{:?}", outcome.warnings);
 }
 
-/// Several compactions in a row: each stands for what came after the one before,
-/// so that nothing is told twice and nothing is lost.
+/// Each of several compactions stands for the events since the previous one, so that nothing is
+/// summarised twice or lost.
 #[tokio::test]
 async fn compaction_expands_to_its_own_events() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -554,7 +553,7 @@ async fn compaction_expands_to_its_own_events() {
         .await;
     assert!(matches!(no_compaction, Err(ContextError::Invalid { .. })));
 
-    // A fork before the second one has the first one only.
+    // A fork before the second compaction has only the first one.
     let into = ConversationId::generate();
     let fork = ForkCommand {
         address: BranchAddress::active(ns(), id),
@@ -571,7 +570,7 @@ async fn compaction_expands_to_its_own_events() {
         expanded(&engine, into, None, None).await,
         Vec::from_iter(1..=6)
     );
-    // What it inherits is its parent's to compact; what it adds is its own.
+    // The child does not compact what it inherits from its parent, only its own events.
     let plan = engine
         .plan_compaction(PlanQuery {
             keep_turns: Some(0),
@@ -606,8 +605,8 @@ async fn compaction_expands_to_its_own_events() {
     );
 }
 
-/// A source compacts in the middle of a turn, twice: each summary stands for all that came
-/// before it since the last, and not for what its cut says.
+/// A source compacts twice in the middle of a turn. Each summary stands for all events since the
+/// previous one, whatever its cut says.
 #[tokio::test]
 async fn imported_compaction_expands_to_all_events_before_it() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -631,8 +630,8 @@ async fn imported_compaction_expands_to_all_events_before_it() {
     assert_eq!(expanded(&engine, id, None, None).await, [6, 7, 8]);
 }
 
-/// What stands for a call in the window: the summary that was recorded last, or
-/// the engine's own; nothing for a call that has no result.
+/// The digest of a call in the window is the newest recorded summary, or the engine's own. A call
+/// without a result has none.
 #[tokio::test]
 async fn finished_calls_have_result_digests() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -690,12 +689,12 @@ async fn finished_calls_have_result_digests() {
     assert_eq!((early.len(), early[0].recorded), (1, false));
 }
 
-/// Of so many conversations of each file; with `TREERING_TEST_ALL`, of all.
+/// Number of conversations tested of each file; all with `TREERING_TEST_ALL`.
 const LOOKED_AT: usize = 12;
 
-/// Real agents break off turns, call in parallel and talk to themselves: every
-/// plan, at any head and any number of turns kept, must be one that an append
-/// takes, and stand for exactly what it says.
+/// Real agents break off turns, call in parallel and talk to themselves. Every plan, at any head
+/// and any number of kept turns, must be accepted by an append, and must stand for exactly the
+/// events that it lists.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_trajectories_accept_every_planned_compaction() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
@@ -745,7 +744,7 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
     ];
     let history: Vec<u64> = revisions(engine, id, None).await;
     for (at, head) in heads.into_iter().enumerate() {
-        // The nearest revision of the branch itself.
+        // The nearest earlier revision of this branch.
         let Some(head) = history.iter().rev().find(|revision| **revision <= head) else {
             continue;
         };
@@ -762,9 +761,9 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
         };
         let forked = engine.fork(fork).await.unwrap();
         let branch = BranchName::new(&name).unwrap();
-        // From many turns kept to none: each cut lies after the one before.
-        // What was imported may have been compacted before: its summary stands for all
-        // before it, but for the turns that the source kept.
+        // The number of kept turns falls to zero, so each cut lies after the previous one. Imported
+        // events may already be compacted. Then the first summary stands for all events before it,
+        // except the turns that the source kept.
         let mut last_cut = match forked.branch.compaction {
             Some(imported) => stands_until(engine, imported).await,
             None => 0,
@@ -809,7 +808,7 @@ async fn compact_anywhere(engine: &Engine, id: ConversationId, seed: usize, coun
     }
 }
 
-/// The last revision that a compaction stands for.
+/// Returns the last revision that a compaction stands for.
 async fn stands_until(engine: &Engine, compaction: EventRef) -> u64 {
     let compacted = compaction_at(engine, compaction).await;
     compacted.stands_until(compaction.revision).0

@@ -32,7 +32,7 @@ fn set(id: ConversationId, key: &str, value: &str) -> NewEvent {
     NewEvent::new(id, EventBody::ContextSet(set))
 }
 
-/// A text item's text.
+/// Returns the text of a text item.
 fn text(item: &Item) -> String {
     match &*item.content {
         Content::Instruction(text) => text.clone(),
@@ -51,7 +51,7 @@ fn texts(draft: &Draft) -> Vec<String> {
     draft.items.iter().map(text).collect()
 }
 
-/// Every line of the budget adds up to the request.
+/// Checks that the lines of the budget add up to the request.
 fn adds_up(explanation: &Explanation) {
     let items: u64 = explanation.items.iter().map(|item| item.tokens).sum();
     let sections: u64 = explanation.sections.iter().map(|line| line.tokens).sum();

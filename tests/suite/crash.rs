@@ -1,7 +1,7 @@
-//! A server that is killed at any moment, again and again.
+//! A server that is killed at random moments, again and again.
 //!
-//! What lives here: the rounds. The clients and what they know are in
-//! [`client`]; [`ledger`] compares it with what the store holds.
+//! This file has the rounds. The clients and what they know are in [`client`]; [`ledger`] compares
+//! it with the contents of the store.
 
 mod client;
 mod ledger;
@@ -23,11 +23,11 @@ use super::{
     random::Random,
 };
 
-/// Kills in a test run; more with `TREERING_CRASH_ROUNDS`.
+/// Number of kills in a test run, unless `TREERING_CRASH_ROUNDS` sets another.
 const ROUNDS: u64 = 20;
-/// Clients that append at once; the last one pipelines on a stream.
+/// Number of concurrent clients; the last one pipelines on a stream.
 const CLIENTS: usize = 6;
-/// How often everything is read again and compared with a rebuild.
+/// Number of rounds after which everything is read again and compared with a rebuild.
 const DEEP_EVERY: u64 = 10;
 
 fn from_environment(name: &str, otherwise: u64) -> u64 {
@@ -42,10 +42,9 @@ async fn connect(server: &Server) -> Channel {
     endpoint.connect().await.unwrap()
 }
 
-// The process is killed while clients append, while it starts and while it
-// repairs. What was acknowledged must be there once, in order, with its content;
-// what was not must be there whole or not at all; revisions have no gaps; views
-// and index are what a rebuild makes.
+// The process is killed while clients append, while it starts and while it repairs. Acknowledged
+// batches must be stored once, in order, with their content. Other batches must be stored whole or
+// not at all. Revisions have no gaps, and projections and index equal those of a rebuild.
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_events_survive_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,7 +85,7 @@ async fn acknowledged_events_survive_kill() {
     assert!(ledger.acknowledged() > rounds, "too little was appended");
 }
 
-/// A conversation that all clients append to.
+/// Creates a conversation that all clients append to.
 async fn shared_conversation(dir: &Path, ledger: &mut Ledger) -> String {
     let server = Server::start(dir).await;
     let mut client = Client::new(CLIENTS, String::new(), 0);
@@ -121,7 +120,7 @@ async fn work_until_killed(
             client
         });
     }
-    // Now and then long enough for views and index to become durable.
+    // Sometimes long enough for projections and index to become durable.
     let longest = if random.one_in(10) { 2_000 } else { 200 };
     tokio::time::sleep(Duration::from_millis(random.below(longest))).await;
     server.kill().await;
@@ -132,7 +131,7 @@ async fn work_until_killed(
     clients
 }
 
-/// Deep: views and index are compared with what a rebuild makes.
+/// Verifies the store, and compares projections and index with those of a rebuild.
 async fn verify(channel: &Channel) {
     let request = pb::VerifyRequest { deep: true };
     let mut items = AdminClient::new(channel.clone())

@@ -1,4 +1,4 @@
-//! Bytes that change under the store.
+//! Tests with bytes that change in the files of a store.
 
 use std::{
     collections::BTreeMap,
@@ -11,11 +11,11 @@ use treering::{domain::*, engine::*};
 
 use super::{random::Random, store};
 
-/// Bytes that are changed in each part; more with `TREERING_DAMAGE_FLIPS`.
+/// Number of bytes that are changed in each part, unless `TREERING_DAMAGE_FLIPS` sets another.
 const FLIPS: u64 = 40;
-/// A page of redb.
+/// The size of a redb page.
 const PAGE_BYTES: usize = 4_096;
-/// Beyond it, something hangs.
+/// Beyond this, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn flips() -> u64 {
@@ -24,7 +24,7 @@ fn flips() -> u64 {
     flips.unwrap_or(FLIPS)
 }
 
-/// Every file of a folder, by its path in it.
+/// The files of a folder by path.
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
 fn files_of(dir: &Path, below: &Path, files: &mut Files) {
@@ -39,7 +39,7 @@ fn files_of(dir: &Path, below: &Path, files: &mut Files) {
     }
 }
 
-/// A folder with these files.
+/// Writes these files into a new folder.
 fn restored(files: &Files) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for (path, bytes) in files {
@@ -53,7 +53,7 @@ fn restored(files: &Files) -> tempfile::TempDir {
 /// A conversation's events, its head and its branches.
 type Whole = (Vec<StoredEvent>, u64, Vec<BranchState>);
 
-/// What can be read of a store; errors in their place.
+/// Everything that can be read from a store, or the errors.
 #[derive(Debug, PartialEq)]
 struct ReadableState {
     log: Result<Vec<StoredEvent>, String>,
@@ -63,7 +63,7 @@ struct ReadableState {
 }
 
 impl ReadableState {
-    /// Everything that was read is as it was.
+    /// Checks that everything that could be read is unchanged.
     fn assert_true(&self, truth: &Self, what: &str) {
         fn agree<T: PartialEq + std::fmt::Debug>(
             seen: &Result<T, String>,
@@ -113,7 +113,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> ReadableState {
         }
         let hits = answer.hits.into_iter();
         let mut hits: Vec<_> = hits
-            // Line 0: the text cannot be read any more. All needles are on the first.
+            // Line 0 if the text can no longer be read. All needles are on the first line.
             .map(|hit| {
                 (
                     hit.found.conversation,
@@ -143,7 +143,7 @@ async fn look(engine: &Engine, ids: &[ConversationId]) -> ReadableState {
     }
 }
 
-/// A store that has everything in it.
+/// A store with every kind of content.
 struct Sample {
     files: Files,
     ids: Vec<ConversationId>,
@@ -194,7 +194,7 @@ async fn sample() -> Sample {
 }
 
 impl Sample {
-    /// Places in a file, mostly where something is written.
+    /// Returns random places in a file, most of them at bytes that are not zero.
     fn places(&self, path: &Path, count: u64, random: &mut Random) -> Vec<usize> {
         let bytes = &self.files[path];
         if bytes.is_empty() {
@@ -228,8 +228,8 @@ impl Sample {
     }
 }
 
-// The log is the truth: a changed byte of it can only be reported. Whatever is
-// still answered must be what was written.
+// The log is the source of truth, so a changed byte can only be reported. Every answer that is
+// still given must be correct.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_log_byte_never_gives_wrong_data() {
     let sample = sample().await;
@@ -270,8 +270,8 @@ async fn changed_log_byte_never_gives_wrong_data() {
     assert!(reported > 0);
 }
 
-// Views and index are made from the log: whatever happens to them, the store opens
-// and answers as before.
+// Projections and index are derived from the log. Whatever happens to them, the store opens and
+// answers as before.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_byte_of_projections_or_index_changes_no_answer() {
     let sample = sample().await;
@@ -300,8 +300,8 @@ async fn changed_byte_of_projections_or_index_changes_no_answer() {
     }
 }
 
-// A changed byte in a page of the projections hid the last conversation, which looked like a log that
-// had lost events: the store did not open.
+// A changed byte in a page of the projections must not look like a log that lost events: the store
+// must open, with all conversations.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_page_of_the_projections_is_no_lost_event() {
     let sample = sample().await;
@@ -324,7 +324,7 @@ async fn damaged_page_of_the_projections_is_no_lost_event() {
     }
 }
 
-/// Only the errors.
+/// Returns only the errors.
 fn short(seen: &ReadableState) -> String {
     let conversations = seen
         .conversations
@@ -339,8 +339,8 @@ fn short(seen: &ReadableState) -> String {
     )
 }
 
-// Whoever deletes what can be rebuilt, or has only a copy of the log, must find
-// everything again.
+// If everything that can be rebuilt is deleted, or only the log was copied, everything must be
+// found again.
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_projections_and_index_are_rebuilt() {
     let sample = sample().await;
@@ -375,8 +375,8 @@ async fn deleted_projections_and_index_are_rebuilt() {
     }
 }
 
-// The index is gone and the log cannot be read to its end: a search that asks for
-// everything must be told, not wait for ever.
+// The index is gone and the log cannot be read to its end. A search for everything must report
+// that, not wait forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_does_not_wait_for_unreadable_events() {
     let sample = sample().await;

@@ -1,4 +1,4 @@
-//! Damage ends what it belongs to, and nothing else.
+//! Damage affects only the conversations that contain it.
 
 use std::{
     collections::BTreeMap,
@@ -12,18 +12,18 @@ use treering::{domain::*, engine::*};
 
 use super::{child, random::Random, store};
 
-/// Beyond it, something hangs.
+/// Beyond this, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Bytes that are changed in logs that are folded anew; more with
-/// `TREERING_DAMAGE_FLIPS`.
+/// Number of bytes that are changed in logs whose projections are rebuilt, unless
+/// `TREERING_DAMAGE_FLIPS` sets another.
 const FLIPS: u64 = 40;
-/// What scripts are told of a damaged store.
+/// The exit code for a damaged store.
 const DAMAGED: i32 = 6;
 /// The conversation with the large bodies, in the order of [`Sample::ids`].
 const LARGE: usize = 1;
 const CONVERSATIONS: usize = 4;
 
-/// A store of several conversations, closed, and what can be read of it.
+/// A closed store with several conversations, and their events.
 struct Sample {
     dir: tempfile::TempDir,
     ids: Vec<ConversationId>,
@@ -37,7 +37,7 @@ async fn events_of(engine: &Engine, id: ConversationId) -> Result<Vec<StoredEven
     Ok(events.into_iter().map(|named| named.event).collect())
 }
 
-/// What a read brings before it ends or fails.
+/// Returns what a read returns before it ends or fails.
 async fn sound_part(engine: &Engine, id: ConversationId) -> (Vec<StoredEvent>, Option<ReadError>) {
     let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let mut batches = engine.read(query);
@@ -88,7 +88,7 @@ async fn sample() -> Sample {
         engine.fork(fork).await.unwrap();
         ids.push(into);
     }
-    // The last frame says where the log ends: it is for other tests.
+    // The last frame marks the end of the log, which other tests cover.
     let last = store::conversation(&engine).await;
     store::append(&engine, vec![store::message(last, "the end")])
         .await
@@ -114,7 +114,7 @@ fn fork_of(conversation: ConversationId, at: u64, name: &str) -> ForkCommand {
     }
 }
 
-/// Damage is put into frames here; what becomes of blocks is the log's own matter.
+/// Opens without packing, so that the damage is in frames. The log's own tests cover blocks.
 fn in_frames(dir: &Path) -> OpenOptions {
     OpenOptions {
         packing: PackingMode::Never,
@@ -145,7 +145,7 @@ fn places_of(bytes: &[u8], what: &[u8]) -> Vec<usize> {
     found.map(|(at, _)| at).collect()
 }
 
-/// A byte of the first large body, wherever the file has it.
+/// Changes a byte of the first large body.
 fn damage_first_blob(dir: &Path) {
     change(dir, |bytes| {
         let places = places_of(bytes, b"TRB\x01");
@@ -161,7 +161,7 @@ fn damage_first_blob(dir: &Path) {
     });
 }
 
-/// A byte of the frame that holds a position, wherever the file has it.
+/// Changes a byte of the frame that holds a position.
 fn damage_frame_of(dir: &Path, position: u64) {
     change(dir, |bytes| {
         let word = |at: usize, length: usize| {
@@ -222,9 +222,9 @@ async fn hits(engine: &Engine) -> usize {
     found.expect("it hangs").unwrap().hits.len()
 }
 
-// One flipped byte in one large body, and the views are gone: once, nothing of the
-// store could be listed, exported, verified or rebuilt any more. The conversation
-// must end before the damage and say so; every other one must be whole.
+// One byte of one large body is damaged, and the projections are missing. The rest of the store
+// must still be listed, exported, verified and rebuilt. The conversation must end before the damage
+// and report it; every other one must be whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn damaged_body_ends_only_its_conversation() {
     let sample = sample().await;
@@ -237,7 +237,7 @@ async fn damaged_body_ends_only_its_conversation() {
     assert_eq!(marked.keys().len(), 2, "{marked:?}");
     let damage = &marked[&victim];
     assert_eq!(damage.kind, DamageKind::Unreadable);
-    // Nothing of what builds on it can be served either.
+    // The part that builds on it cannot be served either.
     assert_eq!(marked[&late].kind, DamageKind::Inherited);
     assert_eq!(marked[&late].revision, Revision(1));
     for id in sample.ids.iter().filter(|id| !marked.contains_key(id)) {
@@ -279,7 +279,7 @@ async fn damaged_body_ends_only_its_conversation() {
     let beyond = engine.fork(into(kept as u64 + 1)).await.unwrap_err();
     assert!(beyond.to_string().contains("damaged"), "{beyond}");
 
-    // A rebuild makes the same of it, and only the log is at fault.
+    // A rebuild gives the same result, and reports faults of the log only.
     let outcome = rebuild(&engine, true, false).await.unwrap();
     assert_eq!(outcome.damaged, 2);
     assert_eq!(marks(&engine).await, marked);
@@ -291,15 +291,15 @@ async fn damaged_body_ends_only_its_conversation() {
     );
     engine.close().await;
 
-    // What was appended since and what is marked is found again.
+    // After reopening, the marks and the newer events are still there.
     let engine = open(dir).await;
     assert_eq!(marks(&engine).await, marked);
     engine.close().await;
 }
 
-// A whole frame cannot be read. Its records are gone, and only what comes behind
-// shows that something is missing: each conversation that goes on there must end
-// before the gap, with the place of the damage; the others must be whole.
+// A whole frame is unreadable. Only later records show that its records are missing. Each
+// conversation that continues after the gap must end before it, with the place of the damage; the
+// others must be whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_frame_ends_only_its_conversations() {
     let sample = sample().await;
@@ -327,7 +327,7 @@ async fn lost_frame_ends_only_its_conversations() {
     let damage = &marked[&sample.ids[0]];
     assert_eq!(damage.kind, DamageKind::Missing);
     assert!(damage.position.offset <= position);
-    // Its keys are still known: nothing is appended twice.
+    // Its keys are still known, so that nothing is appended twice.
     let known = engine.appended_with_key(&store::ns(), "turn 5 of 0").await;
     assert!(known.unwrap().is_some());
     let faults = store::faults(&engine).await;
@@ -339,8 +339,7 @@ async fn lost_frame_ends_only_its_conversations() {
     engine.close().await;
 }
 
-// Whoever restores the segment must find everything again, without being told to
-// rebuild.
+// After the segment is restored, everything must be found again, without a rebuild command.
 #[tokio::test(flavor = "multi_thread")]
 async fn restored_segment_restores_its_conversations() {
     let sample = sample().await;
@@ -359,8 +358,8 @@ async fn restored_segment_restores_its_conversations() {
     engine.close().await;
 }
 
-// Old views are all that is left of what a damaged log cannot say any more. New ones
-// that cannot be finished must leave them where they are.
+// Old projections may hold what a damaged log no longer can. If the new ones cannot be completed,
+// the old ones must stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn projections_stay_until_the_rebuild_is_complete() {
     let sample = sample().await;
@@ -380,8 +379,8 @@ async fn projections_stay_until_the_rebuild_is_complete() {
     engine.close().await;
 }
 
-// Two rebuilds at once once left the server on a views file that had no name any
-// more: everything was gone at the next start.
+// Two concurrent rebuilds must not leave the server on a deleted projections file, whose content is
+// gone at the next start.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_rebuilds_are_refused() {
     let sample = sample().await;
@@ -411,9 +410,8 @@ async fn concurrent_rebuilds_are_refused() {
     engine.close().await;
 }
 
-// A damaged body once kept the index from ever being whole: `rebuild --index` hung,
-// with the good index thrown away. It is passed over and counted, and searches are
-// answered all the while.
+// A damaged body must not keep `rebuild --index` from completing, nor cost the good index. The body
+// is skipped and counted, and searches are answered meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_rebuild_skips_damaged_events() {
     let sample = sample().await;
@@ -437,9 +435,9 @@ async fn index_rebuild_skips_damaged_events() {
     engine.close().await;
 }
 
-// A system that refuses for a while (too many open files, a disk that fails) is no
-// reason to throw an index away, nor to keep a store closed: searches say that it
-// lags, and once the system gives in, the same index goes on.
+// After a temporary system error (too many open files, a failing disk), the index must not be
+// discarded and the store must open. Searches report that the index lags, and once the system
+// recovers, the same index continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn system_errors_do_not_discard_the_index() {
     let sample = sample().await;
@@ -462,8 +460,8 @@ async fn system_errors_do_not_discard_the_index() {
     engine.close().await;
 }
 
-// An index of another version may be all that answers for hours while a new one is
-// made, or what an older program goes back to: it stays until the new one is whole.
+// While a new index is built, an index of another version may serve searches for hours, or an older
+// program may need it. It stays until the new one is complete.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_stays_until_the_new_one_is_complete() {
     let sample = sample().await;
@@ -476,7 +474,7 @@ async fn index_stays_until_the_new_one_is_complete() {
     );
     assert_ne!(other, own, "the version stands elsewhere");
     std::fs::write(&meta, &other).unwrap();
-    // What a new one is made in cannot be written: a file is in its way.
+    // A new index cannot be created: a file is in its place.
     let in_the_way = dir.join("index.rebuild");
     std::fs::write(&in_the_way, b"").unwrap();
     let engine = open(dir).await;
@@ -500,8 +498,8 @@ async fn index_stays_until_the_new_one_is_complete() {
     engine.close().await;
 }
 
-// The power goes between the two renames that put a new index in its place: one of
-// the two must be found again.
+// The process ends between the two renames that swap the index. One of the two indexes must be
+// found again.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_index_swap_is_recovered() {
     let sample = sample().await;
@@ -521,8 +519,8 @@ async fn interrupted_index_swap_is_recovered() {
     engine.close().await;
 }
 
-// Files of the index get lost or changed. Whatever it is, the store opens, and all is
-// found again.
+// Files of the index are lost or changed. In each case the store opens, and everything is found
+// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_with_a_missing_file_is_rebuilt() {
     let sample = sample().await;
@@ -544,8 +542,8 @@ async fn index_with_a_missing_file_is_rebuilt() {
     }
 }
 
-// A folder stood where a file of the index had been, and every search failed, at
-// every start: that it cannot be mapped was taken for a refusal that would pass.
+// A folder in the place of an index file is not a temporary error: the index must be rebuilt, not
+// fail at every search.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_with_a_folder_for_a_file_is_rebuilt() {
     let sample = sample().await;
@@ -563,8 +561,8 @@ async fn index_with_a_folder_for_a_file_is_rebuilt() {
     }
 }
 
-// A file of another index, sound in itself, was taken: searches failed for ever, or
-// found too little without a word. `list`: the index's own list of its files is there.
+// A valid file of another index must be detected: otherwise searches fail, or silently find too
+// little. `list`: the index's own list of its files is present.
 #[tokio::test(flavor = "multi_thread")]
 async fn index_with_a_foreign_file_is_rebuilt() {
     let other = tempfile::tempdir().unwrap();
@@ -580,7 +578,7 @@ async fn index_with_a_foreign_file_is_rebuilt() {
         let ends = |path: &PathBuf| path.extension().is_some_and(|found| found == ending);
         paths.filter(ends).collect::<Vec<_>>()
     };
-    // Without the list, only what fails can be noticed.
+    // Without the list, only a failure can be noticed.
     for (ending, list) in [("idx", true), ("term", true), ("pos", true), ("idx", false)] {
         let sample = sample().await;
         let foreign = files(other.path(), ending).remove(0);
@@ -596,7 +594,7 @@ async fn index_with_a_foreign_file_is_rebuilt() {
     }
 }
 
-// What stands in the place of the views and holds nothing kept the store closed.
+// An empty folder or a dangling link in the place of the projections must not keep the store closed.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_folder_in_place_of_projections_is_replaced() {
@@ -611,7 +609,7 @@ async fn empty_folder_in_place_of_projections_is_replaced() {
         store::assert_sound(&engine).await;
         engine.close().await;
     }
-    // Where there is something in it, it is somebody's.
+    // If the folder has content, it belongs to somebody.
     std::fs::remove_file(&views).unwrap();
     std::fs::create_dir(&views).unwrap();
     std::fs::write(views.join("note"), "mine").unwrap();
@@ -619,8 +617,8 @@ async fn empty_folder_in_place_of_projections_is_replaced() {
     assert!(views.join("note").exists());
 }
 
-// Rows of the views are looked at when they are read. Damage there costs no data: a
-// command that only reads must not change them, and does without them.
+// Rows of the projections are checked when they are read. Damage there loses no data. A command
+// that only reads must not change them, and works without them.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_commands_work_without_damaged_projections() {
     const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -646,9 +644,8 @@ async fn read_commands_work_without_damaged_projections() {
     }
 }
 
-// Whatever byte of the log is changed while there are no views: the store opens, or
-// says that it is damaged; what is served is the beginning of what was written, and
-// what is missing is marked.
+// Whatever byte of the log is changed while there are no projections, the store opens or reports
+// damage. What it serves is a prefix of what was written, and what is missing is marked.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_log_byte_without_projections_is_contained() {
     let sample = sample().await;
@@ -667,7 +664,7 @@ async fn changed_log_byte_without_projections_is_contained() {
         let _ = std::fs::remove_file(dir.join("views.redb"));
         let engine = match Engine::open(in_frames(dir)).await {
             Ok(engine) => engine,
-            // A changed root of the segment's trees may lead to an earlier one.
+            // A changed root of the segment's B-tree may lead to an earlier version.
             Err(
                 OpenError::Damaged { .. }
                 | OpenError::NewerFormat { .. }
@@ -690,7 +687,7 @@ async fn changed_log_byte_without_projections_is_contained() {
                 sample.truth[id].starts_with(&events),
                 "byte {at}: wrong data"
             );
-            // One frame is all that says that a fork is there.
+            // Only one frame says that a fork exists.
             let is_fork = number >= CONVERSATIONS;
             if is_fork && matches!(error, Some(ReadError::ConversationNotFound { .. })) {
                 assert!(lost > 0, "byte {at}: nothing is said");
@@ -718,8 +715,8 @@ async fn changed_log_byte_without_projections_is_contained() {
     assert!(contained > 0);
 }
 
-// The damaged store is all there is: what is sound of it must come into a new one as
-// it was, to the last hash and position, and the new one must be sound.
+// Only the damaged store is left. Its undamaged content must be copied to a new store with the same
+// hashes and positions, and the new store must be sound.
 #[tokio::test(flavor = "multi_thread")]
 async fn salvage_copies_sound_events_unchanged() {
     let sample = sample().await;
@@ -755,8 +752,8 @@ async fn salvage_copies_sound_events_unchanged() {
             }
         }
     }
-    // A key of a batch that was taken whole answers as it did; one of a batch of
-    // which a part is missing does not answer with other events.
+    // The key of a batch that was copied whole answers as before. The key of a batch with a missing
+    // part must not answer with other events.
     let whole = engine.appended_with_key(&store::ns(), "turn 7 of 3").await;
     assert_eq!(whole.unwrap().unwrap().events.len(), 3);
     let turn = (0..8).map(|turn| format!("turn {turn} of {LARGE}"));
@@ -783,9 +780,8 @@ async fn salvage_copies_sound_events_unchanged() {
     );
 }
 
-// People have the command line. With one damaged body and no views, each command must
-// do what can be done, say what cannot, and end with the code of damage only where
-// something is missing.
+// With one damaged body and no projections, each command must do what is possible and report the
+// rest. Its exit code reports damage only if something is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_continue_past_damage() {
     let sample = sample().await;
@@ -833,8 +829,8 @@ async fn commands_continue_past_damage() {
     assert!(verified.status.success(), "{}", text(&verified.stdout));
 }
 
-// A body that is stored already is not stored again. When what is stored has rotted,
-// an append of the same content must not lean on it: what is acknowledged is there.
+// Equal bodies are stored once. If the stored one is damaged, a new append of the same content must
+// not refer to it: acknowledged content must be readable.
 #[tokio::test(flavor = "multi_thread")]
 async fn append_does_not_reuse_a_damaged_body() {
     let sample = sample().await;

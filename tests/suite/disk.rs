@@ -1,6 +1,5 @@
-//! Disks that are full, and folders that may not be written. A small tmpfs is
-//! mounted for it, by the test itself or, where it may not, in a user namespace
-//! of its own.
+//! Full disks and read-only folders, on a small tmpfs. The test mounts it itself, or runs again in
+//! a user namespace if it may not.
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -10,12 +9,12 @@ use treering::{domain::*, engine::*};
 
 use super::{child, random::Random, store};
 
-/// Set in the process that runs inside of a namespace of its own.
+/// Set in the process that runs inside its own namespace.
 const INSIDE: &str = "TREERING_TEST_MOUNTS";
-/// Room on the small disk, in MiB.
+/// Size of the small disk in MiB.
 const DISK_MIB: u64 = 160;
-/// What takes most of it until it is deleted, in bytes. What it leaves fills up with
-/// events, and they take several times their room once they are indexed.
+/// Size in bytes of a file that takes most of the disk until it is deleted. Events fill the rest,
+/// and take several times their size once they are indexed.
 const BALLAST_BYTES: usize = ((DISK_MIB - 24) << 20) as usize;
 
 /// A small disk, unmounted when dropped.
@@ -52,7 +51,8 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A small disk; else the test runs again where it may mount one, or is skipped.
+/// Returns a small disk. If it cannot be mounted, runs the test again in a namespace that allows
+/// it, or skips it.
 fn small_disk(test: &str) -> Option<SmallDisk> {
     if let Some(disk) = SmallDisk::mount() {
         return Some(disk);
@@ -76,7 +76,7 @@ fn small_disk(test: &str) -> Option<SmallDisk> {
     None
 }
 
-/// Fills the disk with batches until one is refused; returns what was taken.
+/// Fills the disk with batches until one is refused. Returns the number of accepted events.
 async fn fill(engine: &Engine, id: ConversationId, bytes: usize) -> (u64, AppendError) {
     let mut random = Random(bytes as u64);
     for taken in 0.. {
@@ -90,7 +90,7 @@ async fn fill(engine: &Engine, id: ConversationId, bytes: usize) -> (u64, Append
     unreachable!("the disk has no end")
 }
 
-/// What does not depend on room: everything is there, by read and by search.
+/// Checks that everything can be read and found, which needs no space.
 async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
     let source = EventSource::Conversation(id);
     let read = engine.read_all(ReadQuery::all(store::ns(), source));
@@ -107,15 +107,14 @@ async fn assert_readable(engine: &Engine, id: ConversationId, events: u64) {
     assert_eq!(found.unwrap().hits.len(), 1);
 }
 
-// The disk fills up while events come, first large ones, then small ones into what
-// is left. Appends must say so, reads and searches go on, and once there is room
-// the same engine must take appends again and be sound.
+// Large events fill the disk, then small ones fill the rest. Appends must report it while reads and
+// searches continue. Once there is space, the same engine must accept appends again and be sound.
 #[tokio::test(flavor = "multi_thread")]
 async fn full_disk_refuses_only_appends() {
     let Some(disk) = small_disk("suite::disk::full_disk_refuses_only_appends") else {
         return;
     };
-    // What is deleted later to make room.
+    // Deleted later to free space.
     std::fs::write(disk.path().join("ballast"), vec![1; BALLAST_BYTES]).unwrap();
     let data = disk.path().join("data");
     let engine = store::open(&data).await;
@@ -135,7 +134,7 @@ async fn full_disk_refuses_only_appends() {
         assert_readable(&engine, id, events).await;
     }
     assert!(events > 50, "only {events} events were taken");
-    // Views and index want to be written, too, and find no room.
+    // Projections and index are due to be written, too, and find no space.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_readable(&engine, id, events).await;
 
@@ -158,8 +157,8 @@ async fn full_disk_refuses_only_appends() {
     engine.close().await;
 }
 
-// A store is opened on a disk that has no room left: reads must work, and appends
-// say what is wrong until there is room.
+// A store is opened on a full disk. Reads must work, and appends must report the cause until there
+// is space.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_opens_on_a_full_disk() {
     let Some(disk) = small_disk("suite::disk::store_opens_on_a_full_disk") else {
@@ -192,7 +191,7 @@ async fn store_opens_on_a_full_disk() {
     engine.close().await;
 }
 
-/// Takes all the room that is left.
+/// Uses up the free space.
 fn fill_file(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).unwrap();
@@ -201,7 +200,7 @@ fn fill_file(path: &Path) {
     }
 }
 
-/// Keeps the room of files that are removed: they have another name.
+/// Adds a hard link to each file, so that removing the file frees no space.
 fn keep_room(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -214,7 +213,7 @@ fn keep_room(from: &Path, to: &Path) {
     }
 }
 
-/// Erases what holds the needle; how it ended.
+/// Erases the events that contain the needle.
 async fn erase_needle(engine: &Engine) -> Result<(), EraseError> {
     let mut items = engine.erase(EraseCommand {
         namespace: store::ns(),
@@ -230,8 +229,8 @@ async fn erase_needle(engine: &Engine) -> Result<(), EraseError> {
     Ok(())
 }
 
-// Somebody erased on a disk that was nearly full. It was recorded and could not be carried out,
-// and then the store did not open at all: whoever makes room by erasing had no reads either.
+// If the disk is nearly full, an erasure may be recorded and not carried out. The store must still
+// open, and serve reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasure_on_a_full_disk_leaves_the_store_readable() {
     let Some(disk) = small_disk("suite::disk::erasure_on_a_full_disk_leaves_the_store_readable")
@@ -247,14 +246,14 @@ async fn erasure_on_a_full_disk_leaves_the_store_readable() {
         let events = vec![store::message(id, &text)];
         store::append(&engine, events).await.unwrap();
     }
-    // Just enough room to say what goes.
+    // Finds just enough space to record the erasure.
     let mut room = 0;
     loop {
         fill_file(&ballast);
         let file = std::fs::OpenOptions::new().write(true).open(&ballast);
         let file = file.unwrap();
         let full = file.metadata().unwrap().len();
-        // While the index merges, less may be free than that.
+        // While the index merges, less space may be free.
         file.set_len(full.saturating_sub(room)).unwrap();
         match erase_needle(&engine).await {
             Err(EraseError::Unfinished { .. }) => break,
@@ -318,9 +317,8 @@ async fn full_disk_is_resource_exhausted_over_grpc() {
     server.stop().done().await;
 }
 
-// A disk that was mounted read-only before the store is opened: the error must
-// name the cause; a read-only store is no damage. (A disk with open files cannot
-// be made read-only, so there is no such case while the store is open.)
+// The disk was mounted read-only before the store is opened. The error must name the cause, and not
+// report damage. (A disk with open files cannot be made read-only, so that case does not exist.)
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_disk_is_named_in_the_error() {
     let Some(disk) = small_disk("suite::disk::read_only_disk_is_named_in_the_error") else {
@@ -337,7 +335,7 @@ async fn read_only_disk_is_named_in_the_error() {
     );
     let error = Engine::open(OpenOptions::new(&data)).await.err().unwrap();
     assert!(matches!(error, OpenError::ReadOnly { .. }), "{error:?}");
-    // Whoever only looks needs no right to write.
+    // Read commands need no write permission.
     let data_arg = data.to_str().unwrap();
     for command in super::read_only::READING {
         let arguments = [command, &["--data", data_arg]].concat();

@@ -1,4 +1,4 @@
-//! The engine as an embedder uses it, on a real folder.
+//! The engine as an embedding program uses it, on a real folder.
 
 use futures::StreamExt;
 use treering::{domain::*, engine::*};
@@ -65,8 +65,8 @@ async fn verify(engine: &Engine) -> (VerifyOutcome, Vec<Fault>) {
     panic!("a verification ends with an outcome");
 }
 
-/// A store must be the same store after it was closed and opened again: events,
-/// forks, search and views.
+/// A store must be the same after it is closed and opened again: events, forks, search and
+/// projections.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_survives_reopening() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,9 +198,9 @@ fn fork_at(id: ConversationId, branch: &str, at: u64, name: &str) -> ForkCommand
     }
 }
 
-/// Forks that copy, or that walk their ancestors one by one at every step, make
-/// deep trees useless: a fork of a fork, a thousand deep, must read right, as of
-/// its middle too, and after a rebuild.
+/// Deep trees must not need copies, or a walk through all ancestors at every step. A fork of a
+/// fork, a thousand deep, must read correctly, also as of a revision in the middle, and after a
+/// rebuild.
 #[tokio::test(flavor = "multi_thread")]
 async fn forks_1000_levels_deep_are_read() {
     const DEPTH: u64 = 1_000;
@@ -266,8 +266,8 @@ async fn forks_1000_levels_deep_are_read() {
     assert!(outcome.sound);
 }
 
-/// A fork into a new conversation must share the history by reference, and go
-/// its own way without touching the parent, even when that one is sealed.
+/// A fork into a new conversation must share the history by reference. It must not touch the
+/// parent, even if that is sealed.
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_into_a_new_conversation_shares_history() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -333,9 +333,9 @@ async fn fork_into_a_new_conversation_shares_history() {
     assert!(outcome.sound);
 }
 
-/// Approvals that live in memory are lost at a restart, and an approval for
-/// other arguments is a hole: both the waiting call and the decision must be
-/// there after the store was opened again, bound to exactly these arguments.
+/// Approvals in memory are lost at a restart, and an approval for other arguments is a security
+/// hole. The waiting call and the decision must survive a restart, bound to exactly these
+/// arguments.
 #[tokio::test(flavor = "multi_thread")]
 async fn approvals_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -424,8 +424,8 @@ async fn approvals_survive_a_restart() {
     engine.close().await;
 }
 
-/// A client that does not know whether its append arrived sends it again: the
-/// key must answer with the first result, for ever, and never hide other content.
+/// A client that does not know whether its append arrived sends it again. The key must always
+/// answer with the first result, and must never hide other content.
 #[tokio::test(flavor = "multi_thread")]
 async fn idempotency_key_without_expiry_is_permanent() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,8 +472,8 @@ async fn idempotency_key_without_expiry_is_permanent() {
     engine.close().await;
 }
 
-/// A reader that is slower than the writers must lose nothing, be told when it
-/// has caught up, and see what comes after.
+/// A reader that is slower than the writers must lose nothing, must be told when it has caught up,
+/// and must see later events.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_subscriber_loses_no_event() {
     const EVENTS: u64 = 300;
@@ -509,7 +509,7 @@ async fn slow_subscriber_loses_no_event() {
     }
     writer.await.unwrap();
     assert_eq!(seen, (1..=EVENTS + 1).collect::<Vec<_>>());
-    // Told once: here, unless it was told before.
+    // Reported once: here, unless it was reported before.
     while caught_up == 0 {
         let last = tokio::time::timeout(std::time::Duration::from_secs(30), follow.next());
         if let SubscriptionItem::CaughtUp(position) = last.await.unwrap().unwrap().unwrap() {
@@ -520,7 +520,7 @@ async fn slow_subscriber_loses_no_event() {
     assert_eq!(caught_up, 1);
 }
 
-// A rewind that was asked for no events returned one.
+// A rewind with a limit of zero must return no event.
 #[tokio::test]
 async fn a_rewind_returns_no_more_than_its_limit() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();

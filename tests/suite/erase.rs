@@ -1,5 +1,5 @@
-//! Erasing through the built program: what a person is told and asked, the receipt, and a
-//! process that is killed while it erases.
+//! Erasing with the built program: its output, its question, the receipt, and a process that is
+//! killed while it erases.
 
 use std::{
     fs,
@@ -43,8 +43,8 @@ fn holds(bytes: &[u8]) -> bool {
     windows.any(|window| window == NEEDLE.as_bytes())
 }
 
-/// Where the needle is: in files as they are, and what is packed in them; in records and
-/// dictionaries of the log, and in large bodies.
+/// Returns where the needle is: in files, also compressed, in records and dictionaries of the log,
+/// and in large bodies.
 pub(super) async fn found(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for path in files_below(dir) {
@@ -83,14 +83,14 @@ pub(super) async fn found(dir: &Path) -> Vec<String> {
     found
 }
 
-/// Views pack their rows, and large bodies are packed.
+/// Returns the uncompressed content: rows of projections and large bodies are compressed.
 fn unpacked(bytes: &[u8]) -> Vec<u8> {
     const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
     const BYTES_MAX: u64 = 1 << 20;
     let mut all = Vec::new();
     for at in (0..bytes.len()).filter(|at| bytes[*at..].starts_with(&MAGIC)) {
         let packed = zstd::stream::read::Decoder::new(&bytes[at..]).unwrap();
-        // What follows on it is not of it.
+        // The bytes after the compressed frame do not belong to it.
         let _ends = packed.single_frame().take(BYTES_MAX).read_to_end(&mut all);
     }
     all
@@ -104,8 +104,8 @@ async fn on_needle(shell: &Shell, line: &[&str]) -> CommandOutput {
         .await
 }
 
-// Somebody erases what cannot be brought back: they must be told what goes, and a script
-// that nobody can ask must say that it means it.
+// Erasing cannot be undone. The user must see what will be erased, and a script must confirm it
+// explicitly.
 #[tokio::test(flavor = "multi_thread")]
 async fn erase_lists_the_events_and_asks_for_consent() {
     let shell = Shell::filled().await;
@@ -139,13 +139,13 @@ async fn erase_lists_the_events_and_asks_for_consent() {
         log.contains(r#""erased":true"#) && log.contains("a key"),
         "{log}"
     );
-    // Nothing holds it any more, and that is no failure.
+    // Erasing it again finds nothing, which is no error.
     let again = on_needle(&shell, &["--yes"]).await;
     assert_eq!(
         (again.code, again.out.as_str()),
         (Some(0), "0 events are erased\n")
     );
-    // One that somebody has changed is not believed, and neither is that of another store.
+    // A changed receipt is not accepted, nor one of another store.
     let text = std::fs::read_to_string(&receipt).unwrap();
     let changed = shell.path("changed.json");
     std::fs::write(&changed, text.replace("a key", "a cat")).unwrap();
@@ -160,7 +160,7 @@ async fn erase_lists_the_events_and_asks_for_consent() {
     let data = other.path("store");
     let wrong = child::run(&["--data", &data, "verify", "--erased", &receipt]).await;
     assert_ne!(wrong.status.code(), Some(0));
-    // A range, and a whole conversation with what was said of it.
+    // A range, and a whole conversation with its annotations.
     let range = shell
         .run(&["erase", "7ad31c26#1-2", "7ad31c26#4", "--yes"])
         .await;
@@ -171,7 +171,7 @@ async fn erase_lists_the_events_and_asks_for_consent() {
     assert!(shell.ok(&["verify", "--deep"]).await.starts_with("sound"));
 }
 
-/// A store with a needle in a text, a title and a large body, among others.
+/// Creates a store with the needle in a text, a title and a large body, among others.
 async fn planted(dir: &Path) {
     let engine = Engine::open(OpenOptions::new(dir)).await.unwrap();
     let noise = |seed: u64| {
@@ -208,9 +208,8 @@ async fn planted(dir: &Path) {
     engine.close().await;
 }
 
-// The process is killed at any moment while it erases, over and over. Once it was recorded
-// what goes, the next opening erases it, whatever was done before; until then all is as it
-// was.
+// The process is killed at random moments while it erases. Once the erasure is recorded, the next
+// start completes it, whatever was done before. Before that, nothing has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasure_survives_kill() {
     let seed = u64::from(std::process::id());
@@ -234,7 +233,7 @@ async fn erasure_survives_kill() {
         let span = u64::try_from(longest.as_micros()).unwrap();
         let after = Duration::from_micros(random.next() % span);
         match tokio::time::timeout(after, process.wait()).await {
-            // It was faster: the next ones are killed sooner.
+            // It ended first: the next ones are killed sooner.
             Ok(ended) => {
                 assert!(ended.unwrap().success());
                 longest = began.elapsed();
@@ -251,7 +250,7 @@ async fn erasure_survives_kill() {
             .iter()
             .filter(|event| event.event.header.kind() == Some(EventKind::ContentErased));
         let said = said.count();
-        // All that goes from a conversation is said in one event.
+        // One event records all that is erased from a conversation.
         let erased = events.iter().filter(|event| event.event.erased).count();
         assert_eq!(erased, said * 7, "{said} said");
         let mut items = engine.verify(&Namespace::default(), true);
@@ -269,7 +268,7 @@ async fn erasure_survives_kill() {
     assert!(recorded > 1, "{recorded} were recorded");
 }
 
-/// Lets the manifest say that the last erasing is still under way, as one that was killed does.
+/// Marks an erasure as unfinished in the manifest, as a killed process leaves it.
 fn interrupt(store: &str) {
     let path = Path::new(store).join("log/MANIFEST");
     let text = fs::read_to_string(&path).unwrap();
@@ -281,8 +280,8 @@ fn interrupt(store: &str) {
     fs::write(&path, format!("{json}\n{sum}\n")).unwrap();
 }
 
-// An erasing that was killed left a store of which `repair` said that it is whole, and everything
-// that reads that its permissions should be checked. Each says what it met, and how it ends.
+// After a killed erasure, `repair` must not report a sound store, nor read commands blame
+// permissions. Each must report the unfinished erasure, and how to complete it.
 #[tokio::test(flavor = "multi_thread")]
 async fn interrupted_erasure_is_reported() {
     let shell = Shell::filled().await;
@@ -328,8 +327,8 @@ fn write_session(path: &str, messages: &[&str]) {
     fs::write(path, format!("{line}\n")).unwrap();
 }
 
-// The next import of a session that goes on brought all back that was erased of it, and the title
-// that the first one gave had it all the time.
+// The next import of a growing session must not restore what was erased from it. The title from the
+// first import must be erased, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_does_not_restore_erased_content() {
     let shell = Shell::new();
@@ -358,8 +357,7 @@ async fn import_does_not_restore_erased_content() {
     assert_eq!(shell.ok(&["--json", "log", "@last"]).await, log);
 }
 
-// A file of several lines, or one that an editor began with a mark, found nothing and said
-// nothing.
+// A literal file with several lines must give a warning, and a byte order mark must be ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn literal_file_skips_byte_order_mark_and_warns_of_lines() {
     let shell = Shell::filled().await;
@@ -382,7 +380,7 @@ async fn literal_file_skips_byte_order_mark_and_warns_of_lines() {
     assert!(told.err.contains("2 lines"), "{}", told.err);
 }
 
-// A store of pseudonyms that was restored went on in plain text: no backup has the key.
+// A restored store with pseudonyms must not continue in plain text: its key is in no backup.
 #[tokio::test(flavor = "multi_thread")]
 async fn restored_store_needs_its_pseudonym_key() {
     let shell = Shell::new();

@@ -1,5 +1,5 @@
-//! The fuzz targets' checks as ordinary tests: over inputs that are kept, and over
-//! random changes of them.
+//! The checks of the fuzz targets as ordinary tests: on stored inputs, and on random changes of
+//! them.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use super::{random::Random, store};
 #[path = "../../fuzz/checks.rs"]
 mod checks;
 
-/// Random changes of a target's inputs, all together; more with
-/// `TREERING_FUZZ_CHANGES`.
+/// Number of random changes of a target's inputs in total, unless `TREERING_FUZZ_CHANGES` sets
+/// another.
 const CHANGES: u64 = 1_200;
 
 fn changes() -> u64 {
@@ -40,7 +40,7 @@ fn files(folder: &[&str]) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Changes bytes, cuts, repeats, and joins with another input.
+/// Changes bytes, cuts, repeats, or joins with another input.
 fn changed(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     const ODD: [&[u8]; 8] = [
         b"\"",
@@ -76,7 +76,7 @@ fn changed(bytes: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Runs a check over inputs and changes of them; the message names the input.
+/// Runs a check on inputs and on changes of them. The failure message names the input.
 fn check_all(inputs: &[(String, Vec<u8>)], mut check: impl FnMut(&[u8])) {
     for (number, (name, bytes)) in inputs.iter().enumerate() {
         println!("{name}");
@@ -92,7 +92,7 @@ fn check_all(inputs: &[(String, Vec<u8>)], mut check: impl FnMut(&[u8])) {
     }
 }
 
-// Bytes of a damaged or hostile frame must be read or refused.
+// Bytes of a damaged or hostile frame must be decoded or refused.
 #[test]
 fn any_frame_is_decoded_or_refused() {
     let mut inputs = files(&["fuzz", "frame"]);
@@ -107,20 +107,19 @@ fn any_frame_is_decoded_or_refused() {
     check_all(&inputs, checks::frame);
 }
 
-// The same of a block of a sealed segment.
+// The same for a block of a sealed segment.
 #[test]
 fn any_block_is_decoded_or_refused() {
     check_all(&files(&["fuzz", "block"]), checks::block);
 }
 
-// Bytes of a damaged row of the views must be read or refused.
+// Bytes of a damaged row of the projections must be decoded or refused.
 #[test]
 fn any_view_row_is_decoded_or_refused() {
     check_all(&files(&["fuzz", "view_row"]), checks::view_row);
 }
 
-// Bytes of any body must be read or refused, and what was read must survive being
-// written.
+// Bytes of any body must be decoded or refused, and a decoded body must survive encoding.
 #[test]
 fn any_body_is_decoded_or_refused() {
     let mut inputs = files(&["fuzz", "body"]);
@@ -134,13 +133,13 @@ fn any_body_is_decoded_or_refused() {
     check_all(&inputs, checks::body);
 }
 
-// Whatever people type.
+// Any text may be a query.
 #[test]
 fn any_query_is_parsed_or_refused() {
     check_all(&files(&["fuzz", "query"]), checks::query);
 }
 
-/// Appends as the import command does, to a store of its own.
+/// Appends to a store as the import command does.
 async fn append(engine: &Engine, imported: &[ImportedConversation], input: &[u8]) {
     for conversation in imported {
         let mut next = 1;
@@ -170,7 +169,7 @@ fn check_importer(folder: &str, import: impl Fn(&[u8]) -> Vec<ImportedConversati
             if imported.is_empty() {
                 return;
             }
-            // Ids follow from the input: what was imported before is there.
+            // Ids are derived from the input, so an earlier import would already be stored.
             let fresh = Engine::in_memory(Limits::default()).await.unwrap();
             append(&fresh, &imported, input).await;
             engine = Some(fresh);
@@ -179,8 +178,7 @@ fn check_importer(folder: &str, import: impl Fn(&[u8]) -> Vec<ImportedConversati
     assert!(seen > 0 && engine.is_some());
 }
 
-// A line of an import, however broken: it is refused, or becomes events that the
-// engine takes.
+// Any line of an import must be refused, or become events that the engine accepts.
 #[test]
 fn any_openai_line_is_imported_or_refused() {
     check_importer("openai_line", checks::openai_line);

@@ -1,5 +1,5 @@
-//! Bytes that a released version wrote. They must be read for ever, as the same
-//! values; never write these files again, add a folder for a new version.
+//! Bytes that a released version wrote. They must always be decoded to the same values. Never write
+//! these files again: add a folder for a new version.
 
 use std::path::PathBuf;
 
@@ -283,7 +283,7 @@ fn context_bodies() -> Vec<EventBody> {
     ]
 }
 
-/// One event of every kind, by number.
+/// Returns one event of every kind, by number.
 fn bodies() -> Vec<EventBody> {
     let mut bodies = conversation_bodies();
     bodies.push(message_body());
@@ -293,7 +293,7 @@ fn bodies() -> Vec<EventBody> {
     bodies
 }
 
-/// Two records of one conversation.
+/// Returns two records of one conversation.
 fn records() -> Vec<Record> {
     let mut previous = ContentHash::default();
     let bodies = [EventBody::BranchActivated, message_body()];
@@ -322,8 +322,8 @@ fn records() -> Vec<Record> {
     records.collect()
 }
 
-// Data outlives programs: what an older version wrote must be read as exactly the
-// values that were written, by every later one. A kind without a file is not held.
+// Every later version must decode what an older one wrote to exactly the same values. Every kind
+// needs a file.
 #[test]
 fn golden_event_of_every_kind_is_decoded() {
     let bodies = bodies();
@@ -336,7 +336,7 @@ fn golden_event_of_every_kind_is_decoded() {
     }
 }
 
-// The same for the log's unit of storage, with header, compression and hashes.
+// The same for a frame, with header, compression and hashes.
 #[test]
 fn golden_frame_is_decoded() {
     let bytes = std::fs::read(file(FRAME)).unwrap();
@@ -357,7 +357,7 @@ fn golden_frame_is_decoded() {
     assert_eq!(decoded.last_offset(), FRAME_OFFSET + 1);
 }
 
-// Writes the files of what is new. One that is there is never written again.
+// Writes the files of new kinds. Existing files are never written again.
 #[test]
 #[ignore = "writes the files that the other tests read"]
 fn write_golden_files() {

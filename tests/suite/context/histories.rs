@@ -1,5 +1,4 @@
-//! Random histories with forks and compactions, and requests of every moment of
-//! them.
+//! Random histories with forks and compactions, and the requests at every moment of them.
 
 use std::collections::HashMap;
 
@@ -8,11 +7,11 @@ use treering_provider_check::assert_legal;
 
 use super::{super::random::Random, super::store::append, *};
 
-/// Histories, unless `TREERING_HISTORIES` says how many, and commands in each.
+/// Number of histories, unless `TREERING_HISTORIES` sets another, and of commands in each.
 const HISTORIES: u64 = 4;
 const COMMANDS: usize = 160;
 
-/// A request as it was when its revision was the head.
+/// The request of a revision, built while that revision was the head.
 struct Moment {
     branch: BranchName,
     revision: Revision,
@@ -23,8 +22,8 @@ struct Moment {
     prompt: Option<EventRef>,
 }
 
-/// Policies that every moment is built by: what one leaves behind in memory must not
-/// be served to another.
+/// Policies with which every moment's request is built. Cached state of one must not affect the
+/// request of another.
 const POLICIES: [&str; 3] = [
     "",
     r#"{"tool_results": "turn_end", "enhancers": {"messages": {"params": {"reasoning": false}}}}"#,
@@ -40,9 +39,9 @@ struct History {
     compactions: usize,
 }
 
-// Every moment's request: legal for every provider, adding up, with its front kept
-// until a compaction, and the same when it is asked for later as of its revision:
-// what is kept in memory must never differ from what the log says.
+// Every moment's request must be legal for every provider, its tokens must add up, and its
+// beginning must stay the same until a compaction. When built again later as of its revision, it
+// must be the same: caches must never differ from the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_revision_of_any_history_gives_a_legal_request() {
     let (mut moments, mut compactions) = (0, 0);
@@ -183,8 +182,7 @@ impl History {
         self.engine.fork(fork).await.unwrap();
     }
 
-    /// A fork into a new conversation, and on from there: windows then reach
-    /// through several conversations.
+    /// Forks into a new conversation, and continues there. Windows then span several conversations.
     async fn fork_into(&mut self, branch: &BranchState) {
         self.past_is_as_it_was().await;
         let child = ConversationId::generate();
@@ -193,7 +191,7 @@ impl History {
         self.id = child;
     }
 
-    /// Ends what is open, and cuts there, or where a turn may have ended before.
+    /// Ends open calls, and cuts there, or at a random earlier revision.
     async fn compact(&mut self, branch: &BranchState) {
         let on = |body| NewEvent::new(self.id, body).on_branch(branch.name.clone());
         let cancelled = branch.open_calls.keys().map(|call_id| {
@@ -219,7 +217,7 @@ impl History {
             raw: None,
         });
         let event = NewEvent::new(self.id, compacted).on_branch(branch.name.clone());
-        // Most places are no turn's end.
+        // Refused unless the cut is at the end of a turn.
         let taken = append(&self.engine, vec![event]).await;
         self.compactions += usize::from(taken.is_ok());
     }
@@ -279,7 +277,7 @@ impl History {
         for moment in &self.moments {
             last.insert((&moment.branch, moment.revision), moment);
         }
-        // One more event each, so that none of them is the present.
+        // Appends one more event to each branch, so that every moment is in the past.
         let branches: std::collections::BTreeSet<_> = last.keys().map(|(name, _)| *name).collect();
         for branch in branches {
             let event = say(self.id, Role::User, "later").on_branch(branch.clone());
@@ -297,8 +295,7 @@ impl History {
         }
     }
 
-    /// What was built of what is kept in memory is, byte for byte, what is built of
-    /// the log alone.
+    /// Checks that requests built with caches equal, byte for byte, those built from the log alone.
     async fn bodies_are_as_they_were(&self, moment: &Moment) {
         for (provider, policy, then) in &moment.built {
             let query = BuildQuery {
@@ -329,8 +326,8 @@ fn request(call_id: &str) -> EventBody {
     super::super::store::call(ConversationId::generate(), call_id, "run").body
 }
 
-/// The leading items that were not volatile are the same; a last step may have
-/// grown, while its message still arrived.
+/// Checks that the leading items that are not volatile are equal. The last step may have grown, if
+/// its message was not complete.
 fn front_stays(before: &Draft, after: &Draft) {
     let fixed = before
         .items

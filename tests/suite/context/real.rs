@@ -9,7 +9,7 @@ use treering_provider_check::assert_legal;
 
 use super::*;
 
-/// Of so many conversations of each file, at so many places.
+/// Number of conversations tested of each file, and of revisions in each.
 const CONVERSATIONS: usize = 10;
 const PLACES: u64 = 5;
 const FILES: [&str; 7] = [
@@ -22,8 +22,8 @@ const FILES: [&str; 7] = [
     "tau-bench",
 ];
 
-// Whatever agents really did, cut anywhere, must make a request that every provider
-// takes, with every call answered and every token in its line.
+// Any real history, cut at any revision, must give a request that every provider accepts, with
+// every call answered and every token counted in its line.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_trajectories_give_legal_requests() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {
@@ -63,7 +63,7 @@ async fn real_trajectories_give_legal_requests() {
     engine.close().await;
 }
 
-/// Revisions of the active branch, spread over it, and its head.
+/// Returns revisions spread over the active branch, and its head.
 async fn places(engine: &Engine, id: ConversationId) -> Vec<Revision> {
     let source = EventSource::Branch {
         conversation: id,

@@ -1,4 +1,4 @@
-//! One story each: what a caller of `build` relies on.
+//! Tests of single guarantees that callers of `build` rely on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ async fn memory() -> Engine {
     Engine::in_memory(Limits::default()).await.unwrap()
 }
 
-// The first thing anyone does: say something, build, send.
+// The simplest use: append a message, build, send.
 #[tokio::test]
 async fn appended_message_is_in_the_request() {
     let engine = memory().await;
@@ -34,8 +34,8 @@ async fn appended_message_is_in_the_request() {
     engine.close().await;
 }
 
-// Long-term context is the namespace's: every conversation gets it, before its own,
-// and a request of the past gets what it was then.
+// Long-term context belongs to the namespace: every conversation gets it, before its own. A request
+// as of an earlier revision gets the values of that time.
 #[tokio::test]
 async fn long_term_context_is_shared_and_read_as_of_a_revision() {
     let engine = memory().await;
@@ -71,8 +71,8 @@ async fn long_term_context_is_shared_and_read_as_of_a_revision() {
     engine.close().await;
 }
 
-// What was appended must be in the request that waits for it; the wait ends when it
-// comes.
+// A request that waits for a position must contain what was appended there, and the wait must end
+// when the position is reached.
 #[tokio::test]
 async fn request_waits_for_its_position() {
     let engine = memory().await;
@@ -91,8 +91,8 @@ async fn request_waits_for_its_position() {
     engine.close().await;
 }
 
-// The next request repeats the last one: all of its bytes but what is volatile. A
-// request of the past, or by another policy, must not count as the last one.
+// The next request repeats all bytes of the last one that are not volatile. A request of the past,
+// or with another policy, must not count as the last one.
 #[tokio::test]
 async fn shared_prefix_is_reported() {
     let engine = memory().await;
@@ -131,8 +131,8 @@ async fn shared_prefix_is_reported() {
     engine.close().await;
 }
 
-// A conversation's policy is a wish of long ago: a call's own goes over it, and a
-// mistake in either is told, with its field.
+// The policy of a call takes precedence over the conversation's stored policy. An error in either
+// is reported with its field.
 #[tokio::test]
 async fn policies_are_merged_and_faults_reported() {
     let engine = memory().await;
@@ -149,7 +149,7 @@ async fn policies_are_merged_and_faults_reported() {
     append(&engine, events).await.unwrap();
     let built = engine.build(query(id)).await.unwrap().explanation;
     assert!(built.over_budget && built.budget_tokens == 1);
-    // One question is nothing that a compaction could cut.
+    // A single question gives a compaction nothing to cut.
     assert!(!built.compaction_due);
     let policy = r#"{"budget_tokens": null}"#.to_owned();
     let built = engine
@@ -177,7 +177,7 @@ async fn policies_are_merged_and_faults_reported() {
     engine.close().await;
 }
 
-// Recorded usage of a model calibrates the counts of its family, and is told.
+// Recorded usage of a model calibrates the token counts of its family, and the explanation says so.
 #[tokio::test]
 async fn recorded_usage_calibrates_the_token_estimate() {
     let engine = memory().await;
@@ -218,8 +218,8 @@ async fn recorded_usage_calibrates_the_token_estimate() {
     engine.close().await;
 }
 
-// A fork goes its own way: each branch's request has its own messages, and what is
-// kept in memory of one must not show in the other.
+// After a fork, each branch's request has its own messages. Cached state of one branch must not
+// show in the other.
 #[tokio::test]
 async fn each_branch_has_its_own_window() {
     let engine = memory().await;
@@ -306,8 +306,7 @@ async fn custom_enhancer_is_run_and_explained() {
     engine.close().await;
 }
 
-// What is kept in memory is a help, not a need: without any of it requests are the
-// same, and nothing is told of the last one.
+// Caches are optional: without any, requests are the same, but nothing is known about the last one.
 #[tokio::test]
 async fn requests_are_equal_without_caches() {
     let limits = Limits {
@@ -328,8 +327,8 @@ async fn requests_are_equal_without_caches() {
     engine.close().await;
 }
 
-// A deep lineage and long dialogue before a compaction must not be walked: the
-// window begins at the cut, and holds what comes after it, once and in order.
+// A deep lineage and a long dialogue before a compaction must not be read. The window begins at the
+// cut, and holds what comes after it, once and in order.
 #[tokio::test]
 async fn window_begins_at_the_last_cut() {
     let engine = memory().await;
@@ -397,8 +396,8 @@ async fn window_begins_at_the_last_cut() {
     engine.close().await;
 }
 
-// An agent went on after a compaction and had no tool: definitions were made of the calls
-// behind the cut no more. Those of every compaction before count, as of then, too.
+// An agent must not lose its tools after a compaction. Tool definitions derived from calls before
+// the cuts of all compactions still count, also as of an earlier revision.
 #[tokio::test]
 async fn tools_defined_from_calls_survive_compactions() {
     let engine = memory().await;
@@ -433,7 +432,7 @@ async fn tools_defined_from_calls_survive_compactions() {
         names.collect::<Vec<_>>()
     };
     assert_eq!(offered(query(id)).await, ["list_files", "read_file"]);
-    // What comes since stands behind them.
+    // Tools of later calls come after them.
     let later = vec![call(id, "c9", "edit_file"), result(id, "c9", "done")];
     append(&engine, later).await.unwrap();
     let all = ["list_files", "read_file", "edit_file"];
@@ -446,8 +445,8 @@ async fn tools_defined_from_calls_survive_compactions() {
     engine.close().await;
 }
 
-// The first request of a session that was compacted after 1,000 calls took ten times as long as
-// any other: all of them were read to see which tools there were. What was called last is enough.
+// The first request after a compaction must not read all 1,000 calls before it to find the tools:
+// the most recent calls are enough.
 #[tokio::test]
 async fn tools_are_defined_only_from_recent_calls() {
     let engine = memory().await;
@@ -484,7 +483,7 @@ async fn tools_are_defined_only_from_recent_calls() {
     engine.close().await;
 }
 
-// What tools have shown is in the request when the policy asks for it, and last.
+// Knowledge from tool results is in the request if the policy enables it, in last place.
 #[tokio::test]
 async fn knowledge_is_in_the_request_if_enabled() {
     let engine = memory().await;

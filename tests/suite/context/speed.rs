@@ -1,15 +1,15 @@
-//! How long requests take. Prints; run with `--ignored --nocapture`.
+//! Measures how long requests take. Prints; run with `--ignored --nocapture`.
 
 use std::time::Instant;
 
 use super::{super::store::append, *};
 
-/// Messages of the window, and events before it.
+/// Number of messages in the window.
 const WINDOW: usize = 200;
 const ROUNDS: usize = 30;
 const BEFORE: [usize; 2] = [0, 20_000];
 
-// A request must cost what its window costs, not what the history behind it does.
+// The cost of a request must depend on its window, not on the history before it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; the bench command is the one that counts"]
 async fn measure_request_cost_by_history_length() {
@@ -60,7 +60,7 @@ async fn measure_request_cost_by_history_length() {
     }
 }
 
-/// The first, which is cold where it is the first of all, then the others.
+/// Prints the first time, which includes cold caches, then the minimum and median of the others.
 fn told(what: &str, mut times: Vec<u128>) {
     let first = times.remove(0);
     times.sort_unstable();

@@ -1,4 +1,4 @@
-//! Clients that append all sorts of things until the server is gone.
+//! Clients that append events of many kinds until the server is gone.
 
 use std::collections::VecDeque;
 
@@ -20,14 +20,14 @@ use crate::suite::{
     random::Random,
 };
 
-/// Appends under way at once on the stream.
+/// Number of concurrent appends on the stream.
 const PIPELINED: usize = 12;
 
-/// What a client knows of one of its conversations.
+/// What a client knows about one of its conversations.
 #[derive(Default)]
 struct Conversation {
     id: String,
-    /// Last revision that is known; nobody else appends to it.
+    /// The last known revision. No other client appends to the conversation.
     head: u64,
     main: Vec<u64>,
     branches: Vec<String>,
@@ -43,7 +43,8 @@ pub struct Client {
     batches: u64,
     conversations: Vec<Conversation>,
     sent: Vec<Sent>,
-    /// Keyed batches without an answer, there or not: sent again first of all.
+    /// Batches with a key but without an answer. They are sent again first, whether they were
+    /// stored or not.
     again: Vec<pb::AppendRequest>,
 }
 
@@ -87,7 +88,7 @@ impl Client {
         }
     }
 
-    /// Sends a batch; false when no answer came.
+    /// Sends a batch. Returns false if no answer came.
     pub async fn send_one(&mut self, channel: &Channel, request: pb::AppendRequest) -> bool {
         let mut events = EventsClient::new(channel.clone());
         let answer = timeout(PATIENCE, events.append(request.clone()))
@@ -103,7 +104,7 @@ impl Client {
         self.note(request, answer)
     }
 
-    /// Sends many without waiting for their answers, which come in order.
+    /// Sends many batches without waiting for answers, which come in order.
     async fn pipeline(&mut self, channel: Channel) {
         let (sender, receiver) = mpsc::channel(PIPELINED);
         let mut events = EventsClient::new(channel);
@@ -139,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Notes the outcome of a batch; false when it is not known.
+    /// Records the outcome of a batch. Returns false if it is unknown.
     fn note(&mut self, request: pb::AppendRequest, answer: Option<pb::AppendResponse>) -> bool {
         let tag = request.events[0].actor.clone();
         let known = answer.is_some();
@@ -156,7 +157,7 @@ impl Client {
         known
     }
 
-    /// Learns what became of the batches that were not answered.
+    /// Updates the conversations with the batches that were stored without an answer.
     pub fn learn(&mut self, unsettled: &[Sent], ledger: &Ledger) {
         let prefix = format!("c{}-", self.index);
         for sent in unsettled.iter().filter(|s| s.tag.starts_with(&prefix)) {
@@ -209,7 +210,7 @@ impl Client {
         }
     }
 
-    /// A batch that needs none before it to be answered.
+    /// Returns a batch that does not depend on the answers to earlier ones.
     fn pipelined_batch(&mut self) -> pb::AppendRequest {
         let bodies: Vec<_> = (0..=self.random.below(3)).map(|_| self.words()).collect();
         let shared = self.shared.clone();
@@ -272,7 +273,7 @@ impl Client {
         batch(&self.conversations[at].id, bodies)
     }
 
-    /// Short, or too large to stay in a frame; now and then one that was there.
+    /// Returns a result: short, too large for a frame, or sometimes one that was sent before.
     fn output(&mut self) -> String {
         match self.random.below(8) {
             0 => Random(7).text(70_000),
@@ -320,8 +321,8 @@ impl Client {
     }
 }
 
-/// A server that is killed says nothing; one that answers must have a reason,
-/// and no test here gives it one.
+/// Checks that an error has no reason, as when the server is killed. A running server gives a
+/// reason, and these tests should cause none.
 fn assert_is_gone(status: &Status) {
     let said = reason(status);
     assert!(said.is_empty(), "refused: {said}: {}", status.message());

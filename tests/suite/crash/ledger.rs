@@ -1,4 +1,4 @@
-//! What clients sent and were told, against what the store holds.
+//! Compares what clients sent and what they were answered with the contents of the store.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,7 +21,7 @@ use crate::suite::grpc::harness::read;
 pub struct Sent {
     pub tag: String,
     pub request: pb::AppendRequest,
-    /// The answer; none: the outcome is not known.
+    /// The answer; `None` if the outcome is unknown.
     pub answer: Option<pb::AppendResponse>,
 }
 
@@ -42,15 +42,15 @@ pub struct StoredRow {
     content: (EventKind, ContentHash),
 }
 
-/// What must be in the store.
+/// The expected contents of the store.
 #[derive(Default)]
 pub struct Ledger {
-    /// By offset, from 1 on: was found by earlier checks, and stays.
+    /// The events that earlier checks found, by offset, from 1. They must stay.
     kept: Vec<StoredRow>,
     heads: HashMap<String, u64>,
-    /// What was sent since the last check.
+    /// Batches sent since the last check.
     sent: HashMap<String, Sent>,
-    /// First offset of every batch that is there.
+    /// The first offset of every stored batch.
     present: HashMap<String, usize>,
     acknowledged: u64,
     survived_unacknowledged: u64,
@@ -75,7 +75,7 @@ impl Ledger {
         self.acknowledged
     }
 
-    /// Takes what a client sent. A batch may be sent again with its key.
+    /// Adds the batches that a client sent. A batch may be sent again with its key.
     pub fn expect(&mut self, sent: Vec<Sent>) {
         for sent in sent {
             match self.present.get(&sent.tag) {
@@ -87,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// It was there: the answer, if any, must be about what is there.
+    /// Checks the answer to a batch that was already stored: it must name the stored events.
     fn expect_repeated(&self, first: usize, sent: &Sent) {
         let Some(answer) = &sent.answer else { return };
         assert!(answer.repeated_key, "{} was there", sent.tag);
@@ -97,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// Where a batch is, if it is there.
+    /// Returns the events of a batch, if it is stored.
     pub fn place_of(&self, tag: &str) -> Option<&[StoredRow]> {
         let first = *self.present.get(tag)?;
         let events = &self.kept[first - 1..];
@@ -105,8 +105,7 @@ impl Ledger {
         Some(&events[..end.unwrap_or(events.len())])
     }
 
-    /// Reads what is new, or everything, and compares. Returns the batches whose
-    /// outcome was not known.
+    /// Reads the new events, or all, and compares. Returns the batches whose outcome was unknown.
     pub async fn check(&mut self, channel: &Channel, everything: bool) -> Vec<Sent> {
         let from = if everything { 1 } else { self.kept.len() + 1 };
         let request = pb::ReadRequest {
@@ -129,7 +128,7 @@ impl Ledger {
         self.settle()
     }
 
-    /// Takes the next event of the log.
+    /// Checks and adds the next event of the log.
     fn take(&mut self, kept: StoredRow, found: &mut HashSet<String>) {
         let head = self.heads.entry(kept.conversation.clone()).or_default();
         assert_eq!(kept.revision, *head + 1, "a gap in {}", kept.conversation);
@@ -145,7 +144,7 @@ impl Ledger {
         }
     }
 
-    /// Compares what was sent with what is there.
+    /// Compares what was sent with what is stored.
     fn settle(&mut self) -> Vec<Sent> {
         let mut unknown = Vec::new();
         for (tag, sent) in std::mem::take(&mut self.sent) {
