@@ -1,5 +1,5 @@
-//! The services as a client in any language meets them: a real server on a
-//! loopback port, a real engine in a folder of its own, generated clients.
+//! Tests of the services as clients in any language use them: a real server on a loopback port, a
+//! real engine in its own folder, generated clients.
 
 mod appends;
 mod contexts;

@@ -16,8 +16,8 @@ use treering::{
 
 use super::harness::*;
 
-// A client that names no conversation gets one, and everything that it sent is
-// there when the answer comes.
+// If the client names no conversation, one is created. Everything that it sent is stored when the
+// answer comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn appended_events_are_stored_when_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -38,8 +38,8 @@ async fn appended_events_are_stored_when_answered() {
     server.stop().done().await;
 }
 
-// A newer client's fields, and the exact bytes of arguments, must come back as
-// they were sent: other versions of the program read them too.
+// A newer client's fields, and the exact bytes of arguments, must be returned unchanged: other
+// versions of the program read them, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn bodies_round_trip_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,8 +68,8 @@ async fn bodies_round_trip_byte_for_byte() {
     server.stop().done().await;
 }
 
-// Two writers on one branch: the second must learn that it lost, what the head
-// is now, and nothing of its batch may stay.
+// Two writers append to one branch. The second must learn that it lost and what the head is now,
+// and nothing of its batch may be stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn stale_append_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -91,8 +91,8 @@ async fn stale_append_is_refused_and_changes_nothing() {
     server.stop().done().await;
 }
 
-// A key that was used answers with the first result, even when the request left
-// the conversation's id to the engine; for other content it is refused.
+// A used key answers with the first result, even if the engine chose the conversation's id. With
+// other content it is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_idempotency_key_returns_the_first_answer() {
     let dir = tempfile::tempdir().unwrap();
@@ -112,8 +112,8 @@ async fn repeated_idempotency_key_returns_the_first_answer() {
     server.stop().done().await;
 }
 
-// Imported conversations are named as their source names them; a name that no
-// conversation has must not become a new one.
+// Imported conversations are found by their source's name. An unknown name must not create a
+// conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_are_found_by_source_id() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +149,8 @@ fn outcome(response: &pb::AppendStreamResponse) -> &pb::append_stream_response::
     response.outcome.as_ref().unwrap()
 }
 
-// Pipelined requests are answered in their order, and one that is refused must
-// neither end the stream nor shift the answers of the others.
+// Pipelined requests are answered in order. A refused one must neither end the stream nor shift the
+// answers of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn append_stream_answers_in_order() {
     use pb::append_stream_response::Outcome;
@@ -198,7 +198,7 @@ async fn append_stream_answers_in_order() {
     server.stop().done().await;
 }
 
-// A writer with a short queue must slow a stream down, not refuse what it sends.
+// A writer with a short queue must slow a stream down, and must not refuse its batches.
 #[tokio::test(flavor = "multi_thread")]
 async fn full_writer_queue_slows_the_append_stream() {
     use pb::append_stream_response::Outcome;
@@ -223,7 +223,7 @@ async fn full_writer_queue_slows_the_append_stream() {
     server.stop().done().await;
 }
 
-// A batch may create a sub-context and note it in the parent: both or neither.
+// A batch may create a sub-context and record it in the parent: both or neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn batch_over_parent_and_child_is_atomic() {
     let dir = tempfile::tempdir().unwrap();
@@ -272,8 +272,8 @@ async fn batch_over_parent_and_child_is_atomic() {
     server.stop().done().await;
 }
 
-// A feed that is read again, by whoever speaks the protocol: what is known is passed over and
-// says where it is, other content and ids that cannot be chosen are refused by their place.
+// A client sends a feed again. Known events are skipped, and the answer says where they are. Other
+// content under a known id, and ids that cannot be chosen, are refused with their index.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_with_chosen_ids_are_deduplicated() {
     let dir = tempfile::tempdir().unwrap();
@@ -357,7 +357,8 @@ async fn events_with_chosen_ids_are_deduplicated() {
     server.stop().done().await;
 }
 
-// Who sets what he has read must hear that another was first, and what is there now.
+// A writer that sets a value after reading it must learn that another writer was first, and what
+// the value is now.
 #[tokio::test(flavor = "multi_thread")]
 async fn append_checks_the_expected_latest_event_of_a_key() {
     use pb::expected_key::Expected;
@@ -413,8 +414,8 @@ async fn append_checks_the_expected_latest_event_of_a_key() {
     server.stop().done().await;
 }
 
-// A client that makes a key for each append, so that sending again is harmless, says for how long:
-// the store need not know it for ever.
+// A client that makes a key for each append, so that retries are harmless, says how long the store
+// must remember it.
 #[tokio::test(flavor = "multi_thread")]
 async fn idempotency_keys_expire() {
     const LIFE: Duration = Duration::from_secs(1);

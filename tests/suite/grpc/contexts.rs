@@ -1,5 +1,4 @@
-//! The Contexts service over the wire: requests, compactions, active context,
-//! sub-contexts.
+//! The Contexts service over the wire: requests, compactions, active context, sub-contexts.
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ fn body(answer: &pb::BuildResponse) -> Value {
     serde_json::from_slice(&answer.request).unwrap()
 }
 
-/// A conversation with a finished turn with a call, and `turns` plain ones.
+/// Creates a conversation that has a finished turn with a call, and `turns` plain ones.
 async fn talked(server: &TestServer, turns: usize) -> String {
     let mut events = vec![
         created("harbour"),
@@ -40,8 +39,8 @@ async fn talked(server: &TestServer, turns: usize) -> String {
     response.events[0].conversation_id.clone()
 }
 
-// One fork, two providers: what a client gets over the wire is the body that it
-// sends, in the provider's shape, with an explanation that names its events.
+// One fork, two providers: the client gets the body to send, in the provider's shape, with an
+// explanation that names its events.
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_gives_requests_for_two_providers() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,8 +82,8 @@ async fn fork_gives_requests_for_two_providers() {
     server.stop().done().await;
 }
 
-// What only looks must not change what the next build reports, and a build of
-// the past must not see the present.
+// Explaining must not change what the next build reports, and a build of the past must not see
+// newer events.
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_does_not_change_the_next_build() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,8 +115,8 @@ async fn explain_does_not_change_the_next_build() {
     server.stop().done().await;
 }
 
-// Whoever asks wrongly must learn which field it was; and a wait for what never
-// comes must end.
+// An error of an invalid request must name the field, and a wait for a position that is never
+// reached must end.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_build_request_names_the_field() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,14 +159,13 @@ async fn invalid_build_request_names_the_field() {
     let metadata = request.metadata_mut();
     metadata.insert("grpc-timeout", "200m".parse().unwrap());
     let late = server.contexts().build(request).await.unwrap_err();
-    // The client counts, too, and says so in its own word when it is first.
+    // The client has a timer, too, and reports its own code if it is first.
     let ended = [Code::DeadlineExceeded, Code::Cancelled];
     assert!(ended.contains(&late.code()), "{late:?}");
     server.stop().done().await;
 }
 
-// Row "local-first session memory": the summary is written and awaited before
-// the request is built, so the request never misses it.
+// The summary is written and awaited before the request is built, so the request never misses it.
 #[tokio::test(flavor = "multi_thread")]
 async fn build_waits_for_the_requested_position() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +199,7 @@ async fn build_waits_for_the_requested_position() {
     server.stop().done().await;
 }
 
-// tonic's own bound of 4 MiB must not stand between an agent and its context.
+// tonic's own limit of 4 MiB must not apply to requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_over_4_mib_is_returned_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +214,7 @@ async fn request_over_4_mib_is_returned_whole() {
     server.stop().done().await;
 }
 
-// A compaction is planned, written by someone, applied, and can be looked behind.
+// A compaction is planned, its summary written, applied, and expanded.
 #[tokio::test(flavor = "multi_thread")]
 async fn conversation_is_compacted_and_expanded() {
     let dir = tempfile::tempdir().unwrap();
@@ -317,8 +315,8 @@ async fn next(watch: &mut Streaming<pb::WatchContextResponse>) -> String {
     }
 }
 
-// Providers write, others watch, the next request holds it; what the namespace
-// knows for the long term comes without a conversation.
+// Providers write keys, others watch, and the next request contains them. The long-term context of
+// a namespace is available without a conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn active_context_is_set_and_watched() {
     let dir = tempfile::tempdir().unwrap();
@@ -376,8 +374,7 @@ async fn active_context_is_set_and_watched() {
     server.stop().done().await;
 }
 
-// Both ends of a sub-context over the wire, and the refusals that a client acts
-// on.
+// Both ends of a sub-context over the wire, and the errors that clients act on.
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_context_is_spawned_and_returns() {
     let dir = tempfile::tempdir().unwrap();
