@@ -594,7 +594,8 @@ async fn index_with_a_foreign_file_is_rebuilt() {
     }
 }
 
-// An empty folder or a dangling link in the place of the projections must not keep the store closed.
+// An empty folder or a dangling link in the place of the projections must not keep the store
+// closed.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_folder_in_place_of_projections_is_replaced() {

@@ -1,5 +1,5 @@
-//! Signed heads with the built program: what they tell of a store, whose they are, and a server
-//! that puts them away.
+//! Signed heads with the built program: what they prove, who signed them, and a server that writes
+//! them.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -21,14 +21,14 @@ use super::{
 const REFUSED: i32 = 4;
 const DAMAGED: i32 = 6;
 
-/// Says something in the first conversation of a store.
+/// Appends a message to the first conversation of a store.
 async fn say(shell: &Shell, folder: &str, text: &str) {
     let said = ["append", "7ad31c26", "message", "user", text];
     let ended = shell.on(folder, &said).await;
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 }
 
-/// Signs a head of the folder `store` into a file, and gives its path.
+/// Signs a head of the folder `store` into a file. Returns its path.
 async fn signed(shell: &Shell, name: &str) -> String {
     let path = shell.path(name);
     let said = shell.ok(&["heads", "--out", &path]).await;
@@ -40,15 +40,15 @@ async fn since(shell: &Shell, folder: &str, head: &str) -> CommandOutput {
     shell.on(folder, &["verify", "--since", head]).await
 }
 
-/// It is told, with this exit code and these words, and on standard error only.
+/// Checks the exit code, and that only standard error contains these words.
 fn told(ended: &CommandOutput, code: i32, words: &str) {
     assert_eq!(ended.code, Some(code), "{}{}", ended.out, ended.err);
     assert!(ended.err.contains(words), "{}", ended.err);
     assert_eq!(ended.out, "");
 }
 
-// A head is of use only if an honest store passes for ever: whatever is appended, and whatever is
-// erased with a receipt, before the head or behind it.
+// An honest store must always pass: after any appends, and after erasures with a receipt, before or
+// behind the head.
 #[tokio::test(flavor = "multi_thread")]
 async fn signed_head_holds_after_appends_and_erasures() {
     let shell = Shell::filled().await;
@@ -78,14 +78,14 @@ async fn signed_head_holds_after_appends_and_erasures() {
     let json: Value = serde_json::from_str(&shell.ok(&json).await).unwrap();
     assert_eq!(json["as_signed"], true);
     assert!(json["erased"].as_u64().unwrap() >= 1, "{json}");
-    // And a head of after it.
+    // Also for a head that was signed after that.
     let head = signed(&shell, "later.json").await;
     let ended = since(&shell, "store", &head).await;
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 }
 
-// An older copy of the whole folder is as sound as it was, keys and all: `verify` says so. Who has
-// kept a head knows better, also when the copy has gone on since.
+// An older copy of the whole folder, with its keys, is sound, and `verify` accepts it. A head that
+// was stored elsewhere reveals it, also after the copy has continued.
 #[tokio::test(flavor = "multi_thread")]
 async fn older_copy_of_the_folder_fails_the_head_check() {
     let shell = Shell::filled().await;
@@ -106,7 +106,7 @@ async fn older_copy_of_the_folder_fails_the_head_check() {
     assert_eq!(json.code, Some(DAMAGED));
     let json: Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(json["as_signed"], false);
-    // What was signed before is there still.
+    // Events signed earlier are still there.
     let ended = since(&shell, "store", &early).await;
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 
@@ -116,8 +116,8 @@ async fn older_copy_of_the_folder_fails_the_head_check() {
     told(&ended, DAMAGED, "differs from the signed one");
 }
 
-// Whoever has the folder can make checksums and hash chains anew: the store is sound, has the same
-// ids and as many events, and one says something else.
+// An attacker with the folder can recompute checksums and hash chains. The store is then sound,
+// with the same ids and number of events, but one event differs.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_history_of_equal_length_fails_the_head_check() {
     let shell = Shell::filled().await;
@@ -138,8 +138,8 @@ async fn changed_history_of_equal_length_fails_the_head_check() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 }
 
-// Somebody has put back an older copy of the log alone, or its end is lost, and that was accepted:
-// the store is sound again, and what comes then is in the places of what was lost.
+// The end of the log is lost, or only the log was replaced by an older copy, and the loss was
+// accepted. The store is sound again, and new events take the places of the lost ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_end_of_the_log_fails_the_head_check() {
     let shell = Shell::filled().await;
@@ -158,8 +158,8 @@ async fn lost_end_of_the_log_fails_the_head_check() {
     told(&ended, DAMAGED, "A loss was accepted since");
 }
 
-// What cannot be read any more is not as it was signed, also when somebody has accepted that; and
-// no head is signed of it.
+// A store with unreadable events does not match its head, even if the loss was accepted. No head of
+// it can be signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_segment_fails_the_head_check() {
     let shell = Shell::filled().await;
@@ -186,7 +186,7 @@ async fn lost_segment_fails_the_head_check() {
     );
 }
 
-// A head proves something only if it is the one that was kept, of this store, by who is trusted.
+// A head proves something only if it is unchanged, of this store, and signed by a trusted key.
 #[tokio::test(flavor = "multi_thread")]
 async fn changed_or_foreign_heads_are_refused() {
     let shell = Shell::filled().await;
@@ -203,7 +203,7 @@ async fn changed_or_foreign_heads_are_refused() {
         let ended = since(&shell, "store", &changed).await;
         assert_ne!(ended.code, Some(0), "{nothing}");
     }
-    // A receipt is signed by the same key, in the same way.
+    // A receipt is signed with the same key, in the same way.
     let receipt = shell.path("receipt.json");
     shell
         .ok(&["erase", "7ad31c26#2", "--yes", "--receipt", &receipt])
@@ -211,7 +211,7 @@ async fn changed_or_foreign_heads_are_refused() {
     let ended = since(&shell, "store", &receipt).await;
     told(&ended, USAGE, "not a signed head");
 
-    // Its own key, and that of another one.
+    // Its own key, and that of another signer.
     let key = shell.path("head.key");
     let public = shell.ok(&["heads", "--make-key", &key]).await;
     let again = shell.run(&["heads", "--make-key", &key]).await;
@@ -253,7 +253,7 @@ async fn changed_or_foreign_heads_are_refused() {
     );
 }
 
-// After a disaster somebody has a backup and a head: the restored store has another id and the
+// After a disaster there are a backup and a head. The restored store has another id, and the
 // history that was signed.
 #[tokio::test(flavor = "multi_thread")]
 async fn restored_store_passes_the_head_check() {
@@ -273,8 +273,8 @@ async fn restored_store_passes_the_head_check() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
 }
 
-// A server has the folder for weeks: heads are made and checked through it, by who may see all
-// of the store, and with a key that the server never sees.
+// While a server uses the folder, heads are made and checked through it, by admins of the store,
+// and with a key that the server never sees.
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_are_signed_and_checked_through_a_server() {
     let shell = Shell::filled().await;
@@ -308,7 +308,7 @@ async fn heads_are_signed_and_checked_through_a_server() {
     let line = ["verify", "--since", &head, "--signer", public.trim()];
     let ended = on(&line).await;
     assert!(ended.out.starts_with("as signed"), "{}", ended.err);
-    // By the folder, which finds the server.
+    // With the folder's path, which leads to the server.
     assert!(shell.ok(&line).await.starts_with("as signed"));
     let small = ["keys", "create", "small", "--role", "reader:default"];
     let token = shell.ok(&small).await;
@@ -317,7 +317,7 @@ async fn heads_are_signed_and_checked_through_a_server() {
     server.kill().await;
 }
 
-/// The head with the highest position in a folder.
+/// Returns the head with the highest position in a folder.
 fn newest(dir: &Path) -> Option<(u64, String)> {
     let entries = fs::read_dir(dir)
         .unwrap()
@@ -329,8 +329,8 @@ fn newest(dir: &Path) -> Option<(u64, String)> {
     Some((position, path.to_str().unwrap().to_owned()))
 }
 
-// A head that somebody must remember to make is not made: a server makes them as the log goes on,
-// the last one when it ends.
+// A server writes heads as the log grows, and the last one when it ends, so that nobody must
+// remember it.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_writes_heads_into_a_folder() {
     let shell = Shell::filled().await;
@@ -368,7 +368,8 @@ async fn server_writes_heads_into_a_folder() {
         let ended = since(&shell, "store", head).await;
         assert_eq!(ended.code, Some(0), "{}", ended.err);
     }
-    // One file has the newest only. What comes in the last second is in it when the server ends.
+    // A single file holds only the newest head. The head at the server's end includes events of the
+    // last second.
     let one = shell.path("newest.json");
     let more = ["--heads", "10min", "--heads-to", &one];
     let server = MetricsServer::start(Path::new(&store), &more, &[]).await;
@@ -399,8 +400,8 @@ async fn answer(stream: &mut TcpStream, status: &str) -> String {
     String::from_utf8(request.split_off(body_at)).unwrap()
 }
 
-// Whoever takes heads is sometimes away. The server goes on, says so, and brings the head when
-// they are back; and its log does not give away the address's secret.
+// The receiver of heads may be unavailable. The server continues, reports it, and delivers the head
+// later. Its log does not reveal the secret in the address.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_webhook_gets_its_heads_later() {
     let shell = Shell::filled().await;
@@ -409,14 +410,14 @@ async fn failed_webhook_gets_its_heads_later() {
     let (is_up, got) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (up, tell) = (Arc::clone(&is_up), Arc::clone(&got));
     let taken = tokio::spawn(async move {
-        // Away: connections break.
+        // Unavailable: connections break.
         loop {
             tokio::select! {
                 accepted = listener.accept() => drop(accepted.unwrap()),
                 () = up.notified() => break,
             }
         }
-        // Back, in trouble at first.
+        // Available, with an error at first.
         let (mut stream, _) = listener.accept().await.unwrap();
         let first = answer(&mut stream, "503 Service Unavailable").await;
         let (mut stream, _) = listener.accept().await.unwrap();

@@ -1,5 +1,4 @@
-//! What no honest program appends, in process: where no wire stands between.
-//! The services' part is in [`super::grpc`].
+//! Appends in process that no well-behaved program makes. The services' part is in [`super::grpc`].
 
 use treering::{
     domain::*,
@@ -9,7 +8,7 @@ use treering::{
 
 use super::store;
 
-/// Bodies that are well typed and yet no event.
+/// Returns bodies that are well typed but invalid.
 fn impossible() -> Vec<(&'static str, EventBody)> {
     let call = |arguments: &[u8], hashed: &[u8]| {
         EventBody::ToolCallRequested(ToolCallRequested {
@@ -51,8 +50,8 @@ fn impossible() -> Vec<(&'static str, EventBody)> {
     ]
 }
 
-// A body that cannot be read back would be damage to every later reader, and the
-// store would not open again: it must be refused, and change nothing.
+// A body that cannot be decoded would be damage to every later reader, and the store would not open
+// again. It must be refused, and change nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn undecodable_body_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -80,7 +79,7 @@ async fn undecodable_body_is_refused() {
     engine.close().await;
 }
 
-// Names and keys that are empty, endless or full of control characters.
+// Names and keys that are empty, very long or full of control characters.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_hold_in_process() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,8 +123,7 @@ async fn limits_hold_in_process() {
     engine.close().await;
 }
 
-// Queries that no person types: whatever they are, they must be answered or
-// refused, never panic or hang.
+// Queries that no person types must be answered or refused, and never panic or hang.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_queries_are_answered_or_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,8 +174,8 @@ async fn hostile_queries_are_answered_or_refused() {
     engine.close().await;
 }
 
-// Bytes that an embedder hands over as a body are what is stored: those of another kind,
-// none at all, or with a hash that is not theirs must not be taken.
+// The bytes that an embedding program passes as a body are stored unchanged. Bytes of another kind,
+// empty ones, or with a wrong hash must be refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn received_bytes_must_match_kind_and_hash() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +202,7 @@ async fn received_bytes_must_match_kind_and_hash() {
     let error = engine.append(command).await.unwrap_err();
     assert!(matches!(error, AppendError::Invalid { .. }), "{error}");
     assert_eq!(engine.head(), head);
-    // As they came they are stored.
+    // Valid bytes are stored unchanged.
     let body = EncodedBody::received(kind, honest.clone()).unwrap();
     let command = AppendCommand::new(store::ns(), vec![NewEvent::new(id, body)]);
     engine.append(command).await.unwrap();

@@ -1,4 +1,4 @@
-//! Sessions of other tools through the program, and a watch over files that grow.
+//! Imports of other tools' sessions with the built program, and watching files that grow.
 
 use std::{
     fs::{self, OpenOptions},
@@ -76,8 +76,8 @@ fn json_of(text: &str) -> Value {
     serde_json::from_str(text.lines().last().unwrap()).unwrap()
 }
 
-// A folder holds what it holds: each file is imported as what it is, the others are named,
-// and again nothing comes twice.
+// Each file of a mixed folder is imported by its format, the others are named, and a second import
+// adds nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn folder_with_all_formats_is_imported() {
     let shell = Shell::new();
@@ -99,7 +99,7 @@ async fn folder_with_all_formats_is_imported() {
         (&json!(5), &json!(0)),
         "{again}"
     );
-    // Each is found by the id that its tool gave it, and by what was said.
+    // Each is found by the id of its tool, and by its text.
     for (id, text) in [
         ("c-1", "mend the lint"),
         ("p-1", "mend the total"),
@@ -109,7 +109,7 @@ async fn folder_with_all_formats_is_imported() {
         let log = shell.ok(&["log", id]).await;
         assert!(log.contains(text), "{id}: {log}");
     }
-    // A file of another format is refused with the name of the right one.
+    // If the format is wrong, the error names the right one.
     let file = format!("{folder}/session-1.json");
     let ended = shell.run(&["import", "--format", "codex", &file]).await;
     assert_eq!(ended.code, Some(1));
@@ -131,9 +131,8 @@ fn link(to: &Path, file: PathBuf) {
     std::os::unix::fs::symlink(to, file).unwrap();
 }
 
-// A folder that somebody else made: an import waited for ever on a pipe in it, read devices
-// without end, and took in what links led to elsewhere. It reads the regular files that are in
-// the folder, and says what it leaves out.
+// In a folder from somebody else, an import must not wait on pipes, read devices, or follow links
+// that lead elsewhere. It reads the regular files in the folder, and reports what it skips.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn import_reads_only_regular_files_inside_the_folder() {
@@ -163,7 +162,7 @@ async fn import_reads_only_regular_files_inside_the_folder() {
     link(Path::new("/dev/zero"), folder.join("zero.jsonl"));
     pipe(folder.join("pipe.jsonl"));
     pipe(folder.join("opencode.db"));
-    // What is read with a session.
+    // Files that are read together with a session.
     write(folder.join("s1.jsonl"), &claude("1", "in the folder, too"));
     pipe(folder.join("agent-b.jsonl"));
     let agents = folder.join("s1/subagents");
@@ -206,7 +205,7 @@ async fn import_reads_only_regular_files_inside_the_folder() {
     assert!(!all.contains("out of it"), "{all}");
 }
 
-// Somebody who names a pipe means it: `treering import <(...)`. It is read once.
+// A pipe that the user names is read once: `treering import <(...)`.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn named_pipe_is_imported() {
@@ -225,7 +224,7 @@ async fn named_pipe_is_imported() {
     assert_eq!(counts["new"], 1, "{counts}");
 }
 
-/// A home with nothing but what is put there.
+/// Imports with this folder as the home, and nothing else in the environment.
 async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> CommandOutput {
     let output = treering()
         .args(["--data", &shell.path("store"), "--json", "import"])
@@ -247,7 +246,7 @@ async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Comma
     }
 }
 
-// Without a PATH everything that the tools here keep is imported, or what one of them keeps.
+// Without a PATH, the sessions of all tools of this user are imported, or those of one tool.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_without_a_path_finds_the_tool_folders() {
     let shell = Shell::new();
@@ -303,7 +302,7 @@ fn watch(server: &Server, folder: &str) -> Child {
         .unwrap()
 }
 
-/// Waits until a conversation has so many events.
+/// Waits until a conversation has this many events.
 async fn has_events(shell: &Shell, id: &str, events: usize) {
     let is_there = async {
         loop {
@@ -342,9 +341,8 @@ fn signal(process: &Child, name: &str) {
     assert!(killed.unwrap().success());
 }
 
-// What is watched is in the store soon after it was written, once, whatever happens to the
-// one who watches: a line in two parts, a kill in the middle, a file that is truncated or
-// replaced, and files that come later.
+// A watched file is in the store soon after it was written, once, whatever happens: a line in two
+// parts, a kill, a file that is truncated or replaced, and new files.
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_follows_files_and_survives_kill() {
     let shell = Shell::new();
@@ -357,7 +355,7 @@ async fn watch_follows_files_and_survives_kill() {
     fs::write(&file, lines[..2].concat()).unwrap();
     let mut first = watch(&server, &folder);
     has_events(&shell, "c-1", 3).await;
-    // Half a line is none.
+    // An incomplete line is not imported.
     let (half, rest) = lines[2].split_at(40);
     append(&file, half);
     append(
@@ -375,14 +373,14 @@ async fn watch_follows_files_and_survives_kill() {
     let second = watch(&server, &folder);
     append(&file, lines[5]);
     has_events(&shell, "c-1", 7).await;
-    // Truncated, and written again: what is known is known.
+    // Truncated and rewritten: known lines are not imported again.
     fs::write(&file, lines[..2].concat()).unwrap();
     let other = PathBuf::from(&folder).join("other.jsonl");
     fs::write(&other, codex("c-2", &["other"])).unwrap();
     has_events(&shell, "c-2", 3).await;
     fs::write(&file, lines.concat()).unwrap();
     has_events(&shell, "c-1", 8).await;
-    // Another one in its place.
+    // Replaced by another file.
     fs::write(
         PathBuf::from(&folder).join("new"),
         codex("c-3", &["replaced"]),
@@ -403,7 +401,7 @@ async fn watch_follows_files_and_survives_kill() {
     );
     assert!(!err.contains("incomplete"), "{err}");
     assert!(out.contains("appended: "), "{out}");
-    // Each text is there: with as many events, once.
+    // Each text is stored, once, since the number of events is right.
     let log = shell.ok(&["log", "c-1"]).await;
     for said in ["one", "two", "three", "four", "five", "six"] {
         assert!(log.contains(said), "{said}: {log}");
@@ -411,7 +409,7 @@ async fn watch_follows_files_and_survives_kill() {
     server.kill().await;
 }
 
-// Standard input ends; it cannot be watched.
+// Standard input ends, so it cannot be watched.
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_of_standard_input_is_refused() {
     let shell = Shell::new();
@@ -420,8 +418,8 @@ async fn watch_of_standard_input_is_refused() {
     assert!(ended.err.contains("cannot be watched"), "{}", ended.err);
 }
 
-// A call that never got a result stood open for ever, and no turn after it that ended without an
-// answer was finished: too few turns were left that a compaction may replace.
+// A call without a result must not keep later turns open. Otherwise a compaction finds too few
+// finished turns.
 #[tokio::test(flavor = "multi_thread")]
 async fn orphaned_call_does_not_block_compaction() {
     let shell = Shell::new();

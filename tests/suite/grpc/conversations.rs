@@ -48,7 +48,7 @@ async fn state_is_returned_as_of_any_revision() {
     server.stop().done().await;
 }
 
-// Pages must join to the whole list, both ways, without a gap or a repetition.
+// Pages must join to the whole list, in both directions, without gaps or repetitions.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_pages_join_to_the_whole_list() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,8 +92,8 @@ async fn list_pages_join_to_the_whole_list() {
     server.stop().done().await;
 }
 
-// People type parts of ids. Each must lead to those that have it and to no other
-// tenant's, and many must not be sent where few were asked for.
+// People type parts of ids. Each part must find the conversations that contain it, and none of
+// another tenant. The limit must hold if many match.
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_are_found_by_a_part_of_the_id() {
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ async fn conversations_are_found_by_a_part_of_the_id() {
         let (ending, more) = find(&id[24..], 0).await.unwrap();
         assert_eq!((ending, more), (vec![id.clone()], false));
     }
-    // They begin with the time, which is nearly the same.
+    // Ids begin with the time, which is nearly the same.
     let (some, more) = find(&ids[0][..4], 3).await.unwrap();
     assert_eq!((some.len(), more), (3, true));
     let (all, more) = find(&ids[0][..4], 9).await.unwrap();
@@ -130,8 +130,8 @@ async fn conversations_are_found_by_a_part_of_the_id() {
     server.stop().done().await;
 }
 
-// A fork shares what was before it and nothing after; both sides go on by
-// themselves, and lineage and diff say so.
+// A fork shares what was before it and nothing after. Both sides continue independently, and
+// lineage and diff show that.
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_shares_only_history_before_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -199,8 +199,7 @@ async fn fork_shares_only_history_before_it() {
     server.stop().done().await;
 }
 
-// A fork into a new conversation reads like its parent up to the fork, and the
-// two know of each other.
+// A fork into a new conversation reads like its parent up to the fork, and each names the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_into_a_new_conversation_shares_history() {
     let dir = tempfile::tempdir().unwrap();
@@ -248,7 +247,7 @@ async fn fork_into_a_new_conversation_shares_history() {
     server.stop().done().await;
 }
 
-// A fork that cannot be is refused, and nothing is appended.
+// An impossible fork is refused, and nothing is appended.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_forks_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,7 +277,7 @@ async fn invalid_forks_are_refused() {
     server.stop().done().await;
 }
 
-// A sealed conversation takes nothing more, and says why.
+// A sealed conversation refuses appends, and the error says why.
 #[tokio::test(flavor = "multi_thread")]
 async fn sealed_conversation_refuses_appends() {
     let dir = tempfile::tempdir().unwrap();
@@ -312,8 +311,8 @@ fn changed(changed: ConversationChanged) -> EventBody {
     EventBody::ConversationChanged(changed)
 }
 
-// A framework keeps its threads by labels and metadata, changes them, and lists by them. What
-// is changed must be found by what it is now, also after the views are made anew.
+// A framework labels its threads, changes labels and metadata, and filters lists by them. The
+// filters must use the current values, also after a rebuild of the projections.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_filters_use_current_labels_and_metadata() {
     let dir = tempfile::tempdir().unwrap();
@@ -457,7 +456,7 @@ async fn list_filters_use_current_labels_and_metadata() {
     let summary = state.summary.unwrap();
     assert_eq!(summary.title, "Trip to PORTO");
     assert_eq!(summary.metadata["user"], r#"{ "id":2 }"#);
-    // From its last event on, and up to before it.
+    // The lower limit of the time includes the last event, the upper limit excludes it.
     let at = summary.updated_at;
     assert!(
         list(Asked {
@@ -475,7 +474,7 @@ async fn list_filters_use_current_labels_and_metadata() {
         .await
         .contains(&ids[3])
     );
-    // Too much of it is refused.
+    // Too much metadata is refused.
     let large = changed(ConversationChanged {
         set_metadata: [("x".to_owned(), format!("{:?}", "y".repeat(70_000)))].into(),
         ..Default::default()
@@ -495,9 +494,9 @@ async fn list_filters_use_current_labels_and_metadata() {
     server.stop().done().await;
 }
 
-// While somebody goes through the pages others begin conversations and append to old ones.
-// Nothing is on two pages and nothing that was there at the beginning is on none, also where
-// most are filtered out; and a token of another query, tenant or store is no place.
+// While one client reads the pages, others create conversations and append to old ones. No
+// conversation is on two pages, and none that existed at the start is missing, also if a filter
+// excludes most. A token of another query, tenant or store is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_token_is_valid_only_for_its_query() {
     let dir = tempfile::tempdir().unwrap();
@@ -587,7 +586,7 @@ async fn page_token_is_valid_only_for_its_query() {
     server.stop().done().await;
 }
 
-// A thousand forks made each look at a conversation 24 kB. Its branches come in pages.
+// A thousand forks would make the state of a conversation large. Its branches come in pages.
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_are_listed_in_pages() {
     let dir = tempfile::tempdir().unwrap();

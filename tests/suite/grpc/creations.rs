@@ -35,7 +35,7 @@ async fn append(
     answer.map(tonic::Response::into_inner)
 }
 
-// Sixteen workers get the first message of one thread at once. One of them creates the
+// Sixteen workers send the first messages of one thread at the same time. One batch creates the
 // conversation, all messages are in it, and each answer has the places of its own events.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_appends_create_the_conversation_once() {
@@ -66,8 +66,8 @@ async fn concurrent_appends_create_the_conversation_once() {
     server.stop().done().await;
 }
 
-// The answer was lost and the batch comes again, after others were appended: the first answer
-// comes again, and says what it said.
+// The answer was lost, and the batch is sent again after other appends. The first answer must be
+// returned unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_batch_returns_its_creation() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ async fn repeated_batch_returns_its_creation() {
     server.stop().done().await;
 }
 
-// What breaks a rule creates nothing, and the error names the event as the client counts.
+// A batch that breaks a rule creates nothing, and the error has the client's index of the event.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_batch_creates_no_conversation() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ async fn invalid_batch_creates_no_conversation() {
     server.stop().done().await;
 }
 
-// Threads of two sources with one name are two conversations.
+// Threads with the same name from two sources are two conversations.
 #[tokio::test(flavor = "multi_thread")]
 async fn source_ids_are_scoped_to_their_source() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,9 +158,8 @@ async fn source_ids_are_scoped_to_their_source() {
     server.stop().done().await;
 }
 
-// A tenant who knew the key or the name that another one will use could work the id out and take
-// it first, when ids were unique in the whole store. Such an id cannot be chosen, and what is
-// refused tells nothing of other tenants.
+// A tenant who knows the key or name that another tenant will use can compute the id. Such an id
+// cannot be chosen, and the error reveals nothing about other tenants.
 #[tokio::test(flavor = "multi_thread")]
 async fn derived_id_of_another_tenant_cannot_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +168,7 @@ async fn derived_id_of_another_tenant_cannot_be_chosen() {
         idempotency_key: "order-17".into(),
         ..batch("", [created("keyed")])
     };
-    // What the victim's id will be is learnt on another server.
+    // The victim's future id is computed on another server.
     let elsewhere = tempfile::tempdir().unwrap();
     let model = TestServer::start(elsewhere.path()).await;
     let mut ids = Vec::new();
@@ -207,7 +206,7 @@ async fn derived_id_of_another_tenant_cannot_be_chosen() {
         let answer = append(&server, "victim", request).await.unwrap();
         assert_eq!(answer.events[0].conversation_id, *id);
     }
-    // Now that they exist: the same answers.
+    // The same answers, now that they exist.
     let mut later = Vec::new();
     for id in &ids {
         for request in [batch(id, [created("mine")]), said(id, "mine")] {
@@ -218,7 +217,7 @@ async fn derived_id_of_another_tenant_cannot_be_chosen() {
         assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
     }
     assert_eq!(told[0].message(), later[0].message());
-    // Two tenants use one name, and neither meets the other.
+    // Two tenants use one name, and neither sees the other.
     let thief = append(&server, "thief", said("thread", "hello"))
         .await
         .unwrap();
@@ -226,9 +225,9 @@ async fn derived_id_of_another_tenant_cannot_be_chosen() {
     server.stop().done().await;
 }
 
-// The id of the audit's conversation is in the source. Whoever took it first, in a namespace of
-// their own, ended the audit, erasing and exports for ever. Now it is an id like others there.
-// One that follows from a name cannot be chosen, also not by naming it before.
+// The id of the audit's conversation is in the source. In another namespace it is an ordinary id,
+// and using it there must not affect the audit. An id that is derived from a name cannot be chosen,
+// also not by naming it earlier in the batch.
 #[tokio::test(flavor = "multi_thread")]
 async fn id_of_a_system_conversation_cannot_be_taken() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +244,8 @@ async fn id_of_a_system_conversation_cannot_be_taken() {
     for id in ids.map(|id| id.to_string()) {
         let mut in_event = batch("", [created("mine"), created("mine, too")]);
         in_event.events[1].conversation_id = id.clone();
-        // An id that was named before, where nothing is created, counted as checked.
+        // An id that is named earlier, by an expectation that creates nothing, must not count as
+        // checked.
         let mut named_before = batch("", [created("mine"), created("mine, too")]);
         named_before.events[1].conversation_id = id.clone();
         named_before.expectations.push(pb::BranchExpectation {

@@ -1,4 +1,4 @@
-//! What providers say beside texts comes back over the wire, and values with a state.
+//! Provider fields beside texts are returned over the wire, and context values come with the state.
 
 use prost::Message;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use treering::{
 
 use super::harness::*;
 
-/// A call as a client sends it.
+/// Returns a call as a client sends it.
 fn asked(call: &pb::ToolCallRequested) -> pb::NewEvent {
     let kind = EventKind::ToolCallRequested;
     pb::NewEvent {
@@ -18,7 +18,7 @@ fn asked(call: &pb::ToolCallRequested) -> pb::NewEvent {
     }
 }
 
-/// The calls of a conversation, as they are read.
+/// Returns the calls of a conversation, as they are read.
 async fn calls(server: &TestServer, id: &str) -> Vec<pb::ToolCallRequested> {
     let events = server.read_all(id).await;
     let call = |event: pb::Event| match event.body {
@@ -41,8 +41,8 @@ async fn built(server: &TestServer, id: &str, provider: pb::Provider, model: &st
     serde_json::from_slice(&answer.request).unwrap()
 }
 
-// A model wrote no JSON, and nobody could record what it did. It is kept as it came and
-// marked, found by what it was, decided for exactly that, and told to every provider.
+// A model may write arguments that are not JSON. They are recorded unchanged and marked, found,
+// decided for exactly these bytes, and sent to every provider.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_json_arguments_are_recorded_and_marked() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,8 +114,8 @@ async fn invalid_json_arguments_are_recorded_and_marked() {
     server.stop().done().await;
 }
 
-// The ids that OpenAI gave to the items of an answer were lost on the way through the store: the
-// next request named them otherwise.
+// The ids that OpenAI gave to the items of an answer must survive the store: the next request names
+// the items by them.
 #[tokio::test(flavor = "multi_thread")]
 async fn openai_item_ids_round_trip() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,8 +173,8 @@ async fn openai_item_ids_round_trip() {
     server.stop().done().await;
 }
 
-// Who wanted to see what holds on a branch got places, and made a call for each. Asked for, the
-// values come with the state, as of any revision, and what had no room is named.
+// The state contains the context values of a branch if requested, as of any revision. Values that
+// do not fit are named.
 #[tokio::test(flavor = "multi_thread")]
 async fn state_includes_context_values_if_requested() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A server to test against, and short ways to say what is sent.
+//! A server to test against, and helpers that build requests.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ use treering::{
     server::{self, ServeError, ServeOptions},
 };
 
-/// A grace period that no sound test waits for.
+/// A grace period that is longer than any passing test waits.
 pub const GRACE: Duration = Duration::from_secs(20);
 
 /// A running server. Stopped by [`TestServer::stop`].
@@ -108,13 +108,13 @@ impl TestServer {
         StoppingServer(self.served)
     }
 
-    /// Appends, and must succeed.
+    /// Appends a batch, and panics if it is refused.
     pub async fn append(&self, request: pb::AppendRequest) -> pb::AppendResponse {
         self.events().append(request).await.unwrap().into_inner()
     }
 
-    /// A conversation with a user message and two calls by the assistant, the
-    /// first of which must be approved. Its head is revision 5.
+    /// Creates a conversation with a user message and two calls by the assistant. The first call
+    /// needs an approval. The head is revision 5.
     pub async fn conversation(&self) -> String {
         let request = batch("", opening());
         let response = self.append(request).await;
@@ -122,7 +122,7 @@ impl TestServer {
         response.events[0].conversation_id.clone()
     }
 
-    /// All events of a conversation.
+    /// Returns all events of a conversation.
     pub async fn read_all(&self, id: &str) -> Vec<pb::Event> {
         let request = pb::ReadRequest {
             source: Some(conversation_source(id)),
@@ -132,7 +132,7 @@ impl TestServer {
     }
 }
 
-/// A server that finishes.
+/// A server that is stopping.
 pub struct StoppingServer(JoinHandle<Result<(), ServeError>>);
 
 impl StoppingServer {
@@ -147,7 +147,7 @@ pub async fn connect(address: SocketAddr) -> Channel {
     endpoint.connect().await.unwrap()
 }
 
-/// The events of [`TestServer::conversation`].
+/// Returns the events of [`TestServer::conversation`].
 pub fn opening() -> Vec<EventBody> {
     vec![
         created("trip"),
@@ -208,7 +208,7 @@ pub fn new_event(body: &EventBody) -> pb::NewEvent {
     }
 }
 
-/// A batch for a conversation, without conditions.
+/// Returns a batch for a conversation, without expectations.
 pub fn batch(id: &str, bodies: impl IntoIterator<Item = EventBody>) -> pb::AppendRequest {
     pb::AppendRequest {
         conversation_id: id.into(),
@@ -237,7 +237,7 @@ pub fn branch_source(id: &str, branch: &str) -> pb::read_request::Source {
     })
 }
 
-/// All events of a read.
+/// Returns all events of a read.
 pub async fn read(
     mut events: EventsClient<Channel>,
     request: pb::ReadRequest,
@@ -250,7 +250,7 @@ pub async fn read(
     Ok(all)
 }
 
-/// A request in another namespace.
+/// Returns a request in another namespace.
 pub fn within<T>(namespace: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let value = namespace.parse().unwrap();
@@ -259,7 +259,7 @@ pub fn within<T>(namespace: &str, message: T) -> Request<T> {
     request
 }
 
-/// `ErrorInfo.reason`.
+/// Returns `ErrorInfo.reason`.
 pub fn reason(status: &Status) -> String {
     let details = status.get_error_details();
     details
@@ -267,7 +267,7 @@ pub fn reason(status: &Status) -> String {
         .map_or_else(String::new, |info| info.reason.clone())
 }
 
-/// The field that a `BadRequest` names.
+/// Returns the field that a `BadRequest` names.
 pub fn bad_field(status: &Status) -> String {
     let details = status.get_error_details();
     let violations = details.bad_request().map(|bad| &bad.field_violations);

@@ -1,5 +1,5 @@
-//! What no honest client sends: each is answered with the right status, and
-//! nothing of it is kept.
+//! Requests that no well-behaved client sends. Each is answered with the right status, and nothing
+//! of it is stored.
 
 use bytes::{Buf, BufMut, Bytes};
 use tonic::{
@@ -11,7 +11,7 @@ use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 
-/// Sends bytes as they are.
+/// A codec that sends bytes unchanged.
 #[derive(Default)]
 struct Raw;
 
@@ -49,7 +49,7 @@ impl Decoder for Raw {
     }
 }
 
-/// Calls any method with these bytes; the first answer, or the error.
+/// Calls a method with these bytes. Returns the first answer, or the error.
 async fn call_raw(server: &TestServer, path: &str, bytes: &[u8]) -> Result<(), Status> {
     let mut client = tonic::client::Grpc::new(server.channel.clone());
     client.ready().await.unwrap();
@@ -88,8 +88,8 @@ const METHODS: [&str; 24] = [
     "Admin/Verify",
 ];
 
-// Bytes that are no message, and text that is no UTF-8, must be an error of the
-// call on every method: never a panic, a hang or a default.
+// Invalid protobuf and invalid UTF-8 must be an error of the call on every method: never a panic, a
+// hang or a default.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_bytes_are_refused_by_every_method() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,8 +122,7 @@ async fn invalid_bytes_are_refused_by_every_method() {
     server.stop().done().await;
 }
 
-// An empty message asks for nothing in particular: where something must be named,
-// the answer names the field.
+// An empty message lacks every field. If one is required, the error names it.
 #[tokio::test(flavor = "multi_thread")]
 async fn empty_request_names_the_missing_field() {
     let dir = tempfile::tempdir().unwrap();
@@ -170,8 +169,8 @@ fn raw_event(body: pb::new_event::Body) -> pb::NewEvent {
 
 type Spoil = fn(&mut pb::AppendRequest);
 
-/// Changes to a batch of two good events that make it a bad one, and the field
-/// that is named then.
+/// Returns changes that make a batch of two valid events invalid, and the field that the error
+/// names.
 fn spoilt() -> Vec<(&'static str, Spoil)> {
     use pb::new_event::Body;
     vec![
@@ -227,8 +226,8 @@ fn spoilt() -> Vec<(&'static str, Spoil)> {
     ]
 }
 
-// One bad event spoils its batch: the field is named, and the good ones before it
-// are not kept either.
+// One invalid event invalidates its batch. The error names the field, and the valid events before
+// it are not stored either.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_batch_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,7 +246,7 @@ async fn invalid_batch_changes_nothing() {
     server.stop().done().await;
 }
 
-// What is over a bound is refused, and the connection goes on.
+// Requests over a limit are refused, and the connection continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_requests_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -281,7 +280,7 @@ async fn oversized_requests_are_refused() {
     server.stop().done().await;
 }
 
-// A namespace that is no name is refused on every service.
+// An invalid namespace is refused by every service.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_namespaces_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,7 +301,7 @@ async fn invalid_namespaces_are_refused() {
     server.stop().done().await;
 }
 
-// Names and numbers that nothing has: not found, or out of bounds, but answered.
+// Unknown names and extreme numbers are answered: not found, or out of bounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_ids_and_extreme_numbers_are_answered() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Instructions that calls execute in client and server, counted by Valgrind beside recorded
-//! counts. Unlike times, they hardly depend on the machine and on what else it does.
+//! Counts the instructions of calls, in client and server, with Valgrind, and compares them with
+//! recorded counts. Unlike times, they hardly depend on the machine and its load.
 //!
-//! `TREERING_COUNT_INSTRUCTIONS=1 cargo test --test main instructions` counts, where Valgrind is.
-//! Counts are of the test build: of our code more than of optimised libraries.
+//! `TREERING_COUNT_INSTRUCTIONS=1 cargo test --test main instructions` counts, if Valgrind is
+//! installed. The counts are of the test build, so they measure our code more than optimised
+//! libraries.
 
 use std::{
     collections::BTreeMap,
@@ -17,27 +18,29 @@ use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 
-/// Recorded counts: a row a line, with the instructions of one call.
+/// Recorded counts: one row per line, with the instructions of one call.
 const RECORDED: &str = "tests/fixtures/instructions.txt";
-/// How far a count may be from the recorded one.
+/// Maximum relative difference from the recorded count.
 const TOLERANCE: f64 = 0.10;
-/// Calls of the shorter of two runs. Their difference has no start and no end of a server in it.
+/// Calls of the shorter of two runs. The difference of the runs contains no start or end of a
+/// server.
 const CALLS_FEW: u64 = 10;
 /// Rows, with the calls of the longer run.
 const ROWS: [(&str, u64); 3] = [("append", 310), ("search", 60), ("build", 60)];
-/// What goes on beside the calls from time to time, and so differs from run to run.
+/// Functions that run periodically beside the calls, and so differ from run to run.
 const PERIODIC: [&str; 2] = [
     ":treering_projections::store::Projections::make_durable",
     ":treering_search::index::SearchIndex::commit_durably",
 ];
-/// Where a run is told its number of calls.
+/// The variable with the number of calls of a run.
 const CALLS: &str = "TREERING_CALLS";
 
 fn calls() -> u64 {
     env::var(CALLS).map_or(CALLS_FEW, |calls| calls.parse().unwrap())
 }
 
-/// Instructions of this program while it runs one of the tests below, without [`PERIODIC`].
+/// Returns the instructions of this program while it runs one of the tests below, without
+/// [`PERIODIC`].
 fn counted(row: &str, calls: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
@@ -56,7 +59,7 @@ fn counted(row: &str, calls: u64) -> u64 {
             .args(["--inclusive=yes", "--threshold=100"])
             .arg(&profile),
     );
-    // A line: the count with commas, its share, the file, the function and the program.
+    // Each line has the count with commas, its share, the file, the function and the program.
     let of = |name: &str| -> u64 {
         let mut found = functions.lines().filter(|line| {
             let line = line.split_once(" [").map_or(*line, |(line, _)| line);
@@ -77,8 +80,8 @@ fn said(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-// Features came to the path of an append one by one. Each cost little, none was seen, and together
-// they took a third of its rate.
+// Features added to the path of an append cost little each, but together they once took a third of
+// its rate.
 #[test]
 fn calls_execute_as_many_instructions_as_recorded() {
     if env::var_os("TREERING_COUNT_INSTRUCTIONS").is_none() {
@@ -109,7 +112,7 @@ fn calls_execute_as_many_instructions_as_recorded() {
     );
 }
 
-/// One plain event an append, by one client.
+/// One plain event per append, by one client.
 #[tokio::test]
 #[ignore = "counted by the test above"]
 async fn append() {
@@ -129,7 +132,7 @@ async fn append() {
     server.stop().done().await;
 }
 
-/// A text that stays as it is, as 40 results of calls.
+/// Appends the same fixed text as the results of 40 calls.
 async fn read_text(server: &TestServer) -> (String, Option<pb::Position>) {
     let text = fs::read_to_string(format!("{}/LICENSE-APACHE", crate::ROOT)).unwrap();
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
@@ -145,7 +148,7 @@ async fn read_text(server: &TestServer) -> (String, Option<pb::Position>) {
     (last.conversation_id.clone(), last.position)
 }
 
-/// Words that many results have.
+/// Searches for words that many results contain.
 #[tokio::test]
 #[ignore = "counted by the test above"]
 async fn search() {
@@ -168,7 +171,7 @@ async fn search() {
     server.stop().done().await;
 }
 
-/// A request of a conversation with 40 results.
+/// Builds a request of a conversation with 40 results.
 #[tokio::test]
 #[ignore = "counted by the test above"]
 async fn build() {
@@ -181,7 +184,7 @@ async fn build() {
         model: "gpt-4o".into(),
         ..Default::default()
     };
-    // Under Valgrind, the tokenizer's tables take longer than a call may.
+    // Under Valgrind, loading the tokenizer's tables takes longer than a call's time limit.
     for _ in 0..10 {
         if server.contexts().build(request()).await.is_ok() {
             break;

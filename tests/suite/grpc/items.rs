@@ -1,4 +1,4 @@
-//! Items: what is remembered under a path and a key.
+//! Items: values under a path and a key.
 
 use tonic::Code;
 use treering::{
@@ -67,8 +67,8 @@ fn keys(answer: &Answer) -> Vec<&str> {
     }
 }
 
-// One batch over the wire: values come back byte for byte, a search by what values say finds
-// what fits, paths are listed, and the history says who it was.
+// One batch over the wire. Values are returned byte for byte, a search by their content finds the
+// matching ones, paths are listed, and the history names the actor.
 #[tokio::test(flavor = "multi_thread")]
 async fn item_values_round_trip_and_are_searched() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,8 +137,8 @@ async fn item_values_round_trip_and_are_searched() {
     server.stop().done().await;
 }
 
-// Who may only read must not change anything, also not by letting it live longer; and what
-// makes no sense is told with its place, and changes nothing.
+// A reader must not change anything, not even by extending a value's life. An invalid operation is
+// reported with its index, and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn item_reads_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,8 +189,8 @@ async fn item_reads_change_nothing() {
     server.stop().done().await;
 }
 
-// An answer fits into the 4 MiB that clients take: values that have no room are told, and got
-// alone.
+// An answer fits into the 4 MiB that clients accept. Values that do not fit are named, and can be
+// read one by one.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_item_values_are_returned_alone() {
     let dir = tempfile::tempdir().unwrap();

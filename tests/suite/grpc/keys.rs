@@ -1,4 +1,4 @@
-//! Keys on a server that runs: what each may do on every path, and how they end.
+//! Keys on a running server: what each may do on every path, and how they become invalid.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -17,7 +17,7 @@ use treering::{
 
 use super::harness::*;
 
-/// Nothing here takes so long; beyond it something hangs.
+/// Nothing here takes this long; beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub async fn guarded(dir: &Path) -> TestServer {
@@ -78,8 +78,8 @@ fn subscribe(id: &str) -> pb::SubscribeRequest {
     }
 }
 
-// An agent that can approve its own calls has no approval at all: neither an append, nor a
-// stream of them, may bring a decision without the role, and a refused one changes nothing.
+// An agent must not approve its own calls. Neither an append nor a stream of appends may contain a
+// decision without the approver role, and a refused one changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_require_the_approver_role_on_every_path() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +149,7 @@ async fn decisions_require_the_approver_role_on_every_path() {
     server.stop().done().await;
 }
 
-// Who did it is asked when something went wrong: on no path may a client write down
-// somebody else.
+// The recorded actor must be reliable: on no path may a client record another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn actor_is_the_key_name_on_every_path() {
     let dir = tempfile::tempdir().unwrap();
@@ -229,7 +228,7 @@ async fn actor_is_the_key_name_on_every_path() {
         actor: liar(),
         ..Default::default()
     };
-    // Whether there is something to cut does not matter here.
+    // It does not matter here whether there is something to cut.
     let compacted = server.contexts().compact(keyed(&k, request)).await;
     let request = pb::SealRequest {
         conversation_id: id.clone(),
@@ -285,8 +284,8 @@ async fn actor_is_the_key_name_on_every_path() {
     server.stop().done().await;
 }
 
-// A key that leaked is revoked while its thief reads on: what is open must end soon, the
-// next call at once, and nobody else may notice. The reason tells the holder what happened.
+// A leaked key is revoked while a thief is reading. Its open streams must end soon, its next call
+// must fail at once, and nobody else must notice. The error tells the holder the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn revoked_key_ends_its_open_streams() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,8 +367,8 @@ async fn revoked_key_ends_its_open_streams() {
     server.stop().done().await;
 }
 
-// From the first key on nobody is let in without one, and each wrong key is told what is
-// wrong with it. Who watches over servers needs none.
+// Once there is a key, no call is admitted without one, and each error says what is wrong with the
+// key. Health checks need none.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_requires_keys_after_the_first_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,8 +419,8 @@ async fn server_requires_keys_after_the_first_key() {
     server.stop().done().await;
 }
 
-// An agent in a loop must not take what others need: over its limit it is told when to come
-// again, by calls and by bytes, and nobody else notices.
+// An agent in a loop must not take the capacity of others. Over its limit of calls or bytes, it is
+// told when to retry, and nobody else notices.
 #[tokio::test(flavor = "multi_thread")]
 async fn rate_limits_of_a_key_are_enforced() {
     let dir = tempfile::tempdir().unwrap();
@@ -461,7 +460,7 @@ async fn rate_limits_of_a_key_are_enforced() {
         refused::<()>(Err(status), Code::ResourceExhausted, "RATE_LIMITED");
     }
 
-    // One that is larger than a second's worth passes, and is paid for before the next.
+    // A request larger than one second's allowance passes, and delays the next one.
     let say = |length: usize| batch(&id, [message(Role::User, &"x".repeat(length))]);
     let mut events = server.events();
     events.append(keyed(&floods, say(100_000))).await.unwrap();
@@ -479,8 +478,8 @@ async fn rate_limits_of_a_key_are_enforced() {
     server.stop().done().await;
 }
 
-// Who takes a store away need not say so. What is exported, and following all that a namespace
-// has, must be in the audit; what an agent reads of its own must not fill it.
+// Exports, and following a whole namespace, must be in the audit, whether the client reports them
+// or not. An agent that reads its own conversations must not fill it.
 #[tokio::test(flavor = "multi_thread")]
 async fn exports_and_full_reads_are_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
@@ -529,7 +528,7 @@ async fn exports_and_full_reads_are_in_the_audit() {
     server.stop().done().await;
 }
 
-/// What the audit says of other things than keys.
+/// Returns the entries of the audit that are not about keys.
 async fn audited(server: &TestServer, ops: &str) -> Vec<serde_json::Value> {
     let audit = pb::ReadRequest {
         source: Some(conversation_source(
@@ -557,8 +556,8 @@ async fn audited(server: &TestServer, ops: &str) -> Vec<serde_json::Value> {
     deeds
 }
 
-// An approver decided a hundred calls in one batch and hung up: nearly all were approved, and
-// not in the audit. Whatever was decided is noted, once, also when the batch is repeated.
+// An approver may decide a hundred calls in one batch and disconnect. Each decision that is stored
+// must be in the audit, once, also if the batch is repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn decision_is_in_the_audit_if_the_client_disconnects() {
     const CALLS: usize = 100;
@@ -582,7 +581,7 @@ async fn decision_is_in_the_audit_if_the_client_disconnects() {
     };
     let mut client = server.events();
     let hung_up = client.append(keyed(&approver, request.clone()));
-    // It is on its way when the caller goes.
+    // The request is being processed when the caller disconnects.
     let waited = tokio::time::timeout(Duration::from_millis(20), hung_up).await;
     drop(waited);
     let decided = server.events().append(keyed(&approver, request)).await;
@@ -594,8 +593,8 @@ async fn decision_is_in_the_audit_if_the_client_disconnects() {
         .collect();
     assert_eq!((deeds.len(), calls.len()), (CALLS, CALLS));
 
-    // Of a batch whose first event was there already, the decision is noted all the same, and
-    // once when all of the batch is there.
+    // If the first event of a batch is already stored, the decision is still recorded, and only
+    // once if the whole batch is stored.
     let mut said = batch(&id, [message(Role::User, "go on")]);
     said.events[0].id = EventId::generate().to_string();
     let mut both = batch(&id, [decision(&call_id(CALLS), "{}", Decision::Denied)]);

@@ -1,5 +1,5 @@
-//! The bounds of connections on a server that runs, made small: each must be met, keep out what
-//! is too much, and let go on what is not.
+//! The limits of connections on a running server, set low. Each must be reached, refuse what is
+//! over it, and not disturb the rest.
 
 use std::{
     path::Path,
@@ -20,7 +20,7 @@ use treering::{
 
 use super::harness::*;
 
-/// Nothing here takes so long; beyond it something hangs.
+/// Nothing here takes this long; beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// The magic of HTTP/2 and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -33,7 +33,7 @@ async fn served(dir: &Path, options: ServeOptions) -> TestServer {
     TestServer::serving(dir, Limits::default(), options).await
 }
 
-/// A call that goes on until it is dropped.
+/// Starts a call that continues until it is dropped.
 async fn held(channel: &Channel) -> Streaming<pb::SubscribeResponse> {
     let all = pb::SubscribeRequest {
         source: Some(pb::subscribe_request::Source::Log(pb::LogSource {})),
@@ -49,7 +49,7 @@ async fn call(channel: &Channel) -> Result<(), Code> {
     asked.expect("it hangs").map(drop).map_err(|it| it.code())
 }
 
-/// A connection of a client that then says nothing more.
+/// Opens a connection of a client that then sends nothing more.
 async fn idle(server: &TestServer) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(PREFACE).await.unwrap();
@@ -58,14 +58,13 @@ async fn idle(server: &TestServer) -> TcpStream {
 
 async fn ended(stream: &mut TcpStream) {
     let mut bytes = Vec::new();
-    // However it ends, it ends.
+    // Any end will do, also an error.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
         .await
         .expect("the connection goes on");
 }
 
-// One client must not have more calls under way than it may, and those beyond wait for their
-// turn and are not lost.
+// A client must not run more calls than allowed. Further ones wait, and are not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_per_connection_are_limited() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +73,7 @@ async fn calls_per_connection_are_limited() {
         ..ServeOptions::default()
     };
     let server = served(dir.path(), options).await;
-    // Only once the server has said how many may be at once is that kept to.
+    // A client keeps to the limit only after the server has announced it.
     call(&server.channel).await.unwrap();
     let mut calls = Vec::new();
     for _ in 0..3 {
@@ -84,7 +83,7 @@ async fn calls_per_connection_are_limited() {
     let mut fourth = tokio::spawn(async move { call(&channel).await });
     let early = timeout(Duration::from_millis(300), &mut fourth).await;
     assert!(early.is_err(), "a fourth call went with three");
-    // Another connection has its own.
+    // Another connection has its own limit.
     call(&connect(server.address).await).await.unwrap();
     calls.pop();
     fourth.await.unwrap().unwrap();
@@ -92,8 +91,8 @@ async fn calls_per_connection_are_limited() {
     server.stop().done().await;
 }
 
-// Connections that do nothing give way to those that come; where all are at work, the one that
-// comes is not taken, and those at work do not notice.
+// Idle connections are closed for new ones. If all are busy, the new one is closed, and the busy
+// ones do not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_are_limited() {
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +121,7 @@ async fn connections_are_limited() {
         call(channel).await.unwrap();
     }
     at_work.pop();
-    // The server may see the next one before it sees that this one went.
+    // The server may see the new connection before it sees that this one closed.
     let since = Instant::now();
     while let Err(code) = call(&connect(server.address).await).await {
         assert!(since.elapsed() < PATIENCE, "{code:?}");
@@ -131,8 +130,8 @@ async fn connections_are_limited() {
     server.stop().done().await;
 }
 
-// A connection that is old, or idle, for too long must end by itself; a client that calls again
-// is served on a new one, and a call that goes on must not be cut off.
+// A connection that is too old, or idle for too long, must end. A client that calls again is served
+// on a new one, and a running call must not be cut off.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_and_idle_connections_end() {
     let soon = Some(Duration::from_secs(1));
@@ -151,7 +150,7 @@ async fn old_and_idle_connections_end() {
         ended(&mut quiet).await;
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            // One that meets the end of its connection is sent again, as clients do.
+            // A call that meets the end of its connection is retried, as clients do.
             if call(&channel).await.is_err() {
                 call(&channel).await.unwrap();
             }

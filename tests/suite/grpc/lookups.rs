@@ -44,8 +44,8 @@ fn filtered(id: &str, filter: pb::EventFilter) -> pb::ReadRequest {
     }
 }
 
-// What a framework gives its events must come back with them, from every call that reads, with
-// bodies and without; and not inside of the body, where another client's field could be.
+// Event keys and attributes must be returned by every call that reads, with bodies and without.
+// They must not be inside the body, where they could collide with another client's field.
 #[tokio::test(flavor = "multi_thread")]
 async fn event_keys_and_attributes_round_trip() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,8 +125,8 @@ fn place(id: &str, revision: u64) -> pb::EventName {
     }
 }
 
-// One call brings the newest of everything an adapter resumes from; what its answer has no
-// room for is told, and is there when it is asked for alone.
+// One call returns the newest events from which an adapter resumes. Bodies that do not fit are
+// marked, and can be read alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn latest_returns_several_events_in_one_call() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +173,7 @@ async fn latest_returns_several_events_in_one_call() {
     assert_eq!(
         found,
         [
-            // The first is larger than an answer may be, and comes alone.
+            // The first is larger than the limit of an answer, and is the only one with a body.
             (false, Some(6), false),
             (false, Some(7), true),
             (false, None, false),
@@ -199,8 +199,8 @@ async fn latest_returns_several_events_in_one_call() {
     server.stop().done().await;
 }
 
-// Filters go together, and a read that has looked at as much as one may says where it stopped:
-// reading on from there gives all, once.
+// Filters are combined. A read that has scanned as much as one call may, says where it stopped, and
+// continuing there returns every event once.
 #[tokio::test(flavor = "multi_thread")]
 async fn filtered_read_continues_where_it_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -252,7 +252,7 @@ async fn filtered_read_continues_where_it_stopped() {
         assert_eq!(keys, expected);
         assert_eq!(stops, 1);
     }
-    // With an index nothing else is looked at.
+    // With an index, no other events are scanned.
     let filter = pb::EventFilter {
         key_prefix: "s/1".into(),
         types: vec!["state".into()],
@@ -283,8 +283,7 @@ async fn filtered_read_continues_where_it_stopped() {
     server.stop().done().await;
 }
 
-// What is stored for ever, or answered from one message, is bounded, and whoever is over it
-// hears which field it is.
+// Stored fields and the size of one request are limited. An error names the field.
 #[tokio::test(flavor = "multi_thread")]
 async fn oversized_fields_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,8 +365,7 @@ async fn oversized_fields_are_refused_by_name() {
     server.stop().done().await;
 }
 
-// An adapter wants the values of two keys: they come in one answer, and a key that is not set
-// is not in it.
+// An adapter reads two keys in one call. A key that is not set is not in the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_values_are_read_by_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -425,7 +423,7 @@ async fn context_values_are_read_by_key() {
     server.stop().done().await;
 }
 
-// Text that a framework gives its event is found, as an event of that kind.
+// A custom event is found by its text, as an event of its kind.
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_event_is_found_by_its_text() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Keys that read very much, however they do: all of them are in the audit.
+//! Keys that read unusually much, by whatever method, are all in the audit.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -15,10 +15,10 @@ use super::{
     keys::{guarded, key, keyed},
 };
 
-/// Nothing here takes so long; beyond it something hangs.
+/// Nothing here takes this long; beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// As many conversations as are many.
+/// Creates enough conversations that reading all of them counts as mass reading.
 async fn store(server: &TestServer) -> (Vec<String>, Option<pb::Position>) {
     let mut ids = Vec::new();
     let mut last = None;
@@ -36,7 +36,7 @@ async fn store(server: &TestServer) -> (Vec<String>, Option<pb::Position>) {
     (ids, last)
 }
 
-/// The deeds of keys that have read very much.
+/// Returns the audit entries of keys that have read unusually much.
 async fn very_much(server: &TestServer, ops: &str) -> Vec<Value> {
     let audit = pb::ReadRequest {
         source: Some(conversation_source(
@@ -61,7 +61,7 @@ async fn very_much(server: &TestServer, ops: &str) -> Vec<Value> {
     deeds
 }
 
-/// The same, once all of these keys are there.
+/// Returns these entries once all of these keys are in them.
 async fn once_noted(server: &TestServer, ops: &str, keys: &[&str]) -> Vec<Value> {
     let started = tokio::time::Instant::now();
     let wait = async {
@@ -95,9 +95,9 @@ async fn read(server: &TestServer, key: &str, request: pb::ReadRequest) {
     while pages.message().await.unwrap().is_some() {}
 }
 
-// Who takes a store away need not read it as an export does. Following each conversation, reading
-// to a far end or by all kinds, looking events up, building requests and searching took all of it
-// without a word in the audit; an agent that reads its own again and again must not fill it.
+// A store can be copied without an export: by following each conversation, reading to a far end or
+// by kind, looking up events, building requests, and searching. All of it must be in the audit. An
+// agent that reads its own conversations again and again must not fill it.
 #[tokio::test(flavor = "multi_thread")]
 async fn mass_reading_by_any_method_is_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ async fn mass_reading_by_any_method_is_in_the_audit() {
         "asks-for-pending",
     ];
     let deeds = once_noted(&server, &ops, &thieves).await;
-    // Once an hour is enough.
+    // One entry per hour is enough.
     for id in &ids {
         read(&server, &whole_key, whole(id)).await;
     }
@@ -244,8 +244,7 @@ async fn mass_reading_by_any_method_is_in_the_audit() {
     server.stop().done().await;
 }
 
-// One conversation may be most of a store: a thief who took its gigabyte was not noted, because it
-// was one.
+// One conversation may be most of a store, so reading many bytes of it must be in the audit, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn mass_reading_of_bytes_is_in_the_audit() {
     const LARGE: usize = 16 << 20;

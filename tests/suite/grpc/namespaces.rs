@@ -1,4 +1,4 @@
-//! Tenants do not see each other, on any call.
+//! Tenants do not see each other, in any call.
 
 use tonic::{Code, Status};
 use treering::{
@@ -14,8 +14,8 @@ fn not_found<T: std::fmt::Debug>(answer: Result<T, Status>, what: &str) {
     assert_eq!(status.code(), Code::NotFound, "{what}: {status:?}");
 }
 
-// A tenant who knows another one's conversation, branch, call and key must get
-// the answers of a tenant to whom nothing of that exists.
+// A tenant who knows another tenant's conversation, branch, call and key must get the same answers
+// as if they did not exist.
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_another_namespace_are_not_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,8 +124,8 @@ async fn objects_of_another_namespace_are_not_found() {
     server.stop().done().await;
 }
 
-// What is counted, listed, searched or followed in one namespace must have
-// nothing of another one in it; and keys are each tenant's own.
+// Counts, lists, searches and subscriptions of one namespace must contain nothing of another.
+// Idempotency keys belong to one namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_lists_and_searches_stay_in_one_namespace() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,8 +202,8 @@ async fn counts_lists_and_searches_stay_in_one_namespace() {
     server.stop().done().await;
 }
 
-// A UUID that another tenant uses was refused: that kept its owner from it, and told that it is in
-// use. It is free in each namespace, and what another one has under it is not touched.
+// A UUID that another tenant uses must be usable in each namespace: a refusal would block it and
+// reveal that it is in use. The other tenant's conversation must not change.
 #[tokio::test(flavor = "multi_thread")]
 async fn id_used_in_another_namespace_can_be_used() {
     let dir = tempfile::tempdir().unwrap();
@@ -226,9 +226,8 @@ async fn id_used_in_another_namespace_can_be_used() {
     server.stop().done().await;
 }
 
-// `Stats` told a reader of one namespace how large the whole log is: a text that another
-// tenant had just stored took no room a second time, and so showed. Sizes of the store are for
-// admins of the store.
+// The size of the whole log reveals whether a text is already stored for another tenant, because it
+// takes no space a second time. So `Stats` shows sizes of the store only to admins of the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_sizes_are_shown_only_to_store_admins() {
     use super::keys::{guarded, key, keyed};

@@ -1,5 +1,5 @@
-//! Quotas of namespaces on a server that runs: on every path that appends, at their edge, and
-//! after what makes the views anew.
+//! Quotas of namespaces on a running server: on every path that appends, at the exact limit, and
+//! after rebuilds.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -70,7 +70,7 @@ async fn rebuilt(server: &TestServer) {
     assert!(done);
 }
 
-/// A conversation with two finished turns, an open call and a sub-context that runs.
+/// Creates a conversation with two finished turns, an open call and a running sub-context.
 async fn prepared(server: &TestServer) -> (String, String) {
     let events = vec![
         created("harbour"),
@@ -95,8 +95,8 @@ async fn prepared(server: &TestServer) -> (String, String) {
     (id, spawned.child_id)
 }
 
-// A path that forgets the quota is the one that fills the disk: every call that appends must be
-// refused, with nothing appended, while reads, other namespaces and repeats go on.
+// A path without a quota check could fill the disk. Every call that appends must be refused and
+// append nothing, while reads, other namespaces and repeated requests work.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_appending_method_checks_the_quota() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ async fn every_appending_method_checks_the_quota() {
         assert_eq!(reason(status), "QUOTA_EXCEEDED", "{path}: {status:?}");
         assert_over(status, "bytes");
     }
-    // A repeat is no append; it is answered in the middle of others that are refused.
+    // A repeated request appends nothing. It is answered between others that are refused.
     let answers = events
         .append_stream(futures::stream::iter([say(), once, say()]))
         .await
@@ -210,9 +210,9 @@ async fn every_appending_method_checks_the_quota() {
     server.stop().done().await;
 }
 
-// Two writers see room for one event each, and there is room for one: exactly what fits must
-// get in, through many writers, a restart and views that were made anew, and a batch whole or
-// not at all.
+// Two writers may both see space for one event while there is space for only one. The quota must be
+// exact with many writers, after a restart and after a rebuild, and a batch must be accepted whole
+// or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_is_exact_under_concurrency() {
     const FITS: u64 = 5;
@@ -232,7 +232,7 @@ async fn quota_is_exact_under_concurrency() {
     assert!(one > 128, "{one}");
     server.stop().done().await;
 
-    // A byte is left over, which is nobody's.
+    // One byte of the quota stays unused.
     let quotas = of_default(quota(Some(before + one * (1 + FITS) + 1), None));
     let server = served(dir.path(), quotas.clone()).await;
     let too_many = (0..=FITS).map(|_| message(Role::User, "a boat comes in"));
@@ -263,7 +263,7 @@ async fn quota_is_exact_under_concurrency() {
     let late = server.events().append(say(&ids[3])).await.unwrap_err();
     assert_over(&late, "bytes");
     server.stop().done().await;
-    // More room, and it goes on.
+    // With a larger quota, appends continue.
     let more = of_default(quota(Some(full + one), None));
     let server = served(dir.path(), more).await;
     server.append(say(&ids[3])).await;
@@ -272,8 +272,8 @@ async fn quota_is_exact_under_concurrency() {
     server.stop().done().await;
 }
 
-// A quota of conversations keeps new ones out and lets those that are there go on; none at all
-// is a quota, too; and the default is for whoever has none of their own.
+// A quota of conversations refuses new ones, and existing ones continue. Zero is a valid quota. The
+// default applies to namespaces without their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn quota_of_conversations_is_enforced() {
     let dir = tempfile::tempdir().unwrap();
@@ -331,15 +331,15 @@ async fn quota_of_conversations_is_enforced() {
     server.stop().done().await;
 }
 
-// A full namespace is made room in by erasing: that must work in a full one, and give back what
-// it takes away, also to the writer that counted it.
+// Erasing frees space, so it must work in a full namespace. The writer's counts must include the
+// freed space.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_frees_quota() {
     let dir = tempfile::tempdir().unwrap();
     let quotas = of_default(quota(Some(200_000), None));
     let server = served(dir.path(), quotas).await;
     let id = server.conversation().await;
-    // Once in the record and once as a body of its own.
+    // Once in the record, and once as a body of its own.
     for length in [20_000, 100_000] {
         let long = "boat ".repeat(length / 5);
         server

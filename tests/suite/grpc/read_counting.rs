@@ -1,4 +1,4 @@
-//! Each method of the services that reads is counted as reading.
+//! Each method that reads is counted as reading.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use treering::{access::KeyStore, domain::*, proto::pb, server::ServeOptions};
 
 use super::{harness::*, keys::key};
 
-/// Methods that give nothing of what conversations hold, and why.
+/// Methods that return nothing of a conversation's content, and why.
 const NO_READING: [(&str, &str); 20] = [
     ("Events/Append", "appends"),
     ("Events/AppendStream", "appends"),
@@ -44,7 +44,7 @@ const NO_READING: [(&str, &str); 20] = [
     ("Backups/NoteBackup", "answers nothing"),
 ];
 
-/// A call of each method that reads, of a conversation as `everything` makes it.
+/// Returns a call of each reading method, for a conversation as `everything` makes it.
 fn readings(id: &str) -> Vec<(&'static str, Vec<u8>)> {
     let conversation_id = || id.to_owned();
     let source = || pb::ConversationSource {
@@ -283,7 +283,7 @@ fn readings(id: &str) -> Vec<(&'static str, Vec<u8>)> {
             }
             .encode_to_vec(),
         ),
-        // The last, because it takes away what others read.
+        // The last one, because it removes events that others read.
         (
             "Conversations/Rewind",
             pb::RewindRequest {
@@ -296,7 +296,7 @@ fn readings(id: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A conversation of which each method has something to tell.
+/// Creates a conversation about which each method has something to return.
 async fn everything(server: &TestServer) -> String {
     let id = server.conversation().await;
     let fork = pb::ForkRequest {
@@ -337,7 +337,7 @@ async fn everything(server: &TestServer) -> String {
         ..Default::default()
     };
     server.items().batch(put).await.unwrap();
-    // The index has it.
+    // Waits until the index has it.
     let search = pb::SearchRequest {
         query: "Lisbon".into(),
         at_least: made.events[0].position,
@@ -347,7 +347,7 @@ async fn everything(server: &TestServer) -> String {
     id
 }
 
-/// Calls a method, and waits for the first of its answer.
+/// Calls a method, and waits for the first message of its answer.
 async fn called(server: &TestServer, key: &str, method: &str, message: &[u8]) -> (String, usize) {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     let body = [&[0], &length[..], message].concat();
@@ -372,8 +372,8 @@ async fn called(server: &TestServer, key: &str, method: &str, message: &[u8]) ->
     (String::new(), first.data_ref().map_or(0, bytes::Bytes::len))
 }
 
-// A method that reads and is not counted is the way that a thief takes. Each method of the services
-// is here: as one that reads, and is seen to be counted, or as one that does not, with the reason.
+// A thief could use a reading method that is not counted. This test must list each method of the
+// services: as a reading one, which must be counted, or as another one, with the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_reading_method_is_counted_for_its_key() {
     let dir = tempfile::tempdir().unwrap();

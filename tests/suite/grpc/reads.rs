@@ -12,8 +12,8 @@ use treering::{
 
 use super::harness::*;
 
-// Large events are what this store is for: no message may run into a bound, and
-// no answer may hold the whole history at once.
+// The store is made for large events. No message may exceed a limit, and no answer may hold the
+// whole history at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_history_is_read_in_limited_messages() {
     let dir = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ async fn large_history_is_read_in_limited_messages() {
     server.stop().done().await;
 }
 
-// Every way to cut a read must give exactly what it says.
+// Every combination of limits must return exactly the requested events.
 #[tokio::test(flavor = "multi_thread")]
 async fn reads_return_the_requested_range() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,8 +114,8 @@ fn follow(id: &str) -> pb::SubscribeRequest {
     }
 }
 
-// A subscription says what was there, that this was all, and then what comes;
-// and it speaks when nothing comes.
+// A subscription sends the past events, then a mark that it has caught up, then new events, and
+// heartbeats while there are none.
 #[tokio::test(flavor = "multi_thread")]
 async fn subscription_catches_up_and_follows() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ async fn subscription_catches_up_and_follows() {
     server.stop().done().await;
 }
 
-// From now on means nothing of before.
+// A subscription from now on sends no earlier events.
 #[tokio::test(flavor = "multi_thread")]
 async fn subscription_from_now_skips_earlier_events() {
     let dir = tempfile::tempdir().unwrap();
@@ -191,15 +191,15 @@ async fn subscription_from_now_skips_earlier_events() {
     server.stop().done().await;
 }
 
-// A reader that stalls while others write must later get every event once and in
-// order; the server must not keep them in memory for it, nor drop it.
+// A reader that stalls while others write must later get every event once and in order. The server
+// must neither buffer the events in memory nor drop the reader.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_reader_loses_no_event() {
     const EVENTS: u64 = 6_000;
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
-    // A connection of its own: its full window must not stop the writer.
+    // A separate connection: its full window must not stop the writer.
     let channel = connect(server.address).await;
     let mut client = pb::events_client::EventsClient::new(channel);
     let mut items = client.subscribe(follow(&id)).await.unwrap().into_inner();
@@ -222,8 +222,7 @@ async fn slow_reader_loses_no_event() {
     server.stop().done().await;
 }
 
-// A client that goes away must not leave its stream running: the server would
-// never stop.
+// The stream of a client that has disconnected must end. Otherwise the server would never stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_client_ends_its_stream() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,7 +242,7 @@ async fn dropped_client_ends_its_stream() {
     done.await.unwrap();
 }
 
-// A read of what is not there must say so, not be an empty history.
+// A read of a missing object must fail, and not return an empty history.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_of_missing_objects_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -266,8 +265,8 @@ async fn read_of_missing_objects_is_not_found() {
     server.stop().done().await;
 }
 
-// The history of a fork into a new conversation has revisions of two conversations. Whoever
-// pages through it by the last event that came must get each event once, both ways.
+// The history of a fork into a new conversation has revisions of two conversations. Reading it in
+// pages, from the last event received, must return each event once, in both directions.
 #[tokio::test(flavor = "multi_thread")]
 async fn history_of_a_fork_is_read_in_pages() {
     let dir = tempfile::tempdir().unwrap();
@@ -333,7 +332,7 @@ async fn history_of_a_fork_is_read_in_pages() {
     };
     let status = read(server.events(), wrong).await.unwrap_err();
     assert_eq!(bad_field(&status), "from_conversation");
-    // One that the history has nothing of.
+    // The history contains nothing of this conversation.
     let elsewhere = server.conversation().await;
     let nothing = pb::ReadRequest {
         from_conversation: elsewhere,
@@ -344,8 +343,8 @@ async fn history_of_a_fork_is_read_in_pages() {
     server.stop().done().await;
 }
 
-// A body of 64 MiB was taken, and a client that takes messages of 64 MiB could not read it:
-// the event around it did not fit. The largest that is taken must come back.
+// An event with the largest accepted body must fit into a message of 64 MiB: a client with that
+// limit must be able to read it.
 #[tokio::test(flavor = "multi_thread")]
 async fn largest_body_fits_a_64_mib_message() {
     const MESSAGE: usize = 64 << 20;

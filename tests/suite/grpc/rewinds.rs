@@ -1,4 +1,4 @@
-//! Taking branches back, and what is said of branches.
+//! Rewinding branches, and changes of branches.
 
 use tonic::Code;
 use treering::{domain::*, proto::pb};
@@ -44,7 +44,7 @@ async fn sound(server: &TestServer) {
     assert!(outcome.sound, "{outcome:?}");
 }
 
-/// Three turns: revisions 1 to 7.
+/// Creates a conversation with three turns: revisions 1 to 7.
 async fn three_turns(server: &TestServer) -> String {
     let mut bodies = vec![created("turns")];
     for turn in 1..=3 {
@@ -55,8 +55,8 @@ async fn three_turns(server: &TestServer) -> String {
     appended.events[0].conversation_id.clone()
 }
 
-// A framework pops its last message. It must get what went, the branch must go on under its
-// name as if that had never been said, and the old end must still be there.
+// A framework removes its last message. The answer must contain the removed events, the branch must
+// continue under its name without them, and the old end must still be readable.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewind_returns_and_keeps_the_removed_events() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ async fn rewind_returns_and_keeps_the_removed_events() {
     assert_eq!((&*kept.name, kept.active), ("rewound-7", false));
     assert_eq!(now.head, rewound.events.last().unwrap().revision);
 
-    // What is appended without a branch, or to its name, goes on there.
+    // Appends without a branch, or to its name, continue there.
     let mut request = batch(&id, [message(Role::User, "another question")]);
     request.expected = exactly(now.head);
     server.append(request).await;
@@ -99,8 +99,8 @@ async fn rewind_returns_and_keeps_the_removed_events() {
     server.stop().done().await;
 }
 
-// A client that hears no answer asks again, perhaps after others have appended: the second
-// time must take nothing back, and tell what the first did.
+// A client without an answer retries, perhaps after others have appended. The retry must remove
+// nothing, and return the first answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewind_with_an_idempotency_key_happens_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ async fn rewind_with_an_idempotency_key_happens_once() {
         let status = client.rewind(other).await.unwrap_err();
         assert_eq!(reason(&status), "IDEMPOTENCY_CONFLICT");
     }
-    // With a key even what takes nothing back is remembered: what comes later stays.
+    // The key of a rewind that removes nothing is remembered, too: later events stay.
     let head = state(&server, &id).await.branch.unwrap().head;
     let nothing = pb::RewindRequest {
         idempotency_key: "pop-2".into(),
@@ -165,8 +165,8 @@ async fn rewind_with_an_idempotency_key_happens_once() {
     server.stop().done().await;
 }
 
-// Of two that pop at once each must get what it took, and no event may go twice; with an
-// expected head only one may do it.
+// Of two concurrent rewinds, each must return what it removed, and no event may be removed twice.
+// With an expected head, only one may succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_rewinds_do_not_mix() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,8 +220,8 @@ async fn concurrent_rewinds_do_not_mix() {
     server.stop().done().await;
 }
 
-// Pop, append, pop, append: an agent may do so all day. The chain of forks that a read goes
-// through must have what stays, and not each rewind there ever was.
+// An agent may rewind and append all day. The lineage that a read follows must contain only the
+// forks that still matter, not each rewind.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_rewinds_keep_the_lineage_short() {
     let dir = tempfile::tempdir().unwrap();
@@ -243,8 +243,8 @@ async fn repeated_rewinds_keep_the_lineage_short() {
     server.stop().done().await;
 }
 
-// Back behind a compaction what it stood for is in the window again; behind a fork the
-// parent's part is what stays. Both keep their old end.
+// After a rewind behind a compaction, the events that it replaced are in the window again. After a
+// rewind behind a fork, the parent's part remains. Both keep their old end.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewind_crosses_compactions_and_forks() {
     let dir = tempfile::tempdir().unwrap();
@@ -295,7 +295,7 @@ async fn rewind_crosses_compactions_and_forks() {
     assert_eq!((kept.branch_id, &*kept.name), (side.branch_id, "old side"));
     assert_eq!(revisions(&server, &id, "side").await[..2], [1, 2]);
     assert_eq!(revisions(&server, &id, "side").await.len(), 3);
-    // A revision of another branch is none of this one's history.
+    // A revision of another branch is not in this one's history.
     let elsewhere = pb::RewindRequest {
         branch: "side".into(),
         ..rewind(&id, 4)
@@ -306,8 +306,8 @@ async fn rewind_crosses_compactions_and_forks() {
     server.stop().done().await;
 }
 
-// Clearing leaves the conversation itself; clearing what is clear does nothing. What is
-// sealed, archived or not there is refused, and nothing changes.
+// Clearing keeps the conversation itself, and clearing an empty branch does nothing. A rewind of a
+// sealed, archived or missing branch is refused, and nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn impossible_rewind_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -390,7 +390,7 @@ async fn impossible_rewind_is_refused() {
     server.stop().done().await;
 }
 
-// Branches are renamed and activated by calls that say so, once for each key.
+// Branches are renamed and activated by explicit calls, once per key.
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_are_renamed_and_activated() {
     let dir = tempfile::tempdir().unwrap();
@@ -454,8 +454,8 @@ async fn branches_are_renamed_and_activated() {
     server.stop().done().await;
 }
 
-// A fork of the head, asked for twice with one key while others append, is one fork. One that
-// expects a head is refused at another, and a new conversation keeps what it is told to.
+// A fork of the head that is requested twice with one key, while others append, is made once. With
+// an expected head it is refused at another one. A new conversation keeps the given labels.
 #[tokio::test(flavor = "multi_thread")]
 async fn fork_checks_the_expected_head_and_keeps_labels() {
     let dir = tempfile::tempdir().unwrap();

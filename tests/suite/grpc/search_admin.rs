@@ -1,12 +1,12 @@
-//! Search, and the store itself.
+//! Search and Admin.
 
 use tonic::Code;
 use treering::{domain::Role, proto::pb};
 
 use super::harness::*;
 
-// What was just written must be found when the reader says how far it wrote, and
-// the hit must point at the right bytes.
+// A search that waits for a position must find what was appended there, and the hit must point at
+// the right bytes.
 #[tokio::test(flavor = "multi_thread")]
 async fn appended_text_is_found_by_search() {
     let dir = tempfile::tempdir().unwrap();
@@ -75,12 +75,13 @@ async fn appended_text_is_found_by_search() {
         query: "\"unclosed (".into(),
         ..Default::default()
     };
-    // Either read as words or refused by field: never an internal error.
+    // Parsed as words, or refused with the field: never an internal error.
     if let Err(status) = server.search().search(broken).await {
         assert_eq!(status.code(), Code::InvalidArgument);
         assert_eq!(bad_field(&status), "query");
     }
-    // Clients search for signs literally then: they must not have to read the message for that.
+    // Clients fall back to a literal search on this reason: they must not have to parse the
+    // message.
     let signs = pb::SearchRequest {
         query: "--- !!".into(),
         ..Default::default()
@@ -90,8 +91,8 @@ async fn appended_text_is_found_by_search() {
     server.stop().done().await;
 }
 
-// What a call did was nowhere to be found, a hit told too little to go on from, and
-// its line was that of the passage and not of the match.
+// The arguments of a call must be found. A hit must have enough details to continue from, and the
+// line of the match, not of the passage.
 #[tokio::test(flavor = "multi_thread")]
 async fn hit_has_its_bytes_line_and_passage() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +150,8 @@ async fn hit_has_its_bytes_line_and_passage() {
     server.stop().done().await;
 }
 
-// Numbers must count what is there; a sound store must be told sound; and a
-// rebuild must leave everything where it was.
+// The counts must be right, a sound store must be reported as sound, and a rebuild must change
+// nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn stats_verify_and_rebuild_agree_with_the_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,8 +199,8 @@ async fn stats_verify_and_rebuild_agree_with_the_store() {
     server.stop().done().await;
 }
 
-// What was popped, cleared, said on another branch or sealed stayed in every search. Asked to,
-// a search finds only what active branches show.
+// On request, a search finds only what active branches show: not what was rewound, cleared, sealed
+// or appended to another branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_can_be_limited_to_visible_events() {
     let dir = tempfile::tempdir().unwrap();
@@ -266,7 +267,7 @@ async fn search_can_be_limited_to_visible_events() {
     assert_eq!(ask(true, true, "", "").await, [comes, stays, stays]);
     assert_eq!(ask(true, false, "", &ids[0]).await, [comes, stays]);
     assert_eq!(ask(true, false, "side", &ids[1]).await, [aside, stays]);
-    // Going back to the old end shows it again.
+    // Activating the old end shows it again.
     let activate = pb::ActivateBranchRequest {
         conversation_id: ids[0].clone(),
         branch: "rewound-3".into(),

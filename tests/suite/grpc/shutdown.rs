@@ -1,4 +1,4 @@
-//! The clean end: what was accepted is finished, what never ends is ended.
+//! Graceful shutdown: accepted calls finish, and endless ones are ended.
 
 use std::{
     collections::BTreeSet,
@@ -14,8 +14,8 @@ use treering::{
 
 use super::harness::*;
 
-// A server that stops under load: every append that was answered with success
-// must be in the folder, once, and no other; and the folder must be free.
+// A server stops under load. Every append that was acknowledged must be in the folder, once, and no
+// other. The folder must then be free.
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_keeps_every_acknowledged_append() {
     let dir = tempfile::tempdir().unwrap();
@@ -59,8 +59,8 @@ async fn shutdown_keeps_every_acknowledged_append() {
     server.stop().done().await;
 }
 
-// A stream of appends that stands open is answered for all that it sent, and then
-// told why it ends; so is a subscription. Neither may hold the server.
+// An open stream of appends is answered for all that it sent, and then ends with the reason, as
+// does a subscription. Neither may delay the shutdown.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_streams_end_with_unavailable() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ async fn open_streams_end_with_unavailable() {
     assert!(started.elapsed() < GRACE / 2, "{:?}", started.elapsed());
 }
 
-// Who waits for a person's decision may wait for an hour: the server must not.
+// A wait for a person's decision may last an hour: it must not delay the shutdown.
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_for_decisions_end_at_shutdown() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,8 +127,7 @@ async fn waits_for_decisions_end_at_shutdown() {
     stopping.done().await;
 }
 
-// A client that neither reads nor goes away must not keep the server past its
-// grace period.
+// A client that neither reads nor disconnects must not keep the server beyond its grace period.
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_ends_after_the_grace_period() {
     let dir = tempfile::tempdir().unwrap();

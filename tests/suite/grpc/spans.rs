@@ -1,4 +1,4 @@
-//! Spans of agents, sent by OTLP as real instrumentations shape them.
+//! Spans of agents, sent by OTLP in the shape of real instrumentations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ async fn export(server: &TestServer, spans: Vec<Span>) -> ExportTraceServiceResp
     answer.unwrap().into_inner()
 }
 
-/// An agent as Pydantic AI traces it: requests with their history, and runs of tools.
+/// An agent as Pydantic AI traces it: requests with their history, and tool runs.
 struct Agent {
     conversation: Option<&'static str>,
     history: Vec<Value>,
@@ -151,7 +151,7 @@ impl Agent {
     }
 }
 
-/// What the events of a branch say, in order.
+/// Returns the events of a branch as lines, in order.
 fn said(events: &[pb::Event]) -> Vec<String> {
     let line = |event: &pb::Event| {
         let body = treering::proto::envelope::event_from_pb(event.clone(), Namespace::default());
@@ -202,8 +202,8 @@ fn expected(turns: usize) -> Vec<String> {
     (0..turns).flat_map(turn).collect()
 }
 
-// An agent that nobody taught Treering is recorded by its traces alone: typed, so that the next
-// request can be built, and each message once, though every request has all of them.
+// An agent without a Treering integration is recorded from its traces alone: as typed events, so
+// that requests can be built, and each message once, though every span repeats the history.
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_of_an_agent_become_its_conversation() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ async fn spans_of_an_agent_become_its_conversation() {
         sent = agent.spans.len();
         sizes.push(server.read_all("session-1").await.len());
     }
-    // Created, tools, prompt; then what each turn adds.
+    // Created, tools, prompt; then the events of each turn.
     assert_eq!(sizes[0], 8);
     assert!(
         sizes.windows(2).all(|pair| pair[1] - pair[0] == 5),
@@ -228,7 +228,7 @@ async fn spans_of_an_agent_become_its_conversation() {
     );
     let events = server.read_all("session-1").await;
     assert_eq!(said(&events), expected(50));
-    // All of it again, and an agent's own view of it.
+    // All of it again, and the agent's own span with the whole history.
     let whole = Value::from(agent.history.clone()).to_string();
     agent.add(json!({"gen_ai.operation.name": "invoke_agent", "pydantic_ai.all_messages": whole}));
     assert_eq!(
@@ -270,7 +270,7 @@ async fn spans_of_an_agent_become_its_conversation() {
 }
 
 // Two exporters send the spans of one session at the same time, in any order and some of them
-// twice. Nothing is there twice, and nothing is missing.
+// twice. Nothing may be stored twice, or missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_exporters_record_each_message_once() {
     for seed in 0..6 {
@@ -309,8 +309,8 @@ async fn concurrent_exporters_record_each_message_once() {
     }
 }
 
-// Calls to a model without anything around them are traces of their own: each was another
-// conversation, with all that was said before.
+// Model calls without a parent span are traces of their own. They must continue one conversation,
+// and not start another with the whole history.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_without_an_agent_continue_their_history() {
     let dir = tempfile::tempdir().unwrap();
@@ -336,8 +336,8 @@ async fn calls_without_an_agent_continue_their_history() {
     server.stop().done().await;
 }
 
-// What a request has is taken as far as it can be read; of the rest the exporter's log says
-// what is wrong. Spans of other things are none of our business, and no error.
+// The valid part of a request is recorded, and the answer reports the rest to the exporter's log.
+// Spans of other things are ignored without an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_spans_are_reported_and_the_rest_recorded() {
     let dir = tempfile::tempdir().unwrap();
@@ -377,7 +377,8 @@ async fn unreadable_spans_are_reported_and_the_rest_recorded() {
     server.stop().done().await;
 }
 
-// Spans are appends: they need a writer's key, are of its name, and stay in its namespace.
+// Spans are appends: they need a writer's key, have its name as the actor, and stay in its
+// namespace.
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_require_a_writer_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -413,7 +414,7 @@ async fn spans_require_a_writer_key() {
     server.stop().done().await;
 }
 
-// Whoever does not want it can have it off.
+// The operator can disable it.
 #[tokio::test(flavor = "multi_thread")]
 async fn span_recording_can_be_disabled() {
     let dir = tempfile::tempdir().unwrap();
@@ -427,8 +428,8 @@ async fn span_recording_can_be_disabled() {
     server.stop().done().await;
 }
 
-// The process is killed while agents send. What was answered is there, and what was not, an
-// exporter sends again: nothing is missing then, and nothing is there twice.
+// The process is killed while agents send spans. Acknowledged spans must be stored, and an exporter
+// sends the others again: nothing may be missing, or stored twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_server_loses_no_acknowledged_span() {
     const TURNS: usize = 40;

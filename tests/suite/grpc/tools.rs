@@ -1,4 +1,4 @@
-//! The life of tool calls over the wire.
+//! The life cycle of tool calls over the wire.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ async fn pending(server: &TestServer, id: &str) -> Vec<String> {
     calls.into_iter().map(|call| call.call_id).collect()
 }
 
-// Whoever runs a tool waits for a person elsewhere: the wait must end with the
-// decision, and the decision must outlive the server.
+// A client that runs a tool waits for a person's decision. The wait must end with the decision, and
+// the decision must survive a restart of the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn decision_ends_the_wait_and_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ async fn decision_ends_the_wait_and_survives_a_restart() {
     server.stop().done().await;
 }
 
-// An approval is for exactly these arguments, is given once, and what was not
+// An approval applies to exactly these arguments and is given once, and a call that was not
 // approved cannot succeed.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_calls_follow_their_life_cycle() {
@@ -153,8 +153,8 @@ async fn get(server: &TestServer, request: pb::GetResultRequest) -> (pb::ResultI
     (info.unwrap(), text)
 }
 
-// A result of many MiB goes in and out in pieces, cut anywhere, and comes back
-// whole or as exactly the part that was asked for.
+// A result of many MiB is sent and returned in pieces, cut anywhere. It is returned whole, or as
+// exactly the requested part.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_results_are_streamed_both_ways() {
     use pb::{get_result_request::Which, record_result_request::Item};
@@ -225,7 +225,7 @@ async fn large_results_are_streamed_both_ways() {
         ..ask(Which::Revision(6))
     };
     assert_eq!(get(&server, bytes).await.1, b"0 \xe2");
-    // As a model asks for it, by the arguments of its call.
+    // As a model requests it, by the arguments of its call.
     let asked = |arguments: &str| pb::GetResultRequest {
         conversation_id: id.clone(),
         arguments: arguments.to_owned().into(),
@@ -248,8 +248,8 @@ async fn large_results_are_streamed_both_ways() {
     server.stop().done().await;
 }
 
-// A replay finds the result by tool and arguments, whatever their spacing and
-// key order, and is not given one of another call.
+// A replay finds the result by tool and arguments, whatever their spacing and key order, and never
+// gets the result of another call.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_results_are_found_by_arguments() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,8 +299,8 @@ async fn deadline_ends_the_wait_for_a_decision() {
         metadata.insert("grpc-timeout", "200m".parse().unwrap());
         let started = std::time::Instant::now();
         let status = server.tools().wait_for_decision(request).await.unwrap_err();
-        // tonic's client ends the call too, and says CANCELLED. What the server
-        // says is tested beside its deadlines.
+        // tonic's client ends the call, too, with CANCELLED. The server's own code is tested with
+        // its deadlines.
         let ended = [Code::DeadlineExceeded, Code::Cancelled];
         assert!(ended.contains(&status.code()), "{status:?}");
         assert!(started.elapsed() < Duration::from_secs(5));

@@ -53,8 +53,8 @@ macro_rules! reflect {
     }};
 }
 
-// Clients in other languages learn the API from the server: it must say that the
-// arms of an event are messages, though our generated code has bytes there.
+// Clients in other languages get the API by reflection. It must describe the arms of an event as
+// messages, though our generated code has bytes there.
 #[tokio::test(flavor = "multi_thread")]
 async fn reflection_describes_the_written_api() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ async fn reflection_describes_the_written_api() {
     server.stop().done().await;
 }
 
-// Whoever routes traffic asks health by service; a server that stops must say so
-// to those who watch before it is gone.
+// A load balancer checks health by service. A server that is stopping must report it to watchers
+// first.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_follows_start_and_shutdown() {
     let dir = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ async fn health_follows_start_and_shutdown() {
     stopping.done().await;
 }
 
-// A deadline holds for streams too, also while nothing comes.
+// A deadline applies to streams, too, also while they are silent.
 #[tokio::test(flavor = "multi_thread")]
 async fn deadline_ends_a_stream() {
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ async fn deadline_ends_a_stream() {
     server.stop().done().await;
 }
 
-// Clients on slow links compress what they send.
+// Clients on slow links compress their requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_requests_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,8 +161,7 @@ async fn compressed_requests_are_accepted() {
     server.stop().done().await;
 }
 
-// The command line talks to a folder as it talks to a server: through a pipe in
-// its own process.
+// The command line uses a folder in the same way as a server: through a pipe in its own process.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_memory_pipe_serves_like_a_port() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
