@@ -1,4 +1,4 @@
-//! Who may look, from where.
+//! Who may read pages, and from where.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use treering::{domain::*, proto::pb, server::bounds::MANY_READ};
@@ -9,7 +9,7 @@ use crate::suite::{
     store::{append, call, conversation, message, open, result},
 };
 
-/// A store whose one conversation says this.
+/// Creates a store with one conversation that has this text.
 async fn store_that_says(dir: &std::path::Path, text: &str) -> ConversationId {
     let engine = open(dir).await;
     let id = conversation(&engine).await;
@@ -18,8 +18,8 @@ async fn store_that_says(dir: &std::path::Path, text: &str) -> ConversationId {
     id
 }
 
-// A page of another site must not read the store through the browser of somebody who has it
-// open: neither under a name that it lets lead here, nor by asking for it, nor by a form.
+// A page of another site must not read the store through a user's browser: neither under a host
+// name that points here, nor with a request or a form.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_from_other_sites_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -82,8 +82,8 @@ async fn requests_from_other_sites_are_refused() {
     assert_eq!(browser.get("/no/such/page").await.status, 404);
 }
 
-// Pages and agents ask the server within it, which kept an audit of its own: who read a store out
-// through them was not noted.
+// Reads through pages and agents use a server inside the process. Mass reading through them must be
+// in the audit, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn mass_reading_by_pages_or_mcp_is_in_the_audit() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,8 +136,8 @@ async fn mass_reading_by_pages_or_mcp_is_in_the_audit() {
     server.kill().await;
 }
 
-// A request with all that an agent had seen was kept by the browser of whoever looked at it, for
-// whoever came after them, though their key had ended.
+// A browser must not cache recorded content. Otherwise the next user sees it, also after the key
+// has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_content_is_not_cached_by_browsers() {
     let dir = tempfile::tempdir().unwrap();
@@ -190,15 +190,15 @@ async fn recorded_content_is_not_cached_by_browsers() {
             "{path}: {head}"
         );
     }
-    // What is of the program itself, and nobody's, may stay.
+    // Assets of the program may be cached.
     let page = browser.page("/").await;
     let style = page.after("href=\"/assets/").to_owned();
     let style = browser.get(&format!("/assets/{style}")).await;
     assert!(style.header("cache-control").unwrap().contains("immutable"));
 }
 
-// With keys in the store nobody sees anything without one; with one they see what it may read,
-// and what they sent is nowhere in a page. Logging out ends it, and so does the end of the key.
+// If the store has keys, pages require one, and show only what the key may read. The key itself is
+// in no page. The session ends with a log-out, or with the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_show_only_what_the_key_may_read() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,15 +251,15 @@ async fn pages_show_only_what_the_key_may_read() {
     assert!(seen.body.contains("quokka") && seen.body.contains("Log out"));
     assert!(!seen.body.contains("tr_live_"));
     assert!(seen.body.contains("class=\"key-name\"") && seen.body.contains(">reader<"));
-    // Where the store lies is for who looks after the machine.
+    // Only administrators of the machine may see the folder of the store.
     let folder = dir.path().display().to_string();
     assert!(!browser.page("/store").await.body.contains(&folder));
-    // Another namespace is not for it.
+    // The key is not valid for another namespace.
     let elsewhere = browser.get("/@team-b/").await;
     assert_eq!(elsewhere.status, 403);
     assert!(elsewhere.body.contains("Not allowed") && elsewhere.body.contains("team-b"));
 
-    // The token of a session is of that session.
+    // The token of one session is not valid in another.
     let stale = browser
         .post("/logout", &[], &format!("token={token}"))
         .await;
@@ -275,7 +275,7 @@ async fn pages_show_only_what_the_key_may_read() {
     browser.cookie = None;
     let entered = browser.post("/login", &[], &sent).await;
     assert_eq!(entered.header("location"), Some("/@team-b/"));
-    // Nor does an address that it may not read hold it up.
+    // An address that it may not read does not prevent the login either.
     let sent = format!("{sent}&to=%2Fsearch%3Fq%3Dx");
     let again = browser.post("/login", &[], &sent).await;
     assert_eq!(again.header("location"), Some("/@team-b/"));
@@ -287,7 +287,7 @@ async fn pages_show_only_what_the_key_may_read() {
         assert!(!denied.body.contains("quokka"), "{path}: {}", denied.body);
     }
     assert_eq!(browser.page("/@team-b/").await.status, 200);
-    // Programs bring their key as they do elsewhere.
+    // Programs send their key as usual.
     let bearer = format!("Bearer {reader}");
     browser.cookie = None;
     let program = browser
@@ -296,8 +296,7 @@ async fn pages_show_only_what_the_key_may_read() {
     assert_eq!(program.status, 200);
 }
 
-// Calls and pages share a port: each keeps working beside the other, and what is neither is
-// turned away.
+// Calls and pages share a port and must not disturb each other. Other requests are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn grpc_and_pages_share_a_port() {
     let dir = tempfile::tempdir().unwrap();
@@ -310,7 +309,7 @@ async fn grpc_and_pages_share_a_port() {
         assert_eq!(stats.conversations, 1);
         browser.page("/store").await;
     }
-    // A call that came by HTTP/1 is a request like any other, and there is no such page.
+    // A gRPC call by HTTP/1 is an ordinary request, and no such page exists.
     let kind = [("Content-Type", "application/grpc")];
     let call = browser
         .ask("POST", "/treering.v1.Admin/Stats", &kind, "")
@@ -336,8 +335,8 @@ async fn grpc_and_pages_share_a_port() {
     browser.page("/").await;
 }
 
-// An answer that takes longer than a connection may lie idle is no idle connection: a page that
-// is live, and a call of an agent that takes its time, were cut off.
+// A connection with a running answer is not idle: neither a live page nor a slow call of an agent
+// may be cut off.
 #[tokio::test(flavor = "multi_thread")]
 async fn running_answer_is_not_an_idle_connection() {
     use std::time::Duration;
@@ -374,7 +373,7 @@ async fn running_answer_is_not_an_idle_connection() {
         .write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n")
         .await
         .unwrap();
-    // After the last word it is idle, and goes.
+    // After the end of the answer it is idle, and is closed.
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
     read.expect("it stays for ever").unwrap();
@@ -384,7 +383,7 @@ async fn running_answer_is_not_an_idle_connection() {
     serving.await.unwrap().unwrap();
 }
 
-// Who wants nothing by HTTP has nothing.
+// Both HTTP endpoints can be disabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn inspector_and_mcp_can_be_disabled() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Calls that wait for a person.
+//! Calls that wait for a decision.
 
 use treering::domain::*;
 
@@ -24,8 +24,8 @@ fn waiting(id: ConversationId, call_id: &str, arguments: &str) -> NewEvent {
 
 const FIELDS: [&str; 6] = ["token", "conversation", "branch", "call", "at", "hash"];
 
-// A person decides on the page while an agent waits: for exactly the arguments that were shown.
-// A form that names other ones, or one from elsewhere, changes nothing.
+// A person decides on the page while an agent waits, for exactly the arguments that were shown. A
+// form with other arguments, or from another site, changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn call_is_decided_on_the_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ async fn call_is_decided_on_the_page() {
             .count(),
         2
     );
-    // The one that was asked first stands first.
+    // The oldest call is first.
     let call = page.field("call");
     assert_eq!(call, "one");
     let decided = visitor.send("/approvals", &sent).await;
@@ -96,7 +96,7 @@ async fn call_is_decided_on_the_page() {
     let there = decided.header("location").unwrap().to_owned();
     let after = visitor.page(&there).await;
     assert!(after.body.contains("Approved: ") && after.body.contains("1 call is waiting"));
-    // It stays where it was, before the other one, and can be decided no more.
+    // It stays in its place before the other call, and can no longer be decided.
     let (gone, waits) = after.body.split_once("shutdown").unwrap();
     assert!(
         gone.contains("data-decided") && gone.contains("only"),
@@ -104,7 +104,7 @@ async fn call_is_decided_on_the_page() {
     );
     assert_eq!(gone.matches(" disabled").count(), 3, "{gone}");
     assert!(!waits.contains(" disabled"), "{waits}");
-    // An address tells of nothing that was not decided, whatever is in it.
+    // A forged address must not show a decision that was not made.
     let waiting = there.replace("call=one", "call=two");
     for forged in ["/approvals?decided=approved&tool=PWNED+call+us", &waiting] {
         let page = visitor.page(forged).await;
@@ -113,12 +113,12 @@ async fn call_is_decided_on_the_page() {
     }
     let log = visitor.done(&["log", &text]).await;
     assert!(log.contains("approved") && log.contains("only"), "{log}");
-    // It is decided once.
+    // A call is decided only once.
     let again = visitor.send("/approvals", &sent).await;
     assert_eq!(again.status, 409, "{}", again.body);
 }
 
-// The page learns of a call that comes and of one that was decided elsewhere.
+// The page must show new calls, and calls that were decided elsewhere.
 #[tokio::test(flavor = "multi_thread")]
 async fn approvals_page_updates_live() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,8 +143,8 @@ async fn approvals_page_updates_live() {
     );
 }
 
-// A key that may read sees what waits, and cannot decide; one that may approve can, and the
-// decision bears its name. What waits elsewhere nobody sees.
+// A reader sees the waiting calls and cannot decide. An approver can, and the decision has its
+// name. Calls of other namespaces are not visible.
 #[tokio::test(flavor = "multi_thread")]
 async fn decision_requires_the_approver_role() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ async fn decision_requires_the_approver_role() {
     let visitor = visitor.with_key(&keys[1]);
     let page = visitor.page("/approvals").await;
     let fields: Vec<_> = FIELDS.map(|name| (name, page.field(name))).into();
-    // Who could not decide had the buttons all the same, and was refused once they were used.
+    // A key that cannot decide must not get the buttons.
     let visitor = visitor.with_key(&keys[0]);
     for path in ["/approvals".to_owned(), format!("/c/{id}/call/one")] {
         let page = visitor.page(&path).await;

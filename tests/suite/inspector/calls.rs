@@ -1,4 +1,4 @@
-//! Calls of tools, and single ones.
+//! The table of tool calls, and single calls.
 
 use treering::domain::*;
 
@@ -14,8 +14,8 @@ async fn with_result(dir: &std::path::Path, text: &str) -> ConversationId {
     id
 }
 
-// What a tool returned is whatever somebody wrote into a page or a file: it stays text, however
-// it looks, and the page stays a page.
+// A tool result may contain markup from anywhere. It must be shown as text, and must not affect the
+// page.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_result_is_escaped() {
     let dir = tempfile::tempdir().unwrap();
@@ -39,8 +39,8 @@ async fn hostile_result_is_escaped() {
     assert!(page.body.contains("c/1 ?") && page.body.contains("Snapshot"));
 }
 
-// Somebody looks at a result of 30 MB: each page has a part of it, numbered as the whole is, all
-// parts together are the whole, and the file is it.
+// A result of 30 MB is shown in parts, with the line numbers of the whole. The parts together, and
+// the download, are the whole result.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_result_is_shown_by_line_ranges() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ async fn large_result_is_shown_by_line_ranges() {
     let page = visitor.page(&format!("{address}&line=123456")).await;
     assert!(page.body.contains("id=\"L123456\"") && page.body.contains("line &lt;123456&gt; of"));
     assert!(!page.body.contains("line &lt;123455&gt;"));
-    // From page to page nothing is left out.
+    // The pages leave out nothing.
     let mut next = address.clone();
     let mut expected = 1;
     for _ in 0..4 {
@@ -97,7 +97,7 @@ fn list_file(links: &[String]) -> String {
         .clone()
 }
 
-// Five megabytes without a line's end, all of which take more room as markup.
+// Five megabytes without a line break, which take more space as markup.
 #[tokio::test(flavor = "multi_thread")]
 async fn endless_line_is_shown_in_pages() {
     let dir = tempfile::tempdir().unwrap();
@@ -121,8 +121,8 @@ async fn endless_line_is_shown_in_pages() {
     assert!(second.body.contains("id=\"L1\""), "the same line goes on");
 }
 
-// Which tool fails, and which is slow: the table counts each call once, filters let through what
-// they say, and one conversation has its own.
+// The table shows which tools fail and which are slow. Each call is counted once, filters apply,
+// and a conversation has its own table.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_counted_and_filtered() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,14 +1,14 @@
-//! Every page and link of a store in which every text is hostile.
+//! Follows every link of a store in which every text is hostile.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Browser;
 use crate::suite::output_escaping::{self, MARKUP, is_obeyed};
 
-/// Pages of one shape that are looked at: the same page by other orders and filters.
+/// Maximum number of visited pages of one shape, such as one page with other orders and filters.
 const OF_SHAPE_MAX: usize = 12;
 
-/// What attributes name that begins like an address of this site, or goes on from the page's.
+/// Returns the values of attributes that are links within this site, absolute or with a query only.
 fn links(path: &str, body: &str) -> Vec<String> {
     let page = path.split('?').next().unwrap();
     let values = body.split("=\"").skip(1);
@@ -34,7 +34,7 @@ fn links(path: &str, body: &str) -> Vec<String> {
     here.collect()
 }
 
-/// A path without numbers and ids, and the names of what is asked of it.
+/// Returns a path without numbers and ids, and the names of its query parameters.
 fn shape(path: &str) -> String {
     let (page, query) = path.split_once('?').unwrap_or((path, ""));
     let part = |part: &str| match part.chars().any(|c| c.is_ascii_digit()) {
@@ -46,10 +46,9 @@ fn shape(path: &str) -> String {
     format!("{} {names:?}", page.join("/"))
 }
 
-// Pages were looked at one by one, those that somebody thought of. Whatever can be reached from
-// the first page is text: nothing recorded is markup there, ends an attribute, turns the order
-// of letters, or is a control character that a terminal obeys where the page is looked at by
-// `curl`.
+// On every page that can be reached from the first one, recorded text must be text: not markup or
+// the end of an attribute, nor characters that change the text direction, nor control characters,
+// which a terminal with `curl` obeys.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_text_is_escaped_on_every_page() {
     let (shell, _) = output_escaping::filled().await;
@@ -74,7 +73,7 @@ async fn recorded_text_is_escaped_on_every_page() {
     while let Some(path) = waiting.pop_front() {
         let count = shapes.entry(shape(&path)).or_default();
         *count += 1;
-        // It never ends.
+        // `/live` never ends.
         if *count > OF_SHAPE_MAX || path.starts_with("/live") {
             continue;
         }
@@ -84,7 +83,7 @@ async fn recorded_text_is_escaped_on_every_page() {
         }
         let kind = page.header("content-type").unwrap_or_default();
         let disposition = page.header("content-disposition").unwrap_or_default();
-        // Our own, or a file with a result as it was recorded.
+        // An asset, or a download of a recorded result.
         let is_file = path.starts_with("/assets/") || disposition.starts_with("attachment");
         for line in page.body.lines().filter(|_| !is_file) {
             let is_broken = kind.starts_with("text/html")
@@ -108,7 +107,7 @@ async fn recorded_text_is_escaped_on_every_page() {
     }
     let wrong: Vec<_> = wrong.into_iter().collect();
     assert!(wrong.is_empty(), "{} of them: {wrong:#?}", wrong.len());
-    // Those that show what was recorded were among them.
+    // Pages with recorded content were among them.
     for page in [
         "/c/*",
         "/c/*/e/*",

@@ -5,8 +5,8 @@ use treering::{domain::*, engine::*};
 use super::visitor::Visitor;
 use crate::suite::store::{append, conversation, message, ns, open};
 
-// Two runs from one point: what both said stands once, what one said stands on its side, and
-// from page to page every event of both comes once.
+// Two branches from one point: shared events are shown once, others on their side, and the pages
+// together show every event once.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_branches_are_compared_side_by_side() {
     let dir = tempfile::tempdir().unwrap();
@@ -42,7 +42,7 @@ async fn two_branches_are_compared_side_by_side() {
     let visitor = Visitor::of(dir.path()).await;
     let page = visitor.page(&format!("/c/{single}/diff")).await;
     assert!(page.body.contains("has only one branch"));
-    // What is not named is chosen: the active branch, and the newest beside it.
+    // Defaults: the active branch, and the newest of the others.
     let page = visitor.page(&format!("/c/{id}/diff")).await;
     assert!(page.body.contains("Both branches share everything up to") && page.body.contains("#3"));
     assert!(

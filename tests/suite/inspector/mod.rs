@@ -1,5 +1,4 @@
-//! The inspector, by the built program and as a browser speaks with it: HTTP/1 on the port of
-//! the services.
+//! The inspector of the built program, used as by a browser: HTTP/1 on the port of the services.
 
 mod access;
 mod approvals;
@@ -25,7 +24,7 @@ use tokio::{
 
 use super::child::{self, PATIENCE, run};
 
-/// A server, and a browser that looks at it.
+/// A server, and a browser that uses it.
 struct Browser {
     _process: Child,
     /// HOST:PORT
@@ -33,7 +32,7 @@ struct Browser {
     cookie: Option<String>,
 }
 
-/// What a page answered.
+/// The answer to a request.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -42,14 +41,14 @@ struct Answer {
 }
 
 impl Answer {
-    /// A header's value.
+    /// Returns the value of a header.
     fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         let found = lines.find(|(own, _)| own.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.trim())
     }
 
-    /// What stands behind a text, up to the next quote.
+    /// Returns the text between this text and the next quote.
     fn after(&self, text: &str) -> &str {
         let at = self.body.find(text);
         let at = at.unwrap_or_else(|| panic!("no {text} in {}", self.body)) + text.len();
@@ -73,7 +72,7 @@ impl Browser {
         self.ask("GET", path, &[], "").await
     }
 
-    /// A page that must be there, within its bound.
+    /// Returns a page, which must exist and be within the size limit.
     async fn page(&self, path: &str) -> Answer {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -132,7 +131,7 @@ impl Browser {
 }
 
 impl Browser {
-    /// An answer that is no text.
+    /// Returns an answer that is not text.
     async fn ask_bytes(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
         let host = &self.address;
@@ -166,7 +165,7 @@ fn trajectories() -> Option<PathBuf> {
     Some(Path::new(&folder).join("trajectories"))
 }
 
-/// A store with what was recorded of real agents.
+/// Creates a store with real trajectories.
 async fn real_store() -> Option<tempfile::TempDir> {
     let folder = trajectories()?;
     let dir = tempfile::tempdir().unwrap();

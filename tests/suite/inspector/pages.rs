@@ -1,4 +1,4 @@
-//! What pages show.
+//! The content of pages.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,14 +13,14 @@ use crate::suite::{
     store::{append, call, conversation, message, open, result},
 };
 
-/// The addresses of links in a page that begin with this.
+/// Returns the addresses of links in a page that begin with this.
 fn links(body: &str, begin: &str) -> Vec<String> {
     let links = body.split("href=\"").skip(1);
     let links = links.map(|rest| rest.split('"').next().unwrap().replace("&amp;", "&"));
     links.filter(|link| link.starts_with(begin)).collect()
 }
 
-/// Follows a link as it stands in a page at this path.
+/// Resolves a link in the page at this path.
 fn at(path: &str, link: &str) -> String {
     let link = link.split('#').next().unwrap();
     match link.starts_with('?') {
@@ -29,7 +29,7 @@ fn at(path: &str, link: &str) -> String {
     }
 }
 
-// A mistyped link led to another conversation, and a part of an id worked on the transcript only.
+// A mistyped link must not lead to another conversation, and parts of ids must work on every page.
 #[tokio::test(flavor = "multi_thread")]
 async fn links_take_parts_of_ids_and_never_words_of_titles() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ async fn links_take_parts_of_ids_and_never_words_of_titles() {
             refused.body
         );
     }
-    // Records of the agent's program are folded.
+    // Records of the harness are folded.
     let shown = browser.page(&format!("/c/{id}")).await;
     let (before, record) = shown.body.split_once("task_started").unwrap();
     assert!(before.contains("1 record beside the talk, #3"), "{before}");
@@ -80,9 +80,9 @@ async fn links_take_parts_of_ids_and_never_words_of_titles() {
     assert!(record.contains("</details>"));
 }
 
-// What a person does who wants to know what an agent did: from the list into a conversation,
-// through it, to an event, to a whole result, and back by a search; all of it over what real
-// agents have recorded, each page within its bound.
+// A person wants to know what an agent did: from the list to a conversation, an event and a whole
+// result, and back with a search. Tested on real trajectories, with each page within its size
+// limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_conversations_can_be_browsed() {
     let Some(dir) = real_store().await else {
@@ -99,7 +99,7 @@ async fn real_conversations_can_be_browsed() {
     assert!(links(&none.body, "/c/").is_empty() && none.body.contains("No conversation"));
     assert_eq!(browser.get("/?since=whenever").await.status, 400);
     assert_eq!(browser.get("/?page=nonsense").await.status, 400);
-    // What is no filter must not look like one.
+    // An invalid filter must be refused.
     for wrong in [
         "/?sort=bad",
         "/?sealed=perhaps",
@@ -172,8 +172,7 @@ async fn real_conversations_can_be_browsed() {
     }
 }
 
-// A page of what is shown as signs, or is escaped letter by letter, was megabytes large where one of
-// words was not: whatever stands in a conversation, a page of it has its bound.
+// The size of a page must be limited for any text, also for text whose escaped form is much longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn page_size_is_limited_for_any_text() {
     let dir = tempfile::tempdir().unwrap();
@@ -216,13 +215,12 @@ async fn page_size_is_limited_for_any_text() {
     }
 }
 
-/// Text that would do harm where it is taken for markup.
+/// Text that does harm if it is read as markup.
 const HOSTILE: &str = "<script>alert('owned')</script><img src=x onerror=alert(1)>\
      \"'><style>*{display:none}</style></pre></details></main>\u{202e}gnirts\0nul\u{1b}[2J";
 
-// What a tool returned was a page with a script in it, or one line of five megabytes, or letters
-// that turn all others around. It is shown as what it is: text, a part at a time, on every page
-// that it comes to.
+// A result may be a page with a script, one line of five megabytes, or characters that change the
+// text direction. It must be shown as text, in parts, on every page.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_text_is_escaped_on_every_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -261,7 +259,7 @@ async fn hostile_text_is_escaped_on_every_page() {
 
     let browser = Browser::start(dir.path(), &[]).await;
     let path = format!("/c/{id}");
-    // The index may need a moment for what was appended last.
+    // The index may need a moment for the newest events.
     let mut pages = vec!["/".to_owned(), path.clone(), "/search?q=gnirts".to_owned()];
     pages.extend((1..=8).map(|revision| format!("{path}/e/{revision}")));
     pages.extend([2, 4, 6, 8].map(|revision| format!("{path}/text/{revision}")));
@@ -314,8 +312,7 @@ async fn hostile_text_is_escaped_on_every_page() {
     assert_eq!(browser.get("/c/nothing-like-it").await.status, 404);
 }
 
-// An image is shown as what it says it is, to nobody as a page: what browsers take for markup or
-// scripts is named and not served.
+// Real images are shown. Content that browsers read as markup or scripts is named and not served.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_real_images_are_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,8 +351,8 @@ async fn only_real_images_are_served() {
     }
 }
 
-// A page that shows the end of a conversation is told when it grows, and shows it; one that shows
-// how it was is not.
+// A page with the end of a conversation is notified of new events and shows them. A page as of a
+// revision is not.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_page_shows_appended_events() {
     let dir = tempfile::tempdir().unwrap();

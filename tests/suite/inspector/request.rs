@@ -1,4 +1,4 @@
-//! Requests, and two of them beside each other.
+//! Pages of requests, and the comparison of two.
 
 use serde_json::Value;
 
@@ -30,8 +30,8 @@ async fn session(dir: &std::path::Path) -> String {
     id.to_string()
 }
 
-// Whoever wonders why an agent forgot something looks here: for every provider the page says what
-// is in the request and what was left out, and the body behind the link is what would be sent.
+// The page explains why an agent forgot something: for every provider it shows what is in the
+// request and what was left out. The linked body is what would be sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_page_shows_every_provider() {
     let dir = tempfile::tempdir().unwrap();
@@ -77,7 +77,7 @@ async fn request_page_shows_every_provider() {
     assert!(wrong.body.contains("invalid policy"), "{}", wrong.body);
     let typed = visitor.get(&format!("/c/{id}/request?policy=%7Bbad")).await;
     assert_eq!(typed.field_of("name=\"policy\""), "{bad");
-    // What only the store knows to be wrong is told on the page, whose head is out by then.
+    // An error that only the store finds is shown on the page, whose head is already sent.
     let told = visitor
         .page(&format!("/c/{id}/request?policy=%7B%22nope%22%3A1%7D"))
         .await;
@@ -88,8 +88,8 @@ async fn request_page_shows_every_provider() {
     );
 }
 
-// Looking is no sending: the agent's next request is compared with the last that it was given,
-// and not with what somebody looked at meanwhile.
+// Viewing a request must not count as sending it: the agent's next request is compared with the
+// last one that it got.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_page_does_not_change_the_next_request() {
     let dir = tempfile::tempdir().unwrap();
@@ -114,7 +114,8 @@ async fn request_page_does_not_change_the_next_request() {
     assert!(page.body.contains("100%"), "{}", page.body);
 }
 
-// Two policies: what became of each item in both, and the lines in which the bodies differ.
+// With two policies, the page shows the outcome of each item in both, and the lines in which the
+// bodies differ.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_requests_are_compared_side_by_side() {
     let dir = tempfile::tempdir().unwrap();

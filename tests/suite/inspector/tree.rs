@@ -23,8 +23,8 @@ async fn fork(engine: &Engine, id: ConversationId, branch: &str, at: u64, name: 
     engine.fork(command).await.unwrap();
 }
 
-// Somebody forks a conversation from its page: the form names the branch and the event, the new
-// branch is there, marked, and shares what came before. Without the page's token nothing happens.
+// A form on the page forks a conversation: it names the branch and the event, and the new branch is
+// marked and shares the history. Without the page's token nothing happens.
 #[tokio::test(flavor = "multi_thread")]
 async fn branch_is_forked_from_the_page() {
     let dir = tempfile::tempdir().unwrap();
@@ -54,17 +54,17 @@ async fn branch_is_forked_from_the_page() {
     assert!(page.body.contains("a &lt;b&gt; &amp; c") && page.body.contains(">new<"));
     let branches = visitor.done(&["branch", "ls", &id.to_string()]).await;
     assert!(branches.contains("from main after #3"), "{branches}");
-    // The same again is refused, and says why.
+    // A repeated fork is refused with a reason.
     let again = visitor.send(&path, &sent).await;
     assert_eq!(again.status, 409, "{}", again.body);
     assert!(again.body.contains("a &lt;b&gt; &amp; c"), "{}", again.body);
-    // What was typed is still in the form.
+    // The form still has the typed name.
     assert_eq!(again.field_of("name=\"name\" required"), "a <b> & c");
     assert!(!again.body.contains("Something went wrong"));
 }
 
-// An agent that tries a thousand things from one point: the page stays small, every branch is on
-// one of its pages, and one is found by its name.
+// An agent may make a thousand branches at one point. The page stays small, every branch is on one
+// of the pages, and a branch is found by name.
 #[tokio::test(flavor = "multi_thread")]
 async fn tree_of_1000_branches_is_paged() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ async fn tree_of_1000_branches_is_paged() {
     assert!(one.body.contains("try-777") && !one.body.contains("try-778"));
 }
 
-// Compactions and sub-contexts stand on the branch that they are on, and lead to where they are.
+// Compactions and sub-contexts are shown on their branch, with links.
 #[tokio::test(flavor = "multi_thread")]
 async fn compactions_and_sub_contexts_are_marked_on_the_tree() {
     let dir = tempfile::tempdir().unwrap();

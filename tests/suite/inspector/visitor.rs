@@ -1,5 +1,5 @@
-//! A server with its inspector, and somebody who looks at its pages: HTTP by hand, so that every
-//! byte that comes is seen.
+//! A server with the inspector, and a client that reads its pages. It speaks HTTP directly, so that
+//! it sees every byte.
 
 use std::{path::Path, time::Duration};
 
@@ -11,17 +11,17 @@ use tokio::{
 
 use crate::suite::child::{PATIENCE, Server, run};
 
-/// Pages are not larger, in bytes.
+/// Maximum size of a page in bytes.
 pub const PAGE_BYTES_MAX: usize = 300 << 10;
 
-/// Who looks.
+/// A client of the inspector.
 pub struct Visitor {
     server: Server,
     /// Sent with each request.
     key: Option<String>,
 }
 
-/// What came.
+/// The answer to a request.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -30,7 +30,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header, by its name in lower case.
+    /// Returns the value of a header, by its name in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines
@@ -38,7 +38,7 @@ impl Answer {
             .map(|(_, value)| value)
     }
 
-    /// The values of an attribute, in order, as text.
+    /// Returns the values of an attribute, in order, as text.
     pub fn all(&self, attribute: &str) -> Vec<String> {
         let start = format!("{attribute}=\"");
         let values = self.body.split(&start).skip(1);
@@ -47,7 +47,7 @@ impl Answer {
             .collect()
     }
 
-    /// The value of a form's hidden field.
+    /// Returns the value of a form's hidden field.
     pub fn field(&self, name: &str) -> String {
         let start = format!("name=\"{name}\" value=\"");
         let rest = self.body.split(&start).nth(1);
@@ -57,7 +57,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// The value of the first field with this in its tag.
+    /// Returns the value of the first field with this text in its tag.
     pub fn field_of(&self, tag: &str) -> String {
         let rest = self.body.split(tag).nth(1);
         let rest = rest.unwrap_or_else(|| panic!("no {tag} in {}", self.body));
@@ -75,7 +75,7 @@ fn unescaped(text: &str) -> String {
 }
 
 impl Visitor {
-    /// Serves a folder, and looks at it.
+    /// Starts a server for a folder, and a client without a key.
     pub async fn of(dir: &Path) -> Self {
         Self {
             server: Server::start(dir).await,
@@ -83,25 +83,26 @@ impl Visitor {
         }
     }
 
-    /// The same as whoever has this key.
+    /// Returns this client with a key.
     pub fn with_key(mut self, key: &str) -> Self {
         self.key = Some(key.to_owned());
         self
     }
 
-    /// What a command says on the server.
+    /// Runs a command on the server.
     pub async fn cli(&self, arguments: &[&str]) -> std::process::Output {
         run(&[arguments, &["--server", &self.server.url]].concat()).await
     }
 
-    /// The same, which works.
+    /// Runs a command on the server, which must succeed. Returns its output.
     pub async fn done(&self, arguments: &[&str]) -> String {
         let done = self.cli(arguments).await;
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     }
 
-    /// A page: within its bound, and with nothing in it that a browser would run.
+    /// Returns a page. Checks that it is within the size limit, and that a browser would run
+    /// nothing in it.
     pub async fn page(&self, path: &str) -> Answer {
         let answer = self.get(path).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -129,7 +130,7 @@ impl Visitor {
         answer
     }
 
-    /// Whatever comes.
+    /// Returns any answer.
     pub async fn get(&self, path: &str) -> Answer {
         self.ask("GET", path, "").await
     }
@@ -156,7 +157,7 @@ impl Visitor {
         let key = key.map_or(String::new(), |key| {
             format!("Authorization: Bearer {key}\r\n")
         });
-        // What stands behind `#` is the browser's.
+        // The browser does not send the part after `#`.
         let path = path.split('#').next().unwrap_or_default();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{key}\
@@ -171,7 +172,7 @@ impl Visitor {
         answer_of(&bytes)
     }
 
-    /// Follows what is live until the word comes.
+    /// Follows a live stream until it contains the word.
     pub async fn wait_for_live(&self, path: &str, word: &str) -> Live {
         let host = self.server.url.strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(host).await.unwrap();
@@ -183,13 +184,13 @@ impl Visitor {
     }
 }
 
-/// A stream of what is live.
+/// A live stream.
 pub struct Live {
     stream: TcpStream,
 }
 
 impl Live {
-    /// Reads until a word comes.
+    /// Reads until the stream contains the word.
     pub async fn until(&mut self, word: &str) {
         let mut text = String::new();
         let read = async {
