@@ -1,4 +1,4 @@
-//! The log's suite as another crate meets it: nothing here uses more than is public.
+//! Runs the log's conformance suite from another crate: only public items are used.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use treering::{
 };
 use uuid::Uuid;
 
-/// A backend of somebody else: a list for each shard.
+/// A backend of another crate: a list for each shard.
 struct ListLog {
     identity: LogIdentity,
     shards: Mutex<HashMap<ShardId, Shard>>,
@@ -30,7 +30,7 @@ struct Shard {
     epoch: Epoch,
     frames: Vec<EncodedFrame>,
     blobs: HashMap<u64, Bytes>,
-    /// None: closed.
+    /// `None`: closed.
     head: watch::Sender<Option<u64>>,
 }
 
@@ -102,7 +102,7 @@ impl EventLog for ListLog {
         for blob in batch.blobs {
             list.blobs.insert(blob.home_offset, blob.bytes);
         }
-        // As a backend would that has written them somewhere and reads them again.
+        // Rebuilds the frames, as a backend would that reads them from storage.
         let stored = batch.frames.into_iter();
         let stored = stored.map(|at| EncodedFrame::new(at.first_offset, at.count, at.bytes));
         list.frames.extend(stored);
@@ -177,15 +177,14 @@ impl EventLog for ListLog {
     }
 }
 
-/// The port could be filled in this crate only: its errors and frames had no public
-/// constructors, and its suite was a private test. A backend written outside must pass it.
+/// Another crate must be able to implement the port with public items only, and to run the suite
+/// against it.
 #[tokio::test(flavor = "multi_thread")]
 async fn external_backend_passes_the_conformance_suite() {
     conformance::run_all(ListLog::new).await;
 }
 
-/// The suite says what the port means; it must say the same of the backends that are here,
-/// seen from outside.
+/// The suite defines the port's behaviour. The built-in backends must pass it from outside, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn built_in_backends_pass_the_conformance_suite() {
     conformance::run_all(MemoryLog::new).await;

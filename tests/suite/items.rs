@@ -1,12 +1,11 @@
-//! What is remembered from the command line, and states that say what they are like.
+//! Items from the command line, and custom states that are stored as deltas.
 
 use serde_json::{Value, json};
 
 use super::terminal::{NOT_FOUND, Shell, USAGE};
 
-// A script remembers something and another one finds it: by name, by what it says and by
-// words; what is not there has the exit code of what is not there, and what is no JSON changes
-// nothing.
+// One script stores items and another finds them: by name, by content and by words. A missing item
+// has the exit code "not found", and invalid JSON changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn item_commands_put_get_and_search() {
     let shell = Shell::new();
@@ -55,8 +54,8 @@ async fn item_commands_put_get_and_search() {
     assert_eq!(shell.ok(&["items", "ls"]).await, "users/bob\n");
 }
 
-// Each step of a program appends its whole state from a shell, and says what it is like. What
-// is read, exported and verified is whole.
+// Each step of a program appends its whole state from a shell, and names the event that it
+// resembles. Reads, exports and verification must return the whole state.
 #[tokio::test(flavor = "multi_thread")]
 async fn growing_custom_states_round_trip_through_the_cli() {
     let shell = Shell::filled().await;

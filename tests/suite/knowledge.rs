@@ -1,5 +1,4 @@
-//! What tool results have shown: through the engine, over the wire, and from real
-//! trajectories.
+//! Knowledge from tool results: through the engine, over the wire, and from real trajectories.
 
 use std::{collections::BTreeMap, env, path::Path, sync::Arc};
 
@@ -27,7 +26,7 @@ fn with_policy(policy: &str) -> EventBody {
     })
 }
 
-/// A call and its result.
+/// Returns a call and its result.
 fn done(tool: &str, arguments: &str, text: &str) -> [EventBody; 2] {
     [call("c", tool, arguments, false), result("c", text)]
 }
@@ -92,10 +91,8 @@ fn paths(knowledge: &Knowledge) -> Vec<&str> {
     knowledge.files().iter().map(|file| &*file.path).collect()
 }
 
-// Knowledge grows with the branch and is kept in memory while it does. At every
-// step, as of every earlier step, and in a store that was opened anew, it must be
-// what folding everything again gives; with results large enough to be stored as
-// blobs, too.
+// Knowledge is cached and extended as the branch grows. At every step, as of every earlier step and
+// in a reopened store, it must equal a full fold, also with results that are stored as blobs.
 #[tokio::test(flavor = "multi_thread")]
 async fn extended_knowledge_equals_a_full_fold_at_every_step() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,8 +131,7 @@ async fn extended_knowledge_equals_a_full_fold_at_every_step() {
     engine.close().await;
 }
 
-// A fork knows what was shown before it left, and from then on what it saw itself;
-// in a new conversation too.
+// A fork has the knowledge from before the fork, and then only its own; also in a new conversation.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_of_a_fork_follows_its_own_history() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -223,8 +219,8 @@ async fn knowledge_is_isolated_by_conversation_and_namespace() {
     engine.close().await;
 }
 
-// A store whose cache holds next to nothing, asked about many branches at once
-// while they grow: answers may cost more, and must stay right.
+// With almost no cache, and queries about many growing branches at once, answers may cost more, but
+// must be right.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_is_right_with_a_small_cache_and_many_readers() {
     let limits = Limits {
@@ -242,8 +238,8 @@ async fn knowledge_is_right_with_a_small_cache_and_many_readers() {
             for round in 0..10 {
                 let file = format!("[\"{round}.nc\"]");
                 let bodies = done("list_files", "{}", &file).to_vec();
-                // Both readers of a conversation append: one of them is refused now
-                // and then, as its call id is open.
+                // Both readers of a conversation append. Sometimes one is refused, because its call
+                // id is open.
                 let events = bodies
                     .into_iter()
                     .map(|body| NewEvent::new(id, body))
@@ -274,8 +270,7 @@ async fn knowledge_is_right_with_a_small_cache_and_many_readers() {
     engine.close().await;
 }
 
-// The whole conversation between an agent and its store about what is known: the
-// queries, suggestions, prerequisites and guidance of the wire, each as promised.
+// All knowledge queries over the wire: queries, suggestions, prerequisites and guidance.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_queries_work_over_grpc() {
     let dir = tempfile::tempdir().unwrap();
@@ -386,7 +381,7 @@ async fn knowledge_queries_work_over_grpc() {
         arguments: arguments.to_owned().into(),
         ..Default::default()
     };
-    // a.nc was used last; its variables follow from it.
+    // a.nc was used last, and its variables follow from it.
     let answer = server
         .tools()
         .suggest_arguments(suggest(r#"{"top": 1.50}"#))
@@ -435,7 +430,7 @@ async fn knowledge_queries_work_over_grpc() {
     server.stop().done().await;
 }
 
-// A stored policy that is invalid is no fault of the call, whichever policy it is.
+// An invalid stored policy is not an error of the call, whichever policy it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_stored_policies_have_one_reason() {
     let dir = tempfile::tempdir().unwrap();
@@ -471,7 +466,7 @@ async fn invalid_stored_policies_have_one_reason() {
     server.stop().done().await;
 }
 
-// A policy that nobody can read must not pass for one that says nothing.
+// An invalid policy must not be treated as an empty one.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_knowledge_policy_is_refused() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -489,7 +484,7 @@ async fn invalid_knowledge_policy_is_refused() {
     engine.close().await;
 }
 
-/// Rules for the tools of the trajectories, which follow no naming of ours.
+/// Rules for the tools of the trajectories, which have other names than the default rules expect.
 const CODING: &str = r#"{"rules": {
   "listed": {"tools": {"names": ["Glob", "find_file"]}},
   "searched": {"tools": {"names": ["Grep"]}, "text": "before_colon"},
@@ -500,8 +495,8 @@ const CODING: &str = r#"{"rules": {
   "shell": {"tools": {"names": ["Bash", "bash", "shell"]}, "gives": "working_directory",
             "from": "arguments", "arguments": ["command"], "text": "shell_cd", "relative": true}}}"#;
 
-// Real results are longer and odder than invented ones. Every bound must hold on
-// all of them, and the rules must find something in each kind of session.
+// Real results are longer and stranger than invented ones. Every limit must hold on all of them,
+// and the rules must find something in each kind of session.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_of_real_trajectories_is_bounded() {
     let Some(folder) = env::var_os("TREERING_TEST_DATA") else {

@@ -1,4 +1,4 @@
-//! Two processes, one data folder.
+//! Several processes on one data folder.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, process::Stdio};
 
@@ -15,12 +15,12 @@ use super::{
 };
 use treering::engine::{BranchAddress, Engine, OpenError, OpenOptions};
 
-/// What scripts are told when a store is held by another process.
+/// The exit code when another process holds the store.
 const UNAVAILABLE: i32 = 5;
 
-// A second process on the folder of a server would destroy it. One that serves, or that
-// may not wait, must be turned away, told who holds the folder and how to reach it, and
-// exit with the documented code; the first must not notice.
+// A second process on a server's folder would destroy the store. If it would serve, or may not
+// wait, it must be refused with the holder, the way to reach it, and the documented exit code. The
+// first process must not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn second_process_is_refused_with_the_server_address() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ async fn second_process_is_refused_with_the_server_address() {
     assert!(holder.contains(&first.pid().to_string()), "{error}");
     assert_eq!(address.as_deref(), Some(first.url.as_str()));
 
-    // Without being told, commands go through the server that has the folder.
+    // Without an option, commands use the server that holds the folder.
     let output = child::run(&["append", "new", "message", "user", "hello", "--data", data]).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -73,14 +73,14 @@ async fn second_process_is_refused_with_the_server_address() {
         1
     );
 
-    // What the message says works.
+    // The command that the message suggests works.
     let output = child::run(&["ls", "--server", &first.url]).await;
     assert!(output.status.success());
     first.kill().await;
 }
 
-// A script's commands, six at a time on one folder that is not there yet: five failed.
-// Each has its turn, and all that was taken is there.
+// A script runs six commands at a time on a folder that does not exist yet. Each must get its turn,
+// and everything that was accepted must be stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_commands_wait_for_the_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -100,8 +100,8 @@ async fn concurrent_commands_wait_for_the_folder() {
     );
 }
 
-// While an import ran, `serve`, `repair` and `salvage` failed at once where all other
-// commands wait. They wait, too; for a server they do not, as it does not end by itself.
+// `serve`, `repair` and `salvage` must wait for an import, as other commands do. They do not wait
+// for a server, because it does not end by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn serve_repair_and_salvage_wait_for_the_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ async fn serve_repair_and_salvage_wait_for_the_folder() {
     );
     let (salvage, repair) = (salvage.concat(), repair.concat());
     let close = async {
-        // Whether they met the holder or not, they must get the folder.
+        // They must get the folder, whether they had to wait or not.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         engine.close().await;
     };
@@ -144,8 +144,8 @@ async fn serve_repair_and_salvage_wait_for_the_folder() {
     server.kill().await;
 }
 
-// The lock is the process's: SIGKILL must not leave a folder locked, and what the
-// lock file says of the dead one must not stand in the way.
+// The lock belongs to the process. After SIGKILL the folder must not stay locked, and the content
+// of the lock file must not matter.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_process_releases_the_lock() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ async fn killed_process_releases_the_lock() {
     assert!(said.contains(&std::process::id().to_string()), "{said}");
     engine.close().await;
 
-    // A handle that is left over does not hold the folder either.
+    // A closed engine's remaining handle does not hold the folder either.
     let again = store::open(dir.path()).await;
     assert!(
         again
@@ -178,8 +178,8 @@ async fn killed_process_releases_the_lock() {
     again.close().await;
 }
 
-/// A server as a program starts it: the end of its standard input is kept, and its
-/// first line says where it is.
+/// Starts a server as a program does: it keeps the write end of standard input, and reads the
+/// address from the first line.
 async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_treering"))
         .args(["serve", "--json", "--until-stdin-closes"])
@@ -199,13 +199,13 @@ async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
     (process, stdin, line)
 }
 
-// A program that starts a server and is killed cannot stop it: the server stayed, and
-// held the store for ever. It must end with the pipe, by itself and cleanly. A second
-// program must learn from one line where the store is served already.
+// A killed program cannot stop the server that it started. The server must end cleanly when the
+// pipe closes, and not hold the store. A second program must learn from one line where the store is
+// already served.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_ends_with_its_parent_process() {
     let parent = tempfile::tempdir().unwrap();
-    // A name that JSON cannot say is no reason to fall.
+    // A folder name that is not valid Unicode must not cause a crash.
     let dir = parent.path().join(OsStr::from_bytes(b"st\xf6re"));
     let (mut first, mut stdin, ready) = started_by_a_program(&dir).await;
     assert_eq!(ready["pid"], first.id().unwrap());
@@ -220,7 +220,7 @@ async fn server_ends_with_its_parent_process() {
     let status = timeout(PATIENCE, second.wait()).await.expect("it hangs");
     assert_eq!(status.unwrap().code(), Some(UNAVAILABLE));
 
-    // What is written there ends nothing.
+    // Input on the pipe does not end the server.
     stdin.write_all(b"still here\n").await.unwrap();
     assert!(child::run(&["ls", "--server", url]).await.status.success());
     drop(stdin);

@@ -1,5 +1,5 @@
-//! The door for agents, by the built program: JSON-RPC over standard input and output, and over
-//! HTTP, as agents speak it.
+//! The MCP server of the built program, used as by agents: JSON-RPC over standard input and output,
+//! and over HTTP.
 
 use std::{
     env,
@@ -36,7 +36,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Starts it, without a word.
+    /// Starts the program, and sends nothing.
     fn silent(arguments: &[&str]) -> Self {
         let mut command = child::treering();
         command.arg("mcp").args(arguments);
@@ -100,7 +100,7 @@ impl Agent {
         }
     }
 
-    /// What a tool answers, and whether it is an error.
+    /// Returns the answer of a tool, and whether it is an error.
     async fn call(&mut self, tool: &str, arguments: Value) -> (String, bool) {
         let params = json!({"name": tool, "arguments": arguments});
         let answer = self.ask("tools/call", params).await;
@@ -113,7 +113,7 @@ impl Agent {
     async fn told(&mut self, tool: &str, arguments: Value) -> String {
         let (text, is_error) = self.call(tool, arguments).await;
         assert!(!is_error, "{tool}: {text}");
-        // By it, a recorded answer is known as a quote.
+        // The first line marks recorded text as a quote.
         let reads = !["remember", "fork", "pending", "decide"].contains(&tool);
         let unmarked = text.strip_prefix("[from treering]\n");
         assert_eq!(unmarked.is_some(), reads, "{tool}: {text}");
@@ -126,7 +126,7 @@ impl Agent {
         text
     }
 
-    /// Leaves; the program has to end by itself.
+    /// Closes the connection. The program must end by itself.
     async fn leave(mut self) {
         drop(self.to);
         let ended = timeout(PATIENCE, self.process.wait()).await;
@@ -142,7 +142,7 @@ fn trajectories() -> Option<PathBuf> {
     Some(Path::new(&folder).join("trajectories"))
 }
 
-/// A store with what was recorded of real agents.
+/// Creates a store with real trajectories.
 async fn real_store() -> Option<tempfile::TempDir> {
     let folder = trajectories()?;
     let dir = tempfile::tempdir().unwrap();
@@ -155,15 +155,15 @@ async fn real_store() -> Option<tempfile::TempDir> {
     Some(dir)
 }
 
-/// The first address in an answer of a search.
+/// Returns the first address in an answer of a search.
 fn first_address(text: &str) -> String {
     let line = text.lines().find(|line| line.starts_with("1. "));
     let line = line.unwrap_or_else(|| panic!("no hit: {text}"));
     line[3..].split_whitespace().next().unwrap().to_owned()
 }
 
-// What an agent does of an evening: it looks for an error that it had, reads around it, reads the
-// output, and takes over the session; all over what real agents have recorded.
+// An agent searches for an error that it had, reads around it, reads the output and continues the
+// session; tested on real trajectories.
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_finds_earlier_results_over_mcp() {
     let Some(dir) = real_store().await else {
@@ -240,8 +240,8 @@ async fn agent_finds_earlier_results_over_mcp() {
     agent.leave().await;
 }
 
-// A model calls tools with what it makes up. Each wrong call gets an answer that says what to do,
-// changes nothing, and the next call works.
+// A model may make up tool arguments. Each wrong call must get an error with advice and change
+// nothing, and the next call must work.
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_tool_calls_get_an_error_with_advice() {
     let dir = tempfile::tempdir().unwrap();
@@ -301,7 +301,7 @@ async fn wrong_tool_calls_get_an_error_with_advice() {
     ] {
         let answer = agent.ask(method, params.clone()).await;
         assert!(answer["error"]["code"].is_i64(), "{method}: {answer}");
-        // Which one it was, as the protocol wants it; of what is huge not.
+        // The protocol requires the URI in the error, but a huge one is left out.
         assert_eq!(answer["error"]["data"]["uri"], params["uri"], "{answer}");
     }
     let huge = json!({"uri": format!("treering:{}/1", "x".repeat(100_000))});
@@ -314,7 +314,7 @@ async fn wrong_tool_calls_get_an_error_with_advice() {
     agent.leave().await;
 }
 
-// What is no JSON-RPC, or far too much of it, ends neither the program nor what comes after it.
+// Invalid JSON-RPC, or a huge message, must end neither the program nor the messages after it.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_and_huge_messages_do_not_end_the_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -349,7 +349,7 @@ async fn invalid_and_huge_messages_do_not_end_the_session() {
     assert!(list.contains("events"), "{list}");
     agent.leave().await;
 
-    // Who begins with something else is told on standard error, and the program ends.
+    // A session with a wrong start ends with a message on standard error.
     let mut other = Agent::silent(&["--data", &dir.path().display().to_string()]);
     other
         .send(r#"{"jsonrpc":"2.0","method":"notifications/none"}"#)
@@ -359,12 +359,12 @@ async fn invalid_and_huge_messages_do_not_end_the_session() {
         .await
         .expect("it hangs")
         .unwrap();
-    // Who says nothing has done nothing wrong.
+    // A session without messages is not an error.
     Agent::silent(&[]).leave().await;
 }
 
-// An agent's session lasts for hours. Meanwhile another session has the same folder, and an import
-// writes to it: neither may find it locked, and what came is seen.
+// An agent's session lasts for hours. Meanwhile another session uses the same folder, and an import
+// writes to it. Neither may find it locked, and both must see new events.
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_and_imports_share_a_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -412,8 +412,8 @@ async fn sessions_and_imports_share_a_folder() {
     other.leave().await;
 }
 
-// A conversation of ten thousand events, a result of 30 MB in one line, and one that is no text:
-// no answer may be larger than an agent can take, and each byte can be had.
+// A conversation of ten thousand events, a result of 30 MB in one line, and one that is not text.
+// Every answer must be small enough for an agent, and each byte must be readable.
 #[tokio::test(flavor = "multi_thread")]
 async fn huge_texts_are_returned_in_parts() {
     let dir = tempfile::tempdir().unwrap();
@@ -448,7 +448,7 @@ async fn huge_texts_are_returned_in_parts() {
     drop(engine);
 
     let mut agent = Agent::over(dir.path(), &[]).await;
-    // 2 of the beginning, 10,000 notes, two calls with their results.
+    // 2 opening events, 10,000 notes, and two calls with their results.
     let at = |revision: u32| format!("{id}#{revision}");
     let both = agent.told("read", json!({"reference": at(10_004)})).await;
     assert!(both.len() < 8_000, "{}", both.len());
@@ -507,8 +507,8 @@ async fn huge_texts_are_returned_in_parts() {
     agent.leave().await;
 }
 
-// What a tool once printed may say "ignore all instructions": it stands where recorded text stands,
-// in every answer that has it.
+// A recorded result may say "ignore all instructions". Recorded text must be marked as a quote in
+// every answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_text_is_always_quoted() {
     let dir = tempfile::tempdir().unwrap();
@@ -548,8 +548,8 @@ async fn recorded_text_is_always_quoted() {
     agent.leave().await;
 }
 
-// An agent of a server: when the server goes away a call says so and does not hang, and when it is
-// there again calls work, without a new session.
+// An agent uses a server. While the server is down, a call must fail rather than hang. When it is
+// back, calls must work without a new session.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_continues_after_a_server_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -567,7 +567,7 @@ async fn session_continues_after_a_server_restart() {
     recalls(&mut agent, "> 1").await;
     agent.leave().await;
 
-    // Over the folder that this server has: through it, and by itself once it is gone.
+    // With the folder of this server: through the server, and directly once it has ended.
     let mut agent = Agent::over(dir.path(), &[]).await;
     assert!(agent.told("recall", json!({})).await.contains("> 1"));
     server.kill().await;
@@ -575,7 +575,7 @@ async fn session_continues_after_a_server_restart() {
     agent.leave().await;
 }
 
-/// Asks again, as an agent is told to, until the store is reached.
+/// Retries, as the error tells an agent to, until the store is reached.
 async fn recalls(agent: &mut Agent, text: &str) {
     let asking = async {
         loop {
@@ -590,8 +590,8 @@ async fn recalls(agent: &mut Agent, text: &str) {
     assert!(recalled.contains(text), "{recalled}");
 }
 
-// Approvals are for people: the tools are there only where somebody has said so, and a decision
-// holds for what was shown.
+// Approvals are for people. The tools exist only if enabled, and a decision applies to what was
+// shown.
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_are_bound_to_what_was_shown() {
     let dir = tempfile::tempdir().unwrap();
@@ -634,7 +634,7 @@ async fn decisions_are_bound_to_what_was_shown() {
     agent.leave().await;
 }
 
-/// A call of a tool with arguments.
+/// Returns a tool call with these arguments.
 fn call_with(id: ConversationId, call_id: &str, tool: &str, arguments: &Value) -> NewEvent {
     let mut event = call(id, call_id, tool);
     if let EventBody::ToolCallRequested(call) = &mut event.body {
@@ -645,8 +645,8 @@ fn call_with(id: ConversationId, call_id: &str, tool: &str, arguments: &Value) -
     event
 }
 
-// What a call wrote into a file is in its arguments and nowhere else. `read` gave the result
-// instead, "ok", and the line that a search had named was behind its end.
+// The text that a call wrote into a file is only in its arguments. If a search names a line of it,
+// `read` must return the arguments, not the result.
 #[tokio::test(flavor = "multi_thread")]
 async fn call_arguments_are_read_to_their_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -702,8 +702,8 @@ async fn call_arguments_are_read_to_their_end() {
     agent.leave().await;
 }
 
-// What a person decides about has to be all that there is, and the call has to be the one that
-// was shown, whatever it is called.
+// A person must see the whole call before a decision, and must decide exactly the call that was
+// shown, whatever its name.
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_call_is_shown_before_a_decision() {
     let dir = tempfile::tempdir().unwrap();
@@ -743,8 +743,8 @@ async fn whole_call_is_shown_before_a_decision() {
     agent.leave().await;
 }
 
-// A text that was cut inside a picture is no JSON, and neither is a line that broke off: who sent
-// it waited for an answer that never came.
+// A message with half a surrogate pair, and a line that breaks off, are not valid JSON. Their
+// sender must get an answer, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_is_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -785,7 +785,7 @@ async fn every_request_is_answered() {
         );
     }
 
-    // Without AND it was one more word, and gave what was not wanted.
+    // Without AND, NOT must still exclude a word, not search for it.
     let found = agent
         .told("search", json!({"query": "telemetry NOT posthog"}))
         .await;
@@ -815,8 +815,8 @@ async fn every_request_is_answered() {
     agent.leave().await;
 }
 
-// What is remembered is no session: it was the newest one from then on, and a fork of it that was
-// made active hid all that was remembered.
+// Long-term context is not a session. It must not be listed as the newest one, and a fork of it
+// must not hide its values.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_term_context_is_not_listed_as_a_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -852,8 +852,8 @@ async fn long_term_context_is_not_listed_as_a_session() {
     agent.leave().await;
 }
 
-// Ids and titles come from whoever wrote the file that was imported. In an error they stood where
-// the server says what to do.
+// Ids and titles come from imported files. In an error they must be quoted, and must not stand
+// where the server gives advice.
 #[tokio::test(flavor = "multi_thread")]
 async fn suggested_ids_and_titles_are_quoted() {
     let dir = tempfile::tempdir().unwrap();
@@ -893,8 +893,8 @@ async fn suggested_ids_and_titles_are_quoted() {
     agent.leave().await;
 }
 
-// The tool built a request up to five times with ever smaller budgets, so that it filled less than
-// half of what was asked, said nothing when it lowered a budget, and advised one that failed too.
+// The tool must build a request once, with the given budget. It must use the budget well, report a
+// reduced one, and advise one that suffices.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_tool_builds_once_with_the_given_budget() {
     let dir = tempfile::tempdir().unwrap();
@@ -961,7 +961,7 @@ async fn request_tool_builds_once_with_the_given_budget() {
     agent.leave().await;
 }
 
-// Two agents that write: one without a pause kept the other from writing at all.
+// Two agents write. One that never pauses must not keep the other from writing.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_writer_does_not_starve_another_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -993,7 +993,7 @@ async fn busy_writer_does_not_starve_another_session() {
     other.leave().await;
 }
 
-/// A server that agents reach by HTTP.
+/// A server that agents use over HTTP.
 struct HttpServer {
     process: Child,
     /// HOST:PORT
@@ -1011,7 +1011,7 @@ impl HttpServer {
         }
     }
 
-    /// What is answered to these bytes, to its end.
+    /// Sends these bytes. Returns the whole answer.
     async fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -1021,7 +1021,7 @@ impl HttpServer {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Posts a message; status and body.
+    /// Posts a message. Returns the status and the body.
     async fn post(&self, headers: &[(&str, &str)], message: &Value) -> (u16, String) {
         self.post_text(headers, &message.to_string()).await
     }
@@ -1043,7 +1043,7 @@ impl HttpServer {
             .write_all(format!("{request}\r\n").as_bytes())
             .await
             .unwrap();
-        // What is refused by its head is not read to its end.
+        // The server may refuse a request by its headers, without reading its body.
         let _ = stream.write_all(body.as_bytes()).await;
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
@@ -1075,8 +1075,8 @@ async fn key(data: &str, name: &str, role: &str) -> String {
     text[at..].split_whitespace().next().unwrap().to_owned()
 }
 
-// By HTTP a key may do what it may do by gRPC and no more: who has none is not heard, who may read
-// cannot write, and of another namespace nothing is seen. A page in a browser is refused.
+// A key has the same permissions by HTTP as by gRPC: without one nothing is answered, a reader
+// cannot write, and other namespaces are invisible. A page in a browser is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn http_enforces_key_roles_like_grpc() {
     let dir = tempfile::tempdir().unwrap();
@@ -1086,7 +1086,7 @@ async fn http_enforces_key_roles_like_grpc() {
         "protocolVersion": "2025-06-18", "capabilities": {},
         "clientInfo": {"name": "suite", "version": "1"},
     }});
-    // While no key was made, nobody is asked for one.
+    // If no key was ever created, none is required.
     let (status, body) = server.post(&[], &hello).await;
     assert!(
         status == 200 && body.contains("treering"),
@@ -1098,7 +1098,7 @@ async fn http_enforces_key_roles_like_grpc() {
         status == 200 && body.contains("Remembered"),
         "{status} {body}"
     );
-    // A name that leads here is not this server's, and a page is nobody's agent.
+    // A foreign host name is refused, and so is a page of another site.
     assert_eq!(
         server.post(&[("Host", "evil.example")], &hello).await.0,
         403
@@ -1144,7 +1144,7 @@ async fn http_enforces_key_roles_like_grpc() {
         body.contains("\"isError\":true") && !body.contains("quokka"),
         "{body}"
     );
-    // A key of another namespace has no say in this one.
+    // A key of another namespace has no permissions in this one.
     let other = format!("Bearer {}", key(&data, "other", "reader:other").await);
     let (_, body) = server
         .call(&[("Authorization", &other)], "recall", json!({}))
@@ -1162,8 +1162,8 @@ async fn http_enforces_key_roles_like_grpc() {
     process.kill().await.unwrap();
 }
 
-// A request that never ends kept its place for ever: some hundred of them, and nobody else was
-// heard. A page whose origin was named may ask, and its browser is told so.
+// Requests that never end must not take all places and block others. A page with an allowed origin
+// may send requests, and its browser is told so.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_http_requests_do_not_block_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -1190,7 +1190,7 @@ async fn unfinished_http_requests_do_not_block_others() {
     let told = server.raw(&half).await;
     assert!(told.starts_with("HTTP/1.1 408"), "{told}");
 
-    // What cannot be read is answered as the protocol has it.
+    // Invalid JSON gets an answer, as the protocol requires.
     let (status, body) = server.post_text(&[], "{\"id\": 3, ").await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(
@@ -1249,8 +1249,8 @@ async fn unfinished_http_requests_do_not_block_others() {
     }
 }
 
-// Agents had a port of their own, which nobody opened, forwarded or encrypted: they come to the
-// one that calls and pages have, by either version of HTTP, and each can be left out.
+// Agents, gRPC calls and pages share one port, by either version of HTTP. Pages and agents can each
+// be disabled.
 #[tokio::test(flavor = "multi_thread")]
 async fn mcp_grpc_and_pages_share_one_port() {
     let dir = tempfile::tempdir().unwrap();
@@ -1293,8 +1293,8 @@ async fn mcp_grpc_and_pages_share_one_port() {
     }
 }
 
-// By HTTP/2 a request that was refused before its body had come ended with a reset, and curl told
-// that instead of the answer. What is refused is read, as far as it is not much.
+// A request by HTTP/2 that is refused before its body arrived must get an answer, not a reset,
+// which curl reports instead. Up to a limit, the body of a refused request is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_refusal_is_an_answer_and_not_a_reset() {
     const PIECES: usize = 5;
@@ -1322,8 +1322,8 @@ async fn http2_refusal_is_an_answer_and_not_a_reset() {
     process.kill().await.unwrap();
 }
 
-// A wrong question is its asker's matter. Each was a warning in the server's log, with the words of
-// whoever asked, as often as they liked.
+// An invalid request is the client's error. It must not fill the server's log with warnings and the
+// client's text.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_errors_are_not_logged() {
     let dir = tempfile::tempdir().unwrap();
@@ -1342,8 +1342,8 @@ async fn client_errors_are_not_logged() {
     assert!(!log.contains("quokka"), "{log}");
 }
 
-// Once more with fewer options, and the agent had another store, or could write no longer, and
-// nobody had said so.
+// A second `init` with fewer options must not silently change the agent's store or remove its write
+// permission.
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_init_keeps_configured_options() {
     let dir = tempfile::tempdir().unwrap();
@@ -1371,7 +1371,7 @@ async fn repeated_init_keeps_configured_options() {
         hook.ends_with(&format!("--hook --server {store}")),
         "{hook}"
     );
-    // The same server has a door for who has no program.
+    // The output also gives the server's HTTP endpoint, for agents without the program.
     assert!(
         told.contains(&format!("{store}/mcp")) && !told.contains("Kept"),
         "{told}"
@@ -1402,8 +1402,8 @@ async fn repeated_init_keeps_configured_options() {
     assert!(hook.ends_with("--hook"), "{hook}");
 }
 
-// An agent that starts the program without the environment of `init` had another store, and
-// nothing configured an agent for all projects.
+// An agent may start the program without the environment of `init`, so `init` must write the store
+// into the configuration. It can also configure an agent for all projects.
 #[tokio::test(flavor = "multi_thread")]
 async fn init_writes_the_store_of_the_environment_for_all_projects() {
     let home = tempfile::tempdir().unwrap();
@@ -1437,13 +1437,13 @@ async fn init_writes_the_store_of_the_environment_for_all_projects() {
     let (server, hook) = init(&["--data", "/given"]).await;
     assert_eq!(server, json!(["mcp", "--data", "/given"]));
     assert!(hook.ends_with("--hook --data /given"), "{hook}");
-    // The store in the configuration stays.
+    // The store in the configuration is kept.
     let (server, _) = init(&[]).await;
     assert_eq!(server, json!(["mcp", "--data", "/given"]));
 }
 
-// The hook of a session that ends: what it said is in the store, again and again without a copy,
-// and nothing that goes wrong makes the agent go on.
+// The hook of a session that ends: the session is imported, repeated calls add nothing, and an
+// error never makes the agent continue.
 #[tokio::test(flavor = "multi_thread")]
 async fn hook_imports_the_named_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -1504,9 +1504,9 @@ async fn hook_imports_the_named_session() {
     }
 }
 
-// What it costs an agent to find something again must depend on what it looks for, and not on how
-// much was recorded: the search and one look at the result fit in a few thousand tokens, however
-// long the result is. (`--nocapture` prints the figures that docs/MCP.md has.)
+// The cost of finding a result again must depend on the result, not on how much was recorded. The
+// search and one look at the result take a few thousand tokens, however long the result is.
+// (`--nocapture` prints the figures for docs/MCP.md.)
 #[tokio::test(flavor = "multi_thread")]
 async fn finding_a_result_again_costs_few_tokens() {
     let Some(folder) = trajectories() else { return };
@@ -1523,7 +1523,7 @@ async fn finding_a_result_again_costs_few_tokens() {
     };
     for file in files {
         let file = folder.join(file).display().to_string();
-        // All of it takes longer than anything else here.
+        // Importing all of it takes longer than all other steps.
         let mut import = child::treering();
         let import = import.args(["import", "--data", &data, &file]);
         let done = import.output().await.unwrap();

@@ -1,5 +1,5 @@
-//! Search by meaning, with a model behind an endpoint that this test plays: what is found, and what
-//! a failing model, a restart and an erasure leave.
+//! Search by meaning, with a model endpoint that the test plays: its hits, and the effects of a
+//! failing model, a restart and an erasure.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ enum Behaviour {
     Hangs,
 }
 
-/// A model: a vector has a dimension for each topic.
+/// A model whose vectors have a dimension for each topic.
 #[derive(Clone)]
 struct Model {
     url: String,
@@ -66,7 +66,7 @@ impl Model {
         self.state.lock().unwrap().0 = behaviour;
     }
 
-    /// How often each text was embedded.
+    /// Returns how often each text was embedded.
     fn embedded(&self) -> BTreeMap<String, usize> {
         self.state.lock().unwrap().1.clone()
     }
@@ -174,7 +174,7 @@ fn request(text: &str, by: SearchBy) -> SearchRequest {
     }
 }
 
-// Who remembers what a result meant, and none of its words, must find it.
+// A result must be found by its meaning, with none of its words.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_meant_is_found_in_other_words() {
     let dir = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ async fn what_was_meant_is_found_in_other_words() {
         .map(|hit| hit.found.revision.0)
         .collect();
     assert!(first.contains(&3) && first.contains(&5), "{first:?}");
-    // Filters hold.
+    // Filters apply.
     let mut failed = request(text, SearchBy::Meaning);
     failed.filters.kinds = vec![EventKind::MessageAppended];
     let found = engine.search(failed).await.unwrap();
@@ -228,7 +228,7 @@ async fn what_was_meant_is_found_in_other_words() {
     engine.close().await;
 }
 
-// From one error to others like it: the event itself and its copies are known already.
+// From one error to similar ones, without the event itself and its copies.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_like_one_are_found_without_its_copies() {
     let dir = tempfile::tempdir().unwrap();
@@ -284,8 +284,7 @@ async fn search_by_meaning_refuses_what_only_words_can_do() {
     engine.close().await;
 }
 
-// A model's work takes hours on a large store: neither a restart nor a rebuild of the index may
-// repeat it.
+// Embedding a large store takes hours: neither a restart nor a rebuild of the index may repeat it.
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_and_rebuild_embed_nothing_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -313,8 +312,8 @@ async fn restart_and_rebuild_embed_nothing_again() {
     engine.close().await;
 }
 
-// A model that fails must cost nothing but time: appends and searches by words go on, and what
-// was missed is made up for.
+// A failing model must cost only time. Appends and searches by words continue, and missing vectors
+// are added later.
 #[tokio::test(flavor = "multi_thread")]
 async fn failing_model_loses_and_doubles_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -412,7 +411,7 @@ async fn erase(engine: &Engine, id: ConversationId) {
     }
 }
 
-// A vector says what a text was about: it goes with the text.
+// A vector reveals what a text was about, so it must be erased with the text.
 #[tokio::test(flavor = "multi_thread")]
 async fn erased_text_leaves_no_vector() {
     let dir = tempfile::tempdir().unwrap();
@@ -439,7 +438,7 @@ async fn erased_text_leaves_no_vector() {
     // The other text was not embedded again.
     assert_eq!(model.embedded()[kept], 1);
     engine.close().await;
-    // Without an embedder nobody can tell which vectors are of what is erased.
+    // Without an embedder it is unknown which vectors belong to erased text.
     let engine = super::store::open(dir.path()).await;
     erase(&engine, other).await;
     assert!(!dir.path().join("vectors").exists());

@@ -1,5 +1,5 @@
-//! What a running server says of itself: metrics, health by HTTP, slow requests; and where its
-//! options come from.
+//! Metrics of a running server, health by HTTP, the log of slow calls, and the precedence of its
+//! options.
 
 use std::{collections::BTreeMap, path::Path, process::Stdio};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::child::{self, PATIENCE};
 
-/// A server whose metrics can be asked.
+/// A server with a metrics port.
 pub(super) struct MetricsServer {
     pub process: Child,
     pub url: String,
@@ -72,7 +72,7 @@ impl MetricsServer {
         child::run(&server).await
     }
 
-    /// Ends it, and returns what it wrote to standard error.
+    /// Stops the server. Returns its standard error.
     pub async fn end(self) -> String {
         let pid = i32::try_from(self.process.id().unwrap()).unwrap();
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
@@ -84,7 +84,7 @@ impl MetricsServer {
     }
 }
 
-/// Samples by their name and labels, and the families.
+/// Samples by name and labels, and the families.
 #[derive(Debug)]
 pub(super) struct Scrape {
     samples: BTreeMap<String, f64>,
@@ -113,7 +113,7 @@ impl Scrape {
         *value.unwrap_or_else(|| panic!("no {name} in {self:#?}"))
     }
 
-    /// All samples that begin so, together.
+    /// Returns the sum of all samples that begin with this.
     fn sum(&self, begin: &str) -> f64 {
         let all = self.samples.iter();
         all.filter(|(name, _)| name.starts_with(begin))
@@ -122,8 +122,8 @@ impl Scrape {
     }
 }
 
-// Every family, and whether a workload of appends, a refusal, searches and reads moves it.
-// Those of trouble stay where they are while there is none.
+// Every family, and whether appends, a refusal, searches and reads change it. Those that count
+// problems stay at zero without any.
 const MOVED: [&str; 21] = [
     "treering_commit_seconds_count",
     "treering_fsync_seconds_count",
@@ -182,8 +182,8 @@ const THERE: [&str; 32] = [
     "process_threads",
 ];
 
-// A metric that never moves is an alert that never comes. After real work each family is there,
-// those of work have moved, and those of trouble have not.
+// A metric that never changes gives no alert. After real work, each family must exist, those of
+// work must have changed, and those of problems must not.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_is_exported_and_changes() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ async fn every_metric_is_exported_and_changes() {
         "--heads-to",
         heads.path().to_str().unwrap(),
     ];
-    // Nobody is there to take them.
+    // No collector listens there.
     let traces = ["--otlp-endpoint", "http://127.0.0.1:9"];
     let more = [&endpoint[..], &model, &backup, &heads, &traces].concat();
     let server = MetricsServer::start(dir.path(), &more, &[]).await;
@@ -226,7 +226,7 @@ async fn every_metric_is_exported_and_changes() {
     assert!(!refused.status.success());
     assert!(server.cli(&["search", "three"]).await.status.success());
     let mut after = server.scrape().await;
-    // The watcher may be on its way still.
+    // The watcher may not have subscribed yet.
     for _ in 0..200 {
         if after.sum("treering_subscriptions") > 1.0
             && after.sum("treering_requests_running") > 0.0
@@ -268,7 +268,7 @@ async fn every_metric_is_exported_and_changes() {
     }
     assert_eq!(after.get("treering_live"), 1.0);
     assert_eq!(after.get("treering_ready"), 1.0);
-    // Nothing of what was said, and no id, is among the names.
+    // No recorded text and no id is among the labels.
     let labels = after.samples.keys().filter(|name| name.contains("hello"));
     assert_eq!(labels.count(), 0);
     let said = server.end().await;
@@ -286,8 +286,8 @@ async fn every_metric_is_exported_and_changes() {
     }
 }
 
-// A balancer that asks by HTTP must hear the same as one that asks by gRPC: a disk that is
-// nearly full takes the server out of it, and does not kill it.
+// A load balancer must get the same health by HTTP as by gRPC: a nearly full disk makes the server
+// unready, but not dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_below_its_floor_is_live_but_not_ready() {
     let dir = tempfile::tempdir().unwrap();
@@ -308,8 +308,8 @@ async fn disk_below_its_floor_is_live_but_not_ready() {
     server.end().await;
 }
 
-// One file for an installation, and the line for the exception: a mistyped key must stop the
-// start, with the file, the line and what may be meant.
+// One file for an installation, and flags for exceptions. A mistyped key must stop the start with
+// the file, the line and a suggestion.
 #[tokio::test(flavor = "multi_thread")]
 async fn config_file_sets_options_without_flags() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Random commands against the engine and against a model made of plain lists.
+//! Random commands, run by the engine and by a model made of plain lists.
 
 mod commands;
 mod plain;
@@ -14,14 +14,14 @@ use self::{
     plain::{At, Model, Refusal, State},
 };
 
-/// Runs of random commands; more with `TREERING_MODEL_CASES`.
+/// Number of runs of random commands, unless `TREERING_MODEL_CASES` sets another.
 const CASES: u32 = 48;
-/// What the default cases are drawn from.
+/// The seed of the default cases.
 const SEED: u64 = 20_261_121;
-/// Branches longer than this are asked as of some of their revisions only.
+/// Longer branches are compared only as of some of their revisions.
 const EVERY_REVISION_UP_TO: usize = 64;
 
-/// The engine, the model, and the keys that were used.
+/// The engine, the model, and the used keys.
 struct Both {
     engine: Engine,
     model: Model,
@@ -37,18 +37,16 @@ async fn open(dir: &Path) -> Engine {
     Engine::open(OpenOptions::new(dir)).await.unwrap()
 }
 
-// Whatever is appended, in whatever order, right or wrong: the engine must answer
-// as the model does, to the rule's name, and must afterwards hold the same
-// histories and states, now and as of any revision, also after it was closed and
-// opened and after its views were made anew.
+// Whatever is appended, in whatever order, valid or not, the engine must answer as the model does,
+// up to the name of the rule. Then both must have the same histories and states, now and as of any
+// revision, also after a reopening and a rebuild of the projections.
 #[test]
 fn engine_equals_the_model() {
     let cases = std::env::var("TREERING_MODEL_CASES");
     let cases: Option<u32> = cases.ok().and_then(|cases| cases.parse().ok());
     let mut runner = TestRunner::new(Config {
         cases: cases.unwrap_or(CASES),
-        // The gate runs the same cases each time; asked for more, it looks for
-        // new ones.
+        // By default the cases are the same each time. With another number they are new ones.
         rng_seed: match cases {
             Some(_) => RngSeed::Random,
             None => RngSeed::Fixed(SEED),
@@ -123,7 +121,7 @@ async fn run(dir: &Path, commands: Vec<Command>) -> Result<(), TestCaseError> {
 }
 
 impl Both {
-    /// What the model says of a batch.
+    /// Returns the model's answer to a batch.
     fn expected(&mut self, command: &AppendCommand) -> Result<(Vec<(At, u64)>, bool), Refusal> {
         if let Some(key) = &command.idempotency_key
             && let Some((before, places)) = self.keys.get(key)

@@ -1,4 +1,4 @@
-//! Ids are unique within a namespace only: what one has does not depend on another's.
+//! Ids are unique only within a namespace: no namespace's answers depend on another.
 
 use futures::StreamExt;
 
@@ -16,12 +16,12 @@ const PARENT: ConversationId = ConversationId(uuid::Uuid::from_u128(0x7000_8000_
 const FORK: ConversationId = ConversationId(uuid::Uuid::from_u128(0x7000_8000_0000_0000_0002));
 
 fn namespaces() -> [Namespace; 2] {
-    // One name is in the key as it is, of the other there is a hash.
+    // The key contains a short name itself, and the hash of a long one.
     ["ours", "theirs-with-a-name-of-more-bytes"].map(|name| Namespace::new(name).unwrap())
 }
 
-/// Batches that make conversations with branches, a call that waits and labels, told apart by a
-/// word.
+/// Returns batches that create conversations with branches, labels and a waiting call. The texts
+/// contain a word that identifies the namespace.
 fn batches(word: &str) -> Vec<Vec<NewEvent>> {
     let first = NewEvent::new(
         PARENT,
@@ -59,7 +59,7 @@ fn batches(word: &str) -> Vec<Vec<NewEvent>> {
         shares_history: true,
         ..ConversationCreated::default()
     });
-    // Of a past that is behind a snapshot, too.
+    // At a revision before a snapshot, too.
     let many = (0..40).map(|n| store::message(PARENT, &format!("{word} {n}")));
     let forked = EventBody::BranchForked(BranchForked {
         name: side.clone(),
@@ -82,7 +82,8 @@ fn batches(word: &str) -> Vec<Vec<NewEvent>> {
     ]
 }
 
-/// Appends them in turns: each namespace meets the other's states while it is decided.
+/// Appends the batches of all namespaces alternately, so that each is decided while the others have
+/// the same ids.
 async fn fill(engine: &Engine, of: &[Namespace]) -> Position {
     let mut last = Position::default();
     let all: Vec<_> = of.iter().map(|of| batches(&of.as_str()[..4])).collect();
@@ -126,7 +127,7 @@ fn told(events: &[NamedEvent]) -> Vec<String> {
     events.iter().map(told).collect()
 }
 
-/// All that a namespace is told, without positions, ids of events and times.
+/// Returns all answers to a namespace, without positions, event ids and times.
 async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
     let mut all = Vec::new();
     for (id, past) in [(PARENT, 30), (FORK, 1)] {
@@ -203,10 +204,9 @@ async fn answers(engine: &Engine, namespace: &Namespace) -> Vec<String> {
     all
 }
 
-// A tenant that chose the id of another one's conversation was told that it is taken, and kept
-// the owner from ever creating it: so the audit was ended for ever, and a long-term context
-// stolen. Two tenants that use the same ids are told what each is told when it is alone,
-// live, after rebuilds and restarts, in a backup, and when the other one erases all of its own.
+// A tenant that uses the id of another's conversation must neither learn that it exists nor block
+// or take it. Two tenants with the same ids must each get the answers that they get alone: live,
+// after rebuilds and restarts, in a backup, and when the other one erases everything.
 #[tokio::test]
 async fn answers_do_not_depend_on_other_namespaces() {
     let dir = tempfile::tempdir().unwrap();

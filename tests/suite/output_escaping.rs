@@ -1,4 +1,4 @@
-//! What is recorded reaches a terminal by many ways, and must not drive it on any of them.
+//! Recorded text reaches a terminal in many ways. It must never control it.
 
 use std::collections::BTreeSet;
 
@@ -16,14 +16,14 @@ use super::{
     terminal::{CommandOutput, Shell},
 };
 
-/// Markup, and what ends an attribute.
+/// Markup, and characters that end an attribute.
 pub(super) const MARKUP: &str = "<u/\"'&>";
-/// Clears the screen, sets the title and a colour, hides itself, turns the order of letters, is
-/// markup, and begins a line that looks like one of ours.
+/// Clears the screen, sets the title and a colour, hides itself, changes the text direction,
+/// contains markup, and begins a line that looks like the program's own.
 pub(super) const NAME: &str = "evil\u{1b}[2J\u{1b}]0;t\u{7}\u{1b}[31mCOL<u/\"'&>\u{9b}8m\u{202e}\u{2066}\u{200f}\u{61c}\u{8}\u{b}\u{7f}\r\nFORGED";
 /// The same as text of several lines, which may begin with anything.
 const TEXT: &str = "said\u{1b}[2J\u{1b}]0;t\u{7}\u{1b}[31mCOL<u/\"'&>\u{9b}8m\u{202e}\u{2066}\u{8}\u{7f}\rover\nsecond \u{202d}line";
-/// A branch's name has no control characters.
+/// A branch's name cannot contain control characters.
 pub(super) const BRANCH: &str = "br\u{202e}anch\u{2066}<u/\"'&>";
 
 /// Fields with text of several lines; all others are names.
@@ -37,7 +37,7 @@ const TEXTS: [&str; 8] = [
     "error_message",
     "refusal",
 ];
-/// Fields with JSON, and maps to it.
+/// Fields with JSON, or with maps of JSON.
 const JSON: [&str; 9] = [
     "json",
     "arguments",
@@ -49,8 +49,8 @@ const JSON: [&str; 9] = [
     "policies",
     "metadata",
 ];
-/// Fields that must be what they are for the event to be one: ids of other things, and what
-/// providers' shapes are restored from.
+/// Fields that an event needs unchanged: ids of other objects, and data from which providers'
+/// shapes are restored.
 const LEFT: [&str; 5] = [
     "parent",
     "raw",
@@ -71,7 +71,7 @@ fn hostile(field: &FieldDescriptor) -> String {
     }
 }
 
-/// Sets each text that is not set yet, in messages within, too.
+/// Sets each empty text field to a hostile text, also in nested messages.
 fn fill(message: &mut DynamicMessage) {
     let fields: Vec<_> = message.descriptor().fields().collect();
     for field in fields {
@@ -117,7 +117,7 @@ fn fill(message: &mut DynamicMessage) {
     }
 }
 
-/// An event with each text of its body hostile that was not given.
+/// Returns an event in which each text field that was not given is hostile.
 fn event<M: Message + prost::Name>(
     pool: &DescriptorPool,
     kind: EventKind,
@@ -137,7 +137,7 @@ fn event<M: Message + prost::Name>(
     }
 }
 
-/// Parts of each kind.
+/// Returns parts of each kind.
 fn parts() -> Vec<pb::ContentPart> {
     use pb::content_part::Part;
     let media = || pb::Media {
@@ -177,7 +177,7 @@ fn call(number: u32, approval: pb::ApprovalRequirement) -> pb::ToolCallRequested
     }
 }
 
-/// A conversation with an event of nearly every kind.
+/// Returns a conversation with an event of nearly every kind.
 fn events(pool: &DescriptorPool) -> Vec<pb::NewEvent> {
     use EventKind as K;
     use pb::ApprovalRequirement::{NotRequired, Pending};
@@ -283,7 +283,7 @@ fn events(pool: &DescriptorPool) -> Vec<pb::NewEvent> {
     ]
 }
 
-/// Commands that show nothing recorded, end never, or have a test of their own.
+/// Commands that show no recorded text, never end, or have their own test.
 const NOT_RUN: [&str; 13] = [
     "append",
     "completions",
@@ -300,8 +300,8 @@ const NOT_RUN: [&str; 13] = [
     "upgrade",
 ];
 
-/// A store in which every text that can be recorded is hostile, and lines that show it: a line
-/// for each command, which [`NOT_RUN`] tells of the others.
+/// Creates a store in which every text is hostile, and returns command lines that show it: one for
+/// each command that is not in [`NOT_RUN`].
 pub(super) async fn filled() -> (Shell, Vec<(&'static str, Vec<String>)>) {
     let shell = Shell::new();
     let server = TestServer::start(shell.path("store").as_ref()).await;
@@ -343,7 +343,7 @@ pub(super) async fn filled() -> (Shell, Vec<(&'static str, Vec<String>)>) {
     (shell, lines)
 }
 
-/// By command, in an order in which all of them can be run.
+/// Command lines by command, in an order in which all can be run.
 const LINES: [(&str, &str); 81] = [
     ("fork", "fork C --at 9 --name BRANCH"),
     (
@@ -446,17 +446,18 @@ const LINES: [(&str, &str); 81] = [
     ("rebuild", "rebuild"),
 ];
 
-/// What a terminal obeys, turns around or does not show, but for ends of lines and tabs.
+/// Returns true for characters that a terminal obeys, reorders or hides, except line breaks and
+/// tabs.
 pub(super) fn is_obeyed(c: char) -> bool {
     (c.is_control() && !matches!(c, '\n' | '\t'))
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What is wrong in the output of a command.
+/// Returns the unsafe lines in the output of a command.
 fn faults(line: &[String], ended: &CommandOutput) -> Vec<String> {
-    // What a pipe gets of a result is the result.
+    // Through a pipe, `result` prints the result unchanged.
     let is_content = line[0] == "result" && !line.iter().any(|word| word == "--json");
-    // A file's lines are nobody's but its own.
+    // In an exported file, recorded text may begin a line.
     let is_file = line[0] == "export";
     let mut faults = Vec::new();
     for (stream, text) in [("out", &ended.out), ("err", &ended.err)] {
@@ -464,7 +465,8 @@ fn faults(line: &[String], ended: &CommandOutput) -> Vec<String> {
             continue;
         }
         for shown in text.lines() {
-            // Recorded text of several lines is indented: none begins where ours do.
+            // Recorded text of several lines is indented, so none of its lines looks like one of
+            // ours.
             let forged = !is_file && shown.starts_with("FORGED");
             if forged || shown.contains(is_obeyed) {
                 faults.push(format!("{} {stream}: {shown:?}", line.join(" ")));
@@ -474,26 +476,25 @@ fn faults(line: &[String], ended: &CommandOutput) -> Vec<String> {
     faults
 }
 
-/// Runs a line with some options more.
+/// Runs a line with additional options.
 async fn run(shell: &Shell, command: &str, line: &[String], more: &[&str]) -> CommandOutput {
     let words: Vec<&str> = line.iter().map(String::as_str).collect();
     let ended = shell.run(&[&words[..], more].concat()).await;
     assert!(!ended.err.contains("panicked"), "{command}: {}", ended.err);
-    // It must have been understood, or nothing was looked at.
+    // If the line were not accepted, nothing would be tested.
     assert!(!ended.err.contains("Usage:"), "{command}: {}", ended.err);
     ended
 }
 
-// Titles, names of tools and results were written to the terminal as they were recorded: one
-// cleared the screen, and drew another call above the one that waited for a decision. Nothing
-// that is recorded may reach a stream as anything but text, whatever the command.
+// A title or tool name could clear the screen, and draw another call above the one that waits for a
+// decision. Every command must print recorded content as text only.
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_text_cannot_control_the_terminal() {
     let (shell, lines) = filled().await;
     let mut wrong = Vec::new();
     for (command, line) in &lines {
         for more in [&[][..], &["--json"]] {
-            // What changes something goes well once.
+            // A command that changes something succeeds only once.
             let ended = run(&shell, command, line, more).await;
             wrong.extend(faults(line, &ended));
             if more == ["--json"] {
@@ -509,7 +510,7 @@ async fn recorded_text_cannot_control_the_terminal() {
     assert!(wrong.is_empty(), "{} lines: {wrong:#?}", wrong.len());
 }
 
-/// The text without the colours that are ours: those of recorded text have its letters behind.
+/// Returns the text without our own colours. After colours in recorded text, `COL` follows.
 fn without_colors(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let mut plain = pieces.next().unwrap_or_default().to_owned();
@@ -528,9 +529,8 @@ fn without_colors(text: &str) -> String {
     plain
 }
 
-// With colours, text that begins like one of them is ours or recorded, and the terminal cannot
-// tell: whoever records it could hide what stands behind it. Only our own codes are there, also
-// where a person says `--color always` into a pipe.
+// With colours, a terminal cannot tell our codes from recorded ones, which could hide text. Only
+// our own codes may be in the output, also with `--color always` into a pipe.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_own_color_codes_reach_the_terminal() {
     let (shell, lines) = filled().await;
@@ -547,10 +547,9 @@ async fn only_own_color_codes_reach_the_terminal() {
     assert!(wrong.is_empty(), "{} lines: {wrong:#?}", wrong.len());
 }
 
-// A shell puts what is completed into the line that is run next: a branch with `;` in its name
-// would have run what stands behind it, and one with a control character drove the terminal
-// while it was only listed. What a shell would not take as one plain word is not offered;
-// conversations have another name.
+// The shell inserts a completed word into the next command line. A branch name with `;` could run a
+// command, and a control character could act when it is listed. Only plain words may be offered;
+// conversations with other names have their ids.
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_completion_offers_only_plain_words() {
     let (shell, _) = filled().await;
@@ -591,7 +590,7 @@ async fn shell_completion_offers_only_plain_words() {
         let offered = async |words: &[&str]| {
             let text = completed(words).await;
             assert!(!text.contains(is_obeyed), "{name}: {text:?}");
-            // What it means stands behind the word: in zsh after a colon, else a tab.
+            // The description follows the word: in zsh after a colon, else after a tab.
             let word = |line: &str| match name {
                 "zsh" => line.split(':').next().unwrap().to_owned(),
                 _ => line.split('\t').next().unwrap().to_owned(),
@@ -606,7 +605,7 @@ async fn shell_completion_offers_only_plain_words() {
         let conversations = offered(&["log", ""]).await;
         assert!(conversations.contains(&"tau/3-0".to_owned()), "{name}");
         assert!(conversations.contains(&"日本".to_owned()), "{name}");
-        // The others have their UUIDs.
+        // The others are offered by UUID.
         let ids = conversations.iter().filter(|id| !id.starts_with("--"));
         assert_eq!(ids.count(), 9, "{name}: {conversations:?}");
         let branches = offered(&["log", "tau/3-0", "--branch", ""]).await;
@@ -625,7 +624,7 @@ async fn shell_completion_offers_only_plain_words() {
     }
 }
 
-// A command that was added later would be the one that nobody looked at.
+// Each new command must get an output test.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_has_an_output_test() {
     let shell = Shell::new();

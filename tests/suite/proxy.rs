@@ -1,4 +1,4 @@
-//! `treering proxy` as a process, before a scripted provider and a server.
+//! `treering proxy` as a process, between a client, a scripted provider and a server.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -18,7 +18,7 @@ use tokio::{
 
 use super::child::{PATIENCE, Server, run, treering};
 
-/// Reads an HTTP message with a length, and returns its first line and its body.
+/// Reads an HTTP message with a length. Returns its first line and its body.
 fn read(stream: &TcpStream) -> (String, Vec<u8>) {
     let mut reader = BufReader::new(stream);
     let (mut start, mut length) = (String::new(), 0);
@@ -39,7 +39,7 @@ fn read(stream: &TcpStream) -> (String, Vec<u8>) {
     (start, body)
 }
 
-/// A provider that answers every request of Anthropic's Messages with its last text.
+/// Starts a provider that answers every Anthropic Messages request with the request's last text.
 fn provider() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -91,7 +91,7 @@ impl Proxy {
         }
     }
 
-    /// Says a text, and returns the text of the answer.
+    /// Sends a text. Returns the text of the answer.
     async fn say(&self, text: &str) -> String {
         let body = json!({"model": "claude-x", "max_tokens": 9, "messages":
             [{"role": "user", "content": text}]})
@@ -111,7 +111,7 @@ impl Proxy {
         answer["content"][0]["text"].as_str().unwrap().to_owned()
     }
 
-    /// Ends it, and returns its exit code.
+    /// Stops the proxy. Returns its exit code.
     async fn stop(mut self) -> Option<i32> {
         drop(self.process.stdin.take());
         let ended = timeout(PATIENCE, self.process.wait()).await;
@@ -131,8 +131,8 @@ async fn titles(store: [&str; 2]) -> Vec<String> {
     titles
 }
 
-// An agent talks through the proxy while the server restarts. It must not notice, and nothing of
-// what was said may be missing afterwards.
+// An agent uses the proxy while the server restarts. It must not notice, and every call must be
+// recorded afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_recorded_when_the_server_is_back() {
     let provider = provider();
@@ -170,7 +170,7 @@ fn holds(dir: &Path, text: &[u8]) -> bool {
     })
 }
 
-// A proxy on the default folder must not keep other commands out of it, must record everything
+// A proxy on the default folder must not block other commands from it, must record everything
 // before it ends, and must not store the caller's key.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_shares_its_folder_and_records_to_the_end() {
@@ -188,7 +188,7 @@ async fn proxy_shares_its_folder_and_records_to_the_end() {
     assert!(!holds(&path, b"sk-secret"));
 }
 
-// Everyone who reaches the port can write to the store, and keys go there unencrypted.
+// Everyone who reaches the port can write to the store, and keys are sent there unencrypted.
 #[tokio::test]
 async fn other_addresses_need_the_insecure_flag() {
     for (arguments, said) in [

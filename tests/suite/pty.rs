@@ -1,4 +1,4 @@
-//! What a person sees on a terminal: a pseudo-terminal of 60 columns, and the pager.
+//! Output on a terminal: a pseudo-terminal of 60 columns, and the pager.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -20,7 +20,7 @@ use super::child::{self, PATIENCE};
 
 const COLUMNS: u16 = 60;
 
-/// A terminal: what is written to it, and its other end.
+/// A pseudo-terminal, and the thread that reads its output.
 struct Terminal {
     tty: File,
     screen: JoinHandle<Vec<u8>>,
@@ -44,7 +44,7 @@ impl Terminal {
         let mut ours = File::from(ours);
         let screen = thread::spawn(move || {
             let (mut all, mut some) = (Vec::new(), [0; 4096]);
-            // It ends with an error once nobody has the other end any more.
+            // Reading fails once nobody holds the other end.
             while let Ok(read) = ours.read(&mut some)
                 && read > 0
             {
@@ -58,7 +58,7 @@ impl Terminal {
         }
     }
 
-    /// Runs a command on it; returns whether it went well, and the lines that were shown.
+    /// Runs a command on the terminal. Returns whether it succeeded, and the lines shown.
     async fn run(self, arguments: &[&str], variables: &[(&str, &str)]) -> (bool, Vec<String>) {
         let mut command = child::treering();
         command
@@ -70,7 +70,7 @@ impl Terminal {
             .envs(variables.iter().copied())
             .stdout(Stdio::from(self.tty));
         let mut process = command.spawn().unwrap();
-        // It keeps the terminal open.
+        // The command keeps the terminal open.
         drop(command);
         let status = timeout(PATIENCE, process.wait()).await.expect("it hangs");
         let shown = tokio::task::spawn_blocking(|| self.screen.join().unwrap());
@@ -83,7 +83,7 @@ impl Terminal {
     }
 }
 
-/// A store with long words, long lines and wide characters in it, and a fork.
+/// Creates a store with long words, long lines, wide characters and a fork.
 async fn filled(dir: &tempfile::TempDir) -> String {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (data, file) = (path("store"), path("lines.jsonl"));
@@ -116,8 +116,7 @@ async fn filled(dir: &tempfile::TempDir) -> String {
     data
 }
 
-// On a narrow terminal lines were cut by the terminal, in the middle of words and of what
-// they were about: no row of a list is wider than it.
+// No row of a list may be wider than the terminal, which would cut it in the middle of a word.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_row_is_wider_than_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,8 +148,8 @@ async fn no_row_is_wider_than_the_terminal() {
     assert!(wide.is_empty(), "{wide:#?}");
 }
 
-// A hit of a source with long ids had no revision on a narrow terminal, so that there was
-// nothing to go on with.
+// On a narrow terminal a hit must keep its revision, also if the ids of its source are long: other
+// commands need it.
 #[tokio::test(flavor = "multi_thread")]
 async fn event_addresses_are_whole_on_a_narrow_terminal() {
     let dir = tempfile::tempdir().unwrap();
@@ -166,8 +165,8 @@ async fn event_addresses_are_whole_on_a_narrow_terminal() {
     assert!(log.contains("lamp"), "{place}: {log}");
 }
 
-// Long output ran off the screen. On a terminal it goes through the pager that the user
-// has, unless told otherwise; anywhere else it never does.
+// Long output on a terminal goes through the user's pager, unless disabled. Elsewhere it never
+// does.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_output_is_paged_on_a_terminal_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -187,11 +186,11 @@ async fn long_output_is_paged_on_a_terminal_only() {
         !shown.iter().any(|row| row.starts_with("paged:")),
         "{shown:?}"
     );
-    // Who has seen enough leaves: that is no error.
+    // Leaving the pager early is not an error.
     let (went_well, shown) = Terminal::open().run(&log, &[("PAGER", "head -n 1")]).await;
     assert!(went_well);
     assert_eq!(shown.len(), 1, "{shown:?}");
-    // What changes something is short, and is not paged; nor is what a script reads.
+    // Output of commands that change something is not paged, nor is output to a script.
     let fork = ["--data", &data, "fork", "@last", "--at", "2", "--name", "b"];
     let (went_well, shown) = Terminal::open().run(&fork, &paged).await;
     assert!(went_well && !shown[0].starts_with("paged:"), "{shown:?}");
@@ -199,9 +198,8 @@ async fn long_output_is_paged_on_a_terminal_only() {
     assert!(!String::from_utf8(output.stdout).unwrap().contains("paged:"));
 }
 
-// Times on a terminal were UTC, and did not say so: who looked for what an agent did at nine found
-// it at eight. There they are those of the machine's clock, each with the offset of its own day;
-// what a program or a file gets is UTC as before.
+// A terminal shows times in the local time zone, each with the offset of its own day. Programs and
+// files get UTC.
 #[tokio::test(flavor = "multi_thread")]
 async fn times_on_a_terminal_use_the_local_time_zone() {
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +243,7 @@ async fn times_on_a_terminal_use_the_local_time_zone() {
         let text = shown(&log, zone).await;
         assert!(text.contains("2026-07-31 Z"), "{zone:?}: {text}");
     }
-    // A time is read as it is shown.
+    // Times are accepted in the form in which they are shown.
     let since = "2026-08-01 01:30:00+02:00";
     let found = ["--data", &data, "search", "x", "--until", since, "--count"];
     let output = child::run(&found).await;

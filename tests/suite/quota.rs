@@ -1,10 +1,10 @@
-//! Quotas as a person meets them: the built program on both ends.
+//! Quotas, tested with the built program as client and server.
 
 use std::fs;
 
 use super::{child, child::Server, terminal::Shell};
 
-/// What is refused for good.
+/// The exit code of a refusal that a retry does not change.
 const REFUSED: i32 = 4;
 
 async fn said(arguments: &[&str]) -> (String, String, Option<i32>) {
@@ -25,9 +25,9 @@ fn conversation(n: usize) -> String {
     format!("{line}\n")
 }
 
-// Someone imports more than there is room for: it must end at the quota with what is to be done,
-// not retry for minutes, nor leave half a conversation; and once there is room the same import
-// brings the rest, each conversation once.
+// An import of more than the quota allows must stop there with advice. It must not retry for
+// minutes, nor leave half a conversation. With a larger quota, the same import adds the rest, each
+// conversation once.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_stops_at_the_quota_and_can_continue() {
     let shell = Shell::new();
@@ -72,7 +72,7 @@ async fn import_stops_at_the_quota_and_can_continue() {
     server.kill().await;
 }
 
-// A quota that cannot be meant must end the start, and say why: taken for none it fills the disk.
+// An invalid quota must end the start with a reason. If it were ignored, the disk could fill.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_quota_ends_the_start() {
     let shell = Shell::new();

@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats (SplitMix64).
+//! Random numbers that are reproducible from a seed (SplitMix64).
 
 pub struct Random(pub u64);
 
@@ -11,12 +11,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// True once in `times`.
+    /// Returns true with a probability of 1 in `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -25,7 +25,7 @@ impl Random {
         &from[self.below(from.len() as u64) as usize]
     }
 
-    /// Text that does not compress to nothing.
+    /// Returns text that hardly compresses.
     pub fn text(&mut self, bytes: usize) -> String {
         let mut text = String::with_capacity(bytes + 20);
         while text.len() < bytes {

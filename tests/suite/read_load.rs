@@ -1,5 +1,5 @@
-//! What heavy reads do to everybody else, and what memory does under a mixed load.
-//! Both print, and neither asserts a time or a size.
+//! Measures how heavy reads slow down other calls, and memory under a mixed load. Both tests print,
+//! and neither checks a time or a size.
 //!
 //! ```sh
 //! cargo test --test main read_load -- --ignored --nocapture
@@ -20,7 +20,7 @@ use treering::{context::Provider, domain::*, engine::*};
 
 use super::store::{append, call, conversation, message, ns, open, result};
 
-/// Appends that are timed before and during the load.
+/// Number of timed appends, before and during the load.
 const SAMPLES: usize = 300;
 
 fn p99(mut times: Vec<Duration>) -> Duration {
@@ -28,7 +28,7 @@ fn p99(mut times: Vec<Duration>) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// p99 of one turn of the runtime, which is what health takes, and of an append.
+/// Returns the p99 of one turn of the runtime, which a health check takes, and of an append.
 async fn latencies(engine: &Engine, id: ConversationId) -> (Duration, Duration) {
     let (mut turns, mut appends) = (Vec::new(), Vec::new());
     for number in 0..SAMPLES {
@@ -119,7 +119,7 @@ async fn measure_latency_under_heavy_reads() {
     println!("  everything had stopped after {:?}", closing.elapsed());
 }
 
-/// Resident memory of this process, in MiB.
+/// Returns the resident memory of this process in MiB.
 fn resident_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS"));
@@ -127,7 +127,7 @@ fn resident_mib() -> u64 {
     kib.unwrap_or_default() / 1024
 }
 
-/// One round of what agents and people do.
+/// Runs one round of typical actions of agents and people.
 async fn round(engine: &Engine, number: usize) {
     let id = conversation(engine).await;
     for turn in 0..5 {

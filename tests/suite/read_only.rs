@@ -1,5 +1,4 @@
-//! Commands that only look, and folders that are not what they were: the built
-//! program from outside.
+//! Read commands of the built program, and folders whose files are missing or changed.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +16,7 @@ use treering::engine::*;
 pub(super) mod copying;
 use copying::copy_folder;
 
-/// Every command that looks at a whole store.
+/// Every command that reads a whole store.
 pub const READING: [&[&str]; 8] = [
     &["ls"],
     &["stats"],
@@ -29,12 +28,12 @@ pub const READING: [&[&str]; 8] = [
     &["repair"],
 ];
 
-/// Exit codes of the documentation.
+/// Documented exit codes.
 const NOT_FOUND: i32 = 3;
 const UNAVAILABLE: i32 = 5;
 const DAMAGED: i32 = 6;
 
-/// Every file below a folder, with its bytes.
+/// Returns every file below a folder, with its bytes.
 fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -58,7 +57,7 @@ async fn run_on(dir: &Path, command: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// A closed store with some conversations, and its events.
+/// Creates a closed store with some conversations. Returns the number of its events.
 async fn filled(dir: &Path) -> u64 {
     let engine = store::open(dir).await;
     let mut random = Random(4);
@@ -74,8 +73,7 @@ async fn filled(dir: &Path) -> u64 {
     head
 }
 
-// `ls --data /etc` made a store in /etc, and a verification of a mistyped folder
-// called it sound.
+// A read command on a mistyped folder must not create a store there, nor call it sound.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_commands_create_no_store() {
     let dir = tempfile::tempdir().unwrap();
@@ -97,9 +95,8 @@ async fn read_commands_create_no_store() {
     assert_eq!(names, [dir.path().join("notes.txt")]);
 }
 
-// Reading commands opened everything for writing: they repaired what a crash had
-// left, one at a time, and changed evidence. Now no byte changes, and two may look
-// at once, whether the store was closed or its process was killed.
+// Read commands must change no byte, neither repair what a crash left. Two must be able to run at
+// once, whether the store was closed or its process was killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_commands_change_no_byte_and_run_concurrently() {
     let dir = tempfile::tempdir().unwrap();
@@ -137,7 +134,8 @@ async fn read_commands_change_no_byte_and_run_concurrently() {
     }
 }
 
-// Transcripts hold source code, mails and secrets: files were 0644, folders 0755.
+// Transcripts contain source code, mails and secrets: other users must not be able to read the
+// files.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 async fn store_files_are_private_to_the_owner() {
@@ -162,8 +160,8 @@ async fn store_files_are_private_to_the_owner() {
     server.kill().await;
 }
 
-// LOCK was taken for a stale one and deleted under a running server; the next
-// command repaired the live segment, and acknowledged events were damaged.
+// If LOCK is deleted under a running server, a second process must still be refused. It would
+// repair the live segment and damage acknowledged events.
 #[tokio::test(flavor = "multi_thread")]
 async fn store_in_use_stays_locked_without_its_lock_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,14 +175,14 @@ async fn store_in_use_stays_locked_without_its_lock_file() {
         &["serve", "--listen", "127.0.0.1:0"],
     ];
     for command in commands {
-        // One that may wait would go through the server, once that has put it back.
+        // With a wait, the command would use the server, once that has restored the file.
         let command = [command, &["--wait", "0"]].concat();
         let (code, _, said) = run_on(dir.path(), &command).await;
         assert_eq!(code, UNAVAILABLE, "{command:?}: {said}");
     }
     let output = child::run(&["verify", "--deep", "--server", &server.url]).await;
     assert!(output.status.success());
-    // The server puts it back, and others are told again who holds the folder.
+    // The server restores the file, and others learn again who holds the folder.
     let told = async {
         let ls = ["ls", "--wait", "0"];
         while !run_on(dir.path(), &ls).await.2.contains(&server.url) {
@@ -197,9 +195,9 @@ async fn store_in_use_stays_locked_without_its_lock_file() {
     server.kill().await;
 }
 
-// A log that went back was accepted: its views, which proved the loss, were wiped
-// with a warning, and positions and keys were used again. It must not open, say
-// what is missing, and go on only when told to.
+// If events are missing from the log, the store must not open, since their positions and keys would
+// be used again. The error must say what is missing, and the projections, which prove the loss,
+// must stay. The store continues only if the loss is accepted.
 #[tokio::test(flavor = "multi_thread")]
 async fn regressed_store_is_refused_until_accepted() {
     let dir = tempfile::tempdir().unwrap();
@@ -247,8 +245,8 @@ async fn regressed_store_is_refused_until_accepted() {
             "{said}"
         );
         assert!(contents(&data) == before, "{what}: something changed");
-        // One that would write is refused, too; opening the log may have noted that
-        // it was open.
+        // A command that would write is refused, too. Opening the log may have recorded that it was
+        // open.
         let (code, _, said) = run_on(&data, &["rebuild"]).await;
         assert_eq!(code, DAMAGED, "{what}: {said}");
         let (code, told, said) = run_on(&data, &["repair", "--accept-loss"]).await;
@@ -272,8 +270,8 @@ async fn regressed_store_is_refused_until_accepted() {
     }
 }
 
-// Another store's views and index answered with that one's conversations and
-// hits. They are made anew, because the log has it all.
+// Projections and index of another store must not answer. They are rebuilt, because the log has
+// everything.
 #[tokio::test(flavor = "multi_thread")]
 async fn projections_and_index_of_another_store_are_rebuilt() {
     let dir = tempfile::tempdir().unwrap();
@@ -281,7 +279,7 @@ async fn projections_and_index_of_another_store_are_rebuilt() {
     filled(&ours).await;
     {
         let engine = store::open(&theirs).await;
-        // More than ours has: that is no loss of ours.
+        // More than ours has: that is not a loss of ours.
         for _ in 0..30 {
             store::conversation(&engine).await;
         }

@@ -1,7 +1,7 @@
-//! Real trajectories, in process: in, out, checked, reopened, found, forked.
+//! Real trajectories, in process: imported, verified, reopened, searched, forked, exported.
 //!
-//! Runs where `TREERING_TEST_DATA` names the folder of the data, over one conversation in four; with
-//! `TREERING_TEST_ALL` over all, and over the file that is there for volume too.
+//! Runs if `TREERING_TEST_DATA` names the folder of the data, with one conversation in four. With
+//! `TREERING_TEST_ALL` it uses all, and also the file for volume.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -18,15 +18,15 @@ use treering::{
     proto::body,
 };
 
-/// There for its volume: two thirds of all that there is.
+/// A file for volume: two thirds of all data.
 const VOLUME: &str = "agentdojo-rest.jsonl.zst";
-/// Of so many conversations of each file: phrases searched, forks read.
+/// Number of conversations of each file in which phrases are searched and forks are read.
 const LOOKED_AT: usize = 12;
-/// One conversation in so many takes part.
+/// One conversation in this many is tested.
 const SHARE: usize = 4;
-/// Length of a phrase.
+/// Length of a phrase in words.
 const WORDS: usize = 4;
-/// Appends that may be under way.
+/// Maximum number of concurrent appends.
 const UNDER_WAY: usize = 64;
 
 fn ns() -> Namespace {
@@ -56,7 +56,7 @@ pub(super) fn lines(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
     lines.map(|(_, line)| line.unwrap())
 }
 
-/// The lines that take part.
+/// Returns the lines to test.
 fn sample(file: &Path) -> impl Iterator<Item = bytes::Bytes> {
     let share = match is_all() {
         true => 1,
@@ -69,9 +69,9 @@ fn is_all() -> bool {
     env::var_os("TREERING_TEST_ALL").is_some()
 }
 
-/// What must come out of real data, whatever is odd in it: every line equal, a
-/// sound store before and after it was reopened, every passage where it is said
-/// to be, and forks that read like what they were forked from.
+/// Whatever real data contains, every exported line must equal the imported one, the store must be
+/// sound before and after a reopening, every passage must be where its hit says, and forks must
+/// read like their parents.
 #[tokio::test(flavor = "multi_thread")]
 async fn real_trajectories_round_trip_and_are_found() {
     let Some(files) = files() else { return };
@@ -113,7 +113,7 @@ async fn import(engine: &Engine, file: &Path) {
         let imported = openai_chat::import_line(&line).unwrap();
         let mut batches = importer::plan::batches(imported.events, 4_000, 8 << 20);
         if batches.len() > 1 {
-            // One after the other: a fork needs what it forks to be stored.
+            // One after the other: a fork needs its parent's events to be stored.
             for batch in batches {
                 let command = AppendCommand::new(ns(), batch);
                 engine.append(command).await.unwrap();
@@ -152,7 +152,7 @@ async fn events(engine: &Engine, source: EventSource) -> Vec<StoredEvent> {
     named.into_iter().map(|named| named.event).collect()
 }
 
-/// Exported, it is the line that came in, and importing it again adds nothing.
+/// Checks that the export is the imported line, and that importing it again adds nothing.
 async fn comes_back(engine: &Engine, imported: &importer::ImportedConversation, line: &[u8]) {
     let id = imported.conversation;
     let resolved = engine.resolve(&ns(), &id.to_string()).await;
@@ -164,8 +164,8 @@ async fn comes_back(engine: &Engine, imported: &importer::ImportedConversation, 
     assert!(back == expected, "{} comes back equal", imported.source_id);
 }
 
-/// A phrase of a tool result leads to exactly its place. False: no result has
-/// words enough.
+/// Checks that a search for a phrase of a tool result leads to its exact place. Returns false if no
+/// result has enough words.
 async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) -> bool {
     let results = imported.events.iter().zip(1..).filter_map(|(event, at)| {
         let EventBody::ToolResultRecorded(result) = &event.body else {
@@ -219,7 +219,7 @@ async fn is_found(engine: &Engine, imported: &importer::ImportedConversation) ->
     panic!("{id}: {phrase:?} of revision {revision} is not in {hits:?}");
 }
 
-/// Words in a row, with single blanks between them.
+/// Returns consecutive words with single spaces between them.
 fn phrase(text: &str) -> Option<&str> {
     let word = |word: &str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_alphabetic());
     text.lines().find_map(|line| {
@@ -233,8 +233,8 @@ fn phrase(text: &str) -> Option<&str> {
     })
 }
 
-/// A fork at any revision of any branch has the history up to there, the branch
-/// that it left does not change, and both go their own ways.
+/// Checks that a fork at any revision of any branch has the history up to there, that its parent
+/// does not change, and that both continue independently.
 async fn forks_read_the_same(
     engine: &Engine,
     imported: &importer::ImportedConversation,
@@ -253,7 +253,7 @@ async fn forks_read_the_same(
             branch: Some(name.clone()),
         };
         let history = events(engine, of(&parent.name)).await;
-        // Any place will do; this one differs between conversations and branches.
+        // Any revision would do; this one differs between conversations and branches.
         let pick = (seed + 1) * 7_919 + parent.id.0 * 104_729;
         let at = (pick % history.len() as u64) as usize;
         let name = format!("fork of {}", parent.id.0);

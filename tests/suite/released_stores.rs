@@ -1,7 +1,7 @@
-//! Stores that released versions wrote, whole: the log, the views and the index. Each is opened
-//! by every later version, for ever; never write these again, add a folder for a new version.
+//! Whole stores that released versions wrote: log, projections and index. Every later version must
+//! open them. Never write these again: add a folder for a new version.
 //!
-//! They are kept as archives, because files of redb are mostly empty. `write_store` made them.
+//! They are stored as archives, because redb files are mostly empty. `write_store` made them.
 
 use std::{
     fs,
@@ -15,9 +15,9 @@ use treering::{domain::*, engine::*};
 
 use super::{child, store};
 
-/// The versions that have one.
+/// The versions that have a store.
 const VERSIONS: [&str; 1] = ["v0.1"];
-/// Events of the store of each, and what its conversation says last.
+/// Number of events in each store, and the last text of its conversation.
 const EVENTS: u64 = 9;
 const LAST: &str = "the answer is in treering.toml";
 
@@ -27,7 +27,7 @@ fn folder(version: &str) -> PathBuf {
         .join(version)
 }
 
-/// The files of a folder by their names below it, in order.
+/// Returns the files below a folder by name, in order.
 fn files(dir: &Path) -> Vec<(String, PathBuf)> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -46,8 +46,9 @@ fn files(dir: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Puts an archive's files into a folder. It is zstd of, for each file: the length of its name,
-/// its name, the length of its bytes, its bytes; lengths in eight bytes, little endian.
+/// Unpacks an archive into a folder. It is compressed with zstd, and has for each file: the length
+/// of the name, the name, the length of the bytes, the bytes. Lengths have eight bytes, little
+/// endian.
 fn unpack(version: &str, dir: &Path) {
     let packed = fs::read(folder(version).join("store.zst")).unwrap();
     let bytes = zstd::decode_all(&packed[..]).unwrap();
@@ -67,13 +68,13 @@ fn unpack(version: &str, dir: &Path) {
     }
 }
 
-/// What the store of a version says, as its own program exported it.
+/// Returns the export of a version's store by its own program.
 fn expected(version: &str) -> String {
     let packed = fs::read(folder(version).join("log.jsonl.zst")).unwrap();
     String::from_utf8(zstd::decode_all(&packed[..]).unwrap()).unwrap()
 }
 
-/// All events as lines of JSON.
+/// Returns all events as lines of JSON.
 async fn said(dir: &Path) -> String {
     let dir = dir.to_str().unwrap();
     let output = child::run(&["log", "@last", "--json", "--data", dir]).await;
@@ -81,7 +82,7 @@ async fn said(dir: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Each value that an old line has is what the new line has; a newer version may say more.
+/// Checks that the new line has each value of the old line. A newer version may add values.
 fn has_all(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Object(new), Value::Object(old)) => old
@@ -94,8 +95,8 @@ fn has_all(new: &Value, old: &Value) -> bool {
     }
 }
 
-// An upgrade that cannot read what is there is an outage that nothing but the old program ends:
-// every store of every release opens, says the same, is sound, takes more, and is found in.
+// After an upgrade, every store of every release must open, export the same, be sound, accept
+// appends, and be searchable.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_released_store_opens() {
     for version in VERSIONS {
@@ -154,7 +155,7 @@ async fn every_released_store_opens() {
     }
 }
 
-// A store of a newer version must be left as it is, and told as such; and so must what is none.
+// A store of a newer version must be refused and not changed, and so must other files.
 #[tokio::test(flavor = "multi_thread")]
 async fn newer_store_is_refused_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
@@ -180,8 +181,8 @@ async fn newer_store_is_refused_and_unchanged() {
     assert_eq!(files(empty.path()).len(), 0);
 }
 
-/// Writes the store of this version: `cargo test --test main write_store -- --ignored`, with
-/// the version's name in TREERING_WRITE_STORE. For a release, once.
+/// Writes the store of this version, once for each release: `cargo test --test main write_store --
+/// --ignored`, with the version's name in TREERING_WRITE_STORE.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "writes a fixture"]
 async fn write_store() {

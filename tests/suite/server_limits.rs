@@ -1,5 +1,5 @@
-//! The built server, attacked from outside: with little that grows large, with
-//! what never ends, and with connections that do nothing.
+//! The built server under attack: small requests that grow large, requests that never end, and idle
+//! connections.
 
 mod connections;
 mod memory;

@@ -1,4 +1,4 @@
-//! Branches that are exported as sessions of agents: what they say, and how they come back.
+//! Branches that are exported as sessions of agents: their content, and importing them again.
 
 use std::{fs, path::Path};
 
@@ -21,7 +21,7 @@ use super::{
     terminal::Shell,
 };
 
-/// The formats of agents.
+/// The session formats of agents.
 const AGENTS: [Format; 5] = [
     Format::ClaudeCode,
     Format::Codex,
@@ -30,13 +30,13 @@ const AGENTS: [Format; 5] = [
     Format::Pi,
 ];
 
-/// Conversations of each file.
+/// Number of conversations of each file.
 const LOOKED_AT: usize = 12;
 
 const AT: &str = "2030-03-01T10:00:00.000Z";
 const AT_MS: u64 = 1_898_589_600_000;
 
-/// Reads a written session as the import does.
+/// Reads an exported session as an import does.
 fn imported(format: Format, lines: &[String]) -> ImportedConversation {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("session.jsonl");
@@ -59,7 +59,7 @@ fn read(format: Format, file: &Path) -> ImportedConversation {
     }
 }
 
-/// An imported conversation as a store would return it. Its branches are not needed here.
+/// Returns an imported conversation as a store would return it. Its branches are not needed here.
 fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
     let events = imported.events.iter().zip(1..);
     events
@@ -90,8 +90,8 @@ fn text(parts: &[ContentPart]) -> String {
     texts.join("\n").trim().to_owned()
 }
 
-/// True for a conversation that every format can express: one branch of texts, calls with an
-/// object, and results.
+/// Returns true for a conversation that every format can express: one branch of texts, calls with
+/// an object, and results.
 fn is_plain(imported: &ImportedConversation) -> bool {
     let is_text =
         |part: &ContentPart| matches!(part, ContentPart::Text(_) | ContentPart::Reasoning(_));
@@ -109,7 +109,7 @@ fn is_plain(imported: &ImportedConversation) -> bool {
     })
 }
 
-/// Returns what is said, with the calls and results.
+/// Returns the messages, calls and results as text.
 fn talk(imported: &ImportedConversation) -> Vec<String> {
     let mut talk: Vec<String> = Vec::new();
     for event in &imported.events {
@@ -135,8 +135,8 @@ fn talk(imported: &ImportedConversation) -> Vec<String> {
     talk
 }
 
-// A fork in the agent of choice: whatever agent a branch is written for, it must say the same, with
-// the same calls and results, each result behind its call.
+// Whatever agent a branch is exported for, the session must have the same texts, calls and results,
+// each result behind its call.
 #[test]
 fn real_sessions_say_the_same_in_every_format() {
     let Some(files) = files() else { return };
@@ -168,7 +168,7 @@ fn real_sessions_say_the_same_in_every_format() {
                 assert_eq!(sorted, said, "{name}");
                 let first = first.get_or_insert(in_order.clone());
                 assert_eq!(in_order, *first, "{name}: the order");
-                // What was exported from these events adds nothing to them.
+                // Importing an export adds nothing to the exported events.
                 let mut back = again;
                 back.continue_origin([]);
                 assert_eq!(plan(&events, &back).events, [], "{name}");
@@ -180,7 +180,7 @@ fn real_sessions_say_the_same_in_every_format() {
     println!("{sessions} sessions in {} formats", AGENTS.len());
 }
 
-/// What an agent adds to a session: a prompt and its answer.
+/// Adds a prompt and its answer to a session, as an agent does.
 fn grow(format: Format, session: &str, number: usize) -> String {
     let mut lines: Vec<Value> = session
         .lines()
@@ -235,9 +235,9 @@ fn json_lines(text: &str) -> Vec<Value> {
         .collect()
 }
 
-// A fork that went on in an agent came back as an unrelated copy of the whole conversation. Only
-// what the agent added must be appended, to the branch that was exported; if the branch has moved
-// on meanwhile, from where it was exported.
+// If an agent continues an exported branch, only its additions must be appended on import, to the
+// exported branch. If that branch has continued meanwhile, they are appended to a fork from the
+// exported revision.
 #[tokio::test(flavor = "multi_thread")]
 async fn continued_export_returns_to_its_branch() {
     let Some(files) = files() else { return };
@@ -282,7 +282,7 @@ async fn continued_export_returns_to_its_branch() {
         let repeated = json_lines(&shell.ok(&import).await).remove(0);
         assert_eq!(repeated["events"], 0, "{agent}: {repeated}");
 
-        // It went on here and there.
+        // Both the branch and the session have continued.
         let say = ["append", &id, "-b", "again", "message", "user"];
         shell.ok(&[&say[..], &["meanwhile"]].concat()).await;
         fs::write(&file, grow(agent, &grown, 2)).unwrap();
@@ -296,7 +296,7 @@ async fn continued_export_returns_to_its_branch() {
         );
         assert!(!active.contains("meanwhile"), "{agent}: {active}");
 
-        // Another store does not have the conversation: there it is one of its own.
+        // Another store does not have the conversation, so it becomes a new one there.
         let elsewhere = shell.on("other", &import).await;
         assert_eq!(elsewhere.code, Some(0), "{agent}: {}", elsewhere.err);
         let counts = json_lines(&elsewhere.out).remove(0);

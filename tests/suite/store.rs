@@ -1,4 +1,4 @@
-//! A store in a folder, and short ways to fill, read and check it.
+//! A store in a folder, and helpers to fill, read and check it.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub async fn append(engine: &Engine, events: Vec<NewEvent>) -> Result<AppendOutc
     engine.append(AppendCommand::new(ns(), events)).await
 }
 
-/// A new conversation with one message.
+/// Creates a conversation with one message.
 pub async fn conversation(engine: &Engine) -> ConversationId {
     let id = ConversationId::generate();
     let created = EventBody::ConversationCreated(ConversationCreated::default());
@@ -50,7 +50,7 @@ pub async fn conversation(engine: &Engine) -> ConversationId {
     id
 }
 
-/// What a deep verification finds.
+/// Returns the faults that a deep verification finds.
 pub async fn faults(engine: &Engine) -> Vec<Fault> {
     let mut items = engine.verify(&ns(), true);
     let mut faults = Vec::new();

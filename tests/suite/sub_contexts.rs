@@ -1,5 +1,5 @@
-//! Hierarchical contexts: a task is spawned, runs on its own, and comes back as
-//! one message. Both ends are one step over two conversations.
+//! Hierarchical contexts: a task is spawned, runs in its own conversation, and returns one message.
+//! Spawn and return are each one batch over two conversations.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn append(engine: &Engine, events: Vec<NewEvent>) {
     engine.append(command).await.unwrap();
 }
 
-/// A conversation whose assistant has asked for `research` as call `c1`.
+/// Creates a conversation whose assistant has called `research` as `c1`.
 async fn parent(engine: &Engine) -> ConversationId {
     let id = ConversationId::generate();
     let created = EventBody::ConversationCreated(ConversationCreated {
@@ -83,9 +83,8 @@ async fn head(engine: &Engine, id: ConversationId) -> (Revision, bool) {
     (view.summary.head, view.summary.sealed)
 }
 
-// Row "hierarchical contexts with summary and return" of the context manager: a
-// child with its own prompt and model works alone; its parent gets one summary,
-// and the call that asked gets its result, even when the parent went on.
+// A child with its own prompt and model works alone. Its parent gets one summary, and the call gets
+// its result, even if the parent has continued.
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_context_returns_its_summary_to_the_call() {
     let dir = tempfile::tempdir().unwrap();
@@ -162,8 +161,8 @@ async fn sub_context_returns_its_summary_to_the_call() {
     engine.close().await;
 }
 
-// What was spawned must not answer twice, nor to someone else; a repetition with
-// the same key is the same answer, after a restart too.
+// A sub-context must not return twice, nor to another call. A retry with the same key gets the same
+// answer, also after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn sub_context_returns_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,8 +231,8 @@ async fn sub_context_returns_once() {
     engine.close().await;
 }
 
-// The user stops the call while its sub-context works: there is nothing to
-// answer any more, but what was found is not lost.
+// The user cancels the call while its sub-context works. There is no call to answer, but the
+// summary is not lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn return_for_a_cancelled_call_is_recorded_with_a_warning() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();
@@ -256,8 +255,8 @@ async fn return_for_a_cancelled_call_is_recorded_with_a_warning() {
     assert!(matches!(last, Some(EventBody::SubContextReturned(_))));
 }
 
-// A call that is not there, or an agent that asks itself for ever: refused, with
-// nothing left behind on either side.
+// A missing call, or an agent that spawns itself without end, is refused, with nothing appended on
+// either side.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_spawn_leaves_no_trace() {
     let limits = Limits {
@@ -288,8 +287,8 @@ async fn refused_spawn_leaves_no_trace() {
     assert_eq!(stats.conversations, 3);
 }
 
-// Many workers spawn and return under one parent while people talk there: each
-// return is taken, none twice, whatever else is appended.
+// Many workers spawn and return under one parent while people append there. Each return is
+// accepted, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_sub_contexts_all_return_once() {
     let engine = Engine::in_memory(Limits::default()).await.unwrap();

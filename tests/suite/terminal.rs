@@ -1,12 +1,12 @@
-//! What a person meets at a shell: the built program, its output and its exit codes.
+//! The built program on the command line: its output and its exit codes.
 
 use std::{fs, path::Path};
 
 use super::child;
 
-/// What scripts are told when something that was named is not there.
+/// The exit code when a named object does not exist.
 pub(super) const NOT_FOUND: i32 = 3;
-/// … and when the command line cannot be understood.
+/// The exit code of an invalid command line.
 pub(super) const USAGE: i32 = 2;
 
 /// A folder in which commands are run.
@@ -14,7 +14,7 @@ pub(super) struct Shell {
     dir: tempfile::TempDir,
 }
 
-/// How a command ended.
+/// The result of a command.
 pub(super) struct CommandOutput {
     pub code: Option<i32>,
     pub out: String,
@@ -53,7 +53,7 @@ impl Shell {
         ended.out
     }
 
-    /// Two conversations, one of them with a fork.
+    /// Creates a store with two conversations, one of them with a fork.
     pub async fn filled() -> Self {
         let shell = Self::new();
         let file = shell.path("lines.jsonl");
@@ -74,8 +74,8 @@ const LINES: &str = concat!(
     "\n",
 );
 
-// `ls --data /etc` wrote a store into /etc, and `verify` of a mistyped folder said
-// "sound". What reads makes nothing, says so, and says what to do.
+// A read command must not create a store, nor call a mistyped folder sound. It must say that there
+// is none, and what to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_commands_create_nothing_and_suggest_a_command() {
     let shell = Shell::new();
@@ -111,7 +111,7 @@ async fn read_commands_create_nothing_and_suggest_a_command() {
     }
     assert!(!Path::new(&shell.path("missing")).exists());
     assert_eq!(fs::read_dir(shell.path("empty")).unwrap().count(), 0);
-    // Who makes one says so, once.
+    // A command that creates a store says so, once.
     for (round, said) in [(0, true), (1, false)] {
         let ended = shell
             .run(&["append", "new", "message", "user", "hello"])
@@ -125,8 +125,8 @@ async fn read_commands_create_nothing_and_suggest_a_command() {
     }
 }
 
-// Nobody types 36 characters: every command takes the beginning of an id, `@last`, words
-// of a title, and what commands print; and near names are told.
+// Every command accepts the beginning of an id, `@last`, words of a title, and the forms that
+// commands print. For an unknown name, similar ones are suggested.
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_are_found_by_short_names() {
     let shell = Shell::filled().await;
@@ -152,13 +152,14 @@ async fn conversations_are_found_by_short_names() {
         &["result", "7ad31c26#5"],
         &["result", "7ad31c26/5"],
         &["result", "treering:7ad31c26/5"],
-        // Of the call that it answers.
+        // The call that the result belongs to.
         &["result", "7ad31c26#4"],
     ];
     for line in lines {
         assert_eq!(shell.ok(line).await, "the lamp is out", "{line:?}");
     }
-    // A request names a call for arguments that it cut: its result was printed instead.
+    // A request refers to a call if it cuts its arguments: then the arguments must be printed, not
+    // the result.
     for line in ["7ad31c26/4", "treering:7ad31c26/4"] {
         let arguments = shell.ok(&["result", line]).await;
         let arguments: serde_json::Value = serde_json::from_str(&arguments).unwrap();
@@ -195,7 +196,7 @@ async fn conversations_are_found_by_short_names() {
         assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
         assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
     }
-    // Requests refer to messages, too; what has no text is told.
+    // Requests refer to messages, too. An event without text is reported.
     let message = shell.ok(&["result", "7ad31c26#2"]).await;
     assert_eq!(message.trim_end(), "Fix the lighthouse");
     let events = shell
@@ -217,8 +218,7 @@ async fn conversations_are_found_by_short_names() {
     );
 }
 
-// A hit on another branch than the active one led to "revision 7 is not in the history":
-// a revision names its branch.
+// A revision identifies its branch, so a hit on an inactive branch must be found.
 #[tokio::test(flavor = "multi_thread")]
 async fn revision_selects_its_branch() {
     let shell = Shell::filled().await;
@@ -254,7 +254,7 @@ async fn revision_selects_its_branch() {
         assert_eq!(ended.code, Some(NOT_FOUND), "{line:?}: {}", ended.err);
         assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
     }
-    // As it was: no later branch, no later head.
+    // As of a revision: no later branch, no later head.
     let then = shell.ok(&["show", "7ad31c26", "--as-of", "3"]).await;
     assert!(
         then.contains("head #3") && !then.contains("retry"),
@@ -262,7 +262,7 @@ async fn revision_selects_its_branch() {
     );
 }
 
-// What was wrong with these lines was said in words that help nobody, or not at all.
+// Errors of these lines must say what to do.
 #[tokio::test(flavor = "multi_thread")]
 async fn cli_errors_suggest_what_to_do() {
     let shell = Shell::filled().await;
@@ -308,7 +308,7 @@ async fn cli_errors_suggest_what_to_do() {
         let ended = shell.run(line).await;
         assert_eq!(ended.code, Some(code), "{line:?}: {}", ended.err);
         assert!(ended.err.contains(said), "{line:?}: {}", ended.err);
-        // Told once, by the command.
+        // Reported once, by the command.
         assert_eq!(ended.err.matches("error:").count(), 1, "{}", ended.err);
     }
     for (line, said) in [
@@ -333,8 +333,7 @@ async fn cli_errors_suggest_what_to_do() {
     assert!(ended.err.contains("a␛[2J<U+202E>b"), "{}", ended.err);
 }
 
-// A branch has a name that was right once, leads nowhere, or is the one to go on with:
-// all of that is said by events, and nothing is lost.
+// Branches are renamed, activated and archived by events, and nothing is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_are_renamed_activated_and_archived() {
     let shell = Shell::filled().await;
@@ -357,8 +356,8 @@ async fn branches_are_renamed_activated_and_archived() {
     assert_eq!(refused.code, Some(NOT_FOUND), "{}", refused.err);
 }
 
-// What a conversation is called and labelled could be changed by programs only. What is said is
-// in the list at once, and what cannot be meant is refused whole.
+// The command sets a conversation's title and labels. The list shows them at once, and an invalid
+// change is refused as a whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn label_command_sets_title_and_labels() {
     let shell = Shell::filled().await;
@@ -398,8 +397,8 @@ async fn label_command_sets_title_and_labels() {
     assert!(of("team=red").await.contains("7ad31c26"));
 }
 
-// A branch goes on elsewhere: as a page for people, or as a session of Claude Code that
-// ends with the fork.
+// A branch is exported as a page for people, or as a session of Claude Code that ends with the
+// fork.
 #[tokio::test(flavor = "multi_thread")]
 async fn branch_is_exported_as_page_or_session() {
     let shell = Shell::filled().await;
@@ -421,8 +420,8 @@ async fn branch_is_exported_as_page_or_session() {
     assert_eq!(last["type"], "user");
 }
 
-// An import of January was "just now": when something happened is what people look for,
-// and when it was recorded is told as well.
+// The times shown are those of the events, also after an import. The time of recording is shown,
+// too.
 #[tokio::test(flavor = "multi_thread")]
 async fn times_shown_are_those_of_the_events() {
     let shell = Shell::new();
@@ -445,13 +444,12 @@ async fn times_shown_are_those_of_the_events() {
         shown.contains("from 2026-01-05 to 2026-01-06, recorded just now"),
         "{shown}"
     );
-    // A rebuild makes the same of the log.
+    // A rebuild gives the same.
     shell.ok(&["rebuild"]).await;
     shell.ok(&["verify", "--deep"]).await;
 }
 
-// An import without times was "just now", as if it had happened then: what is known is when
-// it was recorded, and that is what is said.
+// If imported events have no times, only the time of recording is known, and must be shown as such.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_without_times_shows_recording_times() {
     let shell = Shell::new();
@@ -478,8 +476,8 @@ async fn import_without_times_shows_recording_times() {
     assert_eq!(listed["labels"]["treering/times"], "none");
 }
 
-// What was imported last was first in the list, whenever it was; and lines that a source
-// keeps without a time made all of its sessions "just now".
+// The list must be ordered by the times of the events, not by the time of the import. Lines without
+// a time must not make a session the newest.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_is_ordered_by_time_of_the_events() {
     let shell = Shell::new();
@@ -509,7 +507,7 @@ async fn list_is_ordered_by_time_of_the_events() {
     let oldest = listed(&["--oldest-first", "--source", "test"]).await;
     assert_eq!(oldest, ["of-03", "of-05", "of-07"]);
     assert!(shell.ok(&["show", "@last"]).await.contains("of-07"));
-    // Who goes on makes it the newest.
+    // A new event makes it the newest.
     shell
         .ok(&["append", "of-03", "message", "user", "and now?"])
         .await;
@@ -518,7 +516,8 @@ async fn list_is_ordered_by_time_of_the_events() {
     assert_eq!(listed(&["-n", "2"]).await, ["of-03", "of-07"]);
 }
 
-// A third of the rows of real sessions were sub-agents, which nobody looks for by time.
+// A third of the rows of real sessions are sub-agents, which nobody searches by time, so they are
+// folded.
 #[tokio::test(flavor = "multi_thread")]
 async fn list_folds_sub_agents() {
     let shell = Shell::new();
@@ -534,18 +533,18 @@ async fn list_folds_sub_agents() {
     );
     let json = shell.ok(&["ls", "--json"]).await;
     assert_eq!(json.lines().count(), rows(&all));
-    // The limit counts what is listed.
+    // The limit counts the rows listed.
     assert_eq!(rows(&shell.ok(&["ls", "-n", "1"]).await), 1);
 }
 
-/// Sessions as Claude Code keeps them.
+/// Sessions as Claude Code stores them.
 const SESSIONS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../tests/fixtures/claude-code/projects"
 );
 
-// From one's own sessions to a fork that goes on in Claude Code, in six commands with no
-// long id in them: as the README has it, word for word, and with the answers it shows.
+// From sessions to a fork that continues in Claude Code, in six commands without long ids. Commands
+// and output must be those in the README.
 #[tokio::test(flavor = "multi_thread")]
 async fn readme_session_runs_as_shown() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
@@ -597,7 +596,7 @@ async fn readme_session_runs_as_shown() {
     let body = fs::read(home.path().join("body.json")).unwrap();
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert!(body["messages"].as_array().unwrap().len() > 1, "{body}");
-    // What it goes on with is where Claude Code looks, and comes back as what the fork has.
+    // The exported session is where Claude Code looks, and importing it adds nothing to the fork.
     let again = sh("treering import ~/.claude/projects").await;
     assert!(
         again.contains("0 new") && again.contains("2 already there"),
@@ -605,7 +604,7 @@ async fn readme_session_runs_as_shown() {
     );
 }
 
-/// A line without what differs each time: seconds, scores and ids of sessions.
+/// Returns a line without the parts that differ each time: seconds, scores and session ids.
 fn steady(line: &str) -> String {
     let mut line = line.to_owned();
     for (before, after) in [(" read in ", ": "), (", score ", ", "), ("--resume ", "\n")] {
@@ -617,7 +616,7 @@ fn steady(line: &str) -> String {
     line
 }
 
-// The shell asks the program itself: what it completes is what is there.
+// The shell asks the program for completions, which must be the current conversations and branches.
 #[tokio::test(flavor = "multi_thread")]
 async fn conversations_and_branches_are_completed() {
     let shell = Shell::filled().await;
@@ -646,8 +645,8 @@ async fn conversations_and_branches_are_completed() {
     assert!(script.contains("COMPLETE"), "{script}");
 }
 
-// The demo's folder is made where the user stands, which is often a repository: git must
-// not offer it.
+// The demo creates its folder in the current directory, which is often a repository. Git must
+// ignore it.
 #[tokio::test(flavor = "multi_thread")]
 async fn demo_folder_is_ignored_by_git() {
     let dir = tempfile::tempdir().unwrap();

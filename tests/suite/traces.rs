@@ -1,4 +1,4 @@
-//! Traces of calls, as a collector gets them by OTLP.
+//! Traces of calls, as a collector receives them by OTLP.
 
 use std::{
     net::SocketAddr,
@@ -27,7 +27,7 @@ use super::{
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Takes what it is sent, or hangs.
+/// A collector that accepts everything, or hangs.
 #[derive(Clone, Default)]
 struct Collector {
     spans: Arc<Mutex<Vec<ResourceSpans>>>,
@@ -76,7 +76,7 @@ impl Collector {
         spans
     }
 
-    /// All that it was sent, as text.
+    /// Returns everything it received, as text.
     fn said(&self) -> String {
         format!("{:?}", self.spans.lock().unwrap())
     }
@@ -98,7 +98,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A request of a caller that has a trace, sampled or not.
+/// Returns a request of a caller with a trace, sampled or not.
 fn of_caller<T>(message: T, flags: &str) -> Request<T> {
     let mut request = Request::new(message);
     let parent = format!("00-{TRACE}-{PARENT}-{flags}");
@@ -112,8 +112,8 @@ async fn admin(url: &str) -> pb::admin_client::AdminClient<Channel> {
     pb::admin_client::AdminClient::connect(url).await.unwrap()
 }
 
-// A slow answer is looked for in the caller's trace: the call is there below the caller's
-// span, with what it waited for below it, its code, and not a word of what was said.
+// The cause of a slow answer is in the caller's trace. The call must be a child of the caller's
+// span, with its waits as children and its status code, and without any content.
 #[tokio::test(flavor = "multi_thread")]
 async fn call_is_a_span_in_the_trace_of_its_caller() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ async fn call_is_a_span_in_the_trace_of_its_caller() {
         .get(of_caller(missing, "01"))
         .await
         .unwrap_err();
-    // What has ended is sent before the end.
+    // Ended spans are sent before the server ends.
     server.end().await;
 
     let of_caller = |span: &&Span| hex(&span.trace_id) == TRACE;
@@ -227,7 +227,7 @@ async fn call_is_a_span_in_the_trace_of_its_caller() {
     }
 }
 
-// The tenant is in a span only if somebody asked for it, and only one that was let in.
+// A span has the namespace only if enabled, and only of an admitted call.
 #[tokio::test(flavor = "multi_thread")]
 async fn spans_have_the_namespace_only_if_enabled() {
     let dir = tempfile::tempdir().unwrap();
@@ -261,8 +261,8 @@ async fn spans_have_the_namespace_only_if_enabled() {
     assert_eq!(told.collect::<Vec<_>>(), ["team-red"]);
 }
 
-// A collector that takes calls and never answers, or that is not there: no call waits for it,
-// what is lost is counted and told once, and the server ends when it is told to.
+// If the collector hangs or is unreachable, no call may wait for it. Lost spans are counted and
+// reported once, and the server must stop when requested.
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_collector_delays_no_call() {
     let (_hanging, hangs) = Collector::start(true).await;
@@ -294,8 +294,8 @@ async fn hanging_collector_delays_no_call() {
     }
 }
 
-// An address that is none stops the start, with what to give; a switch for all programs of a
-// machine is honoured.
+// An invalid address stops the start, with the expected form. The standard variable that disables
+// tracing is honoured.
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_collector_address_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,21 +1,20 @@
-//! Random commands. What they name (a branch, a revision, a call) is chosen by
-//! number and found when it is known what is there, so that most of them make
-//! sense and some do not.
+//! Random commands. Branches, revisions and calls are chosen by number and resolved when the state
+//! is known, so that most of the commands are valid and some are not.
 
 use proptest::{collection::vec, option, prelude::*, strategy::Union};
 use treering::{domain::*, proto::json};
 
 use super::plain::Model;
 
-/// Conversations that a run knows.
+/// Number of conversations in a run.
 pub const CONVERSATIONS: u8 = 4;
 
 #[derive(Clone, Debug)]
 pub enum Command {
     Append(Batch),
-    /// An earlier batch with a key, again.
+    /// Repeats an earlier batch that has a key.
     Repeat(u8),
-    /// Many messages, so that histories reach over their snapshots.
+    /// Many messages, so that histories become longer than the interval of snapshots.
     Bulk(u8, u8, u16),
     Reopen,
     Rebuild,
@@ -35,7 +34,7 @@ pub struct Drawn {
     what: What,
 }
 
-/// Numbers: a call, a branch, a revision, a name.
+/// A random event. Its numbers choose a call, a branch, a revision or a name.
 #[derive(Clone, Debug)]
 enum What {
     Create(Option<(u8, u8, u16)>, bool),
@@ -95,7 +94,7 @@ fn batch() -> impl Strategy<Value = Batch> {
 }
 
 fn drawn() -> impl Strategy<Value = Drawn> {
-    // Mostly one conversation, so that something comes together there.
+    // Mostly the same conversation, so that its history grows.
     let conversation = prop_oneof![3 => Just(0_u8), 2 => any::<u8>()];
     (conversation, any::<u8>(), what()).prop_map(|(conversation, branch, what)| Drawn {
         conversation,
@@ -189,7 +188,7 @@ fn uuid(number: u128) -> uuid::Uuid {
     uuid::Uuid::from_u128(number)
 }
 
-/// A branch that is there, or the active one, or now and then none.
+/// Returns an existing branch, the active one, or sometimes one that does not exist.
 fn branch(model: &Model, id: ConversationId, number: u8) -> Option<BranchName> {
     if number < 80 || !model.conversations.contains_key(&id) {
         return None;
@@ -208,7 +207,7 @@ fn branch_id(model: &Model, id: ConversationId, number: u8) -> u64 {
     }
     match number {
         0 => 999,
-        // In half of the cases the one with the latest events.
+        // In half of the cases, the active one.
         1..120 => model.active(id),
         _ => {
             let branches = model.branches(id);
@@ -217,7 +216,7 @@ fn branch_id(model: &Model, id: ConversationId, number: u8) -> u64 {
     }
 }
 
-/// A revision of a branch's history in its conversation; now and then any.
+/// Returns a revision of a branch's history in its conversation; sometimes any number.
 fn revision(model: &Model, id: ConversationId, branch: u64, number: u16) -> Revision {
     let history = model.history(id, branch).unwrap_or_default();
     let own: Vec<_> = history.iter().filter(|(at, _)| *at == id).collect();
@@ -225,7 +224,7 @@ fn revision(model: &Model, id: ConversationId, branch: u64, number: u16) -> Revi
         let there = model.conversations.get(&id).map_or(0, Vec::len);
         return Revision(u64::from(number / 16) % (there as u64 + 3));
     }
-    // Recent ones more often.
+    // Recent revisions are more likely.
     let back = (number / 16) as usize % own.len();
     let back = if number.is_multiple_of(3) {
         back
@@ -250,7 +249,7 @@ fn call_id(number: u8) -> String {
     format!("call {}", number % 4)
 }
 
-/// A batch as it is sent.
+/// Returns the command that appends a batch.
 pub fn command(model: &Model, batch: &Batch) -> AppendCommand {
     let events = batch.events.iter().map(|drawn| event(model, drawn));
     let expectations = batch.expected.iter().map(|(number, of, off)| {
@@ -284,7 +283,7 @@ pub fn command(model: &Model, batch: &Batch) -> AppendCommand {
     }
 }
 
-/// Messages enough for a snapshot.
+/// Returns enough messages for a snapshot.
 pub fn bulk(model: &Model, number: u8, of: u8, count: u16) -> AppendCommand {
     let id = conversation(number);
     let branch = branch(model, id, of);
@@ -318,7 +317,7 @@ fn body(model: &Model, id: ConversationId, on: u64, what: &What) -> EventBody {
     match what {
         What::Message(role) => B::MessageAppended(MessageAppended::text(*role, "words")),
         What::Annotate(at) => B::AnnotationAdded(AnnotationAdded {
-            // No revision is how a body says "the whole branch".
+            // A body names the whole branch by giving no revision.
             target: at
                 .map(|at| revision(model, id, on, at))
                 .filter(|at| *at != Revision::NONE),

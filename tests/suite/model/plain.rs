@@ -1,5 +1,5 @@
-//! The model: lists of events, and everything else worked out from them anew
-//! each time. It shares the vocabulary with the engine, and no code.
+//! The model: lists of events. Everything else is derived from them each time. It uses the engine's
+//! types, but none of its code.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use treering::domain::{
     EventRef, Expectation, ExpectedRevision, NewEvent, Role, ToolCallRequested,
 };
 
-/// Conversation and revision.
+/// A conversation and a revision.
 pub type At = (ConversationId, u64);
 
 #[derive(Clone, Debug)]
@@ -17,19 +17,19 @@ pub struct Event {
     pub body: EventBody,
 }
 
-/// Conversations, each the list of its events.
+/// Conversations, each a list of its events.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub conversations: BTreeMap<ConversationId, Vec<Event>>,
 }
 
-/// Why a batch is not taken.
+/// Why a batch is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
-    /// The event's place in the batch, and the rule.
+    /// The event's index in the batch, and the name of the rule.
     Rule(Option<usize>, &'static str),
-    /// The engine need not know it: a place inside of the batch itself that is
-    /// not a head.
+    /// The batch refers to a place inside itself that is not a head. The engine need not support
+    /// that.
     OutOfScope,
 }
 
@@ -46,7 +46,7 @@ pub struct Call {
     pub started: bool,
 }
 
-/// What is true on a branch.
+/// The state of a branch.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct State {
     pub head: u64,
@@ -72,7 +72,7 @@ pub struct State {
 }
 
 impl State {
-    /// The engine's state, in the model's terms.
+    /// Converts the engine's state.
     pub fn of(state: &BranchState) -> Self {
         let at = |place: &EventRef| (place.conversation, place.revision.0);
         let calls = state.open_calls.iter().map(|(id, call)| {
@@ -217,7 +217,7 @@ fn add_new(list: &mut Vec<String>, more: Vec<String>) {
     list.extend(more.into_iter().filter(|name| seen.insert(name.clone())));
 }
 
-/// Histories, and what follows from them.
+/// Histories, and what is derived from them.
 impl Model {
     fn created(&self, id: ConversationId) -> &treering::domain::ConversationCreated {
         match &self.conversations[&id][0].body {
@@ -230,7 +230,7 @@ impl Model {
         &self.conversations[&id][revision as usize - 1].body
     }
 
-    /// All events of a branch, inherited ones first. None: no such branch.
+    /// Returns all events of a branch, inherited ones first; `None` if there is no such branch.
     pub fn history(&self, id: ConversationId, branch: u64) -> Option<Vec<At>> {
         let events = self.conversations.get(&id)?;
         let mut history = if branch == 0 {
@@ -343,7 +343,7 @@ impl Model {
 
 /// The rules.
 impl Model {
-    /// Takes a batch, or nothing of it.
+    /// Appends a whole batch, or nothing of it.
     pub fn append(
         &mut self,
         expectations: &[Expectation],
@@ -456,7 +456,7 @@ impl Model {
         }
     }
 
-    /// A place to fork at.
+    /// Checks a place to fork at.
     fn check_place(
         &self,
         before: &Self,
@@ -564,7 +564,7 @@ impl Model {
         cut: At,
     ) -> Result<(), Refusal> {
         let state = self.fold(history);
-        // A cut of the conversation that this one was forked from counts there.
+        // The last cut counts only if its compaction is in the same conversation.
         let last_cut = match state.compaction {
             Some((id, _)) if id == cut.0 => state.cut,
             _ => 0,

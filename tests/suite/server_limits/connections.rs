@@ -1,4 +1,4 @@
-//! Connections that do nothing, too much, or not what they should.
+//! Connections that send nothing, too much, or invalid data.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ async fn append(server: &LimitedServer) -> Result<(), tonic::Status> {
         .map(drop)
 }
 
-/// Connections that send this and then nothing.
+/// Opens connections that send this and then nothing.
 async fn silent(server: &LimitedServer, count: usize, said: &[u8]) -> Vec<TcpStream> {
     let mut all = Vec::new();
     for _ in 0..count {
@@ -43,9 +43,8 @@ async fn silent(server: &LimitedServer, count: usize, said: &[u8]) -> Vec<TcpStr
     all
 }
 
-// 100 connections without a call once kept the end waiting for the whole grace
-// period of 10 s: those that say nothing, those that say half a preface, and those
-// of clients that are idle.
+// Connections without a call must not delay the shutdown: those that send nothing, those that send
+// half a preface, and those of idle clients.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_do_not_delay_the_shutdown() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,8 +67,8 @@ async fn idle_connections_do_not_delay_the_shutdown() {
     );
 }
 
-// After 0.2 s of silence the server sent HTTP/2 settings, and broke the HTTP/1 request that a
-// browser sent later on a spare connection. The first byte tells the protocol, however late.
+// The first byte selects the protocol, however late it comes. HTTP/2 settings that are sent before
+// it would break the HTTP/1 request of a browser on a spare connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_byte_selects_the_protocol() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +109,7 @@ async fn first_byte_selects_the_protocol() {
             answer.push(byte[0]);
         }
     }
-    // And who says what it speaks a letter at a time is answered as that.
+    // Also if the bytes come one at a time.
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(b"G").await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -121,9 +120,8 @@ async fn first_byte_selects_the_protocol() {
     assert!(server.terminate().await.success());
 }
 
-// At the limit of open files the server once turned a core in silence, and served
-// nobody new. Clients that do nothing must not be able to bring it there; those
-// that work must not notice.
+// Clients that do nothing must not bring the server to its limit of open files, where it cannot
+// accept new connections. Busy clients must not notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_idle_connections_do_not_block_new_ones() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,8 +155,8 @@ async fn many_idle_connections_do_not_block_new_ones() {
     assert!(server.terminate().await.success());
 }
 
-// And where other files took the last free one (here: a limit that was lowered
-// under the server), it must pause, say so once, and go on by itself.
+// If other files take the last free handle (here: the limit is lowered while the server runs), the
+// server must pause, log it once, and resume by itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn accepting_resumes_when_file_handles_are_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -189,8 +187,8 @@ async fn accepting_resumes_when_file_handles_are_free() {
     assert!(server.terminate().await.success());
 }
 
-// A client that cancels many calls at once is no attacker: its connection once was
-// ended for it, with all the calls that it still had.
+// A client that cancels many calls at once is not an attacker. Its connection, with its other
+// calls, must not be ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelling_10000_calls_keeps_the_connection() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +202,7 @@ async fn cancelling_10000_calls_keeps_the_connection() {
         .unwrap()
         .into_inner();
     let id = &first.events[0].conversation_id;
-    // It must live through all of it on this one connection.
+    // It must survive all of it on this one connection.
     let source = pb::subscribe_request::Source::Log(pb::LogSource {});
     let follow = pb::SubscribeRequest {
         source: Some(source),
@@ -244,7 +242,7 @@ async fn cancelling_10000_calls_keeps_the_connection() {
     assert!(server.terminate().await.success());
 }
 
-/// A call's headers and its cancellation, as few bytes as there can be.
+/// Returns a call's headers and its cancellation, in as few bytes as possible.
 fn called_and_cancelled(stream: u32, headers: &[u8]) -> Vec<u8> {
     let id = stream.to_be_bytes();
     let length = u32::try_from(headers.len()).unwrap().to_be_bytes();
@@ -253,8 +251,8 @@ fn called_and_cancelled(stream: u32, headers: &[u8]) -> Vec<u8> {
     [open, reset].concat()
 }
 
-// The same in one write, 30,000 times: what is read before calls are started is
-// bounded, so neither does it pile up, nor is the connection ended.
+// The same in one write, 30,000 times. The bytes read before calls start are bounded, so memory
+// does not grow, and the connection is not ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -266,7 +264,7 @@ async fn rapid_resets_use_bounded_memory() {
     for call in 0..30_000 {
         all.extend(called_and_cancelled(call * 2 + 1, &headers));
     }
-    // A ping at the end: it is answered by a connection that lives.
+    // A ping at the end: an open connection answers it.
     all.extend([0, 0, 8, 6, 0, 0, 0, 0, 0]);
     all.extend(b"stillon?");
     let before = server.mark();
@@ -290,14 +288,14 @@ async fn rapid_resets_use_bounded_memory() {
     assert!(server.terminate().await.success());
 }
 
-// Headers that unfold to much more than they weigh, and that never end, must end
-// their own connection or call at most.
+// Compressed headers that expand greatly, and headers that never end, must end at most their own
+// connection or call.
 #[tokio::test(flavor = "multi_thread")]
 async fn header_bomb_ends_only_its_connection() {
     let dir = tempfile::tempdir().unwrap();
     let server = LimitedServer::start(dir.path(), "ulimit -v 4194304").await;
     let before = server.mark();
-    // A header of 4,000 bytes into the table, and then that one, 10,000 times.
+    // Adds a header of 4,000 bytes to the table, then refers to it 10,000 times.
     let mut bomb = vec![0x83, 0x86, 0x84, 0x41, 1, b'a', 0x40, 1, b'x'];
     bomb.extend([0x7f, 0xa1, 0x1e]);
     bomb.extend(vec![b'y'; 4_000]);
@@ -331,8 +329,8 @@ async fn header_bomb_ends_only_its_connection() {
     assert!(server.terminate().await.success());
 }
 
-// Thousands of connections, most of them silent or no HTTP/2 at all, come and go:
-// the server serves all the while, and does not grow with them.
+// Thousands of connections, most of them silent or not HTTP/2, come and go. The server must serve
+// all the time, and its memory must not grow with them.
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_connections_use_bounded_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -352,8 +350,8 @@ async fn thousands_of_connections_use_bounded_memory() {
     assert!(server.terminate().await.success());
 }
 
-// Whoever opens the port to others must mean it, and hear what that is; on this machine
-// alone it does not matter.
+// Listening on other addresses than loopback needs a flag, and gives a warning. Loopback needs
+// neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn non_loopback_bind_needs_a_flag_and_gives_a_warning() {
     for listen in ["0.0.0.0:0", "[::]:0"] {

@@ -1,4 +1,4 @@
-//! Small requests that ask for much memory.
+//! Small requests that need much memory.
 
 use std::{io::Write, time::Duration};
 
@@ -17,7 +17,7 @@ const BYTES_IN_FLIGHT_MAX: usize = treering::server::bounds::BYTES_IN_FLIGHT_MAX
 const BODY_MAX: usize = 65 << 20;
 const SMALL_MAX: usize = treering::server::bounds::REQUEST_BYTES_MAX;
 
-/// What the process takes besides: threads and the allocator's own.
+/// Other memory of the process: threads, and the allocator's own.
 const NOISE_BYTES: u64 = 24 << 20;
 
 fn field(number: u32, content: &[u8]) -> Vec<u8> {
@@ -28,18 +28,18 @@ fn field(number: u32, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// As many of an empty element as fill so many bytes.
+/// Returns repeated empty elements that fill this many bytes.
 fn empties(number: u32, bytes: usize) -> Vec<u8> {
     let one = field(number, b"");
     one.repeat(bytes / one.len())
 }
 
-/// An append of one event whose body this is.
+/// Returns an append of one event with this body.
 fn event(kind: u32, body: &[u8]) -> Vec<u8> {
     field(5, &field(kind, body))
 }
 
-/// A map of so many short keys, each with nothing.
+/// Returns a map with this many short keys and empty values.
 fn keys(number: u32, count: u32) -> Vec<u8> {
     (0..count)
         .flat_map(|key| field(number, &field(1, &key.to_be_bytes()[1..])))
@@ -60,7 +60,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     zstd::encode_all(bytes, 1).unwrap()
 }
 
-/// A frame that asks for a window of 128 MiB, and holds nothing.
+/// Returns an empty frame that requires a window of 128 MiB.
 fn zstd_window() -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(27).unwrap();
@@ -95,7 +95,7 @@ fn squeezed(mut attack: Attack, encoding: &'static str) -> Attack {
     attack
 }
 
-/// Requests that were never meant well.
+/// Returns hostile requests.
 fn attacks() -> Vec<Attack> {
     let append = |name, content| attack(name, APPEND, MESSAGE_MAX, content);
     let mega = 1 << 20;
@@ -215,7 +215,7 @@ fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// An append of a tool call whose arguments are a list of so many bytes.
+/// Returns an append of a tool call whose arguments are a list of this many bytes.
 fn wide_json(bytes: usize) -> Vec<u8> {
     let mut text = b"[0".to_vec();
     text.extend(b",0".repeat(bytes / 2));
@@ -224,7 +224,7 @@ fn wide_json(bytes: usize) -> Vec<u8> {
     event(29, &call)
 }
 
-/// Somebody else, who appends all the while. Ends with how often it did.
+/// Starts another client that appends all the time. Returns the number of its appends.
 fn bystander(channel: Channel) -> (tokio::sync::oneshot::Sender<()>, JoinHandle<usize>) {
     let (stop, mut stopped) = tokio::sync::oneshot::channel();
     let appending = tokio::spawn(async move {
@@ -248,9 +248,9 @@ fn bystander(channel: Channel) -> (tokio::sync::oneshot::Sender<()>, JoinHandle<
     (stop, appending)
 }
 
-// 80 million empty events in a request of 163 KB once asked for 12 GB. Whatever is
-// sent, on any method, in any encoding: a clear status, at most four times the
-// method's own limit in memory, and nobody else notices.
+// A small request may need much memory, for example with millions of empty events. Every method, in
+// every encoding, must answer with a clear status and use at most four times its own limit in
+// memory, and nobody else may notice.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_uses_at_most_four_times_its_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ async fn request_uses_at_most_four_times_its_limit() {
         let status = status.unwrap_or_else(|error| panic!("{}: {error:?}", attack.name));
         let grown = server.most().saturating_sub(before);
         println!("{}: {:?}, {} MiB", attack.name, status.code(), grown >> 20);
-        // The reflection of the library ends its stream without a word.
+        // The library's reflection ends its stream without a message.
         let silent = attack.name.starts_with("reflection") && status.code() == Code::Ok;
         let clear = [
             Code::OutOfRange,
@@ -286,8 +286,8 @@ async fn request_uses_at_most_four_times_its_limit() {
     assert!(server.terminate().await.success());
 }
 
-// Five bytes once reserved the 160 MiB that they announced, and what was sent in
-// part was held without bound: 15 connections of 100 MB took 1.6 GB.
+// A message that only announces its size must not reserve that memory. Unfinished messages of all
+// connections share one limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_requests_share_one_memory_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -306,8 +306,8 @@ async fn unfinished_requests_share_one_memory_limit() {
         pieces.extend(std::iter::repeat_n(piece.clone(), (MESSAGE_MAX >> 20) - 10));
         open.push(half_sent(&server, pieces).await);
     }
-    // What a message is gathered in has up to twice the bytes that came of it, and what
-    // was refused is not given back to the system at once.
+    // The buffer of a message has up to twice the size of its bytes, and the memory of a refused
+    // one is not returned to the system at once.
     let most = 3 * BYTES_IN_FLIGHT_MAX as u64 + NOISE_BYTES + (64 << 20);
     let mut refused = 0;
     for (_, answer) in &mut open[200..] {
@@ -324,7 +324,7 @@ async fn unfinished_requests_share_one_memory_limit() {
     assert!((8..=15).contains(&refused), "{refused} were refused");
     stop.send(()).unwrap();
     assert!(others.await.unwrap() > 10);
-    // What goes away is given back.
+    // Ended requests free their memory.
     drop(open);
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut channel = server.channel().await;
@@ -338,7 +338,7 @@ type HalfSent = (
     JoinHandle<tonic::Status>,
 );
 
-/// A call that sends these pieces, and then nothing more.
+/// Starts a call that sends these pieces, and then nothing more.
 async fn half_sent(server: &LimitedServer, pieces: Vec<Bytes>) -> HalfSent {
     let mut channel = server.channel().await;
     let (mut sender, body) = http_body_util::channel::Channel::new(4);
@@ -355,8 +355,8 @@ async fn half_sent(server: &LimitedServer, pieces: Vec<Bytes>) -> HalfSent {
     (sender, called)
 }
 
-// The same bound must not refuse what is honest: a batch as large as the limits
-// allow is taken, within four times its own limit too.
+// The same limit must accept legitimate requests: the largest allowed batch is accepted, within
+// four times its own limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn largest_allowed_batch_is_accepted() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A server under limits of the system, and calls with any bytes.
+//! A server under limits of the system, and calls with arbitrary bytes.
 
 use std::{
     path::Path,
@@ -23,12 +23,12 @@ use crate::suite::child::PATIENCE;
 pub struct LimitedServer {
     pub process: Child,
     pub address: std::net::SocketAddr,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub said: Arc<Mutex<String>>,
 }
 
 impl LimitedServer {
-    /// Starts one under the shell's limits, for example `ulimit -n 64`.
+    /// Starts a server under limits of the shell, for example `ulimit -n 64`.
     pub async fn start(dir: &Path, limits: &str) -> Self {
         Self::listening(dir, limits, "127.0.0.1:0").await
     }
@@ -74,7 +74,7 @@ impl LimitedServer {
         self.process.id().expect("it runs")
     }
 
-    /// A line of `/proc/PID/status`, in bytes.
+    /// Returns a line of `/proc/PID/status`, in bytes.
     fn memory(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -82,18 +82,18 @@ impl LimitedServer {
         kibibytes.parse::<u64>().unwrap() << 10
     }
 
-    /// Resident bytes now; the highest mark starts again from here.
+    /// Returns the resident bytes, and resets the maximum.
     pub fn mark(&self) -> u64 {
         std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").unwrap();
         self.memory("VmRSS")
     }
 
-    /// The most resident bytes since [`LimitedServer::mark`].
+    /// Returns the maximum of resident bytes since [`LimitedServer::mark`].
     pub fn most(&self) -> u64 {
         self.memory("VmHWM")
     }
 
-    /// Processor time so far, in ticks of 10 ms.
+    /// Returns the processor time so far, in ticks of 10 ms.
     pub fn ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let fields: Vec<_> = stat
@@ -105,7 +105,7 @@ impl LimitedServer {
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// SIGTERM, and its end.
+    /// Sends SIGTERM, and waits for the end.
     pub async fn terminate(mut self) -> std::process::ExitStatus {
         let kill = Command::new("kill").arg(self.pid().to_string()).status();
         assert!(kill.await.unwrap().success());
@@ -121,7 +121,7 @@ impl LimitedServer {
     }
 }
 
-/// A message with gRPC's prefix.
+/// Returns a message with gRPC's prefix.
 pub fn framed(content: &[u8], compressed: bool) -> Bytes {
     let length = u32::try_from(content.len()).unwrap().to_be_bytes();
     [&[u8::from(compressed)], &length[..], content]
@@ -129,7 +129,7 @@ pub fn framed(content: &[u8], compressed: bool) -> Bytes {
         .into()
 }
 
-/// A call with any body, and how it ends.
+/// Makes a call with any body. Returns its outcome.
 pub async fn call(
     channel: &mut Channel,
     path: &str,

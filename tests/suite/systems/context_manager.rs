@@ -1,5 +1,5 @@
-//! Context manager: one conversation, many lines of it, each with its own
-//! character; tools that ask first; tasks that are given away and come back.
+//! Context manager: one conversation with many branches, each with its own settings; tools that
+//! need approval; tasks that are delegated and return.
 //!
 //! | feature | test |
 //! |---|---|
@@ -64,14 +64,14 @@ async fn lines_on(world: &World, id: &str, name: &str) -> Vec<String> {
     lines(&world.request(query).await.body)
 }
 
-/// A conversation of so many events.
+/// Creates a conversation of this many events.
 async fn long_talk(world: &World, events: usize) -> String {
     let mut opening = vec![EventBody::ConversationCreated(created("long"))];
     opening.extend((2..=events).map(|n| user(&format!("message number {n}"))));
     world.begin(opening).await
 }
 
-/// A hundred look-ups all over a conversation.
+/// Reads a hundred events, spread over a conversation.
 async fn look_ups(world: &World, id: &str, events: u64) {
     let source = EventSource::Conversation(conversation(id));
     for n in (0..100).map(|n| 2 + n * (events - 2) / 100) {
@@ -86,9 +86,8 @@ async fn look_ups(world: &World, id: &str, events: u64) {
     }
 }
 
-// A list that is walked makes the hundredth turn slower than the first. Any message
-// is had by its place, and nothing else with it; that the length of the conversation
-// costs nothing is measured by `treering-bench`.
+// Any message is read by its revision, without reading others. `treering-bench` measures that the
+// length of the conversation does not matter.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_is_read_by_its_revision() {
     let world = World::start().await;
@@ -109,8 +108,8 @@ async fn message_is_read_by_its_revision() {
     world.end().await;
 }
 
-// Two ideas are tried from the same point. What is said on one must never be
-// heard on the other, each keeps its order, and both share what came before.
+// Two ideas are tried from the same point. Messages of one branch must never appear on the other,
+// each keeps its order, and both share what came before.
 #[tokio::test(flavor = "multi_thread")]
 async fn named_branches_have_an_ordered_history() {
     let world = World::start().await;
@@ -185,9 +184,8 @@ async fn named_branches_have_an_ordered_history() {
     world.end().await;
 }
 
-// One line plans and another doubts: they must not get each other's instructions,
-// a fork begins with its parent's until it has its own, and the past keeps the
-// prompt that it had.
+// Branches with different instructions must not get each other's. A fork has its parent's until it
+// sets its own, and earlier revisions keep their prompt.
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_have_their_own_system_and_user_prompt() {
     let world = World::start().await;
@@ -235,8 +233,8 @@ async fn branches_have_their_own_system_and_user_prompt() {
     world.end().await;
 }
 
-// The cheap model drafts with a high temperature on one branch while the careful
-// one stays on the other; a request must carry the settings of its own line.
+// A cheap model drafts with a high temperature on one branch, and the careful one stays on the
+// other. A request must have the settings of its own branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_branch_has_its_own_model_mode_and_parameters() {
     let world = World::start().await;
@@ -288,9 +286,9 @@ async fn each_branch_has_its_own_model_mode_and_parameters() {
     world.end().await;
 }
 
-// An agent wanted to deploy. The person approves one call and denies the other;
-// what they saw is what may run, what they denied cannot, and the model is told
-// why; a restart in between changes nothing.
+// An agent wants to deploy. The person approves one call and denies the other. Only the approved
+// call may run, exactly as it was shown, and the model is told why the other was denied. A restart
+// in between changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_calls_are_first_class_with_approval() {
     let world = World::start().await;
@@ -452,9 +450,8 @@ impl Enhancer for House {
     }
 }
 
-// Someone needs a step of the pipeline out, another one shorter, and a third one
-// of their own: by the call, by the conversation, and in the library; and the
-// explanation must say what each did.
+// An enhancer is switched off, another is configured, and a third is added: by the call, by the
+// conversation, and in the library. The explanation must say what each did.
 #[tokio::test(flavor = "multi_thread")]
 async fn enhancers_can_be_switched_off_set_and_added() {
     let world = World::start().await;
@@ -539,7 +536,7 @@ async fn enhancers_can_be_switched_off_set_and_added() {
     world.end().await;
 }
 
-/// An adapter of someone else: its body is a type of their own.
+/// An adapter of another crate, with its own type of body.
 struct Transcript;
 
 #[derive(serde::Serialize)]
@@ -572,9 +569,8 @@ impl Adapter for Transcript {
     }
 }
 
-// The same history must go to any provider in that provider's own shape: typed
-// bodies make a wrong one fail to compile, and what the server sends is what the
-// type says.
+// The same history must be sent to any provider in its own shape. With typed bodies a wrong one
+// does not compile, and the server sends what the type says.
 #[tokio::test(flavor = "multi_thread")]
 async fn adapters_are_typed_for_each_provider() {
     let world = World::start().await;
@@ -635,9 +631,8 @@ async fn adapters_are_typed_for_each_provider() {
     world.end().await;
 }
 
-// A long search for sources must not fill the main conversation: a child with its
-// own model and prompt does it, survives a restart, and the parent gets one
-// message and the result of the call that asked.
+// A long search must not fill the main conversation. A child with its own model and prompt does it
+// and survives a restart. The parent gets one message and the result of the call.
 #[tokio::test(flavor = "multi_thread")]
 async fn hierarchical_contexts_return_a_summary() {
     let world = World::start().await;
@@ -746,7 +741,7 @@ async fn hierarchical_contexts_return_a_summary() {
         assert_eq!(places, found_in, "with children: {with_children}");
     }
 
-    // One that no call asked for comes back as a message.
+    // A child that no call requested returns as a message.
     let own = SpawnCommand {
         purpose: "name the branch".into(),
         ..SpawnCommand::new(BranchAddress::active(ns(), conversation(&id)))
@@ -770,8 +765,8 @@ async fn hierarchical_contexts_return_a_summary() {
     world.end().await;
 }
 
-// A person at a terminal decides, forks, compares, and gives a task away; what
-// they do is what the agent's next request shows.
+// A person at a terminal decides, forks, compares and delegates a task. The agent's next request
+// must show it.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_manager_works_from_the_command_line() {
     let world = World::start().await;

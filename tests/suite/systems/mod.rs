@@ -1,7 +1,6 @@
-//! The five systems that Treering stands for, feature by feature: one file a
-//! system, one test a feature, and one story that walks them from the command
-//! line. Each feature is used through the gRPC services and through the library,
-//! and both must say the same.
+//! The five systems whose features Treering provides: one file per system, one test per feature,
+//! and one test of the whole system from the command line. Each feature is used through the gRPC
+//! services and through the library, and both must give the same result.
 
 mod context_manager;
 mod session_memory;
@@ -28,13 +27,13 @@ use super::{
     grpc::harness::{TestServer, batch},
 };
 
-/// A store on disk with a server on it; the library works on the same store.
+/// A store on disk with a server. The library uses the same store.
 pub struct World {
     pub server: TestServer,
     dir: tempfile::TempDir,
 }
 
-/// A request, and how it came to be.
+/// A request and its explanation.
 pub struct Request {
     pub body: Value,
     pub told: pb::Explanation,
@@ -47,7 +46,7 @@ impl World {
         Self { server, dir }
     }
 
-    /// The same store, closed and opened again.
+    /// Closes the store and opens it again.
     pub async fn restart(self) -> Self {
         let Self { server, dir } = self;
         server.stop().done().await;
@@ -67,13 +66,13 @@ impl World {
         self.server.contexts()
     }
 
-    /// A new conversation that begins with these events.
+    /// Creates a conversation that begins with these events.
     pub async fn begin(&self, bodies: Vec<EventBody>) -> String {
         let answer = self.server.append(batch("", bodies)).await;
         answer.events[0].conversation_id.clone()
     }
 
-    /// Appends to the active branch; the position of the last event.
+    /// Appends to the active branch. Returns the position of the last event.
     pub async fn then(&self, id: &str, bodies: Vec<EventBody>) -> pb::Position {
         let answer = self.server.append(batch(id, bodies)).await;
         answer.events.last().unwrap().position.unwrap()
@@ -88,7 +87,7 @@ impl World {
         self.server.append(request).await;
     }
 
-    /// The request that a query asks for. gRPC and the library must agree.
+    /// Builds the request of a query. gRPC and the library must agree.
     pub async fn request(&self, query: pb::BuildRequest) -> Request {
         let provider = provider_of(query.provider());
         let own = BuildQuery {
@@ -117,17 +116,17 @@ impl World {
         }
     }
 
-    /// The next request in the neutral form, as lines.
+    /// Returns the next request in the neutral form, as lines.
     pub async fn lines(&self, id: &str) -> Vec<String> {
         lines(&self.request(next(id)).await.body)
     }
 
-    /// The state of the active branch.
+    /// Returns the state of the active branch.
     pub async fn state(&self, id: &str) -> pb::BranchState {
         self.state_of(id, "").await
     }
 
-    /// The state of a branch. gRPC and the library must agree.
+    /// Returns the state of a branch. gRPC and the library must agree.
     pub async fn state_of(&self, id: &str, name: &str) -> pb::BranchState {
         let request = pb::GetConversationRequest {
             conversation_id: id.into(),
@@ -159,14 +158,14 @@ impl World {
         state
     }
 
-    /// Runs a command on the server, which must succeed; what it printed.
+    /// Runs a command on the server, which must succeed. Returns its output.
     pub async fn cli(&self, arguments: &[&str]) -> String {
         let (code, stdout, stderr) = self.try_cli(arguments).await;
         assert_eq!(code, Some(0), "{arguments:?}: {stderr}");
         stdout
     }
 
-    /// Runs a command: exit code, standard output, standard error.
+    /// Runs a command. Returns the exit code, standard output and standard error.
     pub async fn try_cli(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let url = format!("http://{}", self.server.address);
         let output = child::run(&[arguments, &["--server", &url]].concat()).await;
@@ -178,7 +177,7 @@ impl World {
         )
     }
 
-    /// The same with `--json`: an object a line.
+    /// Runs a command with `--json`. Returns one object per line.
     pub async fn cli_json(&self, arguments: &[&str]) -> Vec<Value> {
         let printed = self.cli(&[arguments, &["--json"]].concat()).await;
         let parse = |line: &str| serde_json::from_str(line).unwrap();
@@ -208,7 +207,7 @@ fn provider_of(provider: pb::Provider) -> Provider {
     }
 }
 
-/// The next request of the active branch, in the neutral form.
+/// Returns a query for the next request of the active branch, in the neutral form.
 pub fn next(id: &str) -> pb::BuildRequest {
     pb::BuildRequest {
         conversation_id: id.into(),
@@ -216,7 +215,7 @@ pub fn next(id: &str) -> pb::BuildRequest {
     }
 }
 
-/// The same for a provider.
+/// Returns the same query for a provider.
 pub fn next_for(id: &str, provider: pb::Provider) -> pb::BuildRequest {
     pb::BuildRequest {
         provider: provider.into(),
@@ -224,7 +223,7 @@ pub fn next_for(id: &str, provider: pb::Provider) -> pb::BuildRequest {
     }
 }
 
-/// The same by a policy.
+/// Returns the same query with a policy.
 pub fn next_by(id: &str, policy: &Value) -> pb::BuildRequest {
     pb::BuildRequest {
         policy: policy.to_string().into(),
@@ -232,7 +231,7 @@ pub fn next_by(id: &str, policy: &Value) -> pb::BuildRequest {
     }
 }
 
-/// A neutral request as lines: `user: …`, `assistant: …`, `tool(arguments) = …`,
+/// Returns a neutral request as lines: `user: …`, `assistant: …`, `tool(arguments) = …`,
 /// `tool(arguments) ~ snapshot`, `tool(arguments) ? why there is no result`.
 pub fn lines(body: &Value) -> Vec<String> {
     let mut lines = Vec::new();
@@ -284,7 +283,7 @@ pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What stands in a tag of a request's lines.
+/// Returns the content of a tag in a request's lines.
 pub fn tagged(lines: &[String], tag: &str) -> Option<String> {
     let open = format!("<{tag}>\n");
     let close = format!("\n</{tag}>");
@@ -295,7 +294,7 @@ pub fn tagged(lines: &[String], tag: &str) -> Option<String> {
     lines.iter().find_map(inside)
 }
 
-/// The same as JSON.
+/// Returns the content of a tag, as JSON.
 pub fn tagged_json(lines: &[String], tag: &str) -> Option<Value> {
     tagged(lines, tag).map(|text| serde_json::from_str(&text).unwrap())
 }
@@ -308,12 +307,12 @@ pub fn assistant(text: &str) -> EventBody {
     EventBody::MessageAppended(MessageAppended::text(Role::Assistant, text))
 }
 
-/// A call that needs no approval.
+/// Returns a call that needs no approval.
 pub fn call(call_id: &str, tool: &str, arguments: &Value) -> EventBody {
     super::grpc::harness::call(call_id, tool, &arguments.to_string(), false)
 }
 
-/// A call that waits for a decision.
+/// Returns a call that needs an approval.
 pub fn risky(call_id: &str, tool: &str, arguments: &Value) -> EventBody {
     super::grpc::harness::call(call_id, tool, &arguments.to_string(), true)
 }
@@ -338,7 +337,7 @@ pub fn created(title: &str) -> ConversationCreated {
     }
 }
 
-/// The first event of a conversation with this policy.
+/// Returns the first event of a conversation with this policy.
 pub fn created_with(title: &str, policy: &str, value: &Value) -> EventBody {
     EventBody::ConversationCreated(ConversationCreated {
         policies: [(policy.to_owned(), value.to_string())].into(),
@@ -361,7 +360,8 @@ pub fn key(key: &str, value: &Value, provider: &str) -> pb::ContextSet {
     }
 }
 
-/// Keys for a conversation's active branch; for no conversation, the namespace's.
+/// Returns a request that sets keys of a conversation's active branch, or without a conversation
+/// those of the namespace.
 pub fn set(id: &str, keys: Vec<pb::ContextSet>) -> pb::SetContextRequest {
     pb::SetContextRequest {
         conversation_id: id.into(),
@@ -384,7 +384,7 @@ pub fn tool(name: &str, description: &str, properties: &Value) -> ToolDefinition
     }
 }
 
-/// A tool that is offered once it was discovered, and told about then.
+/// Returns a tool that is offered, with its guidance, once it was discovered.
 pub fn hidden(name: &str, description: &str, guidance: &str) -> ToolDefinition {
     ToolDefinition {
         guidance: guidance.into(),

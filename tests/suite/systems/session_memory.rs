@@ -1,5 +1,5 @@
-//! Local-first session memory: what the workspace, the dialogue and the user's
-//! habits add to a request, kept on the user's own disk.
+//! Local-first session memory: adds the workspace, the dialogue and the user's habits to a request,
+//! and is stored on the user's own disk.
 //!
 //! | feature | test |
 //! |---|---|
@@ -21,7 +21,7 @@ use treering::{domain::*, engine::*, proto::pb};
 use super::*;
 use crate::suite::grpc::harness::within;
 
-/// Nothing that a test waits for takes so long.
+/// No test waits this long.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 async fn session(world: &World, title: &str) -> String {
@@ -33,7 +33,7 @@ async fn session(world: &World, title: &str) -> String {
     world.begin(opening).await
 }
 
-/// The active context of a branch, as the engine gives it.
+/// Returns the active context of a branch, as the engine returns it.
 async fn entries(world: &World, scope: ContextScope) -> Value {
     let entries = world.engine().active_context(&ns(), &scope).await.unwrap();
     let pair = |entry: ContextEntry| {
@@ -67,7 +67,7 @@ fn watch(id: &str, keys: &[&str]) -> pb::WatchContextRequest {
     }
 }
 
-/// A change as text: `key=value`, `-key`, or `@` when caught up.
+/// Returns a change as text: `key=value`, `-key`, or `@` when caught up.
 async fn change(watch: &mut Streaming<pb::WatchContextResponse>) -> String {
     use pb::watch_context_response::Item;
     let item = tokio::time::timeout(PATIENCE, watch.message());
@@ -90,9 +90,9 @@ fn summary(text: &str, to: u64) -> EventBody {
     })
 }
 
-// Two windows of the same editor are two sessions, and a tried-out branch of one
-// is a third place: what a provider writes must be in its own map only, with
-// number and key order as written, and be there again tomorrow.
+// Two windows of the same editor are two sessions, and an experimental branch of one is a third
+// place. A provider's values must be in its own map only, with numbers and key order as written,
+// and must survive a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_session_has_its_own_active_context() {
     let world = World::start().await;
@@ -158,9 +158,9 @@ async fn each_session_has_its_own_active_context() {
     world.end().await;
 }
 
-// Workspace, git and test runner publish at the same time; the status bar, the
-// log and the model listen. Every listener must see every change once, in one
-// order, and a listener for one key nothing else.
+// Workspace, git and test runner publish at the same time, and several listeners follow. Every
+// listener must see every change once, in one order, and a listener for one key must see nothing
+// else.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_watchers_see_every_change_in_order() {
     let world = World::start().await;
@@ -231,9 +231,8 @@ async fn context_watchers_see_every_change_in_order() {
     world.end().await;
 }
 
-// The model used to answer from the summary of the turn before, because the
-// summariser was slower than the prompt builder. A request that waits for the
-// summary's place must never be built without it.
+// The model must not answer from the summary of the previous turn. A request that waits for the
+// position of the new summary must never be built without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn summary_is_updated_before_the_request_is_built() {
     let world = World::start().await;
@@ -242,7 +241,7 @@ async fn summary_is_updated_before_the_request_is_built() {
         let asked = world
             .then(&id, vec![user(&format!("And now file number {turn}."))])
             .await;
-        // The summariser's event comes next in the log.
+        // The summariser's event is the next one in the log.
         let due = Position::local(asked.offset + 1);
         let query = pb::BuildRequest {
             at_least: Some(pb::Position {
@@ -284,9 +283,8 @@ async fn summary_is_updated_before_the_request_is_built() {
     world.end().await;
 }
 
-// What the workspace says must reach every provider's model as one block of JSON
-// behind the dialogue, and a file that holds the closing tag must not be able to
-// end it.
+// The workspace's values must reach every provider's model as one block of JSON behind the
+// dialogue. A value that contains the closing tag must not end the block.
 #[tokio::test(flavor = "multi_thread")]
 async fn system_context_block_holds_the_active_context() {
     let world = World::start().await;
@@ -332,7 +330,7 @@ async fn system_context_block_holds_the_active_context() {
     world.end().await;
 }
 
-/// All strings of a JSON value.
+/// Returns all strings of a JSON value.
 fn strings(value: &Value) -> Vec<&str> {
     match value {
         Value::String(text) => vec![text],
@@ -342,9 +340,8 @@ fn strings(value: &Value) -> Vec<&str> {
     }
 }
 
-// That the user writes in German holds for every session; which file is open
-// holds for one. Neither may leak into the other's block, and another tenant
-// sees nothing of both.
+// The user's language applies to every session, the open file to one. Neither may leak into the
+// other's block, and another tenant sees neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_term_and_short_term_memory_are_kept_apart() {
     let world = World::start().await;
@@ -376,7 +373,8 @@ async fn long_term_and_short_term_memory_are_kept_apart() {
         json!({"language": "de"})
     );
 
-    // A new preference is in the next request of both; the past keeps its own.
+    // A new preference is in the next request of both. Requests as of earlier revisions keep the
+    // old one.
     let head = world.state(&website).await.head;
     world.then(&website, vec![user("Thanks.")]).await;
     let changed = vec![key("language", &json!("en"), "settings")];
@@ -405,8 +403,8 @@ async fn long_term_and_short_term_memory_are_kept_apart() {
     world.end().await;
 }
 
-// A shell script is a context provider too: it sets keys, looks at them, and
-// sees them in the request that the editor will send.
+// A shell script can be a context provider: it sets keys, reads them, and sees them in the editor's
+// next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_memory_works_from_the_command_line() {
     let world = World::start().await;

@@ -1,5 +1,5 @@
-//! Tool context with feedback loop. A model that does not see its own calls asks
-//! for them again and again; one that sees all of them for ever runs out of room.
+//! Tool context with feedback loop. A model that does not see its own calls repeats them; one that
+//! keeps all of them fills its window.
 //!
 //! | feature | test |
 //! |---|---|
@@ -114,7 +114,7 @@ const SOURCE: &str = "pub fn total_cents(net: f64, vat: f64) -> i64 {\n    (net 
      pub fn rate_58(net: f64) -> f64 {\n    net * 1.58\n}\n\
      pub fn rate_59(net: f64) -> f64 {\n    net * 1.59\n}\n";
 
-/// A user asks; the assistant has called two tools at once.
+/// A user message, and an answer with two concurrent calls.
 fn asked() -> Vec<EventBody> {
     vec![
         EventBody::ConversationCreated(created("invoice totals are a cent off")),
@@ -126,7 +126,7 @@ fn asked() -> Vec<EventBody> {
     ]
 }
 
-/// Both have returned, and a third call is open.
+/// Creates a conversation in which both calls have results, and a third call is open.
 async fn working(world: &World) -> String {
     let id = world.begin(asked()).await;
     let back = vec![failure("call_t1", TEST_LOG), result("call_r1", SOURCE)];
@@ -140,7 +140,7 @@ async fn working(world: &World) -> String {
     id
 }
 
-/// The turn has ended.
+/// Creates a conversation whose turn has ended.
 async fn finished(world: &World) -> String {
     let id = working(world).await;
     let rest = vec![
@@ -198,9 +198,8 @@ async fn snapshots(world: &World, id: &str) -> Vec<pb::ToolSnapshot> {
     answer
 }
 
-// A model that got only results, without its own calls, asked for the same file
-// again and again: inside a turn it must see every call with its whole result,
-// and which one is still running.
+// A model that sees results without its calls repeats them. Inside a turn it must see every call
+// with its whole result, and which one is still running.
 #[tokio::test(flavor = "multi_thread")]
 async fn open_turn_shows_calls_with_their_results() {
     let world = World::start().await;
@@ -247,9 +246,8 @@ async fn open_turn_shows_calls_with_their_results() {
     world.end().await;
 }
 
-// Tools run at once and end in any order, on connections of their own: none of
-// their results may be lost or given to another call, and a request in between
-// must be one that the provider takes.
+// Tools run concurrently and end in any order, on separate connections. No result may be lost or
+// given to another call, and a request in between must be valid for the provider.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_results_are_collected() {
     let world = World::start().await;
@@ -312,9 +310,8 @@ async fn concurrent_results_are_collected() {
     world.end().await;
 }
 
-// A build log of a megabyte comes in slowly. Neither the other calls of the turn
-// nor the next request may wait for it, and afterwards, and after a restart, it
-// must be there to the last byte.
+// A build log of a megabyte arrives slowly. Neither the other calls of the turn nor the next
+// request may wait for it. Afterwards, and after a restart, it must be complete.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_result_streams_in_without_blocking_the_loop() {
     use pb::record_result_request::Item;
@@ -391,9 +388,8 @@ async fn large_result_streams_in_without_blocking_the_loop() {
     world.end().await;
 }
 
-// Weeks later someone asks what that failing assertion said. The snapshot does
-// not tell; the search finds the line in the whole result, and by tool and
-// outcome.
+// Weeks later someone needs the text of a failed assertion. The snapshot does not have it, but the
+// search must find the line in the whole result, also by tool and outcome.
 #[tokio::test(flavor = "multi_thread")]
 async fn full_results_are_found_by_search() {
     let world = World::start().await;
@@ -448,8 +444,8 @@ async fn full_results_are_found_by_search() {
     world.end().await;
 }
 
-// The window holds a line; the model wants the rest. The reference in the line
-// must lead to exactly that result, whole or in part.
+// The window holds one line of a result. The reference in the line must lead to exactly that
+// result, whole or in part.
 #[tokio::test(flavor = "multi_thread")]
 async fn full_result_is_read_by_its_reference() {
     let world = World::start().await;
@@ -498,9 +494,8 @@ async fn full_result_is_read_by_its_reference() {
     world.end().await;
 }
 
-// When the assistant has answered, the pairs have done their work: a line stands
-// for each, better ones where someone wrote them, and the next turn begins with
-// an empty history.
+// After the assistant's answer, a line replaces each call with its result, a recorded snapshot if
+// there is one, and the next turn begins with an empty history.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_written_at_turn_end_and_history_is_cleared() {
     let world = World::start().await;
@@ -584,9 +579,8 @@ async fn snapshots_are_written_at_turn_end_and_history_is_cleared() {
     world.end().await;
 }
 
-// The prompt builder used to read a session that others were changing. What the
-// workspace says now, and what the tools said so far, must both be in the next
-// request, the history as it was and the context behind it.
+// A request must contain the current active context and the tool results so far: the history
+// unchanged, and the context behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_is_built_from_active_context_and_history() {
     let world = World::start().await;
@@ -646,8 +640,8 @@ async fn request_is_built_from_active_context_and_history() {
     world.end().await;
 }
 
-// Someone at a terminal looks over the agent's shoulder: what it sees now, what
-// its tools said, in short and whole, and where that word was.
+// A person at a terminal watches an agent: its next request, its tools' results, short and whole,
+// and where a word occurred.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_loop_works_from_the_command_line() {
     let world = World::start().await;

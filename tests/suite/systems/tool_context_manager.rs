@@ -1,6 +1,5 @@
-//! Tool context management: what tools have returned becomes knowledge, so that
-//! nobody has to say a path twice. Told along the work of an agent that analyses
-//! ocean data.
+//! Tool context management: tool results become knowledge, so that nobody has to repeat a path. The
+//! example is an agent that analyses ocean data.
 //!
 //! | feature | test |
 //! |---|---|
@@ -70,7 +69,7 @@ async fn inspected(world: &World, id: &str) {
     world.then(id, events).await;
 }
 
-/// Files are known, one was inspected, and a plot failed.
+/// Creates a conversation in which files are known, one was inspected, and a plot failed.
 async fn analysing(world: &World) -> String {
     let id = world.begin(opening(&json!({}))).await;
     listed(world, &id).await;
@@ -84,7 +83,7 @@ async fn analysing(world: &World) -> String {
     id
 }
 
-/// What is known. gRPC and the library must agree.
+/// Returns what is known. gRPC and the library must agree.
 async fn known(world: &World, request: pb::KnowledgeRequest) -> pb::KnowledgeResponse {
     let own = KnowledgeQuery {
         as_of: Some(Revision(request.as_of_revision)).filter(|at| *at > Revision::NONE),
@@ -220,8 +219,8 @@ async fn guidance(world: &World, id: &str) -> String {
     answer
 }
 
-// When a chart is wrong, someone asks what exactly the tool was given, what it
-// said, when, and how long it took; also of a call that failed.
+// When a chart is wrong, someone needs the tool's exact arguments, its result, its time and its
+// duration, also of a failed call.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_call_record_has_arguments_result_and_duration() {
     let world = World::start().await;
@@ -283,9 +282,9 @@ async fn tool_call_record_has_arguments_result_and_duration() {
     world.end().await;
 }
 
-// The agent listed the files and then asked the user for a path. Whatever the
-// tools are called, lists give files, inspections give variables, and `cwd` gives
-// the directory, from JSON and from plain text; what failed gives nothing.
+// An agent that has listed files must not ask the user for a path. Whatever the tools are called,
+// lists give files, inspections give variables, and `cwd` gives the directory, from JSON and from
+// plain text. Failed calls give nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_and_variables_are_extracted_by_pattern() {
     let world = World::start().await;
@@ -350,7 +349,7 @@ async fn files_and_variables_are_extracted_by_pattern() {
     let from = known.files[0].event.as_ref().unwrap();
     assert_eq!(from.revision, 6, "the result that showed it");
 
-    // Another team names its tools otherwise, and says so.
+    // Another team has other tool names, and configures them.
     let policy = json!({"rules": {"globbed": {"tools": {"names": ["Glob"]}, "gives": "files"}}});
     let other = world.begin(opening(&policy)).await;
     let globbed = vec![
@@ -368,8 +367,8 @@ async fn known_files(world: &World, id: &str) -> Vec<String> {
     known.files.into_iter().map(|file| file.path).collect()
 }
 
-// "What did the last plot say?", "has anything been listed yet?", "and before the
-// failure?": answered without reading the history through.
+// "What did the last plot return?", "was anything listed?", "and before the failure?": answered
+// without reading the whole history.
 #[tokio::test(flavor = "multi_thread")]
 async fn results_are_queried_by_tool_and_outcome() {
     let world = World::start().await;
@@ -422,8 +421,8 @@ async fn results_are_queried_by_tool_and_outcome() {
     world.end().await;
 }
 
-// The model calls a tool with an empty file name because the user never typed
-// one. What is known fills it; what the caller gave stays as it is.
+// The model calls a tool with an empty file name. Known values fill it, and given arguments stay
+// unchanged.
 #[tokio::test(flavor = "multi_thread")]
 async fn arguments_are_suggested() {
     let world = World::start().await;
@@ -451,7 +450,7 @@ async fn arguments_are_suggested() {
         "{file:?}"
     );
     assert!(!file.reason.is_empty() && file.event.is_some());
-    // Missing, but the tool's schema names it.
+    // Missing, but in the tool's schema.
     let missing = suggested(&world, &id, "plot_map", "{}").await;
     assert_eq!(missing.suggestions.len(), 2);
     let partial = suggested(
@@ -472,9 +471,8 @@ async fn arguments_are_suggested() {
     world.end().await;
 }
 
-// A map of a variable that nobody has looked at fails after a minute of work. The
-// tools that must come first are named until they have succeeded; a failure does
-// not count.
+// A map of a variable that was not inspected fails after a minute of work. The tools that must run
+// first are named until they have succeeded. A failed call does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn prerequisite_is_missing_until_it_succeeds() {
     let world = World::start().await;
@@ -509,8 +507,8 @@ async fn prerequisite_is_missing_until_it_succeeds() {
     world.end().await;
 }
 
-// A small model forgets what comes next. What it is told must follow what was
-// found, and name tools that it really has.
+// A small model forgets the next step. The guidance must follow from what was found, and must name
+// only tools that the model has.
 #[tokio::test(flavor = "multi_thread")]
 async fn guidance_follows_the_gathered_knowledge() {
     let world = World::start().await;
@@ -546,8 +544,8 @@ async fn guidance_follows_the_gathered_knowledge() {
     world.end().await;
 }
 
-// What is known must be able to come into the prompt by itself, short however
-// much it is, as of any revision, and on the right branch.
+// Knowledge can be added to the prompt automatically: limited in size, as of any revision, and of
+// the right branch.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_summary_is_bounded_and_in_the_request() {
     let world = World::start().await;
@@ -619,8 +617,8 @@ async fn knowledge_summary_is_bounded_and_in_the_request() {
     world.end().await;
 }
 
-// Two users analyse two oceans. The files of one must never be suggested to the
-// other, nor those of a fork to its parent, nor across tenants.
+// Two users analyse two oceans. Files must never be suggested across conversations, from a fork to
+// its parent, or across tenants.
 #[tokio::test(flavor = "multi_thread")]
 async fn knowledge_is_isolated_by_conversation() {
     let world = World::start().await;
@@ -661,8 +659,8 @@ async fn knowledge_is_isolated_by_conversation() {
     world.end().await;
 }
 
-// At a terminal: what is known, what a tool returned, what to fill in, what must
-// come first, and what to do next.
+// On the command line: what is known, the result of a tool, suggested arguments, prerequisites, and
+// next steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_knowledge_works_from_the_command_line() {
     let world = World::start().await;

@@ -1,5 +1,5 @@
-//! Tool discovery life cycle: an agent begins with a few tools, searches for
-//! more, is told once how to use them, and starts afresh after a compaction.
+//! Tool discovery: an agent begins with a few tools, searches for more, is told once how to use
+//! them, and starts afresh after a compaction.
 //!
 //! | feature | test |
 //! |---|---|
@@ -40,7 +40,8 @@ fn discovered(names: &[&str]) -> EventBody {
     EventBody::ToolsDiscovered { names }
 }
 
-/// The user wants a page changed; the agent has searched and found two tools.
+/// Creates a conversation in which the user wants a page changed, and the agent has searched and
+/// found two tools.
 async fn searching(world: &World) -> String {
     let opening = vec![
         EventBody::ConversationCreated(created("home page")),
@@ -59,7 +60,7 @@ async fn searching(world: &World) -> String {
     world.begin(opening).await
 }
 
-/// The change was made, and the turn has ended.
+/// Creates a conversation in which the change was made and the turn has ended.
 async fn changed(world: &World) -> String {
     let id = searching(world).await;
     let section = json!({"page": "home", "section": "hero-7", "title": "Welcome"});
@@ -80,7 +81,7 @@ async fn changed(world: &World) -> String {
     id
 }
 
-/// So many more turns, each a question and an answer.
+/// Appends this many more turns, each a question and an answer.
 async fn chat(world: &World, id: &str, turns: usize) {
     for n in 1..=turns {
         let turn = vec![
@@ -103,7 +104,7 @@ async fn offered(world: &World, id: &str) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// The guidance blocks of a request.
+/// Returns the guidance blocks of a request.
 async fn guidance(world: &World, id: &str) -> Vec<String> {
     let said = world.lines(id).await;
     let told = said
@@ -128,8 +129,8 @@ async fn compact(world: &World, id: &str, summary: &str, keep: u32) -> pb::Compa
         .into_inner()
 }
 
-// The agent searched, got three names, and in the very next step could not call
-// one of them, because what was found was only in its words.
+// An agent searches and gets three tool names. It must be able to call the tools in the very next
+// step.
 #[tokio::test(flavor = "multi_thread")]
 async fn discovered_tools_are_saved_within_the_turn() {
     let world = World::start().await;
@@ -157,8 +158,8 @@ async fn discovered_tools_are_saved_within_the_turn() {
     world.end().await;
 }
 
-// The next day the user goes on: the process is another one, the tools must still
-// be there, in the order in which they were found, and none twice.
+// The user continues the next day, in another process. The tools must still be there, in the order
+// in which they were found, and none twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn discovered_tools_are_saved_between_turns_and_restarts() {
     let world = World::start().await;
@@ -176,7 +177,7 @@ async fn discovered_tools_are_saved_between_turns_and_restarts() {
     assert_eq!(state.tool_uses["updateSection"], 1);
     assert_eq!(offered(&world, &id).await[2..], found);
 
-    // What is found on one line of the conversation is not found on another.
+    // A tool that is discovered on one branch is not available on another.
     let before_the_search = pb::ForkRequest {
         conversation_id: id.clone(),
         at_revision: 5,
@@ -202,9 +203,8 @@ async fn discovered_tools_are_saved_between_turns_and_restarts() {
     world.end().await;
 }
 
-// Rules for a tool that were repeated at each step filled the window. They must
-// be told where the tool was found, once, whoever finds it again; and what was
-// said before must not move.
+// Guidance that is repeated at each step fills the window. It must be given once, where the tool
+// was found, even if it is found again, and earlier items must not move.
 #[tokio::test(flavor = "multi_thread")]
 async fn guidance_is_injected_once() {
     let world = World::start().await;
@@ -251,9 +251,8 @@ async fn guidance_is_injected_once() {
     world.end().await;
 }
 
-// The conversation is too long. What the model gets then is the summary in the
-// place of the old turns, and the last turns word for word; the old ones stay
-// readable behind it.
+// After a compaction, the model gets the summary in place of the old turns, and the last turns word
+// for word. The old ones stay readable.
 #[tokio::test(flavor = "multi_thread")]
 async fn compaction_leaves_the_summary_and_the_last_turns() {
     let world = World::start().await;
@@ -314,9 +313,9 @@ async fn compaction_leaves_the_summary_and_the_last_turns() {
     world.end().await;
 }
 
-// The agent's framework appends messages, calls and results, and nothing else. What a search for
-// tools returned must be on offer in the next step, with its guidance, and the ids of the pages
-// that results have shown must stand in the summary after a compaction, without an event for them.
+// A framework appends only messages, calls and results. The tools that a search returned must be
+// offered in the next step, with their guidance. The ids in results must be in the summary after a
+// compaction, without an extra event.
 #[tokio::test(flavor = "multi_thread")]
 async fn results_name_tools_and_entities() {
     let world = World::start().await;
@@ -351,7 +350,7 @@ async fn results_name_tools_and_entities() {
     let rest = vec![
         call("call_p1", "getPage", &json!({"page": "home"})),
         result("call_p1", &page.to_string()),
-        // A search that failed has found nothing.
+        // A failed search finds nothing.
         call("call_s2", "searchTools", &json!({"query": "menu"})),
         failure("call_s2", r#"{"tools": ["updateNavItem"]}"#),
         assistant("Done."),
@@ -370,9 +369,8 @@ async fn results_name_tools_and_entities() {
     world.end().await;
 }
 
-// Tools are found for a task, not for ever. After a compaction the agent begins
-// with its core tools, is told anew how to use what it finds again, and nothing
-// but the working memory is gone.
+// Tools are discovered for one task. After a compaction the agent has only its core tools, gets the
+// guidance again for tools that it finds again, and loses nothing but its working memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn compaction_resets_the_working_memory() {
     let world = World::start().await;
@@ -429,7 +427,7 @@ async fn compaction_resets_the_working_memory() {
         [format!("user: [TOOL GUIDANCE]\nupdateNavItem: {NAV}")]
     );
 
-    // The same when the turn that found them is one of those that stay.
+    // The same if the turn that found them is kept.
     let kept = searching(&world).await;
     world.then(&kept, vec![assistant("I found two.")]).await;
     let again = vec![
@@ -446,10 +444,9 @@ async fn compaction_resets_the_working_memory() {
     world.end().await;
 }
 
-// A summary that says "used updateSection" makes the model call a tool that it no
-// longer has. Neither what the summariser is asked, nor what it is given, nor the
-// engine's own summary may name one, but in a user's words; and a summary that does is
-// warned of.
+// A summary with "used updateSection" makes the model call a tool that it no longer has. Neither
+// the summariser's instructions, nor its input, nor the engine's own summary may name a tool,
+// except in a user's words. A summary that does gives a warning.
 #[tokio::test(flavor = "multi_thread")]
 async fn summaries_tell_outcomes_without_tool_names() {
     let world = World::start().await;
@@ -507,8 +504,8 @@ async fn summaries_tell_outcomes_without_tool_names() {
     world.end().await;
 }
 
-// Someone at a terminal sees what the agent has found, lets it forget, and reads
-// what was behind the summary.
+// A person at a terminal lists the discovered tools, clears them, and reads the events behind the
+// summary.
 #[tokio::test(flavor = "multi_thread")]
 async fn tool_discovery_works_from_the_command_line() {
     let world = World::start().await;
@@ -577,8 +574,8 @@ async fn tool_discovery_works_from_the_command_line() {
     world.end().await;
 }
 
-// A shell script can be an agent: everything that a request is made of can be
-// appended from the command line, and what breaks a rule is refused there, too.
+// A shell script can be an agent: every part of a request can be appended from the command line,
+// where the rules apply, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn shell_script_can_act_as_an_agent() {
     let world = World::start().await;
