@@ -4,7 +4,7 @@
 //! they were made.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::Path,
 };
 
@@ -192,13 +192,9 @@ fn measure(
 // texts with its parts, even if repeated.
 #[test]
 fn whole_names_rank_before_their_parts() {
-    let Some(data) = data() else { return };
-    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
-    let events: Vec<_> = (1..)
-        .zip(&texts)
-        .map(|(at, text)| result(at, text.clone()))
-        .collect();
-    let index = index_of(&events);
+    let Some((texts, index)) = indexed_results() else {
+        return;
+    };
     let is_name = |word: &&str| {
         let has_joint = word.contains('_') || word.contains(char::is_uppercase);
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -218,17 +214,21 @@ fn whole_names_rank_before_their_parts() {
     }
     names.sort_unstable();
     names.dedup();
+    let mut terms: HashMap<u64, HashSet<String>> = HashMap::new();
     let mut mixed = 0;
     for (name, whole) in &names {
         for query in [
             name.clone(),
             format!("where did we change {name} in the test"),
         ] {
-            let has = |at: &u64| {
-                let analysis = analyser.analyse(&texts[*at as usize - 1]);
-                analysis.iter().any(|term| term.term == whole)
+            let mut has = |at: &u64| {
+                let of_text = terms.entry(*at).or_insert_with(|| {
+                    let analysis = analyser.analyse(&texts[*at as usize - 1]);
+                    analysis.iter().map(|term| term.term.to_owned()).collect()
+                });
+                of_text.contains(whole)
             };
-            let has_whole: Vec<bool> = ranked(&index, &query, 20).iter().map(has).collect();
+            let has_whole: Vec<bool> = ranked(index, &query, 20).iter().map(&mut has).collect();
             let first_without = has_whole.iter().position(|has| !has);
             let behind = &has_whole[first_without.unwrap_or(has_whole.len())..];
             assert!(!behind.contains(&true), "{query}: {has_whole:?}");

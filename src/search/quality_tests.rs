@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use serde_json::Value;
@@ -190,6 +191,21 @@ pub(super) fn tool_results(path: &Path) -> Vec<String> {
     texts
 }
 
+/// Returns the real results of one source, and their index, which tests share.
+pub(super) fn indexed_results() -> Option<&'static (Vec<String>, SearchIndex)> {
+    static INDEXED: OnceLock<(Vec<String>, SearchIndex)> = OnceLock::new();
+    let data = data()?;
+    Some(INDEXED.get_or_init(|| {
+        let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+        let numbered = (1..).zip(&texts);
+        let events: Vec<_> = numbered
+            .map(|(at, text)| result(at, text.clone()))
+            .collect();
+        let index = index_of(&events);
+        (texts, index)
+    }))
+}
+
 /// Returns what a user might remember of one result, cut without our analyser.
 fn items(text: &str) -> HashSet<(&'static str, &str)> {
     let apart = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;=|:".contains(c);
@@ -242,19 +258,15 @@ fn spoken(identifier: &str) -> String {
 // as printed; an identifier as spoken.
 #[test]
 fn known_items_in_real_tool_results_are_found() {
-    let Some(data) = data() else { return };
-    let texts = tool_results(&data.join("trajectories/claude-code-entire.jsonl.zst"));
+    let Some((texts, index)) = indexed_results() else {
+        return;
+    };
     let mut places: HashMap<(&str, &str), (usize, u64)> = HashMap::new();
     for (number, text) in texts.iter().enumerate() {
         for item in items(text) {
             places.entry(item).or_insert((0, number as u64 + 1)).0 += 1;
         }
     }
-    let numbered = (1..).zip(&texts);
-    let events: Vec<_> = numbered
-        .map(|(at, text)| result(at, text.clone()))
-        .collect();
-    let index = index_of(&events);
     let mut cases: BTreeMap<&str, Vec<(String, u64)>> = BTreeMap::new();
     let mut unique: Vec<_> = places
         .into_iter()
@@ -286,7 +298,7 @@ fn known_items_in_real_tool_results_are_found() {
         let sample: Vec<_> = all.iter().step_by((all.len() / 400).max(1)).collect();
         let ranks: Vec<Option<usize>> = sample
             .iter()
-            .map(|(query, place)| ranked(&index, query, 10).iter().position(|at| at == place))
+            .map(|(query, place)| ranked(index, query, 10).iter().position(|at| at == place))
             .collect();
         let of = |value: &dyn Fn(usize) -> f64| {
             ranks.iter().flatten().map(|&rank| value(rank)).sum::<f64>() / ranks.len() as f64
