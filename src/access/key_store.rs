@@ -1,4 +1,4 @@
-//! The keys of a running server: who holds each, and until when it is valid.
+//! The keys of a running server: who holds each key, and when it expires.
 //!
 //! The file is checked before each call (one `stat`, about a microsecond), and from time to time
 //! for long calls. New and revoked keys therefore take effect at once.
@@ -29,9 +29,10 @@ use super::{
 use treering_base::disk;
 use treering_domain::{Namespace, TimestampMicros};
 
-/// Resolution of the time of last use, in microseconds.
+/// Resolution of last-use times, in microseconds.
 const LAST_USE_RESOLUTION_MICROS: i64 = 60 * 1_000_000;
-/// Longest wait for a key to expire before the clock, which may be adjusted, is checked again.
+/// Longest sleep while waiting for a key to expire. The clock is checked again after it, because it
+/// may have been adjusted.
 const CLOCK_CHECK_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a caller is refused.
@@ -40,7 +41,7 @@ pub enum KeyRefusal {
     /// No key was sent.
     #[error("the call has no API key: send `authorization: Bearer tr_live_…`")]
     Missing,
-    /// What was sent is not a key.
+    /// The value that was sent is not a key.
     #[error(transparent)]
     Malformed(#[from] TokenError),
     /// No key has this id and secret.
@@ -78,7 +79,7 @@ struct ActiveKey {
     used: Arc<AtomicI64>,
 }
 
-/// A verified certificate of a client.
+/// A client's verified certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Its subject, if it has one.
@@ -163,7 +164,7 @@ struct KeyIndex {
 }
 
 impl KeyIndex {
-    /// Indexes the file's keys. `keys` must have one for each record.
+    /// Indexes the file's keys. `keys` must have a key for each record of the file.
     fn new(seen: KeyFileState, file: &KeyFile, keys: HashMap<KeyId, Arc<ActiveKey>>) -> Self {
         let now = TimestampMicros::now();
         // If several keys have the same subject, the valid one comes last and wins.
@@ -187,7 +188,7 @@ impl KeyIndex {
 pub struct KeyStore {
     dir: PathBuf,
     loaded: ArcSwap<KeyIndex>,
-    /// Held while the file is read.
+    /// Locked while the file is read.
     loading: Mutex<()>,
     changes: watch::Sender<u64>,
 }
@@ -375,7 +376,7 @@ impl KeyStore {
     /// Writes each key's time of last use to the data folder.
     ///
     /// # Errors
-    /// The system's error.
+    /// I/O errors.
     pub fn note_uses(&self) -> io::Result<()> {
         let keys = self.loaded.load();
         let uses = keys.keys.values().map(|key| {
@@ -467,7 +468,7 @@ impl KeyHolder {
         &self.key.id
     }
 
-    /// Returns the key's name, which is the actor.
+    /// Returns the key's name, which is recorded as the actor.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.key.name

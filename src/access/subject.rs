@@ -1,8 +1,8 @@
 //! The subject of a client's certificate, as text.
 //!
-//! The text is as in RFC 4514, `CN=worker-7,O=Acme`, with special characters escaped so that no
-//! value can pass for several parts. The whole subject is compared, not only its common name: two
-//! teams may each have a `worker-7`.
+//! The text follows RFC 4514, for example `CN=worker-7,O=Acme`. Special characters are escaped, so
+//! that a value cannot look like several parts. The whole subject is compared, not only its common
+//! name: two teams may each have a `worker-7`.
 
 use std::{fmt, sync::Arc};
 
@@ -21,7 +21,7 @@ const SUBJECT_BYTES_MAX: usize = 1_024;
 #[serde(try_from = "String", into = "String")]
 pub struct CertificateSubject(Arc<str>);
 
-/// Why a text is not a subject.
+/// Why a string is not a valid subject.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
     /// It cannot be parsed, or is empty.
@@ -48,7 +48,7 @@ impl CertificateSubject {
             return Err(SubjectError::TooLong);
         }
         let name: Name = text.parse().map_err(|_| SubjectError::Malformed)?;
-        // Reject what a certificate cannot contain.
+        // Reject names that a certificate cannot contain, and parts without a value.
         let has_value =
             |part: &x509_cert::attr::AttributeTypeAndValue| !part.value.value().is_empty();
         if name.is_empty() || name.to_der().is_err() || !name.iter().all(has_value) {
@@ -61,8 +61,8 @@ impl CertificateSubject {
         Err(SubjectError::WrittenOtherwise(written))
     }
 
-    /// Returns the subject of a DER certificate, or `None` when it has none, is too long or cannot
-    /// be read.
+    /// Returns the subject of a DER certificate, or `None` when the certificate cannot be parsed or
+    /// its subject is empty or too long.
     #[must_use]
     pub fn of_certificate(der: &[u8]) -> Option<Self> {
         let certificate = Certificate::from_der(der).ok()?;
@@ -113,9 +113,9 @@ mod tests {
         params.self_signed(&key).unwrap().der().to_vec()
     }
 
-    // A typed subject must match a certificate's, whatever the names contain, and a value must not
-    // pass for another part: a certificate with the common name "worker,O=Ops" is not the worker of
-    // Ops.
+    // A subject that a user typed must match the certificate's, whatever characters it contains. A
+    // value must not look like another part: the common name "worker,O=Ops" does not name a worker
+    // of the organisation Ops.
     #[test]
     fn parsed_subject_equals_the_certificate_subject() {
         use rcgen::DnType::{CommonName, CountryName, OrganizationName};

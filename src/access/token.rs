@@ -1,8 +1,8 @@
 //! A key as it is sent: `tr_live_<id>_<secret><checksum>`.
 //!
 //! The id, 12 hex digits, is public and names the key in lists and logs. The secret is 256 random
-//! bits. The checksum tells a typo from a wrong key before any look-up; the prefix lets scanners of
-//! source code find committed keys.
+//! bits. The checksum tells a typo from a wrong key without a lookup. The prefix lets secret
+//! scanners find keys that were committed to source code.
 
 use std::{fmt, io, sync::Arc};
 
@@ -25,7 +25,7 @@ impl KeyId {
     /// Returns a new random id.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system's random number generator fails.
     pub fn generate() -> io::Result<Self> {
         Ok(Self(hex(&random::<ID_BYTES>()?).into()))
     }
@@ -61,10 +61,10 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// Why a text is not a key.
+/// Why a string is not a valid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It does not begin like a key.
+    /// It does not begin with the prefix of keys.
     #[error("not an API key: keys begin with {PREFIX}")]
     NotAKey,
     /// It resembles a key, but a character is missing or wrong.
@@ -89,7 +89,7 @@ impl KeyToken {
     /// Returns a new id with a new secret.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system's random number generator fails.
     pub fn generate() -> io::Result<Self> {
         Self::with_id(KeyId::generate()?)
     }
@@ -141,8 +141,8 @@ impl KeyToken {
         &self.text
     }
 
-    /// Returns the hash that is stored of it. Hashes compare in constant time. The secret is
-    /// random, so a slow hash would add nothing.
+    /// Returns the key's hash, which is what the store keeps. Hashes compare in constant time. The
+    /// secret is random, so a slow hash would add nothing.
     #[must_use]
     pub fn hash(&self) -> blake3::Hash {
         blake3::hash(self.text.as_bytes())
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    // Secrets that repeat, or that a log shows, open the store to others.
+    // A secret that repeats, or that appears in a log, gives others access to the store.
     #[test]
     fn secrets_are_unique_and_hidden_in_debug_output() {
         let first = KeyToken::generate().unwrap();

@@ -1,6 +1,6 @@
-//! `proptest` strategies for event bodies of every kind that `body::decode` accepts, made from
-//! the descriptors and the options of `proto/`. They do not consider whether an event may be
-//! appended to a conversation.
+//! `proptest` strategies for event bodies of every kind. They are derived from the descriptors and
+//! field options in `proto/`, and generate bodies that `body::decode` accepts. They do not check
+//! whether a conversation would accept the event.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -194,7 +194,7 @@ fn keep_rules(message: &mut DynamicMessage) {
         let is_rest = encoding.as_enum_number() == Some(REST);
         let data = message.get_field_by_name("data").unwrap().into_owned();
         let data = data.as_bytes().unwrap();
-        // Data that is not whole must be JSON; with encoding REST, it must be an object.
+        // Every encoding except WHOLE requires JSON, and REST requires a JSON object.
         if serde_json::from_slice::<serde::de::IgnoredAny>(data).is_err() {
             message.set_field_by_name("encoding", Value::EnumNumber(WHOLE));
         } else if is_rest {
@@ -231,7 +231,7 @@ fn json() -> impl Strategy<Value = String> {
     })
 }
 
-/// Generates what models write instead of JSON: nothing, prose, truncated JSON.
+/// Generates text that models write instead of JSON: nothing, prose, truncated JSON.
 fn not_json() -> impl Strategy<Value = String> {
     let broken = (json(), any::<prop::sample::Index>()).prop_map(|(json, at)| {
         let text = format!("{{\"a\": {json}");

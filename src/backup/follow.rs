@@ -15,16 +15,16 @@ use treering_domain::with_causes;
 /// First and longest pause before a failed backup is retried.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// Two backups that follow to the same target overtake each other. One that was overtaken this
-/// often within [`OVERTAKEN_WITHIN`] stops.
+/// Two continuous backups to the same target overtake each other. A backup stops when it was
+/// overtaken this many times within [`OVERTAKEN_WITHIN`].
 const OVERTAKEN_MAX: usize = 3;
 const OVERTAKEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Follows a store. Failures are retried, starting from what the target has then.
+/// Follows a store. After a failure, the backup is retried from the current state of the target.
 ///
 /// # Errors
-/// Those that a retry cannot resolve: a damaged backup, one with another key, or another backup
-/// that follows to the same target.
+/// Errors that a retry cannot resolve: the target's backup is damaged or was written with another
+/// key, or another continuous backup writes to the same target.
 pub async fn follow(
     source: &dyn BackupSource,
     target: &BackupTarget,

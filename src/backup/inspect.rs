@@ -35,7 +35,7 @@ pub struct GenerationInfo {
     pub objects: u64,
     /// Size of these objects in bytes.
     pub bytes: u64,
-    /// Events that were erased later and whose content it may still hold.
+    /// Number of events that were erased later, but whose content the generation may still hold.
     pub holds_erased: u64,
     /// Why the generation cannot be read; then the other fields are zero or empty.
     pub unreadable: Option<String>,
@@ -170,14 +170,14 @@ pub async fn verify(
     let total = checking.names.len() as u64;
     let objects = Objects { target, store, key };
     let mut done = HashSet::new();
-    // The newest generation first: its chain is the one that is verified.
+    // Start with the newest generation, so that its chain is verified from the first record.
     for (_, read) in all.iter().rev() {
         let Ok(manifest) = read else { continue };
         let mut walk = Some(Walk::default());
         for object in &manifest.objects {
             let name = object.name(store);
             if !done.insert(name) {
-                // The chain is verified only once.
+                // A newer generation names this object too, and its chain is verified already.
                 walk = None;
                 continue;
             }
@@ -197,7 +197,7 @@ pub async fn verify(
 
 struct BackupVerifier {
     verified: VerifyReport,
-    /// By object: the generations that name it.
+    /// For each object, the generations that name it.
     names: HashMap<String, Vec<u64>>,
 }
 
@@ -277,13 +277,13 @@ impl BackupVerifier {
 /// Which generations to keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionRule {
-    /// This many of the newest.
+    /// Keep this many of the newest generations.
     pub newest: Option<u64>,
-    /// Those of this many last days.
+    /// Keep the generations of this many past days.
     pub days: Option<u64>,
 }
 
-/// What was removed, or would be.
+/// What a prune removed, or what a dry run would remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PruneOutcome {
     /// The store.
@@ -322,7 +322,7 @@ pub async fn prune(
         .iter()
         .filter(|one| manifests.contains_key(&one.number));
     let Some(newest) = readable.next_back() else {
-        // Reading it again returns the reason.
+        // No generation can be read: read the last one again to return the reason.
         return match there.last() {
             Some(last) => Manifest::get(target, store, last.number, key)
                 .await

@@ -15,7 +15,7 @@ use super::{
 use treering_domain::{ContentHash, ConversationKey, Revision};
 use treering_log::{Record, RecordBody};
 
-/// Reader of the objects of a store's backup.
+/// Reads the objects of a store's backup.
 pub(super) struct Objects<'a> {
     pub(crate) target: &'a BackupTarget,
     pub(crate) store: Uuid,
@@ -65,11 +65,11 @@ pub(super) struct ConversationEnd {
     pub(crate) chain: ContentHash,
 }
 
-/// State of the check.
+/// The state that a check carries from record to record.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     pub(crate) conversations: HashMap<ConversationKey, ConversationEnd>,
-    /// By home: the hash of the large body.
+    /// For each home offset, the hash of the large body that is stored there.
     bodies: HashMap<u64, ContentHash>,
 }
 

@@ -1,4 +1,4 @@
-//! Durable files and folders: created for their owner alone, and synced together with their names.
+//! Durable files and folders. They are private to their owner, and their names are synced too.
 //!
 //! A file's `fsync` does not make its *name* durable: the folder must be synced after anything in
 //! it was created, renamed or removed. All of Treering's own files are created, renamed and
@@ -59,8 +59,8 @@ fn above(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes everything that this process creates private, whichever library creates it. For programs;
-/// an application that embeds Treering decides for itself.
+/// Makes everything that this process creates private, whichever library creates it. Only
+/// Treering's own programs call this: an application that embeds Treering decides for itself.
 pub fn keep_private() {
     #[cfg(target_os = "linux")]
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -69,15 +69,15 @@ pub fn keep_private() {
 /// The space on a disk, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
-    /// Space that may be written.
+    /// Space that this process may use.
     pub free_bytes: u64,
     /// Total size.
     pub size_bytes: u64,
 }
 
 impl DiskSpace {
-    /// Returns the default minimum of free space for a store, in bytes: room for a segment and a
-    /// rewritten one beside it, but at most a fiftieth of the disk.
+    /// Returns the default minimum of free space for a store, in bytes: enough for a segment and
+    /// its rewritten copy, but at most a fiftieth of the disk.
     #[must_use]
     pub fn floor_bytes(self) -> u64 {
         const FLOOR_BYTES: u64 = 256 << 20;
