@@ -1,6 +1,6 @@
-//! Counters and histograms of a running store. They use only atomics, so that counting costs an
-//! addition and embedders need no metrics recorder. Their names and format are defined where they
-//! are read.
+//! Counters and histograms of a running store. They use only atomics: an update is cheap, and an
+//! application that embeds the store needs no metrics recorder. The code that exports them defines
+//! their names and format.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -29,8 +29,8 @@ impl Total {
     }
 }
 
-/// Bucket bounds of durations, in microseconds: from a sync of a fast disk to a call that its
-/// caller has given up long ago.
+/// Bucket bounds of durations, in microseconds: from a sync on a fast disk to a call that its
+/// caller gave up on long ago.
 pub const MICROS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000,

@@ -125,7 +125,7 @@ impl ItemsArgs {
         matches!(self.what, ItemsCommand::Put { .. })
     }
 
-    /// Whether it waits for the index, which is then kept.
+    /// Whether it waits for the index, and keeps what was indexed.
     pub(crate) fn waits(&self) -> bool {
         matches!(&self.what, ItemsCommand::Search { query: Some(query), .. } if !query.is_empty())
     }
@@ -409,8 +409,8 @@ fn json(item: &pb::Item) -> String {
 mod tests {
     use super::*;
 
-    // A condition is one word: the longest operator counts, an operator inside a text does not, and
-    // invalid JSON is an error.
+    // The longest operator must win, an operator inside the value must be ignored, and a value that
+    // is not JSON must be an error.
     #[test]
     fn conditions_are_parsed() {
         use pb::ItemComparison as Is;

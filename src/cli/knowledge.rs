@@ -1,4 +1,4 @@
-//! `knowledge`: shows tool knowledge and what follows from it.
+//! `knowledge`: shows what tool results revealed, and suggestions that are derived from it.
 
 use clap::{Args, Subcommand};
 
@@ -15,7 +15,7 @@ use super::{
 
 /// Maximum number of files that are shown without `--all`.
 const FILES_SHOWN: usize = 20;
-/// Maximum number of analysed files, and variables of each, that are shown without `--all`.
+/// Maximum number of analysed files, and of variables in each file, shown without `--all`.
 const VARIABLES_SHOWN: usize = 12;
 /// Maximum number of characters of a variable's detail.
 const DETAIL_CHARS: usize = 60;
@@ -69,7 +69,7 @@ enum KnowledgeCommand {
     Guidance,
 }
 
-/// Prints what is known.
+/// Prints the knowledge, or the answer of the subcommand.
 pub(crate) async fn run(
     args: KnowledgeArgs,
     store: &Connection,
@@ -219,8 +219,8 @@ struct NamedFile<'a> {
     also: Vec<&'a pb::KnownFile>,
 }
 
-/// Merges the names of each file if it is certain that they mean the same one: a shorter name is
-/// the end of exactly one other name, and a name without a folder is in the working directory.
+/// Merges names that certainly mean the same file. A shorter name is merged if exactly one other
+/// name ends with it; a name without a folder must also be in the working directory.
 fn folded<'a>(files: &'a [pb::KnownFile], working_directory: &str) -> Vec<NamedFile<'a>> {
     let directory = working_directory.trim_matches('/');
     let is_meant = |short: &str, long: &str| {
@@ -397,8 +397,8 @@ fn print_prerequisites(
 mod tests {
     use super::*;
 
-    // One tool names a file by its full path, another by a relative one, and it was listed three
-    // times. Names that may be of different files stay separate.
+    // Tools named one file by its full path and by relative paths, and it was listed several times.
+    // Names that may belong to different files must stay separate.
     #[test]
     fn paths_of_one_file_are_listed_once() {
         let file = |path: &str| pb::KnownFile {

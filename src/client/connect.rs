@@ -128,7 +128,7 @@ impl FolderWait {
     }
 
     /// Like `FolderWait::for_holder`, for work that cannot go through a server. Does not wait while
-    /// a server holds the folder, because servers do not end by themselves.
+    /// a server holds the folder, because a server does not stop on its own.
     ///
     /// # Errors
     /// As `FolderWait::for_holder`, and when a server has the folder.
@@ -141,8 +141,8 @@ impl FolderWait {
         }
     }
 
-    /// Like [`FolderWait::for_command`], for work that needs the folder unused: when a server holds
-    /// it, the error says to stop that server.
+    /// Like [`FolderWait::for_command`], for work that must be the only user of the folder. When a
+    /// server holds it, the error says to stop that server.
     ///
     /// # Errors
     /// As [`FolderWait::for_command`].
@@ -182,8 +182,8 @@ impl Connection {
     /// that holds it.
     ///
     /// # Errors
-    /// [`ClientError::Connect`] when no server answers, [`ClientError::Locked`] when another process
-    /// holds the folder, [`ClientError::Open`] when it cannot be opened.
+    /// [`ClientError::Connect`] when no server answers, [`ClientError::Locked`] when another
+    /// process holds the folder, [`ClientError::Open`] when it cannot be opened.
     pub async fn open(
         options: &ConnectOptions,
         opening: FolderOptions,
@@ -257,8 +257,9 @@ impl Connection {
         })
     }
 
-    /// Connects to an engine of this process that a server also serves, with that server's keys.
-    /// Calls need the same authentication as calls to that server: see [`Self::as_caller`].
+    /// Connects to an engine in this process that a server serves already. `keys` are the keys of
+    /// that server. Calls need the same authentication as calls to that server: see
+    /// [`Self::as_caller`].
     ///
     /// # Errors
     /// [`ClientError::Connect`] when the pipe does not open.
@@ -332,8 +333,8 @@ impl Connection {
     /// Connects to a server by its URL.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] when the URL is malformed; [`ClientError::ReadFile`] for a file of the
-    /// credentials; [`ClientError::Connect`] when nothing answers.
+    /// [`ClientError::Usage`] when the URL is malformed; [`ClientError::ReadFile`] when a file of
+    /// the credentials cannot be read; [`ClientError::Connect`] when nothing answers.
     pub async fn to_server_as(
         url: &str,
         namespace: &str,

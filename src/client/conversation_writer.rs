@@ -1,4 +1,4 @@
-//! Reads the stored events of a conversation, and appends what a plan adds to them.
+//! Reads the stored events of a conversation, and appends the events that an import plan adds.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Why a conversation was not appended.
 #[derive(Debug)]
 pub enum WriteRefusal {
-    /// Only this one failed.
+    /// Only this conversation failed.
     One(String),
     /// The stored conversation has changed since it was read.
     Moved,
@@ -39,7 +39,7 @@ pub enum WriteRefusal {
 impl From<Status> for WriteRefusal {
     fn from(status: Status) -> Self {
         match status.code() {
-            // A later attempt continues here when there is room.
+            // A later attempt continues from here once there is room.
             _ if is_over_quota(&status) => Self::All(status.into()),
             Code::Unavailable | Code::Unauthenticated | Code::Unimplemented => {
                 Self::All(status.into())
@@ -90,7 +90,7 @@ impl<'a> ConversationWriter<'a> {
         }
     }
 
-    /// Appends events from a revision on, the last of them with the key.
+    /// Appends events, the first as revision `next`. The last batch carries the idempotency key.
     ///
     /// # Errors
     /// [`WriteRefusal::Moved`] when another writer was first; [`WriteRefusal`] otherwise.
@@ -121,7 +121,7 @@ impl<'a> ConversationWriter<'a> {
                 ..Default::default()
             };
             let answer = match self.append_patiently(request).await {
-                // Another writer was first: read again what it appended.
+                // Another writer created the conversation first: it must be read again.
                 Err(WriteRefusal::One(_)) if is_first_event && self.exists(id).await => {
                     return Err(WriteRefusal::Moved);
                 }
@@ -144,7 +144,7 @@ impl<'a> ConversationWriter<'a> {
         self.store.conversations().get(request).await.is_ok()
     }
 
-    /// Appends a batch, again and again while the store is busy.
+    /// Appends a batch, and retries while the store is busy.
     ///
     /// # Errors
     /// [`WriteRefusal`] of the last attempt.
@@ -166,7 +166,7 @@ impl<'a> ConversationWriter<'a> {
     }
 }
 
-/// True if the append may succeed when it is repeated.
+/// Returns true if a retry may succeed.
 fn is_busy(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && !is_over_quota(status)
 }

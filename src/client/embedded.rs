@@ -27,8 +27,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Opens a folder in this process.
 ///
 /// # Errors
-/// [`ClientError::Locked`], [`ClientError::Open`]; [`ClientError::Usage`] when the folder cannot be used for
-/// a store.
+/// [`ClientError::Locked`], [`ClientError::Open`]; [`ClientError::Usage`] when the folder cannot be
+/// used for a store.
 pub async fn open(options: OpenOptions) -> Result<Engine, ClientError> {
     check_folder(&options.data_dir, options.mode)?;
     let dir = options.data_dir.clone();
@@ -42,7 +42,7 @@ pub async fn open(options: OpenOptions) -> Result<Engine, ClientError> {
 /// Opens an embedder.
 ///
 /// # Errors
-/// [`ClientError::Usage`] says what it needs.
+/// [`ClientError::Usage`] when it cannot be opened; the hint says what is missing.
 pub fn open_embedder(place: &EmbedderPlace) -> Result<Arc<dyn Embedder>, ClientError> {
     place.open().map_err(|error| ClientError::Usage {
         what: error.to_string(),
@@ -90,7 +90,7 @@ fn report_interrupted_erase(engine: &Engine, dir: &Path) -> Option<String> {
     })
 }
 
-/// Names of files and folders in a store's folder, including those that an interrupted run leaves.
+/// Prefixes of the file and folder names that a store uses, also during an interrupted run.
 const OWN_NAMES: [&str; 10] = [
     "LOCK",
     "log",
@@ -161,7 +161,7 @@ pub struct ListenEndpoint {
     pub tls: Option<Arc<ServerTls>>,
     /// The web service for browsers at this address.
     pub web: Option<WebService>,
-    /// Whether spans of agents are accepted.
+    /// Whether spans from agents are accepted.
     pub takes_spans: bool,
 }
 
@@ -174,13 +174,15 @@ pub struct EmbeddedEngine {
 }
 
 impl EmbeddedEngine {
-    /// Serves an engine on these connections. `door` is the address that is written to the lock
-    /// file for other processes that want the folder, with the keys that grant access. Without it
-    /// the connection is a pipe, and the client at its other end may do everything. `summariser`
-    /// runs in the background if given; calls are counted in `measures`.
+    /// Serves an engine on these connections.
+    ///
+    /// `door` describes a network listener: its address is written to the lock file, for other
+    /// processes that want the folder, and its keys grant access. Without it, the connection is a
+    /// pipe, and the client at its other end may do everything. If `summariser` is given, it runs
+    /// in the background. If `measures` is given, calls are counted there.
     ///
     /// # Errors
-    /// [`ClientError::Outcome`] when the summariser's marks cannot be written.
+    /// [`ClientError::Outcome`] when the summariser cannot store its progress.
     pub async fn start(
         engine: Engine,
         door: Option<ListenEndpoint>,
@@ -238,9 +240,9 @@ impl EmbeddedEngine {
         })
     }
 
-    /// Serves an engine that a server of this process also serves, on more connections. That
-    /// server's certificate and connection age limits do not apply to them. The keys are shared,
-    /// and that server records their changes and uses.
+    /// Serves an engine on further connections, beside a server in this process that serves it
+    /// already. That server's certificate and connection age limits do not apply to these
+    /// connections. The keys are shared, and that server records their changes and uses.
     #[must_use]
     pub fn beside(engine: Engine, keys: Arc<KeyStore>, incoming: ConnectionStream) -> Self {
         let (stop, stopped) = oneshot::channel();
@@ -290,7 +292,7 @@ impl EmbeddedEngine {
     }
 }
 
-/// Converts an error of opening a folder into the error of a command.
+/// Converts an error from opening a folder into a command's error.
 #[must_use]
 pub fn refused(error: OpenError) -> ClientError {
     let cause = with_causes(&error).to_string();

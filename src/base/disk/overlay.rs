@@ -14,8 +14,8 @@ use redb::StorageBackend;
 
 /// Writes are kept in memory in pages of this size, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Offset of the byte in a redb file that says whether it was closed (the "god byte" in redb's
-/// design document), and two bits of it.
+/// Offset of the byte in a redb file that says whether the file was closed (the "god byte" in
+/// redb's design document), and two flags in that byte.
 const FLAGS_AT: u64 = 9;
 const FLAG_REPAIR: u8 = 2;
 const FLAG_QUICK_REPAIR: u8 = 4;

@@ -196,7 +196,7 @@ async fn own_sessions(
     tour::next_for_imported(&largest, reach, out)
 }
 
-/// The command for the user to type.
+/// Returns the program name for commands that the tour shows: the name that the user typed.
 fn command_typed() -> String {
     env::args()
         .next()

@@ -1,4 +1,4 @@
-//! Makes recorded JSON text valid inside a body.
+//! Prepares recorded JSON text for use inside a request body.
 
 use std::{borrow::Cow, fmt};
 
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
 }
 
 /// The text as JSON, if it is JSON. Escapes of unpaired surrogates, which strict parsers refuse,
-/// become U+FFFD. Everything else stays byte for byte.
+/// become U+FFFD. Everything else is unchanged.
 #[must_use]
 pub fn raw(text: &str) -> Option<Raw<'_>> {
     match mended(text) {
