@@ -13,7 +13,8 @@
 //! - [`knowledge`]: what tool results have shown: files, variables, the working directory, tools,
 //!   entities.
 //!
-//! All functions are pure. Their texts quote the conversation and contain no control characters.
+//! All functions are pure. The texts that they return quote the conversation and contain no control
+//! characters.
 
 #[cfg(test)]
 mod budget_tests;

@@ -1,4 +1,4 @@
-//! Memory sizes of states, for the caches that bound them.
+//! Memory sizes of states, for caches that are limited in bytes.
 //!
 //! The sizes are estimates; a test compares them with the allocator. Counting only the structs
 //! would let the caches hold several times their limit.

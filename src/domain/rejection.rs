@@ -10,7 +10,7 @@ use super::{
     state::ApprovalStatus,
 };
 
-/// The first violation of a rule by a batch. Nothing of the batch was appended.
+/// The first violation of a rule by a batch. No event of the batch was appended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{rule}", self.place())]
 pub struct Rejection {
@@ -282,7 +282,8 @@ impl Rule {
 pub struct NewestWithKey {
     /// Its id.
     pub id: EventId,
-    /// Its conversation: a fork's history begins in another one.
+    /// Its conversation. For a fork, the event may be in an inherited part of the history, which
+    /// belongs to another conversation.
     pub conversation: ConversationId,
     /// Its revision there.
     pub revision: Revision,

@@ -19,7 +19,7 @@ pub struct ToolCallRequested {
     pub arguments: JsonText,
     /// BLAKE3 of `arguments`. Computed when the body is decoded; not encoded.
     pub arguments_hash: ContentHash,
-    /// The assistant message that contained it; `None` for the last one before it.
+    /// The assistant message that contained it; `None` if it is the last one before this event.
     pub message_revision: Option<Revision>,
     /// The call must be approved before it may start or succeed.
     pub needs_approval: bool,
@@ -142,7 +142,7 @@ pub struct ToolSnapshotRecorded {
     pub summary: String,
 }
 
-/// A tool on offer from this event on.
+/// A tool that is available from this event on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDefinition {
     /// The tool's name.

@@ -29,10 +29,11 @@ const MARKED_BYTES: usize = 160;
 /// is for objects as values, `FLAT_MAP_LEAST` for plain values.
 const MAP_LEAST: usize = 4;
 const FLAT_MAP_LEAST: usize = 24;
-/// Share of the room for values stated once, and the most names of removed members that are listed.
+/// Share of the room for values stated once, and the maximum number of removed members that are
+/// named.
 const BESIDE_SHARE: usize = 4;
 const NAMES_MAX: usize = 8;
-/// The order in which members, texts and lists give way. Each stage has the members to remove
+/// The stages of cutting, which are tried in this order. Each stage has the members to remove
 /// first, the length to which texts may be cut, and the least number of items that a list keeps.
 const STAGES: [Stage; 6] = [
     (None, 160, usize::MAX),
@@ -64,7 +65,7 @@ pub(super) struct CommonMembers {
 }
 
 impl CommonMembers {
-    /// The facts as text for a mark, to follow the number of omitted bytes.
+    /// The facts as text. In a mark, they follow the number of omitted bytes.
     pub fn told(&self) -> String {
         let mut told = String::new();
         if !self.same.is_empty() {
@@ -386,7 +387,7 @@ fn shorter(text: &str, bytes_max: usize, beside: &mut CommonMembers) -> String {
 }
 
 /// The arguments of a call with long texts cut so that the object has about `bytes_max` bytes. The
-/// keys do not change. None if the arguments are no object or nothing is cut.
+/// keys do not change. None if the arguments are not an object, or if nothing is cut.
 pub(super) fn cut_texts(arguments: &str, bytes_max: usize, whole: &str) -> Option<String> {
     let mut value: Value = serde_json::from_str(arguments).ok()?;
     if !value.is_object() {

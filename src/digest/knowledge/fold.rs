@@ -22,13 +22,13 @@ use treering_domain::{
     ToolCallRequested, ToolResultRecorded,
 };
 
-/// Maximum number of texts of a call's arguments that are kept until it returns.
+/// Maximum number of argument texts that are kept until a call returns.
 const MENTIONS_MAX: usize = 16;
 /// Maximum number of files that one call's arguments give.
 const ARGUMENT_FILES_MAX: usize = 64;
 /// Maximum number of recent tools that the summary names.
 const RECENT_TOOLS: usize = 5;
-/// Maximum number of files that are noted as planned, from one message of the model.
+/// Maximum number of files in one message of the model that are noted as planned.
 const PLANNED_MAX: usize = 8;
 /// Maximum length of a message's text that is searched for names of files, in bytes.
 const PLAN_BYTES_MAX: usize = 16 << 10;
@@ -45,7 +45,7 @@ pub struct Knowledge {
     pub(super) files: FileTable,
     /// Indices of the known files that the model's last message names, in its order.
     pub(super) planned: Vec<usize>,
-    /// Tools that gave an absolute path in their last call that named a file.
+    /// Tools that used an absolute path when they last named a file.
     pub(super) absolute_tools: HashSet<Arc<str>>,
     pub(super) variables: Vec<FileVariables>,
     variable_places: HashMap<Arc<str>, usize>,
@@ -58,7 +58,8 @@ pub struct Knowledge {
     pub(super) recent: VecDeque<Arc<str>>,
     /// Number of results so far, used as the measure of recency.
     results: u64,
-    /// Results of calls that used known files, by tools whose results no rule reads.
+    /// Number of results of calls that used known files or variables, from tools whose results no
+    /// rule reads.
     pub(super) analyses: u64,
     left_out: u64,
     bytes: usize,
@@ -104,11 +105,11 @@ pub struct ToolOutcomes {
     pub succeeded: u64,
     /// Failed results.
     pub failed: u64,
-    /// The newest of both.
+    /// The newest result, successful or not.
     pub last: EventRef,
 }
 
-/// A call without a result yet: what its arguments give if it succeeds.
+/// A call without a result yet, with the facts that its arguments give if it succeeds.
 #[derive(Clone, Debug, PartialEq)]
 struct OpenCall {
     tool: Arc<str>,
@@ -131,7 +132,7 @@ impl Knowledge {
         EventKind::ToolCallCancelled,
     ];
 
-    /// Empty knowledge. Keeps at most `items_max` files, as many variables and as many tools.
+    /// Empty knowledge. Files, variables and tools are each limited to `items_max`.
     #[must_use]
     pub fn new(policy: Arc<KnowledgePolicy>, items_max: usize) -> Self {
         Self {
@@ -406,7 +407,8 @@ impl Knowledge {
         outcomes.last = at;
     }
 
-    /// Marks as recent the known files that a call uses. Returns true if there are any.
+    /// Marks the known files and variables that a call uses as recent. Returns true if there are
+    /// any.
     fn mention(&mut self, mentions: &[String]) -> bool {
         let mut known = false;
         for text in mentions {
@@ -582,14 +584,14 @@ impl OpenCall {
                     }
                 }
             }
-            // A name without a result says nothing about these.
+            // The arguments alone say nothing about these.
             RuleOutput::Variables | RuleOutput::Tools | RuleOutput::Entities => {}
         }
     }
 }
 
-/// Longest text of an argument that is kept until the call returns, in bytes: for command lines and
-/// patches, and for other texts, which are paths.
+/// Longest argument text that is kept until the call returns, in bytes, for command lines and
+/// patches. Other texts are paths, and have the limit of paths.
 const LINE_BYTES_MAX: usize = 256 << 10;
 
 /// The arguments that say which files a call touches, without the text of a file that it writes.

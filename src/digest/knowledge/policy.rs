@@ -1,6 +1,6 @@
-//! The rules: which tools' results give what, which arguments mean a file, and which tools must
-//! succeed before others. They are data with defaults, over which the conversation's `knowledge`
-//! policy is merged.
+//! The rules: which facts the results of each tool give, which arguments name a file, and which
+//! tools must succeed before others. The rules are data. They have defaults, and the conversation's
+//! `knowledge` policy is merged over these.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,16 @@ pub const KNOWLEDGE_POLICY: &str = "knowledge";
 /// Name of the file for variables when neither arguments nor result name one.
 pub const UNKNOWN_FILE: &str = "unknown";
 
-/// How knowledge is read from calls and results, and which texts are made of it. A conversation's
-/// policy is merged over the defaults (RFC 7396): a rule with the name of a default changes that
-/// one, `null` removes it, another name adds one.
+/// How knowledge is read from calls and results, and how it is presented as text. A conversation's
+/// policy is merged over the defaults (RFC 7396): a rule with the name of a default rule changes
+/// that rule, `null` removes it, and a new name adds a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KnowledgePolicy {
     /// Rules by name. All rules that match a tool are applied, in the order of names.
     pub rules: BTreeMap<String, KnowledgeRule>,
-    /// Tools that touch files, by name, and how their calls are read. The first match counts.
+    /// Rules for tools that touch files, by name: how to read their calls. Only the first rule that
+    /// matches a tool is applied.
     pub touches: BTreeMap<String, FileEffectRule>,
     /// Maps a tool to the tools that should succeed before it. A name that ends in `*` stands for
     /// every tool with that prefix, on both sides.
@@ -39,33 +40,33 @@ pub struct KnowledgePolicy {
     pub summary: SummaryBounds,
 }
 
-/// What the calls of some tools give.
+/// A rule: which facts to read from the calls of some tools.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KnowledgeRule {
-    /// The tools.
+    /// The tools that the rule matches.
     pub tools: ToolPattern,
-    /// What they give.
+    /// The kind of facts that their calls give.
     pub gives: RuleOutput,
-    /// Where to read it.
+    /// Whether to read the result or the arguments.
     pub from: From,
     /// For `from: arguments`: names of arguments; the first one present counts.
     pub arguments: Vec<String>,
     /// For `from: result`: JSON pointers (RFC 6901) into the result; empty for all of it.
     pub pointers: Vec<String>,
-    /// Members of JSON objects that have a name, the most specific first.
+    /// Members of JSON objects that hold a name, the most specific first.
     pub name_keys: Vec<String>,
-    /// Members of JSON objects that have the list.
+    /// Members of JSON objects that hold the list.
     pub list_keys: Vec<String>,
-    /// For `gives: entities`: members of JSON objects that have the id, the most specific first.
+    /// For `gives: entities`: members of JSON objects that hold the id, the most specific first.
     pub id_keys: Vec<String>,
-    /// For `gives: entities`: members of JSON objects that have the kind.
+    /// For `gives: entities`: members of JSON objects that hold the kind.
     pub kind_keys: Vec<String>,
     /// For `gives: entities`: the kind of objects that have none of `kind_keys`.
     pub kind: String,
     /// How to read a result that is not JSON.
     pub text: TextForm,
-    /// Relative directories start at the known one.
+    /// Whether a relative directory is relative to the known working directory.
     pub relative: bool,
 }
 
@@ -82,7 +83,7 @@ pub struct ToolPattern {
     pub suffixes: Vec<String>,
 }
 
-/// What a rule gives.
+/// The kind of facts that a rule gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
@@ -111,8 +112,8 @@ pub enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TextForm {
-    /// One name on each line. Bullets and quotes are removed; of several columns, the one that
-    /// looks like a path counts.
+    /// One name on each line. Bullets and quotes are removed. If a line has several columns, the
+    /// name is the column that looks like a path.
     #[default]
     Lines,
     /// The first word of each line.
@@ -254,7 +255,7 @@ impl KnowledgeRule {
         default_rules().remove("files").unwrap_or_default()
     }
 
-    /// Whether it names every tool by a common prefix, rather than one by its name.
+    /// Whether the rule gives files and does not name its tools one by one.
     pub(super) fn is_by_prefix(&self) -> bool {
         self.gives == RuleOutput::Files && self.tools.names.is_empty()
     }
@@ -446,8 +447,8 @@ impl ToolPattern {
 mod tests {
     use super::*;
 
-    // Most conversations use the defaults. They must match the documented names, also behind a
-    // server's name.
+    // Most conversations use the defaults. They must match the documented names, also after the
+    // name of a server.
     #[test]
     fn default_rules_match_common_tool_names() {
         let policy = KnowledgePolicy::default();

@@ -9,16 +9,16 @@ use crate::{
 
 /// Share of the room for a long message that is not among the newest.
 const MESSAGE_SHARE: u64 = 8;
-/// Largest share of the room for a step that is kept only with everything cut. The newest step may
-/// use all that is left.
+/// Largest share of the room for a step that fits only if all its parts are cut. The newest step
+/// may use all the room that is left.
 const PARED_SHARE: u64 = 4;
 /// Maximum number of large steps that are skipped before the search for older ones ends.
 const PASSED_OVER_MAX: usize = 6;
 
 impl Layout<'_, '_> {
     /// Drops steps, oldest first. Always keeps the user's first and last message and the answer
-    /// before the last one. The newest results stay as whole as half of the room allows, older ones
-    /// are cut, and what does not fit is dropped.
+    /// before the last one. The newest steps share half of the room, and are cut if they exceed it.
+    /// Older ones are cut, and dropped if they do not fit.
     pub(super) fn drop_steps(&mut self) {
         let note = self.rooms.least;
         for piece in &mut self.pieces {
@@ -51,9 +51,9 @@ impl Layout<'_, '_> {
         self.fill_from_the_end(left, note);
     }
 
-    /// Items kept beside the user's last message, shortest first: the summary, the user's first
-    /// message, the model's last text before the user's last message, and its last text of all,
-    /// which the next message answers.
+    /// Items that are kept in addition to the user's last message, shortest first: the summary, the
+    /// user's first message, the model's last text before the user's last message, and the model's
+    /// last text in the conversation, which the user will answer next.
     fn kept_beside(&self, last: Option<usize>) -> Vec<usize> {
         let summary = self
             .pieces
@@ -140,7 +140,8 @@ impl Layout<'_, '_> {
             }
             let tokens = self.pieces[at].item.tokens;
             if tokens == 0 {
-                // Nothing of it is sent. It stays or is dropped together with the item after it.
+                // The item adds nothing to the request. It stays or is dropped together with the
+                // item after it.
                 if !after_gap {
                     self.keep(at);
                 }
@@ -186,7 +187,7 @@ impl Layout<'_, '_> {
     /// Takes one of the newest pieces: whole, or cut to `one_max` if it is large. Returns its
     /// tokens.
     fn take_recent(&mut self, at: usize, most: u64, one_max: u64) -> u64 {
-        // Output that a program printed for the user is not a request of the user.
+        // Output that a program printed for the user is not a request by the user.
         let is_told = self.pieces[at].item.is_told();
         let most = match is_told && self.may.cut(&self.pieces[at].item) {
             true => most.min(self.room / MESSAGE_SHARE),
@@ -235,8 +236,8 @@ impl Layout<'_, '_> {
     }
 }
 
-/// The first of these pieces with a message of the user that has content, else the first with any
-/// message of the user.
+/// The first of these pieces that is a message of the user with content. If there is none, the
+/// first that is a message of the user.
 fn said<'p, 'a: 'p>(
     pieces: impl DoubleEndedIterator<Item = (usize, &'p Piece<'a>)> + Clone,
     heuristics: &dyn Heuristics,
