@@ -13,14 +13,15 @@ use treering_meaning::{EmbedError, Embedder, TextRole};
 
 use super::tokens::Tokens;
 
-/// Texts that the model reads in one run. More need more memory and are not faster.
+/// Number of texts that the model reads in one run. Larger batches need more memory and are not
+/// faster.
 const BATCH: usize = 16;
 /// Tokens that a model reads when its files set no limit.
 const TOKENS_DEFAULT: usize = 256;
 /// Niceness of the thread that embeds passages, as in nice(2).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
-/// Maximum number of tokens that a model reads; windows of passages have fewer.
+/// Maximum number of tokens that a model reads. Passages are split into windows that have fewer.
 const TOKENS_MAX: usize = 512;
 
 /// Why a folder has no usable model.

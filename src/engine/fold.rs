@@ -1,7 +1,7 @@
 //! Folds the log into projections, to catch up after a start and to rebuild.
 //!
-//! Damage is contained here. An unreadable event ends the conversations that it belongs to, as far
-//! as these can be determined, and no others: the event before it is their last, and a damage mark
+//! Damage is contained here. An unreadable event ends only the conversations that it belongs to, as
+//! far as these can be determined. The event before it becomes their last one, and a damage mark
 //! gives the reason. Later events of these conversations are skipped, because each event builds on
 //! those before it.
 
@@ -86,7 +86,7 @@ impl From<LogError> for FoldStop {
 }
 
 impl ProjectionFold {
-    /// Continues where the projections are.
+    /// Creates a fold that continues at the offset that the projections have reached.
     pub(crate) fn new(
         projections: Arc<Projections>,
         reader: Arc<LogReader>,
@@ -128,7 +128,8 @@ impl ProjectionFold {
     /// Folds up to a log offset, inclusive, and reports progress.
     ///
     /// # Errors
-    /// When projections or log fail. Damage in the log is not an error: see [`Projections::damaged`].
+    /// When the projections or the log fail. Damage in the log is not an error: see
+    /// [`Projections::damaged`].
     pub(crate) async fn run(
         &mut self,
         head: u64,
@@ -165,8 +166,8 @@ impl ProjectionFold {
         self.flush()
     }
 
-    /// Marks conversations whose last events are lost: no later event of them reveals the loss, but
-    /// earlier projections have seen these events.
+    /// Marks conversations whose last events are lost. No later event reveals such a loss, but the
+    /// earlier projections have seen the lost events.
     fn mark_what_ends_in_a_loss(&mut self, before: &Projections) -> Result<(), ReadError> {
         if self.lost.is_empty() {
             return Ok(());
@@ -196,7 +197,8 @@ impl ProjectionFold {
         Ok(())
     }
 
-    /// Marks a conversation that reached a revision in a lost stretch, if it ends before that.
+    /// Marks a conversation whose revision `went_to` was in a lost stretch, if the conversation now
+    /// ends before that revision.
     fn mark_ended(
         &mut self,
         row: ConversationRow,
@@ -282,7 +284,7 @@ impl ProjectionFold {
         self.load(id)?;
         let state = self.states.get(&id);
         if state.is_some_and(|state| state.row.damage.is_some()) {
-            // Its key and id were used, whatever is still readable.
+            // The event's key and id stay taken, although the event is not applied.
             self.note_names(offset, record);
             return Ok(());
         }
@@ -401,7 +403,7 @@ impl ProjectionFold {
         Ok(())
     }
 
-    /// Creates the state of a conversation of which not even the first event can be served.
+    /// Creates the state of a conversation whose first event cannot be applied.
     async fn unreadable_conversation(
         &mut self,
         offset: u64,
@@ -503,7 +505,7 @@ impl ProjectionFold {
         ))
     }
 
-    /// Checks that the history which a conversation shares is intact.
+    /// Checks that the history that a conversation inherits is intact.
     fn check_inherited(&self, heir: ConversationKey, fork: ForkPoint) -> Result<(), FoldStop> {
         let ForkPoint {
             conversation,
@@ -539,8 +541,8 @@ impl ProjectionFold {
         Ok(base.forked(branch, forked.name.clone(), point))
     }
 
-    /// Returns the state that a fork inherits: the head's, or a past one. For the latter everything
-    /// folded so far must be in the projections.
+    /// Returns the state that a fork inherits: the state at the head, or a past one. To read a past
+    /// state, everything folded so far is first written to the projections.
     async fn branch_at(
         &mut self,
         heir: ConversationKey,

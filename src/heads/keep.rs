@@ -1,4 +1,5 @@
-//! A server's regular heads: signs and stores a new head if something was appended.
+//! The regular heads of a server: a task that signs and stores a new head at each interval if
+//! something was appended.
 
 use std::{
     sync::{

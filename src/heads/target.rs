@@ -24,8 +24,9 @@ enum Kind {
 }
 
 impl HeadTarget {
-    /// Parses an address: `http://…` or `https://…` receives heads, a name that ends with `.json`
-    /// is a file, and everything else is an address for [`BackupTarget::to_write`].
+    /// Parses an address. Heads are posted to an `http://…` or `https://…` address, a name that
+    /// ends with `.json` is a file, and everything else is an address for
+    /// [`BackupTarget::to_write`].
     ///
     /// # Errors
     /// [`BackupError::Address`].
@@ -53,7 +54,7 @@ impl HeadTarget {
         }
     }
 
-    /// Stores a head there.
+    /// Stores a head in the target.
     ///
     /// # Errors
     /// [`HeadError::Failed`].
@@ -76,7 +77,7 @@ impl HeadTarget {
 /// Replaces the content of a file with a head.
 ///
 /// # Errors
-/// Those of the system; the file is unchanged then.
+/// I/O errors. The file then has its old content, or the new content without being durable.
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     let new = path.with_extension("json.new");
     disk::write(&new, text.as_bytes())?;

@@ -1,7 +1,7 @@
 //! Active context of a branch, and long-term context of a namespace.
 //!
-//! The long-term context is the active context of a conversation with an id that follows from the
-//! namespace. Its first key creates the conversation.
+//! The long-term context is the active context of a conversation whose id is derived from the
+//! namespace. Setting the first key creates the conversation.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -175,8 +175,9 @@ impl Engine {
         self.on(PriorityClass::Short, read).await
     }
 
-    /// Returns the values of some keys of an active context; all if no keys are given. Returns as
-    /// many values as fit `bytes_max` bytes together, and at least one.
+    /// Returns the values of these keys of an active context, or of all keys if none are given. The
+    /// values have at most `bytes_max` bytes in total, except that the first value is always
+    /// returned.
     ///
     /// # Errors
     /// [`ReadError`] when the conversation or the branch does not exist.
@@ -224,9 +225,9 @@ impl Engine {
     }
 
     /// Follows an active context: the current keys, then [`ContextChange::CaughtUp`], then every
-    /// change of that branch in order. Only the given keys; all if none are given. A slow reader
-    /// continues from the log and misses nothing. The stream ends only with an error; drop it to
-    /// stop.
+    /// change of that branch in order. If `keys` is not empty, only these keys are followed. A slow
+    /// reader continues from the log and misses nothing. The stream ends only with an error; drop it
+    /// to stop.
     pub fn watch_context(
         &self,
         namespace: Namespace,
@@ -495,8 +496,8 @@ impl ReadPath {
         Ok(Revision(low))
     }
 
-    /// Returns a branch's state at the last revision of its history up to `revision`, which may
-    /// belong to another branch.
+    /// Returns a branch's state at the last revision of its history up to `revision`. The event at
+    /// `revision` may belong to another branch.
     async fn branch_up_to(
         &self,
         id: ConversationKey,

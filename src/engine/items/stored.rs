@@ -17,9 +17,9 @@ pub(crate) const ITEM_TYPE: &str = "treering.item";
 /// Type name of events that delete an item.
 pub(crate) const ITEM_DELETED_TYPE: &str = "treering.item.deleted";
 
-/// When the item was first put, in microseconds since 1970; absent: with this event.
+/// When the item was first put, in microseconds since 1970. Absent if this event put it first.
 const CREATED_AT: &str = "created_at";
-/// When the item was last put; absent: with this event.
+/// When the item was last put. Absent if this event put it.
 const UPDATED_AT: &str = "updated_at";
 /// Time to live from this event on, in milliseconds; absent: no expiry.
 const TTL_MS: &str = "ttl_ms";

@@ -58,7 +58,7 @@ fn typed(part: &Value) -> Option<ContentPart> {
     })
 }
 
-/// Returns the output of a tool: that of its response, and further parts.
+/// Returns a tool's output: the output in its response, and any further parts.
 pub(super) fn of_result(result: &Value) -> Vec<ContentPart> {
     match result {
         Value::Array(parts) => parts.iter().flat_map(of_result).collect(),

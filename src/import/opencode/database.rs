@@ -43,7 +43,8 @@ pub fn is_its_database(path: &Path) -> bool {
     if odd_beside(path).is_some() {
         return super::is_named_as_database(path);
     }
-    // A database that cannot be read now may be one; reading it reports the reason.
+    // A database that cannot be read now is recognised by its name. The import then reports why it
+    // cannot be read.
     open(path)
         .and_then(|connection| schema(&connection))
         .map_or_else(
@@ -189,7 +190,7 @@ fn size(reading: &Connection, schema: &Schema, session: &str) -> rusqlite::Resul
     Ok(bytes)
 }
 
-/// Returns the approximate size of a table's rows in memory, of all or of one session.
+/// Returns the approximate size in memory of a table's rows, for one session or for all.
 pub(super) fn bytes_of(
     reading: &Connection,
     table: &str,
@@ -261,8 +262,8 @@ fn whole(
     })
 }
 
-/// Returns the object in a row's column `data`, with the values of its other columns; without such
-/// a column, the row itself.
+/// Returns the object in a row's column `data`, with the columns in `names` added to it. A row
+/// without such a column is returned itself, without its parts.
 fn opened(row: Value, names: &[(&str, &str)]) -> Value {
     let Some(data) = row["data"].as_object() else {
         let mut row = row;
@@ -329,7 +330,7 @@ fn inner_part(part: &Value) -> Value {
     }
 }
 
-/// Returns the fields of a session under the names of its JSON files.
+/// Returns the fields of a session, under the names that the tool's JSON files use.
 fn described(row: Value) -> Value {
     const NAMES: [(&str, &str); 6] = [
         ("project_id", "projectID"),
@@ -364,7 +365,7 @@ fn first<'a>(row: &'a Value, names: &[&str]) -> &'a Value {
     values.next().unwrap_or(&Value::Null)
 }
 
-/// Returns the rows of a table as objects, of all or of one session. A text that contains a JSON
+/// Returns the rows of a table as objects, for one session or for all. A text that contains a JSON
 /// object or list is parsed.
 fn rows(reading: &Connection, table: &str, session: Option<&str>) -> rusqlite::Result<Vec<Value>> {
     let names = columns(reading, table)?;

@@ -15,7 +15,7 @@ use crate::{
 };
 use treering_domain::TimestampMicros;
 
-/// The version of opencode whose format this is.
+/// The version of opencode whose format is written.
 const VERSION: &str = "1.18.0";
 /// The agent and mode of the messages: the tool's default.
 const AGENT: &str = "build";
@@ -26,7 +26,7 @@ pub fn session_id(resumed: &ResumeTarget<'_>) -> String {
     format!("ses_{}", resumed.session.simple())
 }
 
-/// Returns the document; none without messages.
+/// Returns the document, or `None` if the branch has no messages.
 pub(crate) fn document(history: &History, resumed: &ResumeTarget<'_>) -> Option<Value> {
     let turns = history.turns_in_window();
     let mut writer = Writer {
