@@ -226,8 +226,8 @@ impl Engine {
 
     /// Follows an active context: the current keys, then [`ContextChange::CaughtUp`], then every
     /// change of that branch in order. If `keys` is not empty, only these keys are followed. A slow
-    /// reader continues from the log and misses nothing. The stream ends only with an error; drop it
-    /// to stop.
+    /// reader continues from the log and misses nothing. The stream ends only with an error; drop
+    /// it to stop.
     pub fn watch_context(
         &self,
         namespace: Namespace,
