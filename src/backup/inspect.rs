@@ -177,7 +177,7 @@ pub async fn verify(
         for object in &manifest.objects {
             let name = object.name(store);
             if !done.insert(name) {
-                // A newer generation names this object too, and its chain is verified already.
+                // A newer generation names this object too: its records have been checked.
                 walk = None;
                 continue;
             }

@@ -42,7 +42,7 @@ pub async fn open(options: OpenOptions) -> Result<Engine, ClientError> {
 /// Opens an embedder.
 ///
 /// # Errors
-/// [`ClientError::Usage`] when it cannot be opened; the hint says what is missing.
+/// [`ClientError::Usage`] when it cannot be opened; the hint says what to do.
 pub fn open_embedder(place: &EmbedderPlace) -> Result<Arc<dyn Embedder>, ClientError> {
     place.open().map_err(|error| ClientError::Usage {
         what: error.to_string(),
