@@ -32,7 +32,7 @@ pub struct EventHeader {
     pub kind: u16,
     /// When the engine recorded it.
     pub recorded_at: TimestampMicros,
-    /// When it happened, if its author stated that.
+    /// When it happened, if the author stated it.
     pub occurred_at: Option<TimestampMicros>,
     /// The actor who appended it, or empty.
     pub actor: String,
@@ -91,8 +91,8 @@ pub struct NewEvent<B = EventBody> {
     /// The id, if the author chose one: a UUID of version 1 to 7, unique in the namespace.
     /// `None`: the engine generates one.
     pub id: Option<EventId>,
-    /// The event's own idempotency key. A retry with the same key and content is skipped, and the
-    /// answer is where the event was stored. Not allowed in a batch that has a key.
+    /// The event's own idempotency key. A retry with the same key and content appends nothing and
+    /// returns the place of the stored event. Not allowed in a batch that has a key.
     pub idempotency_key: Option<String>,
     /// The event key and attributes by which the event can be found.
     pub tags: Tags,
@@ -121,7 +121,7 @@ impl<B> NewEvent<B> {
     /// Converts the body with `form` and keeps everything else.
     ///
     /// # Errors
-    /// Those of `form`.
+    /// The error of `form`.
     pub fn try_map<C, E>(self, form: impl FnOnce(B) -> Result<C, E>) -> Result<NewEvent<C>, E> {
         Ok(NewEvent {
             conversation: self.conversation,
@@ -226,7 +226,7 @@ pub struct AppendCommand<B = EventBody> {
     pub expectations: Vec<Expectation>,
     /// A retry with the same key and content returns the first result.
     pub idempotency_key: Option<String>,
-    /// How long the batch's key or its events' keys are remembered, in seconds; `None`: for ever.
+    /// Lifetime of the batch's key or its events' keys, in seconds; `None`: they never expire.
     pub key_life_seconds: Option<NonZeroU32>,
     /// The events, in order.
     pub events: Vec<NewEvent<B>>,
@@ -319,7 +319,7 @@ pub struct ConversationCreated {
     pub config: Config,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
-    /// What it was forked or spawned from.
+    /// Its origin, if it was forked or spawned.
     pub parent: Option<ParentRef>,
     /// The parent's history up to the revision in `parent` also belongs to this conversation.
     pub shares_history: bool,
@@ -335,7 +335,7 @@ pub struct ConversationCreated {
     pub metadata: BTreeMap<String, String>,
 }
 
-/// A change to a conversation's title, labels or metadata. Everything not named stays.
+/// A change to a conversation's title, labels or metadata. Everything else stays unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ConversationChanged {
     /// The new title.
@@ -397,7 +397,7 @@ pub struct Guidance {
 pub struct Entity {
     /// Its id outside Treering.
     pub id: String,
-    /// The sort of thing.
+    /// What kind of thing it is.
     pub kind: String,
     /// Name for people.
     pub name: String,
@@ -423,8 +423,8 @@ pub enum CompactionTrigger {
     Imported,
 }
 
-/// A summary that replaces everything up to the end of a turn. An imported one also replaces the
-/// later steps before it, unless its source kept turns: see [`Compacted::stands_until`].
+/// A summary that replaces everything up to the end of a turn. An imported compaction replaces
+/// everything before it, unless its source kept turns: see [`Compacted::stands_until`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compacted {
     /// The summary.
@@ -445,8 +445,8 @@ pub struct Compacted {
 
 impl Compacted {
     /// Returns the last revision that the summary of a compaction at revision `at` replaces. An
-    /// imported compaction may lie in the middle of a turn: unless its source kept turns, its
-    /// model saw no event from before it.
+    /// imported compaction may lie in the middle of a turn. Unless its source kept turns, its model
+    /// saw no earlier event.
     #[must_use]
     pub fn stands_until(&self, at: Revision) -> Revision {
         match self.trigger {

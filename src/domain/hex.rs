@@ -31,7 +31,7 @@ pub fn unhex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
 mod tests {
     use super::*;
 
-    // A key that decodes to other bytes opens nothing, or the wrong thing.
+    // A wrongly decoded key opens nothing, or the wrong store.
     #[test]
     fn hex_round_trips_and_invalid_digits_are_refused() {
         assert_eq!(hex(&[0x0a, 0xff, 0]), "0aff00");

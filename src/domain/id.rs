@@ -49,8 +49,8 @@ impl Namespace {
     }
 
     /// Returns the key of a conversation in this namespace. A name of up to 15 bytes is stored
-    /// after its length. A longer name is stored as the first 15 bytes of its BLAKE3 hash after
-    /// a byte that is no valid length. Finding two long names with the same 15 bytes takes about
+    /// after its length. A longer name is stored as the first 15 bytes of its BLAKE3 hash after a
+    /// byte that is not a valid length. Finding two long names with the same 15 bytes takes about
     /// 2⁶⁰ hashes.
     #[must_use]
     pub fn key(&self, id: ConversationId) -> ConversationKey {
@@ -224,8 +224,8 @@ fn id_at(time: SystemTime) -> Uuid {
     ))
 }
 
-/// The latest time that ids use: the 48 bits of milliseconds that a UUIDv7 holds, less a year
-/// so that the counter can overflow into the time.
+/// The latest time that ids use: the 48 bits of milliseconds that a UUIDv7 holds, minus one year,
+/// because the counter can overflow into the time.
 const ID_TIME_MAX: Duration = Duration::from_millis((1 << 48) - 366 * 24 * 3_600 * 1_000);
 
 macro_rules! uuid_text {
@@ -383,7 +383,7 @@ impl TimestampMicros {
         Self::of(SystemTime::now())
     }
 
-    /// Converts any time, also before 1970, clamped to the range of a protobuf timestamp.
+    /// Converts any time, even before 1970, and clamps it to the range of a protobuf timestamp.
     fn of(time: SystemTime) -> Self {
         let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
         let since = match time.duration_since(SystemTime::UNIX_EPOCH) {

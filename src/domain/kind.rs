@@ -73,7 +73,7 @@ macro_rules! event_kinds {
             43 sub_context_returned SubContextReturned(returned: SubContextReturned);
             /// The conversation accepts no more events.
             44 conversation_sealed ConversationSealed { reason: String, summary: String };
-            /// The tools on offer from this event on.
+            /// The tools that are available from this event on.
             45 tools_defined ToolsDefined { tools: Vec<ToolDefinition> };
             /// A judgement on an event, a turn or a branch.
             46 annotation_added AnnotationAdded(added: AnnotationAdded);

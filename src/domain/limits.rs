@@ -21,14 +21,14 @@ pub(crate) const ATTRIBUTE_NAME_BYTES_MAX: usize = 128;
 /// Maximum length of all attribute names and values of an event together, in bytes. They are
 /// read with every header, so they must stay small.
 pub(crate) const ATTRIBUTES_BYTES_MAX: usize = 8 * 1024;
-/// Maximum number of events that one read scans when no index covers its filter: some hundred
+/// Maximum number of events that one read scans when no index covers its filter: a few hundred
 /// milliseconds.
 pub const READ_SCAN_EVENTS_MAX: u64 = 50_000;
 /// Maximum number of index rows that one read loads at once, 16 bytes each. Above that, it
 /// scans the events instead.
 pub const READ_INDEX_ROWS_MAX: usize = 100_000;
-/// Room in a 64 MiB message that holds one event for the header, the tags and the enclosing
-/// messages, in bytes.
+/// Bytes reserved in a 64 MiB message with one event for its header, its tags and the enclosing
+/// messages.
 pub(crate) const BODY_ENVELOPE_BYTES: usize = 64 << 10;
 /// Maximum number of labels in an item's path.
 pub const ITEM_PATH_LABELS_MAX: usize = 32;
@@ -51,10 +51,11 @@ pub const ITEMS_INDEX_WAIT_MAX: Duration = Duration::from_secs(5);
 pub(crate) const CONVERSATION_DESCRIBED_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of an idempotency key, in bytes. The index holds it once per batch.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
-/// A larger body is stored in the blob table, once for each distinct content. In bytes.
+/// Maximum size of a body stored inline, in bytes. A larger one is stored in the blob table, once
+/// for each distinct content.
 pub const INLINE_BODY_BYTES_MAX: usize = 64 * 1024;
-/// A body of at least this size that names a similar event is stored separately, so that it can
-/// become a patch; in bytes. Smaller bodies compress well with their neighbours.
+/// Minimum size of a body stored as a patch, in bytes. If such a body names a similar event, it is
+/// stored separately. Smaller bodies compress well with their neighbours.
 pub const PATCHED_BODY_BYTES_MIN: usize = 4 * 1024;
 /// Maximum nesting depth of a JSON value. serde_json refuses more than 128.
 pub const JSON_DEPTH_MAX: usize = 127;
@@ -62,13 +63,13 @@ pub const JSON_DEPTH_MAX: usize = 127;
 /// about 100 bytes per value, however short the text is.
 pub const JSON_VALUES_MAX: usize = 1 << 20;
 
-/// What an event counts against a quota in addition to its body, in bytes: about the size of its
-/// header and its projection rows, so that events without bodies are not free.
+/// Bytes that an event counts against a quota in addition to its body: about the size of its header
+/// and its projection rows, so that events without bodies are not free.
 pub(crate) const QUOTA_EVENT_BYTES: u64 = 128;
 
-/// Pauses before asking the log about the outcome of an in-doubt group while callers are
-/// waiting: 1.76 s together. Most disk or network troubles are over by then; a caller should
-/// not wait much longer for an "outcome unknown".
+/// Pauses before each query to the log for the outcome of an in-doubt group while callers wait:
+/// 1.76 s in total. Most disk or network problems are over by then, and a caller should not wait
+/// much longer for an "outcome unknown".
 pub const ASK_WHILE_WAITING: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(10),
@@ -77,19 +78,18 @@ pub const ASK_WHILE_WAITING: [Duration; 6] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
-/// First pause between later questions. Each pause is twice the previous one …
+/// First pause between later queries. Each pause is twice the previous one.
 pub const ASK_PAUSE_MIN: Duration = Duration::from_millis(250);
-/// … up to this: a recovered disk is noticed within seconds, and a failed one is not polled
-/// too often.
+/// Maximum pause between later queries: a recovered disk is noticed within seconds, and a failed
+/// one is not polled too often.
 pub const ASK_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Minimum of a retry hint, so that callers do not spin.
 pub const RETRY_MIN: Duration = Duration::from_millis(50);
-/// A writer thread that has been busy with one operation for this long counts as hanging. A
-/// commit to a busy disk may take seconds.
+/// A writer thread that has been busy with one operation for this long counts as stuck. A commit to
+/// a busy disk may take seconds.
 pub const STALL_MAX: Duration = Duration::from_secs(30);
-/// For this long after an append of a group failed, health reports that appends are refused.
-/// After that it reports healthy again, because only an attempt shows, for example, whether a
-/// full disk has room again.
+/// After the append of a group fails, health reports for this long that appends are refused. Then
+/// it reports healthy again, because only another append shows whether, say, a full disk has space.
 pub const APPENDS_DOUBTED_FOR: Duration = Duration::from_secs(5);
 /// Maximum time that the writer waits, after a group failed, for the projections to apply
 /// everything committed. Afterwards appends to conversations that lag are refused until they
@@ -105,9 +105,9 @@ pub(crate) const MEMORY_BYTES: usize = 256 << 20;
 /// The part of [`Limits::memory_bytes`] for pages of the log's files (24 MiB), pages of the
 /// projections' file (32), the index writer (32), and events queued for it (4). In bytes.
 pub const MEMORY_OF_FILES_BYTES: usize = 92 << 20;
-/// Memory for the conversations that filters of searches selected, in bytes. Each takes 32 bytes.
+/// Memory for cached results of search filters, in bytes. Each conversation takes 32 bytes.
 pub const FACET_SETS_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of filters whose conversations are kept: each search looks through them.
+/// Maximum number of search filters with cached results. Each search scans all of them.
 pub const FACET_SETS_MAX: usize = 256;
 
 /// Limits that can be configured.
@@ -137,24 +137,24 @@ pub struct Limits {
     /// Memory for all caches together, in bytes. [`MEMORY_OF_FILES_BYTES`] of it goes to file
     /// pages, the index writer and its queue. The rest is shared by conversation states, records,
     /// request windows, remembered requests, long-term contexts and knowledge: half of it in fixed
-    /// shares, the other half as a pool from which some may use what others leave.
+    /// shares, the other half as a pool for full caches.
     pub memory_bytes: usize,
     /// Free space on the store's disk below which health reports not ready, in bytes. Appends
     /// continue until the disk is full. `None`: 256 MiB, or 1/50 of a small disk.
     pub disk_floor_bytes: Option<u64>,
     /// Maximum number of branches (each with a provider and a model) whose last request is
-    /// remembered, to tell what the next one repeats.
+    /// remembered, to detect what the next one repeats.
     pub remembered_requests_max: usize,
     /// Maximum nesting depth of sub-contexts.
     pub sub_context_depth_max: usize,
     /// Maximum number of files, and of variables, in a branch's knowledge.
     pub knowledge_items_max: usize,
-    /// Maximum number of concurrent computing reads that end within milliseconds; further ones
-    /// wait. Small, because they share the processor with the threads that serve calls.
+    /// Maximum number of concurrent CPU-bound reads that take milliseconds; further ones wait.
+    /// Small, because they share the processor with the threads that serve calls.
     pub short_reads_max: usize,
     /// Maximum number of concurrent reads of pages after the first; further ones wait.
     pub bulk_reads_max: usize,
-    /// Maximum number of concurrent long computing reads (requests of large windows, folds of long
+    /// Maximum number of concurrent long CPU-bound reads (requests of large windows, folds of long
     /// histories); further ones wait, so that their memory is bounded.
     pub long_reads_max: usize,
 }
@@ -162,7 +162,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            // With its envelope a body fits a message of 64 MiB, a common limit of readers.
+            // With its envelope, a body fits in a message of 64 MiB, a common limit of clients.
             body_bytes_max: (64 << 20) - BODY_ENVELOPE_BYTES,
             batch_events_max: 10_000,
             batch_bytes_max: 68 << 20,

@@ -104,7 +104,7 @@ pub struct Media {
     pub detail: String,
 }
 
-/// Media types of texts besides `text/…` and those that end in [`TEXT_ENDS`].
+/// Media types of text, besides `text/…` and those that end in [`TEXT_ENDS`].
 const TEXT_TYPES: [&str; 11] = [
     "application/json",
     "application/x-ndjson",
@@ -130,7 +130,7 @@ pub fn is_text_type(media_type: &str) -> bool {
         || TEXT_ENDS.iter().any(|end| essence.ends_with(end))
 }
 
-/// The content of a medium, or its location.
+/// The content of an image, file or audio clip, or its location.
 #[derive(Clone, Debug, PartialEq, Default)]
 #[allow(missing_docs)]
 pub enum MediaSource {

@@ -118,7 +118,7 @@ impl Quotas {
     }
 }
 
-/// What counts against a quota.
+/// The usage that counts against a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceUse {
     /// For each event the length of its body, as sent and before compression, plus
@@ -180,8 +180,8 @@ mod tests {
         );
     }
 
-    // The default quota must not apply to the server's own records: if the audit could be refused
-    // for lack of room, that would be a way to act unseen.
+    // The default quota must not apply to the server's own records: if a full quota could block the
+    // audit, a caller could act unseen.
     #[test]
     fn default_quota_does_not_apply_to_the_system_namespace() {
         let namespace = |name| Namespace::new(name).unwrap();

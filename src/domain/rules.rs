@@ -1,4 +1,4 @@
-//! Rules for single events: what the branch's state must be for an event to be accepted.
+//! Rules for single events: the branch state that each event requires.
 
 use super::{
     id::Revision,

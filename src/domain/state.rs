@@ -422,7 +422,7 @@ pub struct ConversationInfo {
     pub title: String,
     /// Free labels.
     pub labels: BTreeMap<String, String>,
-    /// What it was forked or spawned from.
+    /// Its origin, if it was forked or spawned.
     pub parent: Option<ParentRef>,
     /// The parent's history up to the revision in `parent` also belongs to this conversation.
     pub shares_history: bool,
@@ -442,7 +442,7 @@ pub struct ConversationInfo {
 }
 
 impl ConversationInfo {
-    /// Extracts what the state keeps of a conversation's first event.
+    /// Creates the properties from a conversation's first event.
     #[must_use]
     pub fn new(created: &ConversationCreated, root: ConversationId) -> Self {
         Self {
@@ -511,7 +511,7 @@ pub struct ConversationRow {
     pub last_position: Position,
     /// The branch that calls use when they name none.
     pub active: BranchId,
-    /// How many branches it has.
+    /// Number of branches.
     pub branch_count: u64,
     /// The conversation is sealed and accepts no more events.
     pub sealed: bool,
@@ -519,7 +519,7 @@ pub struct ConversationRow {
     pub created_at: TimestampMicros,
     /// When its last event was recorded.
     pub updated_at: TimestampMicros,
-    /// When its first event happened according to its author, else when it was recorded.
+    /// When its first event happened according to its author; otherwise, when it was recorded.
     pub happened_from: TimestampMicros,
     /// The latest time at which one of its events happened.
     pub happened_to: TimestampMicros,
@@ -547,8 +547,8 @@ impl ConversationRow {
         }
     }
 
-    /// Returns true for a custom event without a time in an imported conversation: data that the
-    /// source has besides messages. Importing it must not make an old conversation look recent.
+    /// Returns true for a custom event without a time in an imported conversation: source data
+    /// other than messages. Importing it must not make an old conversation look recent.
     fn is_undated_import(&self, header: &EventHeader) -> bool {
         let is_imported = !self.info.source.is_empty();
         is_imported && header.kind() == Some(EventKind::Custom) && header.occurred_at.is_none()

@@ -30,7 +30,7 @@ pub enum TagsFault {
     /// There are too many attributes.
     #[error("the event has {count} attributes; the maximum is {ATTRIBUTES_MAX}")]
     TooManyAttributes {
-        /// How many.
+        /// Number of attributes.
         count: usize,
     },
     /// An attribute's name is empty or too long.
@@ -73,7 +73,7 @@ impl Tags {
     /// Checks the tags against their limits.
     ///
     /// # Errors
-    /// The first limit that they exceed.
+    /// [`TagsFault`] for the first limit that they exceed.
     pub fn check(&self) -> Result<(), TagsFault> {
         check_key(&self.key)?;
         let count = self.attributes.len();
@@ -123,7 +123,8 @@ mod tests {
         }
     }
 
-    // Tags are stored for ever, so they must be bounded on input: test each limit, and one past it.
+    // Tags are stored permanently, so they must be bounded on input: test each limit, and one past
+    // it.
     #[test]
     fn tags_over_their_limits_are_refused() {
         let key = |key: String| Tags {

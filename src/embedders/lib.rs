@@ -15,10 +15,10 @@ mod tokens;
 pub use endpoint::{EmbeddingEndpoint, EndpointOptions};
 pub use local::{LocalModel, LocalModelError};
 
-/// How long an endpoint may take for one answer.
+/// Maximum time for one answer of an endpoint.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where an embedder is: a folder with a model, or an endpoint.
+/// The location of an embedder: a folder with a model, or an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedderPlace {
     /// A folder, or the URL of an endpoint up to `/embeddings`.
@@ -29,13 +29,13 @@ pub struct EmbedderPlace {
     pub key: String,
 }
 
-/// Why there is no embedder.
+/// Why an embedder could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedderError {
     /// The folder has no usable model.
     #[error(transparent)]
     Local(#[from] LocalModelError),
-    /// An endpoint needs the name of a model.
+    /// The endpoint has no model name.
     #[error("the embedder at {0} needs the name of a model")]
     NoModel(String),
 }

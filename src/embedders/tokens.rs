@@ -1,4 +1,4 @@
-//! The tokenizer of a local model, in a thread of its own: it cannot be shared between threads.
+//! The tokenizer of a local model, on its own thread, because it cannot be shared between threads.
 
 use std::{
     sync::mpsc::{Sender, channel},
@@ -18,8 +18,8 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
-    /// Starts the tokenizer that `json` describes. Texts are cut after `tokens_max` tokens, those
-    /// that the tokenizer adds included.
+    /// Starts the tokenizer that `json` describes. Texts are truncated to `tokens_max` tokens,
+    /// including those that the tokenizer adds.
     pub(crate) fn start(json: String, tokens_max: usize) -> Result<Self, String> {
         let (jobs, asked) = channel::<Job>();
         let (ready, is_ready) = channel();
@@ -37,7 +37,7 @@ impl Tokens {
                 };
                 let encoded = tokenizer.encode(job.text.as_str(), Some(options));
                 let tokens = encoded.map(|encoded| encoded.token_ids().to_vec());
-                // Fails if nobody waits any more.
+                // Fails if the caller no longer waits.
                 drop(job.answer.send(tokens.map_err(|error| error.to_string())));
             }
         };

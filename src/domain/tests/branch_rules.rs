@@ -33,7 +33,7 @@ fn unknown_branch_is_refused() {
     world.take(vec![fork("draft", 0, 1), stray]);
 }
 
-// An archived branch stays as it is; to continue, fork it.
+// An archived branch never changes; to continue, fork it.
 #[test]
 fn archived_branch_refuses_events() {
     let mut world = World::new();
@@ -69,8 +69,8 @@ fn active_branch_cannot_be_archived() {
     assert_eq!(draft.head, Revision(5));
 }
 
-// Branches are found by name. Two with one name would make one unreachable, whether the
-// name was taken in the store or in the same batch.
+// Branches are found by name. If two had the same name, one would be unreachable, whether the name
+// was taken in the store or in the same batch.
 #[test]
 fn taken_branch_name_is_refused() {
     let mut world = World::new();
@@ -142,8 +142,8 @@ fn fork_from_a_missing_revision_is_refused() {
     world.take(vec![create_from(2, 1, 4, true)]);
 }
 
-// Every count has a limit, or one client could fill the memory for all. The limit itself is
-// legal.
+// Every count has a limit; otherwise one client could use up the memory for all. A count equal to
+// the limit is legal.
 #[test]
 fn counts_over_their_limit_are_refused() {
     let check = |world: &mut World, limit: &str, inside: EventBody, over: EventBody| {

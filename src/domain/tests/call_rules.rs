@@ -68,7 +68,7 @@ fn inherited_call_ends_once_on_each_branch() {
     }
 }
 
-// Providers do reuse call ids. That is legal once the first call has ended; before, a result
+// Providers do reuse call ids. That is legal once the first call has ended; before that, a result
 // could belong to either call.
 #[test]
 fn open_call_id_cannot_be_reused() {

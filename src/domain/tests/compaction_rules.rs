@@ -55,8 +55,8 @@ fn abandoned_call_does_not_block_a_cut() {
     world.take(vec![success("lost")]);
 }
 
-// A call that was never answered kept every turn open that ended without an answer, so a session of
-// an agent that only calls tools could never be compacted again.
+// An unanswered call kept open every later turn that ended without an answer. A session of an agent
+// that only calls tools could then never be compacted again.
 #[test]
 fn abandoned_call_does_not_join_the_turns_after_it() {
     let mut world = World::new();
@@ -78,8 +78,9 @@ fn abandoned_call_does_not_join_the_turns_after_it() {
     assert_eq!(world.main(1).turn.finished, finished);
 }
 
-// The message at the stored head ends its turn, unless the same batch continues with a call.
-// A later compaction in that batch must not cut between the two, just as in two batches.
+// The message at the stored head ends its turn, unless the same batch continues with a call. A
+// later compaction in that batch must not cut between the message and the call, just as with two
+// batches.
 #[test]
 fn cut_before_a_call_of_the_same_batch_is_refused() {
     let mut world = World::new();
@@ -123,9 +124,9 @@ fn last_cut_of_the_parent_does_not_apply_to_a_fork() {
     assert!(matches!(again.rule, Rule::CutBeforeLastCut { .. }));
 }
 
-// A source compacts when its window is full: before any turn has ended, and twice in one turn.
-// Its summary replaces everything before it wherever the cut is, so it must be accepted. A cut
-// inside a turn is still refused, and a cut never moves back.
+// A source compacts whenever its window is full, even before any turn has ended or twice in one
+// turn. Its summary replaces everything before it, wherever the cut is, so it must be accepted. A
+// cut inside a turn is still refused, and a cut never moves back.
 #[test]
 fn imported_compaction_may_repeat_the_last_cut() {
     let mut world = World::new();

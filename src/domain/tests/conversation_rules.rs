@@ -70,8 +70,8 @@ fn second_creation_of_a_conversation_is_refused() {
     world.take(vec![create(2)]);
 }
 
-// `NoStream` is about the conversation and `Any` is no check at all: an unknown branch name
-// must not change either.
+// `NoStream` checks the conversation and `Any` checks nothing: an unknown branch name must not
+// affect either.
 #[test]
 fn no_stream_and_any_ignore_the_branch_name() {
     let mut world = World::new();
@@ -144,8 +144,8 @@ fn batch_over_two_trees_is_refused() {
     world.take(vec![user(), NewEvent::new(id(3), user().body)]);
 }
 
-// Only the engine's own erasure removes content, including the bytes. A client's event that
-// claims an erasure would falsify the history.
+// Only an erasure by the engine removes content. A client's event that claims an erasure would
+// falsify the history.
 #[test]
 fn client_cannot_append_content_erased() {
     let mut world = World::new();
@@ -193,8 +193,8 @@ fn shared_history_requires_a_parent() {
     world.take(vec![create_from(2, 1, 1, true)]);
 }
 
-// Annotations, snapshots and summaries refer to events. A dangling reference would never be
-// shown, without any sign of why.
+// Annotations, snapshots and summaries refer to events. A dangling reference would silently never
+// be shown.
 #[test]
 fn reference_to_a_missing_revision_is_refused() {
     let mut world = World::new();
@@ -255,7 +255,7 @@ fn call_of_a_missing_message_is_refused() {
     world.take(vec![asked(3)]);
 }
 
-// Idempotency keys are checked before `decide`, so this rule has no state here; clients see its
+// Idempotency keys are checked before `decide`, so this rule has no state here. Clients see its
 // name and text.
 #[test]
 fn idempotency_key_does_not_affect_domain_rules() {
@@ -270,8 +270,8 @@ fn idempotency_key_does_not_affect_domain_rules() {
     );
 }
 
-// Clients distinguish rules by name: each has its own, in capitals, and a text that says what
-// happened.
+// Clients distinguish rules by name: each rule needs a unique name in capitals and a text that says
+// what happened.
 #[test]
 fn every_rule_has_a_unique_name_and_text() {
     let conversation = id(1);

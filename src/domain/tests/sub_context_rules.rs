@@ -19,8 +19,8 @@ fn returned(child: u128) -> NewEvent {
     }))
 }
 
-// A summary of work that this branch never requested, or the same one twice, would appear in
-// its window as its own.
+// A summary of work that this branch never requested, or a repeated summary, would appear in its
+// window as its own.
 #[test]
 fn sub_context_returns_once_and_only_to_its_branch() {
     let mut world = World::new();
@@ -66,7 +66,7 @@ fn call_takes_one_sub_context_while_open() {
     assert!(world.main(1).sub_contexts.contains_key(&id(4)));
 }
 
-// A chain of agents that ask agents must be bounded; forks do not add to its depth.
+// A chain of agents that call agents must be bounded; forks do not add to its depth.
 #[test]
 fn sub_context_depth_is_limited() {
     let mut world = World::new();
