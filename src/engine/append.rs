@@ -1,4 +1,4 @@
-//! Appending: validate, load what the decision needs, hand to the writer, answer.
+//! Appends: validate the batch, load data for the decision, hand it to the writer, answer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -45,8 +45,8 @@ impl Engine {
         self.submit(command).await?.await
     }
 
-    /// Returns what was appended with an idempotency key, as of the published head; `None` when the
-    /// key was not used.
+    /// Returns the outcome of the append with an idempotency key, as of the published head; `None`
+    /// if the key was not used.
     ///
     /// # Errors
     /// [`AppendError::Read`] when the stored batch cannot be read.
@@ -100,8 +100,8 @@ impl Engine {
         self.submit_with(command, None).await
     }
 
-    /// Like [`Self::submit`]; the companion's events are appended atomically with the batch.
-    /// For a batch that is a retry, the companion makes no events.
+    /// Like [`Self::submit`]; the companion's events are appended atomically with the batch. For a
+    /// retry, the companion creates no events.
     ///
     /// # Errors
     /// As [`Self::submit`]. The outcome is also an error when the companion's batch cannot be
@@ -204,7 +204,7 @@ impl Inner {
         }
     }
 
-    /// Loads what the decision needs, so that the writer need not.
+    /// Loads the data for the decision, so that the writer does not have to.
     pub(super) async fn look_up(
         &self,
         mut prepared: ValidatedBatch,
@@ -364,7 +364,7 @@ impl ReadPath {
     }
 
     /// Looks up which of a batch's events are already stored, by id or idempotency key. Also looks
-    /// up the newest event for each event key that the batch has an expectation about.
+    /// up the newest event for each event key with an expectation.
     async fn look_up_names(&self, prepared: &ValidatedBatch) -> Result<NameFacts, AppendError> {
         let command = &prepared.command;
         if !prepared.has_names() && command.expected_keys.is_empty() {
@@ -444,7 +444,7 @@ impl ReadPath {
         needed: bool,
     ) -> Result<Option<PastBranch>, ReadError> {
         let conversation = namespace.key(conversation);
-        // The writer has newer state of a head than the projections.
+        // The writer's state of a head is newer than the projections'.
         let at_head = self
             .projections
             .load()
@@ -519,7 +519,7 @@ impl ReadPath {
     }
 }
 
-/// Returns where a stored event is.
+/// Returns the place of a stored event.
 fn appended(header: &EventHeader, offset: u64) -> AppendedEvent {
     AppendedEvent {
         event: header.id,
@@ -537,7 +537,7 @@ fn never_answered(_: WriterGone) -> AppendError {
     }
 }
 
-/// Checks that the records that a key refers to are the batch that was appended with it.
+/// Checks that the records of a key's entry are the batch appended with that key.
 pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<(), ReadError> {
     let first = records.first().map(|(_, record)| record);
     let key = first.and_then(|record| record.append_key.as_ref());

@@ -23,7 +23,7 @@ pub(super) struct AppendNotifier {
     shared: Vec<watch::Sender<u64>>,
 }
 
-/// The receiving side. A notification is the log offset that reads had reached.
+/// The receiving side. A notification is the log offset that reads have reached.
 #[derive(Debug)]
 pub(super) struct AppendReceiver {
     all: watch::Receiver<u64>,
@@ -89,8 +89,8 @@ mod tests {
         Namespace::default().key(ConversationId(uuid::Uuid::from_u128(number)))
     }
 
-    // Ten thousand agents that waited for decisions were all woken by each append of any other
-    // agent, and each looked up its branch.
+    // Each append of any agent woke ten thousand agents that waited for decisions, and each of them
+    // looked up its branch.
     #[test]
     fn append_wakes_waiters_of_its_conversation() {
         let (sender, news) = channel(0);

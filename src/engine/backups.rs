@@ -1,12 +1,12 @@
-//! A store's notes of its backups: a small file per target in the data folder. With them an erasure
-//! can report that a copy still holds erased content.
+//! A store's notes about its backups: one small file per target in the data folder. An erasure uses
+//! them to report backups that still hold erased content.
 
 use std::path::{Path, PathBuf};
 
 use super::{Engine, error::ReadError, ship::BackupNote};
 use treering_base::disk;
 
-/// The folder of these files.
+/// Name of the folder with these files.
 pub(super) const FOLDER: &str = "backups";
 
 impl Engine {

@@ -25,8 +25,8 @@ pub(super) fn replacement_path(path: &Path) -> PathBuf {
     path.with_extension("new.redb")
 }
 
-/// Opens the projections. For unusable ones, opens empty ones beside them, which [`catch_up`] fills
-/// and moves to their place.
+/// Opens the projections. If they are unusable, opens empty ones beside them, which [`catch_up`]
+/// fills and moves into place.
 pub(super) fn open_projections(path: &Path) -> Result<Projections, ProjectionsError> {
     if path.is_dir() {
         // Only an empty folder may be removed.
@@ -45,7 +45,7 @@ pub(super) fn open_projections(path: &Path) -> Result<Projections, ProjectionsEr
     }
 }
 
-/// Creates empty projections at a path without useful content.
+/// Wipes a path and creates empty projections there.
 pub(super) fn empty(path: &Path) -> Result<Projections, ProjectionsError> {
     Projections::wipe(path)?;
     Projections::open(path, VIEWS_CACHE_BYTES)
@@ -180,7 +180,7 @@ async fn belongs(projections: &Projections, reader: &LogReader, head: u64) -> bo
     row.is_ok_and(|row| {
         row.is_some_and(|row| match &row.damage {
             None => row.last_position.offset == reached && row.chain_hash == record.chain_hash(),
-            // Of a damaged conversation the projections have only the intact part.
+            // For a damaged conversation, the projections have only the intact part.
             Some(_) => row.last_position.offset <= reached,
         })
     })

@@ -1,5 +1,5 @@
 //! Consistency checks of the log against the projections and the index: they are derived from it,
-//! so the log must contain everything that they have seen.
+//! so the log must contain everything that they contain.
 
 use std::path::Path;
 
@@ -89,7 +89,7 @@ pub(super) fn sign(
     projections.set_origin(origin(identity))
 }
 
-/// Refuses a log that lacks, or contradicts, what its projections have seen.
+/// Errors if the log lacks or contradicts events that its projections have seen.
 ///
 /// # Errors
 /// [`OpenError::Regressed`].
@@ -114,7 +114,7 @@ pub(super) async fn refuse_a_log_that_went_back(
     }
 }
 
-/// Returns what the projections of this log know that contradicts it.
+/// Returns how the projections of this log contradict it; `None` if they agree.
 pub(super) async fn contradiction(
     projections: &Projections,
     reader: &LogReader,
@@ -137,7 +137,7 @@ pub(super) async fn contradiction(
             row.chain_hash != record.chain_hash()
         }
         Ok(Some(row)) => row.last_position.offset > reached,
-        // A damaged conversation may be missing from them, or stand under a damaged key.
+        // A damaged conversation may be missing from them, or be stored under a damaged key.
         Ok(None) => {
             let has_last = |row: &ConversationRow| row.last_position.offset == reached;
             let has_none = |rows: Vec<ConversationRow>| !rows.iter().any(has_last);

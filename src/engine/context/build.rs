@@ -1,4 +1,4 @@
-//! Building of requests.
+//! Builds requests.
 
 use std::{
     future::Future,
@@ -40,7 +40,7 @@ pub(crate) struct AssembledDraft {
     pub(crate) tally: Tally,
     /// The basis of the counts, which determines their accuracy.
     pub(crate) basis: TokenBasis,
-    /// What each enhancer did.
+    /// The report of each enhancer.
     pub(crate) reports: Vec<EnhancerReport>,
 }
 
@@ -55,7 +55,7 @@ impl Engine {
     }
 
     /// Explains how the next request of a branch would be built. The request is compared with the
-    /// last one built, but not remembered itself, because it is not sent.
+    /// last one built, but is not remembered, because it is not sent.
     ///
     /// # Errors
     /// As [`Engine::build`].
@@ -80,8 +80,8 @@ impl Engine {
             let gathered = engine.gather_input(&query).await?;
             let inner = &engine.inner;
             let finished = gathered.assemble(&query)?.finish()?;
-            // A request of the past, or with another policy, does not count as the branch's next
-            // request.
+            // A request as of a revision, or with its own policy, does not count as the branch's
+            // next request.
             let is_next = query.as_of.is_none() && query.policy.trim().is_empty();
             let shared = is_next.then(|| {
                 let to = SentKey {
@@ -121,8 +121,8 @@ impl Engine {
         self.on_window(query, draft).await
     }
 
-    /// Works on a window in the priority class for its size, once reads have reached the position
-    /// that the query requires.
+    /// Runs `work` on a window in the priority class for its size, once reads have reached the
+    /// position that the query requires.
     pub(super) async fn on_window<T, F>(
         &self,
         query: BuildQuery,
@@ -236,7 +236,7 @@ struct RequestInput {
     count_as: CountAs,
 }
 
-/// The provider for whose format tokens are counted.
+/// The provider whose format determines the token counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CountAs {
     /// The requested provider.
@@ -338,7 +338,7 @@ impl AssembledDraft {
     }
 }
 
-/// Returns the token of the current work.
+/// Returns the cancellation token of the current work.
 pub(super) fn cancellation() -> CancellationToken {
     match work::current() {
         Some(stop) => CancellationToken::new(move || stop.is_set()),

@@ -24,7 +24,7 @@ use treering_domain::{
     BranchId, ConversationId, ConversationKey, EventRef, Limits, Namespace, Revision,
 };
 
-/// Maximum number of cached token counts: enough for the messages of some thousand windows. About
+/// Maximum number of cached token counts: enough for the messages of a few thousand windows. About
 /// 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
 /// Size of a namespace's entry besides its keys and values, in bytes.
@@ -42,7 +42,7 @@ pub(super) struct CachedWindow {
     /// The items of its messages and steps, with token counts and explanations computed for earlier
     /// requests.
     pub(crate) folded: Arc<FoldedWindow>,
-    /// What calls before the cut reveal of tools, if no tools are defined.
+    /// Tools known from calls before the cut, if no tools are defined.
     pub(crate) earlier_tools: Arc<CalledTools>,
     /// Estimated size of its events, in bytes.
     pub(crate) bytes: u64,
@@ -67,7 +67,7 @@ impl Weighter<WindowKey, Arc<CachedWindow>> for WindowWeigher {
     }
 }
 
-/// Weighs a remembered request: its size, but at least its share of the limit on their number.
+/// Weighs a remembered request by its size, but by no less than `least`, which bounds their number.
 #[derive(Clone)]
 pub(super) struct SentWeigher {
     least: u64,
@@ -144,8 +144,8 @@ impl fmt::Debug for ContextCaches {
 
 impl ContextCaches {
     pub(crate) fn new(limits: &Limits, shares: Shares) -> Self {
-        /// This small number keeps each cache in one shard: with several, none could hold a window
-        /// larger than its share.
+        /// This small number keeps each cache in one shard. With several shards, none could hold a
+        /// window larger than its share.
         const WINDOWS_EXPECTED: usize = 32;
         let sent_bytes_max = shares.remembered_requests;
         let sent_weight = SentWeigher {
@@ -160,7 +160,7 @@ impl ContextCaches {
         }
     }
 
-    /// Clears all caches after an erasure. Content that is being read now is not cached either.
+    /// Clears all caches after an erasure. Content of reads in progress is not cached either.
     pub(crate) fn forget(&self) {
         self.erasures.fetch_add(1, Ordering::AcqRel);
         self.windows.clear();
@@ -174,7 +174,7 @@ impl ContextCaches {
         self.erasures.load(Ordering::Acquire)
     }
 
-    /// Returns the key for a branch's window that is read from now on.
+    /// Returns the cache key for a read of a branch's window that starts now.
     pub(super) fn window_key(&self, conversation: ConversationKey, branch: BranchId) -> WindowKey {
         WindowKey {
             conversation,

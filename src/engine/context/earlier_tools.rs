@@ -15,8 +15,8 @@ use treering_projections::EventEntry;
 
 /// Maximum number of calls before a cut that are read, latest first.
 const CALLS_MAX: usize = 1_024;
-/// Maximum number of consecutive calls without a new tool: this runs on the first request after a
-/// start, and agents use few tools over and over.
+/// Maximum number of consecutive calls without a new tool. The first request after a start waits
+/// for this search, and agents use the same few tools repeatedly.
 const CALLS_ALIKE: usize = 64;
 /// Events per page.
 const EVENTS_PAGE: usize = 128;

@@ -63,7 +63,7 @@ impl KnowledgeQuery {
 /// A branch's knowledge.
 #[derive(Clone, Debug)]
 pub struct KnowledgeAnswer {
-    /// The revision that it is as of.
+    /// The revision that it reflects.
     pub revision: Revision,
     /// Files, variables, working directory and outcomes.
     pub knowledge: Arc<Knowledge>,
@@ -74,9 +74,9 @@ pub struct KnowledgeAnswer {
 /// The prerequisites of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prerequisites {
-    /// Those that have not succeeded.
+    /// Prerequisites that have not succeeded.
     pub missing: Vec<String>,
-    /// All that are configured.
+    /// All configured prerequisites.
     pub configured: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ impl KnowledgeCache {
         }
     }
 
-    /// Clears the cache after an erasure. Content that is being folded now is not cached either.
+    /// Clears the cache after an erasure. Results of folds in progress are not cached either.
     pub(crate) fn forget(&self) {
         self.erasures.fetch_add(1, Ordering::AcqRel);
         self.cache.clear();
@@ -226,8 +226,8 @@ impl Engine {
             })
     }
 
-    /// Returns the tools that should have succeeded on the branch before this one but have not, and
-    /// all that are configured for it.
+    /// Returns the prerequisites of a tool that have not succeeded on the branch, and all that are
+    /// configured.
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
@@ -244,7 +244,7 @@ impl Engine {
         })
     }
 
-    /// Returns advice on the next step for a prompt, in a sentence or two; or an empty text.
+    /// Returns one or two sentences of advice on the next step, for a prompt; or an empty text.
     ///
     /// # Errors
     /// As [`Engine::knowledge`].
@@ -276,7 +276,7 @@ impl Engine {
         Ok(knowledge.summary_text())
     }
 
-    /// Returns the knowledge of a branch, and the revision that it is as of.
+    /// Returns the knowledge of a branch, and the revision that it reflects.
     async fn known(
         &self,
         asked: &KnowledgeRequest,

@@ -1,5 +1,5 @@
-//! Requests and the events for them. Windows are read here and passed to `treering_context`, which
-//! is pure. Compactions, active context and sub-contexts are appended here.
+//! Builds requests: reads windows and passes them to `treering_context`, which is pure. Also
+//! appends compactions, active context and sub-contexts.
 
 mod active;
 mod build;
@@ -52,7 +52,7 @@ pub struct BuildQuery {
     pub address: BranchAddress,
     /// As of this revision; `None` for now.
     pub as_of: Option<Revision>,
-    /// The provider whose format the body has.
+    /// The provider that determines the body's format.
     pub provider: Provider,
     /// The target model; `None` for the conversation's.
     pub model: Option<String>,
@@ -107,7 +107,7 @@ pub enum ContextError {
     /// No finished turn can be replaced by a summary.
     #[error("nothing to compact: {reason}")]
     NothingToCompact {
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The request is invalid, or not possible now.

@@ -1,4 +1,4 @@
-//! Replaces `knowledge` without the feature `digest`: there are no tool observations.
+//! Stands in for `knowledge` if the feature `digest` is off: there are no tool observations.
 
 use quick_cache::sync::Cache;
 

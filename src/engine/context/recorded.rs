@@ -1,5 +1,5 @@
 //! Reads the batch that an idempotency key was used for. Operations that derive their events from
-//! the state need it: a retry must find the first events.
+//! the state need it: a retry must return the first events.
 
 use crate::{Inner, append::same_batch, error::ReadError};
 use treering_domain::{AppendOutcome, AppendedEvent, EventBody, Namespace, Position};
@@ -24,7 +24,7 @@ impl RecordedBatch {
 }
 
 impl Inner {
-    /// Returns the batch that this key was used for, as far as the projections have it.
+    /// Returns the batch that this key was used for, if the projections have it.
     pub(crate) async fn recorded_batch(
         &self,
         namespace: &Namespace,

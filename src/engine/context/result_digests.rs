@@ -16,7 +16,7 @@ use treering_domain::{
     EventBody, EventKind, EventRef, JsonText, Revision, ToolCallRequested, ToolResultRecorded,
 };
 
-/// Kinds of events that digests are made from.
+/// Kinds of events from which digests are made.
 const KINDS: [EventKind; 3] = [
     EventKind::ToolCallRequested,
     EventKind::ToolResultRecorded,
@@ -40,7 +40,7 @@ pub struct CallDigest {
     pub result: EventRef,
     /// The call succeeded.
     pub success: bool,
-    /// The summary was recorded by someone, not extracted by the engine.
+    /// The summary was recorded, not extracted by the engine.
     pub recorded: bool,
     /// The event that requested the call.
     pub request: EventRef,
@@ -111,7 +111,7 @@ impl Engine {
     }
 }
 
-/// The results and summaries met in a backward read whose requests are still to come.
+/// Results and summaries whose requests a backward read has not reached yet.
 struct LaterEvents {
     heuristics: Arc<dyn Heuristics>,
     /// By call id: a result belongs to the last request before it.

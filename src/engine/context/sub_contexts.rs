@@ -333,7 +333,7 @@ impl ReturnInput {
 }
 
 impl Inner {
-    /// Waits until reads see something new, at most 20 ms.
+    /// Waits until reads see new events, at most 20 ms.
     pub(crate) async fn next_news(&self) {
         const MOMENT: std::time::Duration = std::time::Duration::from_millis(20);
         let mut news = self.appends.news.of_log();
@@ -360,7 +360,7 @@ fn spawn_was_outrun(error: &AppendError) -> bool {
     )
 }
 
-/// The same for a return: the child grew, its call ended, or it returned.
+/// Like `spawn_was_outrun`, for a return: the child grew, its call ended, or it returned.
 fn return_was_outrun(error: &AppendError) -> bool {
     let changed = matches!(
         rule(error),

@@ -13,7 +13,7 @@ pub struct BranchValues {
     pub system_prompt: Option<PromptSet>,
     /// The current user prompt.
     pub user_prompt: Option<PromptSet>,
-    /// The tools on offer.
+    /// The available tools.
     pub tools_defined: Vec<ToolDefinition>,
     /// The last dialogue summary.
     pub summary: Option<SummaryRecorded>,
@@ -48,7 +48,7 @@ impl ValueRef<'_> {
     }
 }
 
-/// Returns the values that a state refers to, usually short and most wanted ones first.
+/// Returns references to the values of a state; usually short and often needed ones come first.
 fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (ValueRef<'_>, EventRef)> {
     let fields = [
         (ValueRef::SystemPrompt, branch.system_prompt),
@@ -86,7 +86,7 @@ fn size_of(body: &EventBody) -> usize {
 }
 
 impl Engine {
-    /// Returns the values that a state refers to, as many as fit `bytes_max` bytes together.
+    /// Returns the values that a state refers to, as many as fit into `bytes_max` bytes.
     ///
     /// # Errors
     /// [`ReadError`] when an event cannot be read.

@@ -1,5 +1,5 @@
-//! Reading of windows: the events after the last compaction's cut, and those that the branch's
-//! state refers to. Windows are cached and extended with later events.
+//! Reads windows: the events after the last compaction's cut, and those that the branch's state
+//! refers to. Windows are cached and extended with later events.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

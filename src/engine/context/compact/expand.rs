@@ -10,7 +10,7 @@ use crate::{
 };
 use treering_domain::{BranchState, ConversationId, EventBody, EventRef, Namespace, Revision};
 
-/// The end of what an earlier compaction replaces.
+/// The end of the range that an earlier compaction replaces.
 #[derive(Clone, Copy, Debug)]
 struct EarlierCut {
     conversation: ConversationId,
@@ -19,8 +19,8 @@ struct EarlierCut {
 
 impl Engine {
     /// Returns the events that a compaction's summary replaces, oldest first: those after the
-    /// previous compaction's range, up to its own cut, or, if imported, up to itself. `None` means
-    /// the branch's last compaction.
+    /// previous compaction's range, up to the compaction's cut or, if it is imported, up to the
+    /// compaction itself. `None` means the branch's last compaction.
     ///
     /// # Errors
     /// [`ContextError::Invalid`] when the branch has no compaction, or none at that revision.

@@ -1,4 +1,4 @@
-//! Planning and appending of compactions.
+//! Plans and appends compactions.
 
 mod expand;
 mod tokens;
@@ -46,7 +46,7 @@ impl PlanQuery {
     }
 }
 
-/// Where a compaction would cut, and what its summary would replace.
+/// The planned cut of a compaction, and what its summary would replace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompactionPlan {
     /// The conversation.
@@ -65,7 +65,7 @@ pub struct CompactionPlan {
     pub summarised_events: u32,
     /// Tokens of the current window.
     pub tokens_before: u64,
-    /// Tokens of what is kept, without the summary.
+    /// Tokens of the kept part, without the summary.
     pub tokens_kept: u64,
     /// The window exceeds the threshold.
     pub due: bool,
@@ -75,7 +75,7 @@ pub struct CompactionPlan {
     pub instruction: String,
     /// The text to be summarised.
     pub material: String,
-    /// The engine's own extract of it.
+    /// The engine's own extract of `material`.
     pub extract: String,
     /// Why there is nothing to cut, or empty.
     pub reason: String,
@@ -88,11 +88,11 @@ pub struct CompactCommand {
     pub address: BranchAddress,
     /// The summary; empty for the engine's own extract.
     pub summary: String,
-    /// Where to cut; `None` for where a plan would.
+    /// The cut; `None` for the cut of a plan.
     pub cut: Option<Revision>,
     /// Number of finished turns to keep; `None` for the policy's.
     pub keep_turns: Option<u32>,
-    /// The head that the plan was made at; `None` for any.
+    /// The head that the branch must have; `None` for any.
     pub expected_head: Option<Revision>,
     /// Idempotency key: a retry with the same key returns the first answer.
     pub idempotency_key: Option<String>,
@@ -103,7 +103,7 @@ pub struct CompactCommand {
 }
 
 impl CompactCommand {
-    /// Creates a command that uses the engine's extract and cuts where a plan would.
+    /// Creates a command with the engine's extract and the cut of a plan.
     #[must_use]
     pub fn new(address: BranchAddress) -> Self {
         Self {
@@ -384,7 +384,7 @@ impl PlanContext {
     }
 }
 
-/// Limits the extract to a part of the budget; otherwise it could take all of a small one.
+/// Limits the extract to a part of the budget; otherwise it could use up a small budget.
 fn within_budget(policy: &ContextPolicy) -> CompactionPolicy {
     /// The extract's share of the budget: 1/4.
     const EXTRACT_PART: u64 = 4;

@@ -39,8 +39,8 @@ impl WindowTokens {
     }
 }
 
-/// Returns whether an item is removed with these events. Prompts, tools and the active context stay
-/// wherever they were set.
+/// Returns whether a cut of these events removes an item. Prompts, tools and the active context
+/// always stay.
 fn goes_with(item: &Item, cut: &BTreeSet<EventRef>) -> bool {
     match item.section {
         // The new summary also replaces the previous one.

@@ -69,7 +69,7 @@ impl Inner {
             // An extract quotes the conversation, so tool names in it are expected.
             Ok(_) if self.options.heuristics.is_extract(&compacted.summary) => {}
             Ok(tools) => warnings.extend(naming(at, &compacted.summary, &tools)),
-            // The compaction was appended: a missing warning does not make that a failure.
+            // The compaction was appended; a failed check must not turn that into an error.
             Err(error) => {
                 tracing::warn!(error = %with_causes(&error), "a compaction could not be checked")
             }
