@@ -24,7 +24,7 @@ use treering_projections::{Facet, ListNarrowing, ListPage};
 /// Maximum number of branches returned with a conversation's state; a conversation may have
 /// 100,000.
 const BRANCHES_SHOWN_MAX: usize = 100;
-/// Maximum number of conversations scanned per page of a list: some tens of milliseconds.
+/// Maximum number of conversations scanned per page of a list: a few tens of milliseconds.
 const LIST_SCAN_MAX: usize = 2_000;
 
 impl Engine {
@@ -130,8 +130,8 @@ impl Engine {
     }
 
     /// Lists the conversations that match a filter. Labels, metadata, parent and the time of the
-    /// last update are looked up; for the others, one page reads at most 2,000 conversations: it
-    /// may have fewer than `limit`, even none, although more pages follow.
+    /// last update are looked up. For other conditions, one page scans at most 2,000 conversations,
+    /// so it may have fewer than `limit`, even none, although more pages follow.
     ///
     /// # Errors
     /// [`ReadError`] when the store fails.
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     /// Returns at most `limit` conversations whose UUID or source id begins with a text; if there
-    /// are none, those where one of them ends with it.
+    /// are none, those whose UUID or source id ends with it.
     ///
     /// # Errors
     /// [`ReadError`] when the store fails.
@@ -266,7 +266,7 @@ impl Engine {
     }
 
     /// Compares two branches of a conversation: their common ancestor, and the events that only one
-    /// of them has, at most `limit` a side.
+    /// of them has, at most `limit` per side.
     ///
     /// # Errors
     /// [`ReadError`] when one of the branches does not exist.
@@ -340,8 +340,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Returns the fork that was made with this idempotency key. The head that it forked at may
-    /// have moved since, so a retry is recognised by what it requests.
+    /// Returns the fork that was made with this idempotency key. The head may have moved since the
+    /// fork, so a retry is recognised by its parameters.
     async fn forked_before(
         &self,
         command: &ForkCommand,

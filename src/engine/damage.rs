@@ -1,5 +1,5 @@
-//! Handling of damage: reading the log past unreadable parts, and the marks of conversations that
-//! cannot be served to their end.
+//! Handling of damage: reads past unreadable parts of the log, and the marks of conversations that
+//! cannot be read to their end.
 
 use std::{
     collections::HashMap,
@@ -35,8 +35,8 @@ pub(super) struct UnreadableRange {
     pub(crate) what: String,
 }
 
-/// Reads from an offset that is at most `head`: returns the records there, or how far the log is
-/// unreadable.
+/// Reads from an offset that is at most `head`: returns the records there, or the extent of the
+/// unreadable stretch.
 ///
 /// # Errors
 /// Failures other than damage: I/O errors, and a log of a newer version.
@@ -54,7 +54,7 @@ pub(super) async fn stretch(
             Ok(records) if !records.is_empty() => return Ok(LogStretch::Records(records)),
             Ok(_) => break format!("the log ends here, but its head is {head}"),
             Err(LogError::NotFound { .. }) => break "the record is missing".to_owned(),
-            // First return what precedes the damage.
+            // First return the records before the damage.
             Err(LogError::Damaged { offset, what }) => {
                 let before = usize::try_from(offset.saturating_sub(from)).unwrap_or(usize::MAX);
                 if before == 0 || before >= wanted {
@@ -82,8 +82,8 @@ async fn readable_after(reader: &LogReader, lost: u64, head: u64) -> Result<u64,
             return Ok(offset);
         }
     }
-    // More than one frame is lost: a part of the file, or all of it. Find its end by exponential,
-    // then binary search.
+    // More than one frame is lost: a part of the file, or all of it. Find the end of the loss by
+    // exponential, then binary search.
     let (mut low, mut step) = (near, FRAME_RECORDS_MAX);
     let mut high = loop {
         if low >= head {
@@ -189,8 +189,8 @@ impl ReadPath {
         }
     }
 
-    /// Checks the whole range of a read: a reader of a conversation to its end must not mistake its
-    /// intact part for all of it.
+    /// Checks the whole range of a read: a reader must not mistake the intact part of a
+    /// conversation for all of it.
     pub(super) fn check_read_whole(&self, query: &ReadQuery) -> Result<(), ReadError> {
         match &query.source {
             EventSource::Log => Ok(()),

@@ -1,4 +1,4 @@
-//! Changes of the projections by a stretch of the log. Appends and rebuilds both use this code, so
+//! Changes to the projections for a stretch of the log. Appends and rebuilds share this code, so
 //! that they cannot differ.
 
 use std::{

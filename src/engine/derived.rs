@@ -8,7 +8,7 @@ use uuid::Builder;
 
 use treering_domain::{ConversationId, Namespace};
 
-/// Their UUID version, whose bits are application-defined.
+/// UUID version of derived ids; its bits are application-defined.
 const VERSION: usize = 8;
 
 /// Returns the id derived from a name, for example of an idempotency key that creates a

@@ -165,7 +165,7 @@ pub enum ReadError {
     ScanBound {
         /// The number of scanned events.
         looked_at: u64,
-        /// Where to continue; see [`ReadQuery::resume_at`](super::ReadQuery).
+        /// Where to continue; see [`ReadQuery::go_on_at`](super::ReadQuery).
         at: super::query::ReadStop,
     },
     /// Stored data is damaged.
@@ -237,7 +237,7 @@ pub enum SearchError {
     /// A search by meaning needs a model, and the store was opened without one.
     #[error("search by meaning is off: it needs a model (treering serve --embedder DIR or URL)")]
     NoEmbedder,
-    /// The query has no vector.
+    /// The query could not be embedded.
     #[error("the query's meaning is unknown: {message}")]
     Embedder {
         /// Why the embedder failed.

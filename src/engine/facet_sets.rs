@@ -1,5 +1,5 @@
-//! The conversations with a facet, in memory between searches: a search reads only those that were
-//! created since the last one.
+//! A cache of the conversations with a facet. A search reads only those created since the last
+//! search.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +19,7 @@ use treering_search::{ChosenConversations, HeldMemory};
 /// Memory per conversation that is read, in bytes.
 const READ_BYTES: usize = size_of::<ConversationId>();
 
-/// Sets of recent searches, the last used one last.
+/// Sets of recent searches, the most recently used last.
 #[derive(Default)]
 pub(super) struct FacetSets(Mutex<Vec<FacetSet>>);
 
@@ -32,7 +32,7 @@ struct FacetSet {
 }
 
 impl FacetSets {
-    /// Returns a set and what it reached, if its conversations have not changed.
+    /// Returns a set and the offset that it reached, if its conversations have not changed.
     fn get(&self, key: &[u8], version: FacetVersion) -> Option<(u64, ChosenConversations)> {
         let sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = sets.iter().find(|set| set.key == key)?;
@@ -40,7 +40,7 @@ impl FacetSets {
         is_current.then(|| (known.reached, known.conversations.clone()))
     }
 
-    /// Keeps a set, and forgets the oldest ones if all are too many or too large.
+    /// Stores a set, and drops the oldest ones beyond the limits on number and size.
     fn put(&self, set: FacetSet) {
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sets.retain(|known| known.key != set.key);
@@ -67,11 +67,11 @@ impl Inner {
     ) -> Result<ChosenConversations, SearchError> {
         let projections = self.reads.projections.load_full();
         let key = facet.key(namespace);
-        // Before reading: a later change makes the set be read anew.
+        // Take the version before reading, so that a later change invalidates the set.
         let version = projections.facet_version(namespace, facet);
         let known = self.search.facet_sets.get(&key, version);
         let (mut reached, known) = known.unwrap_or_default();
-        // A search that is refused must not depend on earlier ones.
+        // Whether a search is refused must not depend on earlier searches.
         let known_bytes = known.ids().map_or(0, size_of_val);
         held.more(known_bytes).map_err(refused)?;
         let (mut more, mut looked) = (Vec::new(), Ok(()));

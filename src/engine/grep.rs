@@ -21,11 +21,11 @@ use treering_search::{
 const COUNT_BYTES: usize = 48;
 /// Size of a conversation's entry without its names, in bytes.
 const NAMED_BYTES: usize = 256;
-/// Candidates of the first look-up and of the largest one.
+/// Number of candidates in the first look-up and in the largest one.
 const FIRST_BATCH: usize = 32;
 const LARGEST_BATCH: usize = 1_024;
 
-/// What is requested besides the index query.
+/// Options besides the index query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GrepOptions {
     pub context_lines: u32,
@@ -35,7 +35,7 @@ pub(super) struct GrepOptions {
 
 impl Inner {
     /// Returns the newest events that a pattern matches. Reading stops when the page is full,
-    /// unless all matches are to be counted; then `total` covers all.
+    /// unless all matches must be counted; then `total` counts all.
     pub(super) async fn search_pattern(
         &self,
         query: &SearchQuery,
@@ -67,7 +67,7 @@ impl Inner {
         let more = loop {
             work::check()?;
             let Some(candidate) = batch.next() else {
-                // Most pages are full after few.
+                // Few candidates fill most pages.
                 let next =
                     candidates.hits(read_to, (2 * read_to).clamp(FIRST_BATCH, LARGEST_BATCH));
                 let next = next.map_err(|error| self.search_failed(&index, error))?;
@@ -101,7 +101,7 @@ impl Inner {
                 Err(error) => return Err(error.into()),
             };
             let Some(found) = found else { continue };
-            // Only a further match proves that there are more.
+            // Only one more match proves that there are more.
             if is_full && !counts_all {
                 break true;
             }

@@ -1,6 +1,6 @@
-//! A queue of committed groups from the publisher to the indexer, so that just written events are
-//! not read from the log again. Overflow is dropped: an indexer that fell behind reads the log
-//! until it meets the queue.
+//! A queue of committed groups from the publisher to the indexer, so that new events are not read
+//! from the log again. Overflow is dropped: an indexer that fell behind reads the log until it
+//! reaches the queue.
 
 use std::{
     collections::VecDeque,
@@ -62,8 +62,8 @@ impl GroupQueue {
         *lock(&self.groups) = Groups::default();
     }
 
-    /// Returns about `records_max` records from an offset on, none after `last`. Empty if they must
-    /// be read from the log.
+    /// Returns about `records_max` records from an offset up to `last`; none if they must be read
+    /// from the log.
     pub(crate) fn take(&self, from: u64, last: u64, records_max: usize) -> Vec<(u64, Record)> {
         let mut records = Vec::new();
         let mut next = from;
@@ -114,8 +114,8 @@ mod tests {
         taken.into_iter().map(|(offset, _)| offset).collect()
     }
 
-    // The index must get every event once, in order, from either source: the queue returns what
-    // follows without a gap, or nothing.
+    // The index must get every event once, in order, from either source: the queue returns the next
+    // events without a gap, or nothing.
     #[test]
     fn queue_returns_groups_without_a_gap() {
         let feed = GroupQueue::new(1 << 20);

@@ -23,7 +23,7 @@ use treering_proto::{self, tags};
 /// Entries per read.
 pub(super) const ENTRIES_PAGE: usize = 512;
 
-/// Entries in the first read of a search that mostly ends at the first entry.
+/// Entries in the first read of a search that usually ends at the first entry.
 const ENTRIES_FIRST: usize = 8;
 
 /// Bytes of records, bodies included, per read.
@@ -43,7 +43,7 @@ pub(super) struct Segment {
 
 /// A branch's own events that are to be applied.
 struct Tail {
-    /// The branch, and the last of the events.
+    /// The branch, and the last of its events to apply.
     place: ForkPoint,
     first: Revision,
     /// The point where it forked; `None` when the base already is a state of this branch.
@@ -527,7 +527,7 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
     })
 }
 
-/// Converts a record to the form that readers get.
+/// Converts a record to the event that readers get.
 pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
     let erased = record.is_erased();
     let (header, chain_hash) = record.into_header();

@@ -1,7 +1,7 @@
 //! Adds events to the search index, asynchronously to the log and without delaying it.
 //!
 //! An index is replaced for two reasons only, damage and a different version, and only once its
-//! replacement is complete: [`remake`](super::reindex) builds that in a separate folder. After any
+//! replacement is complete: [`remake`](super::reindex) builds it in a separate folder. After any
 //! other failure the indexer retries, and searches report that the index lags.
 
 use std::{
@@ -35,7 +35,7 @@ const BEHIND_EVENTS: u64 = 16_384;
 /// An index at least this far behind is written by several threads; starting them costs
 /// milliseconds.
 const HURRIED_EVENTS: u64 = 65_536;
-/// Number of threads in that case: an import, and the first search after it, finish sooner.
+/// Number of threads in that case, so that an import and the first search after it finish sooner.
 const HURRIED_THREADS: usize = 2;
 /// How long additions may stay uncommitted in that case.
 const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(5);
@@ -53,8 +53,8 @@ const FAILURES_WHILE_WAITING_MAX: u32 = 3;
 /// permanently.
 const FAILURES_BEFORE_CHECK: u32 = 3;
 
-/// Pause between two steps of an index that is nearly current, because groups arrive faster than it
-/// pays to index each separately. Skipped when someone waits.
+/// Pause between two steps of an index that is nearly current, because indexing each group
+/// separately is inefficient. Skipped when someone waits.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
 /// An index at least this far behind does not pause.
 const PAUSE_BEHIND_MAX: u64 = 512;
@@ -65,7 +65,7 @@ const GONE_PAUSE: Duration = Duration::from_millis(5);
 pub(super) enum IndexPlace {
     Memory,
     Folder(PathBuf),
-    /// A folder in which nothing may change.
+    /// A folder that must not change.
     Unchanged(PathBuf),
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Indexer {
     pub(super) gate: tokio::sync::Mutex<()>,
     /// Held while an index is rebuilt.
     pub(super) remaking: tokio::sync::Mutex<()>,
-    /// Number of events that could not be read for indexing, as far as this process has met them.
+    /// Number of events that could not be read for indexing, as far as this process knows.
     pub(super) not_indexed: AtomicU64,
     /// Number of failures since the last success, and the last message.
     failures: watch::Sender<(u32, String)>,
@@ -286,7 +286,7 @@ impl Indexer {
                 break;
             }
         }
-        // A running rebuild notices that the engine closes, and ends.
+        // A running rebuild notices that the engine is closing, and ends.
         let _remaking = self.remaking.lock().await;
         match SearchIndex::in_memory() {
             Ok(empty) => self.replace(Arc::new(empty)),
@@ -304,7 +304,7 @@ impl Indexer {
         }
     }
 
-    /// Marks an index as damaged, after a search found it so: it is rebuilt.
+    /// Marks an index as damaged after a search found damage; it is then rebuilt.
     pub(crate) fn mark_damaged(&self, index: &Arc<SearchIndex>, reason: &str) {
         let mut doing = lock(&self.doing);
         // Another search was first, or the index has been replaced.
@@ -326,7 +326,7 @@ impl Indexer {
         *self.index.write().unwrap_or_else(PoisonError::into_inner) = index;
     }
 
-    /// Makes an index at its proper location the one that answers searches.
+    /// Makes searches use an index that is in its final location.
     pub(super) fn answers(&self, index: Arc<SearchIndex>) {
         let reached = index.reached().offset;
         self.replace(index);
@@ -396,7 +396,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
         return;
     };
     let mut hurried = false;
-    // The thread that merges segments, and whether nothing was added since.
+    // The thread that merges segments, and whether nothing was added since the merge.
     let mut joiner: Option<JoinHandle<()>> = None;
     let mut is_joined = false;
     while let Some(inner) = weak.upgrade() {
@@ -465,7 +465,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
     indexer.ended.send_replace(true);
 }
 
-/// Merges the index's segments. Neither closing nor the end of the process waits for it.
+/// Merges the index's segments on a thread. Neither closing nor process exit waits for it.
 fn join_in_background(index: &Arc<SearchIndex>) -> Option<JoinHandle<()>> {
     let index = Arc::downgrade(index);
     let started = std::thread::Builder::new()
@@ -481,7 +481,8 @@ fn join_segments(index: &Weak<SearchIndex>) {
     }
 }
 
-/// Fails unless the folder at the index's path still is this store's; the index is written by path.
+/// Errors if the folder at the index's path is no longer this store's: the index is written by
+/// path.
 pub(super) fn held(inner: &Inner) -> Result<(), Failure> {
     match (inner.upkeep.keep_lock)() {
         true => Ok(()),

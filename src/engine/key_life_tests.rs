@@ -61,8 +61,8 @@ async fn is_what_a_rebuild_makes(engine: &Engine) {
     );
 }
 
-// Keys that only make retries harmless were kept for ever, so twenty thousand appends grew the
-// projections by megabytes. While a key lives, a retry gets the first answer; then it must be
+// Idempotency keys were kept for ever, so twenty thousand appends grew the projections by
+// megabytes. Until a key expires, a retry gets the first answer. After that the key must be
 // forgotten, also on disk, and be usable for other content.
 #[tokio::test]
 async fn idempotency_key_is_known_until_it_expires() {
@@ -141,7 +141,7 @@ async fn expired_idempotency_key_appends_again() {
     engine.close().await;
 }
 
-// Events with their own keys come again in other batches: each key expires separately.
+// Events with their own keys are sent again in other batches: each key expires separately.
 #[tokio::test]
 async fn idempotency_keys_of_events_expire() {
     let engine = memory().await;
@@ -168,9 +168,9 @@ async fn idempotency_keys_of_events_expire() {
     engine.close().await;
 }
 
-// A key had expired when it was looked up. Before the writer reached the batch, another batch used
-// the key again, and the projections had that use, so the writer had forgotten it. Relying on the
-// first look-up would append twice what the second use stored.
+// A key had expired when a batch looked it up. Before the writer reached that batch, another batch
+// used the key again. The projections had that use, so the writer no longer kept it. Relying on the
+// first look-up would append the content twice.
 #[test]
 fn expired_key_is_looked_up_again_by_the_writer() {
     let id = ConversationId::generate();

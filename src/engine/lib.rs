@@ -164,21 +164,21 @@ pub struct OpenOptions {
     pub mode: OpenMode,
     /// When the log is packed into blocks.
     pub packing: PackingMode,
-    /// Rebuild the projections from the log, even if the folder has some: for projections that were
-    /// found damaged ([`ReadError::ViewsDamaged`]).
+    /// Rebuild the projections from the log, even if the folder has some: for projections that are
+    /// damaged ([`ReadError::ViewsDamaged`]).
     pub fresh_projections: bool,
     /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
     /// The store then does so at every later opening, whatever this field says. If the key was
     /// lost, a new one is created only where this is set.
     pub pseudonyms: bool,
-    /// The store is only checked, and nothing will be appended. So a store with pseudonyms opens
-    /// without their key.
+    /// The store is opened only for checks; nothing will be appended. A store with pseudonyms then
+    /// opens without their key.
     pub only_checked: bool,
     /// The quotas of the namespaces. Existing content stays, even above its quota.
     pub quotas: Quotas,
     /// Heuristics about recorded text, for requests and summaries.
     pub heuristics: Arc<dyn Heuristics>,
-    /// The model for search by meaning. `None`: there is no such search.
+    /// The model for search by meaning; `None` disables it.
     pub embedder: Option<Arc<dyn Embedder>>,
 }
 
@@ -186,7 +186,7 @@ pub struct OpenOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackingMode {
     /// In the background, once a segment is full or nothing was appended for some seconds. Closing
-    /// packs only what takes little time.
+    /// packs only a small rest.
     #[default]
     Usually,
     /// As `Usually`, but closing packs everything that is left, however long that takes.
@@ -260,8 +260,8 @@ pub struct Engine {
     inner: Arc<Inner>,
 }
 
-/// Announces to other processes where this one serves the folder, and the secret that
-/// authenticates it.
+/// Announces to other processes the address at which this one serves the folder, and the secret
+/// that authenticates it.
 type Announce = Box<dyn Fn(&str, &HolderSecret) + Send + Sync>;
 
 struct Inner {
@@ -276,7 +276,7 @@ struct Inner {
     upkeep: Upkeep,
 }
 
-/// What all reads see.
+/// The state that all reads use.
 struct ReadPath {
     projections: SharedProjections,
     reader: Arc<LogReader>,
@@ -289,8 +289,7 @@ struct ReadPath {
 /// The path of an append, from the validated batch to the announcement of its events.
 struct AppendPath {
     writer: GroupWriter<EngineSequencer>,
-    /// Held shared while a request is handed to the writer, and exclusively to keep all appends
-    /// out.
+    /// Held shared while a request is handed to the writer, and exclusively to block all appends.
     gate: tokio::sync::RwLock<()>,
     pseudonyms: Option<Pseudonyms>,
     cached_set: Arc<CachedConversations>,
@@ -301,23 +300,23 @@ struct AppendPath {
     followers: measures::Followers,
 }
 
-/// The index, and what searches keep in memory.
+/// The index, and the caches of searches.
 struct SearchPath {
     indexer: Arc<indexer::Indexer>,
     meaning: Option<Arc<meaning::Meaning>>,
     facet_sets: facet_sets::FacetSets,
 }
 
-/// What is kept in memory for requests and tool observations.
+/// Caches for requests and tool observations.
 struct ContextPath {
     windows: context::ContextCaches,
     knowledge: context::KnowledgeCache,
 }
 
-/// The folder and its files, and the work that goes on beside appends and reads.
+/// The folder and its files, and the background work.
 struct Upkeep {
     started_at: TimestampMicros,
-    /// Announces to other processes where this store is served.
+    /// Announces to other processes the address of this store.
     announce: Announce,
     /// The address that the store is served at, and the secret that identifies the server there.
     served: Mutex<Option<(String, HolderSecret)>>,

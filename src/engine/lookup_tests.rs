@@ -85,8 +85,9 @@ fn revisions(events: &[NamedEvent]) -> Vec<u64> {
     events.iter().map(revision).collect()
 }
 
-// Finding a checkpoint by its id was a scan from the end. Two branches may have the same key: each
-// must see its own newest event, including shared history, and nothing that the other did later.
+// Finding a checkpoint by its id scanned from the end. Two branches may have the same key: each
+// must see its own newest event, including shared history, and nothing that was appended to the
+// other later.
 #[tokio::test]
 async fn event_keys_are_visible_along_the_branch_history() {
     let engine = memory().await;
@@ -157,8 +158,8 @@ async fn event_keys_are_visible_along_the_branch_history() {
     engine.close().await;
 }
 
-// A search for a framework's newest state has its type, or only the event kind; erased events and
-// other types must not match.
+// A framework looks up its newest state by type, or only by event kind; erased events and other
+// types must not match.
 #[tokio::test]
 async fn latest_event_is_found_by_type_and_kind() {
     let engine = memory().await;
@@ -211,8 +212,8 @@ async fn latest_event_is_found_by_type_and_kind() {
     engine.close().await;
 }
 
-// An adapter keeps ids and places and wants the events back, in its order. Missing events and those
-// of other tenants must be gaps, not errors.
+// An adapter stores ids and places and reads the events back in the order of its request. Missing
+// events and those of other tenants must be gaps in the answer, not errors.
 #[tokio::test]
 async fn events_are_read_by_id_and_revision() {
     let engine = memory().await;
@@ -446,7 +447,7 @@ async fn grown(engine: &Engine, id: ConversationId, steps: &[(u8, u8, u8, bool)]
             let command = AppendCommand::new(ns(), vec![fork]);
             match engine.append(command).await {
                 Ok(_) => branches.push((name, BranchId(head))),
-                // There is no such revision to fork at.
+                // The revision to fork at does not exist.
                 Err(_) => head -= 1,
             }
             continue;
@@ -629,7 +630,7 @@ async fn lookup_cost_does_not_depend_on_length() {
         short.values().all(|rows| (1..80).contains(rows)),
         "{short:?}"
     );
-    // A chunk of the event index has up to 128 events, and a piece some rows.
+    // A chunk of the event index has up to 128 events, and a piece has a few rows.
     let is_bounded = |(name, rows): (&&str, &usize)| *rows <= short[*name] + 8;
     for events in [2_000, 20_000] {
         let mut taken = rows_taken(events).await;
@@ -647,8 +648,8 @@ async fn lookup_cost_does_not_depend_on_length() {
     }
 }
 
-// During appends every look-up must return a state that existed, and never an older one than
-// before.
+// During appends every look-up must return a state that existed, and never an older one than the
+// previous look-up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lookups_during_appends_are_monotonic() {
     let engine = memory().await;
@@ -683,8 +684,7 @@ async fn lookups_during_appends_are_monotonic() {
     engine.close().await;
 }
 
-// Event keys and attributes are part of what identifies a retry, like everything else that the
-// author chose.
+// Event keys and attributes must identify a retry, like everything else that the author chose.
 #[tokio::test]
 async fn event_keys_and_attributes_identify_a_retry() {
     let engine = memory().await;
@@ -716,7 +716,7 @@ async fn event_keys_and_attributes_identify_a_retry() {
     engine.close().await;
 }
 
-// Reading one key of an active context of 9,000 loaded all 9,000 events, 300 ms.
+// Reading one key of an active context of 9,000 loaded all 9,000 events, which took 300 ms.
 #[tokio::test]
 async fn reading_one_context_key_reads_one_event() {
     let engine = memory().await;
@@ -771,8 +771,8 @@ async fn reading_one_context_key_reads_one_event() {
     engine.close().await;
 }
 
-/// Returns the number of rows that filters read in a store of so many conversations, of which five
-/// have a label, a branch, or are sealed.
+/// Returns the number of rows that filters read in a store with this number of conversations, of
+/// which five have a label, a branch, or are sealed.
 async fn rows_of_filters(conversations: usize) -> BTreeMap<&'static str, usize> {
     let engine = memory().await;
     let mut last = Position::default();
@@ -926,7 +926,7 @@ async fn filters_read_only_what_they_select() {
 }
 
 // A search on active branches read the history of each conversation with several branches: 452 ms
-// for 15,000 of them. It must read those of its candidates only.
+// for 15,000 of them. It must read only those of its candidates.
 #[tokio::test]
 async fn active_branches_are_read_of_candidates_only() {
     const FORKED: usize = 200;
@@ -955,7 +955,7 @@ async fn active_branches_are_read_of_candidates_only() {
         within: within.clone(),
         ..SearchRequest::new(ns(), text, 3)
     };
-    // The second search knows which conversations have several.
+    // The second search knows which conversations have several branches.
     for most in [FORKED + 100, 100] {
         let _ = steps::taken();
         let found =
@@ -978,9 +978,9 @@ async fn active_branches_are_read_of_candidates_only() {
     engine.close().await;
 }
 
-// A search keeps the conversations that a filter selects, and reads only those that are new. One
-// that is created, labelled or sealed between two searches, or loses its label, must be found as if
-// nothing was kept.
+// A search caches the conversations that a filter selects, and reads only new ones. If a
+// conversation is created, labelled, sealed or loses its label between two searches, the answer
+// must be the same as without a cache.
 #[tokio::test]
 async fn filters_follow_changes_between_searches() {
     let engine = memory().await;

@@ -1,8 +1,8 @@
-//! Vectors of recorded texts: made in the background by an embedder, for search by meaning.
+//! Vectors of recorded texts for search by meaning, made in the background by an embedder.
 //!
 //! One task follows the index. It reads passages without vectors from the log, has them embedded,
-//! and adds the vectors; appends and searches by words never wait for it. Vectors are derived:
-//! whatever is lost is made again. While an embedder fails, the task waits and tries again.
+//! and adds the vectors; appends and searches by words never wait for it. Vectors are derived: lost
+//! ones are made again. While the embedder fails, the task waits and retries.
 
 use std::{
     collections::HashMap,
@@ -31,13 +31,13 @@ use treering_search::{
 
 /// Name of the vectors' folder in the data folder.
 pub(super) const VECTORS_FOLDER: &str = "vectors";
-/// Passages that are embedded before their vectors are written. Writing rewrites the columns of
-/// their segments.
+/// Number of passages that are embedded before their vectors are written. Writing rewrites the
+/// columns of their segments.
 const PASSAGES_MAX: usize = 512;
-/// Windows that are embedded at once: about a second of a small model's work. Closing waits for
-/// them.
+/// Number of windows that are embedded at once: about a second of work for a small model. Closing
+/// waits for them.
 const WINDOWS_MAX: usize = 16;
-/// Pause between two looks for passages without vectors.
+/// Pause between two checks for passages without vectors.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a failure of the embedder, doubled for each further one.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -45,10 +45,10 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest time that a query waits for its vector.
 const QUERY_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Maximum number of queries that are embedded at once. Each has a thread, also after its caller
-/// has left.
+/// Maximum number of queries that are embedded at once. Each has a thread, even after its caller is
+/// gone.
 const QUERIES_MAX: usize = 8;
-/// Maximum number of bytes of a query's text.
+/// Maximum size of a query's text, in bytes.
 const QUERY_BYTES_MAX: usize = 16 << 10;
 
 /// What a search compares.
@@ -59,15 +59,15 @@ pub enum SearchBy {
     Words,
     /// The meaning of the query's text.
     Meaning,
-    /// Both: passages that either finds, in one order.
+    /// Both: the passages that either finds, in one ranking.
     Both,
 }
 
-/// What a search by meaning compares with.
+/// The vector that a search by meaning compares with.
 #[derive(Clone, Debug)]
 pub(super) struct MeaningVector {
     pub(crate) vector: QueryVector,
-    /// The hash of the text that is left out.
+    /// The hash of a text to exclude from the results.
     pub(crate) except: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ pub struct VectorStats {
     pub vectors: u64,
     /// Their size, in bytes.
     pub bytes: u64,
-    /// Why no more are made at the moment; empty when nothing is wrong.
+    /// Why no vectors are being made; empty if nothing is wrong.
     pub failure: String,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Meaning {
     embedder: Arc<dyn Embedder>,
     vectors: VectorIndex,
     failure: Mutex<String>,
-    /// Tells the task that the engine closes.
+    /// Tells the task that the engine is closing.
     stop: Notify,
     /// Held while vectors are added, and while those of erased passages are removed.
     adding: tokio::sync::Mutex<()>,
@@ -135,7 +135,7 @@ impl Meaning {
         &self.vectors
     }
 
-    /// Returns why a search by meaning did not cover `passages` without vectors; `None` for none.
+    /// Returns why a search by meaning missed `passages`, the number without vectors; `None` for 0.
     pub(super) fn lagging(&self, passages: u64) -> Option<String> {
         if passages == 0 {
             return None;
@@ -159,10 +159,10 @@ impl Meaning {
         }
     }
 
-    /// Has texts embedded, on a thread of its own: an endpoint may take minutes, and the end of the
-    /// process waits for the runtime's own threads.
+    /// Embeds texts on a separate thread: an endpoint may take minutes, and process exit waits for
+    /// the runtime's own threads.
     ///
-    /// `permit` is given back when the thread ends.
+    /// `permit` is released when the thread ends.
     async fn embed(
         &self,
         texts: Vec<String>,
@@ -178,7 +178,7 @@ impl Meaning {
         let thread = std::thread::Builder::new().name("embedder".to_owned());
         let spawned = thread.spawn(move || {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            // Fails if nobody waits any more.
+            // Fails if the caller no longer waits.
             drop(tell.send(embedder.embed(&texts, role)));
             drop(permit);
         });
@@ -198,7 +198,7 @@ impl Meaning {
         let failed = |message: String| SearchError::Embedder { message };
         let text = text[..text.floor_char_boundary(QUERY_BYTES_MAX)].to_owned();
         let embedding = async {
-            // Never closed.
+            // The semaphore is never closed.
             let permit = Arc::clone(&self.queries).acquire_owned().await.ok();
             self.embed(vec![text], TextRole::Query, permit).await
         };
@@ -217,8 +217,8 @@ impl Meaning {
         QueryVector::new(vector).map_err(|error| failed(error.to_string()))
     }
 
-    /// Makes the vectors follow the index, so that nothing remains of erased passages. Those of
-    /// other models, and without an embedder all, are removed.
+    /// Removes vectors of passages that the index no longer has, so that nothing remains of erased
+    /// passages. Also removes those of other models; without an embedder, removes all.
     pub(super) async fn forget_erased(inner: &Arc<Inner>) -> Result<(), super::indexer::Failure> {
         let Some(this) = inner.search.meaning.clone() else {
             let dir = inner.options.data_dir.join(VECTORS_FOLDER);
@@ -238,7 +238,7 @@ impl Meaning {
     }
 }
 
-/// Why a step was not done.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
     #[error(transparent)]
@@ -251,7 +251,7 @@ enum StepError {
     Vector(#[from] VectorError),
 }
 
-/// Embeds what is new until the engine closes or is dropped.
+/// Embeds new passages until the engine closes or is dropped.
 pub(super) async fn run(weak: Weak<Inner>) {
     let Some(this) = weak
         .upgrade()
@@ -308,9 +308,9 @@ fn remove_other_models(this: &Meaning) {
     }
 }
 
-/// What a step found.
+/// The result of a step.
 enum StepOutcome {
-    /// Passages without vectors.
+    /// Passages without vectors were found.
     Embedded,
     /// All passages have vectors.
     Complete,
@@ -334,7 +334,7 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     let (vectors, failure) = embed(inner, this, missing).await;
     let meaning = Arc::clone(this);
     let _adding = this.adding.lock().await;
-    // An erasure replaces the index: what was read before it must not be added after it.
+    // An erasure replaces the index: passages read before it must not be added after it.
     if !Arc::ptr_eq(&index, &inner.search.indexer.index()) {
         return Ok(StepOutcome::Embedded);
     }
@@ -342,7 +342,7 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     failure.map_or(Ok(StepOutcome::Embedded), Err)
 }
 
-/// Embeds passages. What was done before a failure, or before the engine closes, is returned too.
+/// Embeds passages. Also returns those done before a failure, or before the engine closes.
 async fn embed(
     inner: &Inner,
     this: &Meaning,
@@ -385,7 +385,8 @@ async fn embed(
     (done, None)
 }
 
-/// Rounds vectors. A text without direction, such as one of unknown signs only, has none.
+/// Rounds vectors. `None` for a vector without direction, such as of a text with only unknown
+/// characters.
 fn rounded(vectors: Vec<Vec<f32>>) -> Result<Vec<Option<StoredVector>>, StepError> {
     let rounded = vectors
         .iter()
@@ -431,8 +432,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Returns what a search compares with; `None` for words only. With `similar_to`, the request
-    /// gets the beginning of that event's text as its own.
+    /// Returns the vector that a search compares with; `None` for a search by words. With
+    /// `similar_to`, the beginning of that event's text becomes the request's text.
     ///
     /// # Errors
     /// When there is no embedder, no such event, or no vector.
@@ -455,8 +456,8 @@ impl Inner {
 }
 
 impl ReadPath {
-    /// Makes the beginning of the event that `similar_to` names the text of the request, and returns
-    /// the hash of the event's text.
+    /// Replaces the request's text with the beginning of the text of the event that `similar_to`
+    /// names. Returns the hash of that event's text.
     async fn take_similar(&self, request: &mut SearchRequest) -> Result<Option<u64>, SearchError> {
         let Some(at) = request.similar_to.take() else {
             return Ok(None);

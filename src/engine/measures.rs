@@ -167,7 +167,7 @@ impl Engine {
     }
 }
 
-/// Checks the disk space periodically, on a thread that may hang with the disk.
+/// Checks the disk space periodically, on a thread that may hang if the disk does.
 pub(super) async fn watch_disk(inner: Weak<Inner>) {
     loop {
         tokio::time::sleep(DISK_LOOK_EVERY).await;
@@ -237,7 +237,7 @@ pub(super) struct Followers(Mutex<Vec<Weak<Follower>>>);
 #[derive(Debug, Default)]
 pub(super) struct Follower {
     seen: AtomicU64,
-    /// It is up to date and waits.
+    /// The subscription is up to date and waits.
     waits: AtomicBool,
 }
 
@@ -287,7 +287,7 @@ impl Followers {
 mod tests {
     use super::*;
 
-    // A reader that is gone must not be counted for ever. One that waits on a quiet conversation is
+    // A reader that is gone must no longer be counted. One that waits on a quiet conversation is
     // not behind, however far the log has grown.
     #[test]
     fn only_reading_followers_have_lag() {

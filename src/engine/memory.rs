@@ -1,12 +1,12 @@
-//! One memory budget for all caches of a store. Half of it is fixed shares; of the other half, full
-//! caches get what others do not use. Redistributed every second.
+//! One memory budget for all caches of a store. Half of it is divided into fixed shares. Full
+//! caches get what others do not use of the other half. The budget is redistributed every second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Inner;
 use treering_domain::{Limits, limits::MEMORY_OF_FILES_BYTES};
 
-/// A cache from the budget's view. All sizes in bytes.
+/// A cache as the budget sees it. All sizes are in bytes.
 pub(super) trait Cache {
     /// Returns its current size.
     fn used(&self) -> u64;
@@ -149,8 +149,8 @@ impl Inner {
 struct Use {
     used: u64,
     room: u64,
-    /// Minimum capacity. An item larger than the cache never enters it, so it could not show that
-    /// it needs more.
+    /// Minimum capacity. An item larger than the cache never enters it, so a smaller cache could
+    /// not show that it needs more.
     least: u64,
 }
 

@@ -72,8 +72,8 @@ async fn check_projections(engine: &Engine) {
     }
 }
 
-// Sessions moved from another store have events with ids that others refer to. The events must keep
-// them, be found by them, and not be appended twice.
+// Sessions moved from another store have events whose ids are referenced elsewhere. The events must
+// keep their ids, be found by them, and not be appended twice.
 #[tokio::test]
 async fn chosen_event_id_is_kept_and_unique() {
     let (engine, id) = begun().await;
@@ -116,7 +116,7 @@ async fn chosen_event_id_is_kept_and_unique() {
     engine.close().await;
 }
 
-// A feed that is sent again must append only what is new, and report where the rest is.
+// A feed that is sent again must append only new events, and report where the others are.
 #[tokio::test]
 async fn known_events_are_skipped() {
     let (engine, id) = begun().await;
@@ -236,7 +236,7 @@ async fn concurrent_duplicates_are_appended_once() {
     engine.close().await;
 }
 
-// Only requests had keys, so a batch of a feed that had moved by one event was either all new or a
+// Only requests had keys, so a batch of a feed, shifted by one event, was either all new or a
 // conflict. Each event may have its own key.
 #[tokio::test]
 async fn each_event_may_have_its_own_idempotency_key() {
@@ -279,8 +279,8 @@ async fn each_event_may_have_its_own_idempotency_key() {
     engine.close().await;
 }
 
-// Agents that share a fact under a key each read it, work, and write it again. An agent whose
-// version is no longer the newest must be told, but not when the branch only grew by other events.
+// Agents share a fact under a key: each reads it, works, and writes it again. An agent whose
+// version is outdated must get an error, but not if only other events were appended to the branch.
 #[tokio::test]
 async fn append_checks_the_expected_latest_event_of_a_key() {
     let (engine, id) = begun().await;
@@ -545,9 +545,9 @@ impl Model {
     }
 }
 
-// A feed is sent again after some of it was erased. The events must still be recognised, so that
-// nothing is brought back, also after a restart or with rebuilt projections; and nothing may be
-// left of the content that distinguishes one text from another.
+// A feed is sent again after some of it was erased. They must still be recognised, also after a
+// restart or with rebuilt projections, so that nothing comes back. And nothing may remain of their
+// content that distinguishes one text from another.
 #[tokio::test]
 async fn erased_events_keep_their_ids_and_keys() {
     let folder = tempfile::tempdir().unwrap();
@@ -601,9 +601,9 @@ async fn erased_events_keep_their_ids_and_keys() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    // Whatever is appended again, in whatever batches, with restarts and lost projections in
-    // between: stored events must be recognised, found by id, stay in their first place, and never
-    // be stored twice; and no key may be set by someone who did not see its newest event.
+    // For any repeated appends, in any batches, with restarts and lost projections in between:
+    // stored events must be recognised, found by id, stay in their first place, and never be stored
+    // twice. No key may be set by a client that did not see its newest event.
     #[test]
     fn random_batches_store_each_id_and_key_once(steps in prop::collection::vec(step(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -49,7 +49,7 @@ const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 const SHARE_MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a failure before damaged projections are rebuilt again.
 const MEND_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Cache size for projection pages, and for frames, that are only inspected, in bytes.
+/// Cache size for projection pages, and for frames, during inspection, in bytes.
 const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
 /// Maximum size of events that wait in memory for the index, in bytes: those that arrive between
 /// two of its steps and while it commits.
@@ -129,16 +129,16 @@ impl Engine {
             started => started,
         };
         if started.is_err() {
-            // Started tasks may hold the log a little longer, but not its lock.
+            // Tasks already started may hold the log a little longer, but not its lock.
             let _ = log.close().await;
         }
         started
     }
 
-    /// Opens a folder in which nothing may change: updates of the projections stay in memory.
+    /// Opens a folder that must not change: updates of the projections stay in memory.
     ///
-    /// The stored projections and index still contain `hidden` content, so with it both are built
-    /// in memory.
+    /// If there is `hidden` content, the stored projections and index still contain it, so both are
+    /// built in memory.
     async fn open_to_read(
         options: OpenOptions,
         log: Arc<RedbLog>,

@@ -1,4 +1,4 @@
-//! Scheduling of packing the log into blocks. The log does the packing itself.
+//! Schedules the packing of the log into blocks. The log itself does the packing.
 
 use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
@@ -6,7 +6,7 @@ use super::{Engine, PackingMode, error::ReadError};
 use treering_domain::with_causes;
 use treering_log::{LogError, RedbLog, Rewriter};
 
-/// Maximum bytes of frames that closing packs, some tenths of a second; more is left for idle
+/// Maximum bytes of frames that closing packs, a few tenths of a second; more is left for idle
 /// times.
 const CLOSE_BYTES_MAX: u64 = 16 << 20;
 
@@ -57,7 +57,7 @@ impl LogPacker {
         })
     }
 
-    /// Stops the background work, and packs what closing has time for.
+    /// Stops the background work, and packs as much as closing has time for.
     pub(super) fn close(&self) {
         let rewriter = self
             .rewriter

@@ -260,8 +260,8 @@ async fn run(dir: &Path, steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
-    // For chains of any length over branches, batches, segments and openings, every read path must
-    // return what was appended.
+    // For chains of any length across branches, batches, segments and restarts, every read path
+    // must return what was appended.
     #[test]
     fn every_read_path_returns_the_appended_body(
         steps in prop::collection::vec(step(), 1..60)
@@ -276,8 +276,8 @@ proptest! {
     }
 }
 
-// A growing state cost the square of its steps: 60 steps of up to 100 KB took 3 MB. It must cost
-// little more than what each step adds.
+// The size of a growing state was quadratic in its steps: 60 steps of up to 100 KB took 3 MB. It
+// must be little more than the sum of the additions.
 #[tokio::test(flavor = "multi_thread")]
 async fn growing_state_stores_only_what_is_new() {
     let dir = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ async fn growing_state_stores_only_what_is_new() {
     assert!(stored < raw / 3, "{stored} of {raw}");
 }
 
-// A hint is never a reason to refuse an event: no event has the key, the base is on another branch,
+// A hint must never cause a refusal: not if no event has the key, the base is on another branch,
 // its body is small or erased, or the state is too large. Only an invalid key is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_patch_base_does_not_refuse_an_event() {

@@ -1,8 +1,8 @@
-//! Patches: the difference of a body from a similar one that its author names. Computed on the
-//! caller's task, so that the writer only stores it.
+//! Patches: the difference between a body and a similar one that its author names. It is computed
+//! on the caller's task, so that the writer only stores it.
 //!
-//! A patch is never a reason to refuse an event. If the base cannot be found, or a patch does not
-//! pay, the body is stored whole.
+//! A patch never causes a refusal. If the base cannot be found, or a patch saves too little, the
+//! body is stored whole.
 
 use bytes::Bytes;
 

@@ -116,8 +116,8 @@ async fn work(engine: &Engine, random: &mut Random, kept: &mut AcknowledgedEvent
     }
 }
 
-/// Checks that everything acknowledged is stored and everything stored is sound; all of it counts
-/// as kept from now on.
+/// Checks that every acknowledged event is stored and every stored event is sound. Adds all stored
+/// events to `kept`.
 async fn check(engine: &Engine, kept: &mut AcknowledgedEvents, seed: u64) {
     let query = ReadQuery::all(Namespace::default(), EventSource::Log);
     let events = engine.read_all(query).await.unwrap();
@@ -180,9 +180,9 @@ async fn run_seed(seed: u64) {
     }
 }
 
-// Whatever unsynced data the disk loses or tears, and however old the projections are: every
-// acknowledged event must be stored, and projections and index must equal a rebuild. An event and
-// its note in another namespace must both be stored, or neither.
+// For any loss or tearing of unsynced data, and however old the projections are: every acknowledged
+// event must be stored, and projections and index must equal a rebuild. An event and its note in
+// another namespace must both be stored, or neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn engine_survives_power_loss() {
     let running = futures::stream::iter(0..seeds()).map(|seed| tokio::spawn(run_seed(seed)));

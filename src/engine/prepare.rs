@@ -29,10 +29,10 @@ pub(super) struct ValidatedBody {
     pub(crate) hash: ContentHash,
     /// Event key of a similar event, or empty.
     pub(crate) delta_of: String,
-    /// The difference from another body, once that was looked up.
+    /// The difference from another body, once that body was looked up.
     pub(crate) patch: Option<ValidatedPatch>,
     /// Content hash and salt for the event's own idempotency key, if it has one. Each event has its
-    /// own salt, which is erased with that event and no other.
+    /// own salt, which is erased only with that event.
     pub(crate) own_key: Option<(ContentHash, KeySalt)>,
 }
 
@@ -94,7 +94,7 @@ impl ValidatedBody {
     }
 }
 
-/// A validated batch, complete except for what must be looked up.
+/// A validated batch, complete except for data that must be looked up.
 #[derive(Clone, Debug)]
 pub(super) struct ValidatedBatch {
     pub(crate) command: AppendCommand<EncodedBody>,
@@ -107,7 +107,7 @@ pub(super) struct ValidatedBatch {
     pub(crate) bytes: usize,
     /// The engine's own record of an erasure.
     pub(crate) by_eraser: bool,
-    /// The first event of the conversation, for the case that it does not exist.
+    /// The first event of the conversation, in case it does not exist.
     creation: Option<Creation>,
     /// The batch currently begins with `creation`.
     creates: bool,
@@ -133,7 +133,7 @@ struct Creation {
 }
 
 impl ValidatedBatch {
-    /// Checks the limits and encodes what is not encoded yet.
+    /// Checks the limits and encodes bodies that are not encoded yet.
     pub(crate) fn new<B: Encode>(
         command: AppendCommand<B>,
         limits: &Limits,
@@ -209,7 +209,7 @@ impl ValidatedBatch {
             command,
             bodies,
             content_hash,
-            // A call to the system, which an append without a key does not need.
+            // A random salt takes a system call; an append without a key does not need it.
             key_salt: has_key.then(KeySalt::random),
             bytes,
             by_eraser: false,
@@ -352,7 +352,7 @@ impl ValidatedBatch {
         })
     }
 
-    /// Returns false when another batch was appended with this batch's key. Once something of that
+    /// Returns false when another batch was appended with this batch's key. Once an event of that
     /// batch was erased, its salt is gone and the two cannot be compared: a retry then gets that
     /// batch's answer.
     pub(crate) fn may_be(&self, used: &KeyEntry) -> bool {
@@ -412,7 +412,7 @@ fn within(
     Ok(())
 }
 
-/// Encodes an event's body. A body that came encoded is not encoded again.
+/// Encodes an event's body. An already encoded body is not encoded again.
 fn encoded<B: Encode>(
     event_index: usize,
     event: NewEvent<B>,
@@ -523,7 +523,7 @@ impl PartsHasher {
         self.0.update(bytes);
     }
 
-    /// Hashes what the caller chose of an event.
+    /// Hashes the fields of an event that the caller chose.
     fn event(&mut self, event: &NewEvent<EncodedBody>, body: &ValidatedBody) {
         self.part(event.conversation.0.as_bytes());
         let branch = event.branch.as_ref();
@@ -547,7 +547,7 @@ impl PartsHasher {
     }
 }
 
-/// Hashes what the caller chose of a batch.
+/// Hashes the fields of a batch that the caller chose.
 fn content_hash(
     command: &AppendCommand<EncodedBody>,
     bodies: &[ValidatedBody],
@@ -565,7 +565,7 @@ fn content_hash(
     hasher.end()
 }
 
-/// Hashes what the caller chose of one event.
+/// Hashes the fields of one event that the caller chose.
 fn event_hash(event: &NewEvent<EncodedBody>, body: &ValidatedBody) -> ContentHash {
     let mut hasher = PartsHasher::default();
     hasher.event(event, body);

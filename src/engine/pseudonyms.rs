@@ -1,9 +1,9 @@
 //! Pseudonyms for personal data in event headers.
 //!
 //! An erasure keeps headers: the actor, the correlation id, the idempotency key. A store with
-//! pseudonyms never stores these texts, but a keyed BLAKE3 hash of each. Equal texts have equal
-//! hashes, so someone with the key can still find a person's events, and someone without it cannot
-//! guess the texts.
+//! pseudonyms stores a keyed BLAKE3 hash of each of these texts, never the text. Equal texts have
+//! equal hashes, so someone with the key can still find a person's events, and someone without it
+//! cannot guess the texts.
 //!
 //! An event in the reserved namespace records that a store has pseudonyms. Backups include that
 //! event but not the key. A missing key file therefore never makes a store fall back to plain text.
@@ -31,7 +31,7 @@ const PREFIX: &str = "p-";
 /// Bytes of the hash that are kept: enough that finding two texts with one pseudonym is infeasible.
 const HASH_BYTES: usize = 16;
 
-/// The key that replaces header texts.
+/// The key of the hashes that replace header texts.
 #[derive(Clone)]
 pub(crate) struct Pseudonyms([u8; 32]);
 
@@ -244,8 +244,8 @@ mod tests {
         })
     }
 
-    // A person was to be forgotten, and the mail address was in every event's header, which erasure
-    // does not reach. It must never reach the disk. A retry with the same key must still be
+    // A person's data had to be erased, but the mail address was in every event's header, which
+    // erasure keeps. It must never reach the disk. A retry with the same key must still be
     // recognised, also after a restart without the flag.
     #[tokio::test(flavor = "multi_thread")]
     async fn headers_on_disk_contain_only_pseudonyms() {
@@ -270,8 +270,8 @@ mod tests {
         assert!(!holds(dir.path(), ADA));
     }
 
-    // A store that gets pseudonyms has keys from before. A retry with one of them must not append
-    // again.
+    // A store that switches to pseudonyms has earlier keys in plain text. A retry with one of them
+    // must not append again.
     #[tokio::test(flavor = "multi_thread")]
     async fn idempotency_keys_from_before_pseudonyms_are_known() {
         let dir = tempfile::tempdir().unwrap();

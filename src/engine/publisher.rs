@@ -83,7 +83,7 @@ impl Publisher for EnginePublisher {
 
 impl EnginePublisher {
     /// Recovers the projections after a failure, for example because the disk is full. Nothing is
-    /// lost: they are reopened and read from the log what they lack. Appends wait meanwhile.
+    /// lost: they are reopened and catch up from the log. Appends wait meanwhile.
     fn recover(
         &self,
         head: u64,
@@ -109,8 +109,8 @@ impl EnginePublisher {
         let projections = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
         let path = self.projections_path.as_deref();
         if projections.path().as_deref() == path {
-            // Meanwhile they answer as of an earlier event. Projections that are being rebuilt
-            // answer only once they are complete.
+            // Until they catch up, they answer as of an earlier event. Projections that are being
+            // rebuilt answer only once they are complete.
             self.projections.store(Arc::new(projections.clone()));
         }
         let whole = catch_up(projections, path, &self.reader, head, |_| beat.sign());

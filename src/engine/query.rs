@@ -74,7 +74,7 @@ pub struct ReadFilter {
     pub correlation_id: String,
     /// All of these attributes, with these values.
     pub attributes: BTreeMap<String, String>,
-    /// Recorded at or after this time …
+    /// Recorded at or after this time.
     pub recorded_from: Option<TimestampMicros>,
     /// … and before this time.
     pub recorded_to: Option<TimestampMicros>,
@@ -196,7 +196,7 @@ pub struct FoundEvent {
 pub struct LatestEvent {
     /// The queried conversation.
     pub conversation: ConversationId,
-    /// What was searched for.
+    /// The selector that it matched.
     pub wanted: EventSelector,
     /// The result.
     pub got: FoundEvent,
@@ -279,7 +279,7 @@ pub struct ListQuery {
     pub source: Option<String>,
     /// The sort order.
     pub order: ListOrder,
-    /// Oldest first; else newest first.
+    /// Oldest first; otherwise newest first.
     pub ascending: bool,
 }
 
@@ -322,7 +322,7 @@ pub struct ConversationSummary {
     pub created_at: TimestampMicros,
     /// When the last event was recorded.
     pub updated_at: TimestampMicros,
-    /// When the first event happened according to its author, else when it was recorded.
+    /// When the first event happened according to its author, otherwise, when it was recorded.
     pub happened_from: TimestampMicros,
     /// The latest time at which one of its events happened.
     pub happened_to: TimestampMicros,
@@ -365,9 +365,9 @@ pub struct ListFilter {
     pub parent: Option<ConversationId>,
     /// The title contains this text, case-insensitively.
     pub title: String,
-    /// Is sealed, or is not.
+    /// Sealed, or not sealed.
     pub sealed: Option<bool>,
-    /// The last event was recorded at or after this time …
+    /// The last event was recorded at or after this time.
     pub updated_from: Option<TimestampMicros>,
     /// … and before this time.
     pub updated_to: Option<TimestampMicros>,
@@ -482,11 +482,11 @@ pub struct ForkOptions {
 pub struct RewindCommand {
     /// The branch.
     pub address: BranchAddress,
-    /// The last revision to keep; `None` for what the conversation was created with.
+    /// The last revision to keep; `None` for the conversation's first event.
     pub to: Option<Revision>,
     /// The head that the branch must have; `None` for any.
     pub expected_head: Option<Revision>,
-    /// Name for the old end of the branch; `None` for `rewound-` and its last revision.
+    /// Name for the old end of the branch; `None` for `rewound-` followed by its last revision.
     pub keep_as: Option<BranchName>,
     /// Idempotency key: a retry with the same key returns the first answer.
     pub idempotency_key: Option<String>,
@@ -526,7 +526,7 @@ pub struct RewindOutcome {
     pub active: BranchId,
     /// The appended events.
     pub events: Vec<AppendedEvent>,
-    /// The removed events, oldest first, except those that are only about branches.
+    /// The removed events, oldest first, except those about branches or the whole conversation.
     pub went: Vec<NamedEvent>,
     /// More events were removed than returned.
     pub truncated: bool,
@@ -706,9 +706,9 @@ pub struct Stats {
     /// Unreadable log positions of the whole store.
     pub unreadable_positions: u64,
     pub indexed_documents: u64,
-    /// The vectors for search by meaning; `None`: it is off.
+    /// The vectors for search by meaning; `None` if it is off.
     pub vectors: Option<VectorStats>,
-    /// What counts against the namespace's quota.
+    /// The usage that counts against the namespace's quota.
     pub used: NamespaceUse,
     /// The namespace's quota.
     pub quota: Quota,
@@ -730,7 +730,7 @@ pub struct Progress {
 /// A fault found by a verification.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// `log`, `blob`, `chain`, `projections` or `index`.
+    /// `log`, `blob`, `chain`, `views` or `index`.
     pub part: &'static str,
     /// The log position, if known.
     pub position: Option<Position>,

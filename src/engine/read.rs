@@ -36,7 +36,7 @@ impl Engine {
     /// start of the read.
     ///
     /// Revision bounds refer to the conversation itself: a fork's events inherited from another
-    /// conversation are read only when `from` is 0.
+    /// conversation are read only when `from` is 0 or `begins_in` is set.
     pub fn read(&self, query: ReadQuery) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
         self.read_as(query, |events| events)
     }
@@ -185,8 +185,8 @@ impl ReadPath {
             } => {
                 let branch = self.branch(&query.namespace, *conversation, branch.as_ref())?;
                 let own = query.namespace.key(*conversation);
-                // Skip segments before the first requested revision: a subscription reads the end
-                // of its branch over and over.
+                // Skip segments before the first requested revision: a subscription repeatedly
+                // reads the end of its branch.
                 let segments = history.lineage_while(own, &branch, |segment| {
                     query.from == 0
                         || query.begins_in.is_some()
@@ -427,7 +427,7 @@ where
     let mut count = usize::try_from(count).unwrap_or(usize::MAX);
     loop {
         match read(from, count).await {
-            // First return what precedes the damage.
+            // First return the records before the damage.
             Err(LogError::Damaged { offset, .. })
                 if offset > from && offset - from < count as u64 =>
             {
@@ -617,7 +617,7 @@ impl EntryCursor {
         Ok(Some(name))
     }
 
-    /// Fetches entries until there are `most`, or until some are there and the next ones need
+    /// Fetches entries until there are `most`, or until there are some and the next ones need
     /// another look-up.
     fn fill(&mut self, query: &ReadQuery, most: usize) -> Result<(), ReadError> {
         if let Some(by) = finding(&query.filter) {

@@ -1,5 +1,5 @@
-//! Tests of reads: bounded bytes per page, bounded ancestor look-ups, and the check that events are
-//! what the projections name.
+//! Tests of reads: bounded bytes per page, bounded ancestor look-ups, and the check that events
+//! match the projections.
 
 use std::time::Duration;
 
@@ -79,8 +79,8 @@ async fn page_limit_includes_large_bodies() {
     engine.close().await;
 }
 
-// Twenty readers of everything kept health at twenty times its idle latency. Long reads must queue
-// behind short ones.
+// Twenty concurrent full reads raised the latency of health checks twentyfold. Long reads must
+// queue behind short ones.
 #[tokio::test]
 async fn long_reads_leave_slots_for_short_reads() {
     let limits = Limits {
@@ -203,7 +203,7 @@ async fn deep_fork_is_read_as_one_history() {
 }
 
 // With a segment or projections of another store, a read returned another conversation's events
-// without an error. What the projections name must be compared with the log.
+// without an error. Each event must be compared with the projections' entry.
 #[tokio::test]
 async fn event_that_differs_from_the_projections_is_damage() {
     let (ours, other) = (memory().await, memory().await);
@@ -248,7 +248,7 @@ async fn event_that_differs_from_the_projections_is_damage() {
         let names_both = text.contains(&id.to_string()) && text.contains(&other_id.to_string());
         assert!(names_both, "{text}");
     }
-    // The same for the batch of an idempotency key: here its content is another one's.
+    // The same for the batch of an idempotency key: here the log has other content.
     let again = ours.appended_with_key(&ns(), "once").await;
     assert!(
         matches!(again, Err(AppendError::Read(ReadError::Damaged { .. }))),
@@ -259,8 +259,8 @@ async fn event_that_differs_from_the_projections_is_damage() {
     other.close().await;
 }
 
-// Statistics loaded every pending call with its arguments to count them. The calls must be counted
-// as they come and go, on every branch.
+// Statistics loaded every pending call with its arguments to count them. The count must be updated
+// as calls come and go, on every branch.
 #[tokio::test]
 async fn pending_calls_are_counted_on_every_branch() {
     let engine = memory().await;
@@ -319,7 +319,7 @@ async fn chain_fork(engine: &Engine, id: ConversationId) {
 }
 
 // Whether an answer ended its turn depends on the branch's next event, which was searched among the
-// next 512 of the conversation. Behind a long attempt on another branch the call was missed, and a
+// next 512 of the conversation. After a long attempt on another branch the call was missed, and a
 // compaction could cut between an answer and its call.
 #[tokio::test]
 async fn next_call_of_a_branch_is_found_past_other_branches() {
@@ -358,8 +358,8 @@ async fn next_call_of_a_branch_is_found_past_other_branches() {
     engine.close().await;
 }
 
-// Two deep verifications blocked everyone else, and continued after their clients had gone. One may
-// run at a time, and it must end with its stream.
+// Two deep verifications blocked everyone else, and continued after their clients had gone. Only
+// one may run at a time, and it must end with its stream.
 #[tokio::test]
 async fn verification_stops_when_its_stream_is_dropped() {
     let engine = memory().await;

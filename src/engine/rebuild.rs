@@ -34,7 +34,7 @@ impl Engine {
         let (mut sender, receiver) = mpsc::channel(16);
         tokio::spawn(async move {
             let done = rebuild(&inner, projections, index, &mut sender).await;
-            // The caller may be gone; the work is done anyway.
+            // The caller may be gone; the work continues anyway.
             let _ = sender.send(done.map(RebuildItem::Outcome)).await;
         });
         receiver.boxed()
@@ -94,7 +94,7 @@ async fn rebuild(
 }
 
 fn report(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
-    // A slow reader may miss progress, but never the end.
+    // A slow reader may miss progress reports, but never the outcome.
     let _ = reports.try_send(Ok(RebuildItem::Progress(Progress { what, done, total })));
 }
 

@@ -1,5 +1,5 @@
-//! Rebuilding the search index from the log in a separate folder, while the old one answers. The
-//! new index replaces the old one once it is complete.
+//! Rebuilding the search index from the log in a separate folder, while the old one answers
+//! searches. The new index replaces the old one once it is complete.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use treering_search::{IndexError, SearchIndex, SearchOptions};
 
 /// Number of consecutive failures that end a rebuild.
 const FAILURES_MAX: u32 = 3;
-/// Number of indexing threads while much is left and the old index answers.
+/// Number of indexing threads while much is left to index and the old index answers searches.
 const REMAKING_THREADS: usize = 2;
 
 /// The result of a rebuild.
@@ -71,8 +71,8 @@ pub(super) fn remove_left_over(place: &IndexPlace) -> std::io::Result<()> {
     }
 }
 
-/// Rebuilds the index from the log. The old one answers and follows the log until the new one is
-/// complete, and stays if that fails.
+/// Rebuilds the index from the log. The old one answers searches and follows the log until the new
+/// one is complete, and stays if the rebuild fails.
 pub(super) async fn rebuild_index(
     inner: &Arc<Inner>,
     mut report: impl FnMut(u64),

@@ -1,4 +1,4 @@
-//! Repair after a loss in the log, using what the projections and the index know of it.
+//! Repair after a loss in the log, with the projections and the index as evidence.
 
 use std::{
     path::{Path, PathBuf},
@@ -144,7 +144,7 @@ impl DerivedData {
         derived
     }
 
-    /// Records what derived data has seen; returns false if it proves nothing.
+    /// Records the progress of derived data as evidence; returns false if it proves nothing.
     fn record_evidence(&mut self, kinship: LogRelation, path: PathBuf, reached: u64) -> bool {
         match kinship {
             LogRelation::Current => self.witness.is_there |= reached > 0,
@@ -189,7 +189,7 @@ impl DerivedData {
     }
 }
 
-/// Returns what the projections know that contradicts existing events. Missing events are reported
+/// Returns how the projections contradict existing events, if they do. Missing events are reported
 /// as lost instead.
 fn contradiction(projections: &Projections, log: &Arc<RedbLog>) -> Option<String> {
     let head = log.head();

@@ -1,4 +1,4 @@
-//! Tests of repair: what it learns from projections and index, and what it leaves unchanged.
+//! Tests of repair: evidence from projections and index, and data that it leaves unchanged.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -66,9 +66,9 @@ fn assert_nothing_is_gone(before: &BTreeMap<String, Vec<u8>>, dir: &Path) {
     }
 }
 
-// Projections of a timeline unknown to the log were taken for another log's and rebuilt: an older
-// copy of `log/`, restored beside them, was served as if no loss had been accepted and nothing
-// written since, and positions were used twice.
+// An older copy of `log/` was restored beside projections of a timeline that it did not know. They
+// were taken for another log's and rebuilt: the accepted loss and all later writes were ignored,
+// and positions were used twice.
 #[tokio::test]
 async fn log_from_before_an_accepted_loss_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -118,8 +118,8 @@ async fn log_from_before_an_accepted_loss_is_refused() {
     }
 }
 
-// One flipped byte in the manifest made the store unopenable without accepting a loss that did not
-// exist: the segments and the projections contain all of the manifest's content.
+// After one flipped byte in the manifest, the store opened only if a loss was accepted. But nothing
+// was lost: the segments and the projections contain all of the manifest's content.
 #[tokio::test]
 async fn lost_manifest_is_rebuilt_without_loss() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ async fn lost_manifest_is_rebuilt_without_loss() {
 }
 
 // With projections and index gone as well, nothing proves that no segment is missing after the last
-// existing one. Somebody must accept that.
+// existing one. Someone must accept that risk.
 #[tokio::test]
 async fn lost_manifest_without_projections_needs_consent() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ async fn concurrent_repairs_accept_the_loss_once() {
 }
 
 // An append to a regressed log was refused, but only after the segment had been opened for writing:
-// evidence had changed.
+// this changed evidence.
 #[tokio::test]
 async fn refused_log_is_not_changed() {
     let dir = tempfile::tempdir().unwrap();
@@ -324,8 +324,8 @@ fn custom(id: ConversationId, data: &[u8]) -> NewEvent {
 }
 
 // A rebuilt manifest cannot say whether an erasure was running, so the log is searched for one. One
-// unreadable frame kept the whole store from opening. What it may contain must not be forgotten, in
-// case it becomes readable again.
+// unreadable frame prevented the whole store from opening. The possible erasure must not be
+// forgotten, in case the frame becomes readable again.
 #[tokio::test]
 async fn bad_frame_blocks_neither_opening_nor_erasing() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,7 +415,7 @@ async fn conversation_that_ends_in_a_loss_is_marked() {
     assert_eq!((salvaged.whole, salvaged.cut, salvaged.lost), (1, 1, 1));
     assert_eq!(salvaged.unreadable_positions, 3);
 
-    // What becomes readable is served again.
+    // Conversations that become readable are served again.
     harm();
     let engine = open(&data, OpenMode::Append).await.unwrap();
     for id in [cut, gone, whole] {

@@ -150,7 +150,7 @@ impl RemovedEvents {
     }
 }
 
-/// A branch as it was read.
+/// A branch at the time of the read.
 struct BranchAtRead {
     row: ConversationRow,
     branch: BranchState,

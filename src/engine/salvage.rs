@@ -59,7 +59,7 @@ pub struct SalvageOutcome {
     pub whole: u64,
     /// Conversations truncated before their damage.
     pub cut: u64,
-    /// Conversations of which nothing could be taken.
+    /// Conversations of which nothing could be copied.
     pub lost: u64,
     /// Events copied.
     pub events_taken: u64,
@@ -445,7 +445,7 @@ impl SalvageTarget {
             return;
         }
         for row in projections.every_conversation().unwrap_or_default() {
-            // Projections built after the loss have it as a damage mark; older ones have the
+            // Projections built after the loss have a damage mark; older ones have the
             // conversation's former head.
             let (at, revision) = match &row.damage {
                 Some(damage) => (damage.position.offset, damage.revision),

@@ -1,5 +1,4 @@
-//! Search, combined with what the index does not know: branches, names, and the texts that snippets
-//! come from.
+//! Search, combined with data that the index lacks: branches, names, and the texts for snippets.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::Entry},
@@ -35,7 +34,7 @@ use treering_search::{
 const GROUPED_HITS: usize = 1_000;
 /// How long a search that met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
-/// A share of the query larger by this much counts as clearly larger.
+/// Minimum difference between two matched shares of a query that counts as clear.
 const CLEARLY_MORE: f32 = 0.25;
 
 impl Engine {
@@ -59,8 +58,8 @@ impl Engine {
     /// Like [`Self::search`], with a time limit.
     ///
     /// # Errors
-    /// [`SearchTimeout`] when the time is over, with the stage that the search was in; within the
-    /// limit as [`Self::search`].
+    /// [`SearchTimeout`] with the stage of the search when the time is over; otherwise as
+    /// [`Self::search`].
     pub async fn search_within(
         &self,
         request: SearchRequest,
@@ -149,7 +148,7 @@ impl Engine {
             if found.total > 0 || !left_out || !index.has_recalled(&request.namespace) {
                 return Ok(found);
             }
-            // What only a memory tool quotes is better than nothing.
+            // A hit in recalled text is better than none.
             let mut request = request;
             request.filters.recalled = RecalledTexts::Only;
             inner.search(request, vector, head, memory).await
@@ -158,7 +157,7 @@ impl Engine {
     }
 }
 
-/// Refuses what only a search by words can do.
+/// Refuses options that only a search by words supports.
 fn check_kind(request: &SearchRequest) -> Result<(), SearchError> {
     if request.by == SearchBy::Words {
         return Ok(());
@@ -331,7 +330,7 @@ impl Inner {
             reading,
             regex,
             by,
-            // Its text was taken.
+            // Its text was already taken.
             similar_to: _,
             limit,
             offset,
@@ -341,7 +340,7 @@ impl Inner {
             conversations_max,
             count_all,
             context_lines,
-            // Was waited for.
+            // The wait is over.
             at_least: _,
             wait_max: _,
         } = request;
@@ -550,8 +549,8 @@ impl Inner {
 }
 
 impl ReadPath {
-    /// Reranks the first hits by their texts, and cuts the page. Returns true if the query is one
-    /// name and no text contains the whole name.
+    /// Reranks the first hits by their texts, and truncates them to the page. Returns true if the
+    /// query is one name and no text contains the whole name.
     async fn rerank_by_texts(
         &self,
         results: &mut SearchResults,

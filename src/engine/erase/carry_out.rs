@@ -2,8 +2,8 @@
 //!
 //! The order makes it safe to interrupt. First the log's manifest states that an erasure is
 //! running; then events record what is erased; then segments, projections and index are rewritten
-//! without it; then the manifest states that it is done. Whoever finds a running erasure repeats
-//! everything that was recorded.
+//! without it; then the manifest states that it is done. An engine that finds a running erasure
+//! repeats everything that was recorded.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -42,7 +42,7 @@ const APPENDS_MAX: usize = 512;
 const RECORDS_MAX: usize = 4_096;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
-/// Erases what a plan names, and matching events appended since it was made.
+/// Erases the events of a plan, and matching events appended since it was made.
 pub(super) async fn carry_out(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
@@ -78,7 +78,7 @@ pub(super) async fn carry_out(
     })
 }
 
-/// Finishes an erasure that began earlier and did not end.
+/// Finishes an earlier erasure that was interrupted.
 pub(super) async fn finish_earlier(
     inner: &Arc<Inner>,
     files: &Arc<RedbLog>,
@@ -100,7 +100,7 @@ pub(super) async fn finish_earlier(
         inner.hide(earlier.erasure.clone());
         earlier
     };
-    // What the log no longer has may still be in the index.
+    // The index may still have content that the log no longer has.
     let indexed = None;
     finish(
         inner,
@@ -119,7 +119,7 @@ pub(super) struct UnfinishedErasure {
     pub(crate) erasure: Erasure,
     /// Offset of the last erasure event; 0 if there is none.
     pub(crate) last: u64,
-    /// Damage that was not accepted and may hide an erasure event: the erasure is not finished.
+    /// Unaccepted damage that may hide an erasure event.
     pub(crate) unread: Option<UnreadableRange>,
 }
 
@@ -137,7 +137,7 @@ pub(super) async fn recorded_since(
         let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
         let records = match read.map_err(ReadError::from)? {
             LogStretch::Records(records) => records,
-            // One unreadable stretch must not keep the rest from being served.
+            // One unreadable stretch must not make the rest unavailable.
             LogStretch::Lost(lost) => {
                 next = lost.last + 1;
                 if !is_accepted(&lost, &accepted) {
@@ -208,7 +208,7 @@ pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
     begun.map_err(|error| EraseError::Append(error.into()))
 }
 
-/// Records what is erased, in the conversations concerned.
+/// Appends the erasure events to the affected conversations.
 pub(super) async fn record(
     inner: &Arc<Inner>,
     command: &EraseCommand,
@@ -332,7 +332,7 @@ async fn scrub(
 
 impl Inner {
     /// Waits until everything handed to the writer is answered, and thus published. The caller must
-    /// keep further appends out.
+    /// block further appends.
     pub(crate) async fn settled(&self) -> Result<(), AppendError> {
         let nothing = AppendCommand::<EventBody>::new(Namespace::default(), Vec::new());
         let prepared = ValidatedBatch::new(nothing, &self.options.limits)?;

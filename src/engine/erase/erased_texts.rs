@@ -1,7 +1,7 @@
 //! Finds titles and sub-context purposes that repeat erased content.
 //!
-//! An import titles a conversation by its first prompt, and a fork takes its parent's title:
-//! erasing only the message would leave the most telling line.
+//! An import titles a conversation after its first prompt, and a fork takes its parent's title.
+//! Erasing only the message would leave its most revealing line.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ impl ErasedTexts {
         }
     }
 
-    /// Adds a text. `room` is what is left for all conversations, in bytes.
+    /// Adds a text. `room` is the space left for all conversations, in bytes.
     fn add(&mut self, text: &str, room: &mut usize) {
         let own = SAID_BYTES_MAX - self.said_bytes;
         let kept = &text[..text.floor_char_boundary(own.min(*room).min(TEXT_BYTES_MAX))];
@@ -238,8 +238,8 @@ fn without_tags(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    // An import's title stayed, with the secret in it. But a title "Hi" must not be erased with
-    // every text that contains these letters.
+    // An erasure left an import's title with the secret in it. But a title "Hi" must not be erased
+    // with every text that contains these letters.
     #[test]
     fn title_made_from_a_text_is_detected() {
         let prompt =

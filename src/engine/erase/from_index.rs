@@ -16,7 +16,7 @@ use treering_base::disk;
 use treering_domain::{ConversationId, EventKind, Namespace};
 use treering_search::{IndexError, SearchIndex, SearchableEvent};
 
-/// Number of records that are read at once. Their times depend on their neighbours.
+/// Number of records that are read at once. Neighbours are needed to determine a record's time.
 const RECORDS_MAX: u64 = 64;
 /// Size of the texts that are added at once, in bytes.
 const TEXTS_BYTES_MAX: usize = 16 << 20;
@@ -26,7 +26,7 @@ const NAMED_BY_CALLS: [EventKind; 2] = [
     EventKind::ToolSnapshotRecorded,
 ];
 
-/// What the index has of an erasure.
+/// The erased events that the index has.
 pub(super) struct IndexedErasure {
     namespace: Namespace,
     offsets: BTreeSet<u64>,
@@ -36,8 +36,8 @@ pub(super) struct IndexedErasure {
 }
 
 impl IndexedErasure {
-    /// Returns `None` for a plan over all namespaces, which is made of recorded erasures: some of
-    /// them may already be gone from the log, but not from the index.
+    /// Returns `None` for a plan over all namespaces, which is made of recorded erasures: some
+    /// events may already be gone from the log, but not from the index.
     pub(super) fn of(plan: &ErasePlan) -> Option<Self> {
         let gone = plan.gone.values().map(|gone| gone.event);
         let requests = gone.filter(|event| event.kind == EventKind::ToolCallRequested.number());
@@ -87,7 +87,7 @@ async fn erase_in_place(inner: &Arc<Inner>, erased: IndexedErasure) -> Result<bo
     blocking(move || SearchIndex::wipe(&left_over)).await?;
     let index = indexer.index();
     {
-        // What was read before the content was hidden is in the index from here on.
+        // From here on, the index has everything that was read before the content was hidden.
         let _gate = indexer.gate.lock().await;
         let looked = Arc::clone(&index);
         let (namespace, called_in) = (erased.namespace, erased.called_in);
@@ -114,7 +114,7 @@ async fn erase_in_place(inner: &Arc<Inner>, erased: IndexedErasure) -> Result<bo
     Ok(true)
 }
 
-/// Replaces what the index has of events by what the log has of them now.
+/// Reindexes events from their current content in the log.
 async fn replace(
     inner: &Arc<Inner>,
     index: &Arc<SearchIndex>,

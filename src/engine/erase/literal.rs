@@ -9,11 +9,11 @@ pub(super) const LITERAL_BYTES_MIN: usize = 4;
 /// Maximum length of a literal, in bytes.
 pub(super) const LITERAL_BYTES_MAX: usize = 64 << 10;
 /// Maximum nesting of JSON that is examined. JSON within JSON within JSON does occur: a tool's
-/// arguments inside what a source sent.
+/// arguments inside a source's raw message.
 const NESTED_MAX: usize = 3;
 
-/// Finds a text literally and as JSON writes it. Writers escape differently, so the stored bytes
-/// are unescaped, once per level of nesting, instead of the text being escaped.
+/// Finds a text literally and in JSON-escaped form. JSON writers escape differently, so the search
+/// unescapes the stored bytes, once per nesting level, instead of escaping the text.
 #[derive(Debug)]
 pub(super) struct Literal(Box<Finder<'static>>);
 
@@ -113,9 +113,8 @@ mod tests {
         written
     }
 
-    // In JSON, a secret with a quote or an umlaut is stored in other bytes than it was typed in,
-    // and every JSON writer escapes differently: a search for some spellings would leave the
-    // others.
+    // In JSON, a secret with a quote or an umlaut is stored as different bytes, and every JSON
+    // writer escapes differently: a search for some spellings would miss the others.
     #[test]
     fn literal_is_found_in_any_json_escaping() {
         let secret = "pass \"wörd\" <a&b>/🌲\\\n";
@@ -150,7 +149,7 @@ mod tests {
         assert!(Literal::new(&[0xff, 0, 1, 2]).is_in(&[7, 0xff, 0, 1, 2]));
     }
 
-    // Bytes that only look like an escape must be kept literally and not end the search.
+    // Bytes that only look like an escape must be kept literally and must not end the search.
     #[test]
     fn invalid_escapes_are_literal_bytes() {
         let literal = Literal::new(b"C:\\users\\new");

@@ -68,7 +68,7 @@ pub struct EraseCommand {
     pub namespace: Namespace,
     /// The content to be erased.
     pub target: EraseTarget,
-    /// Keep what was derived from it: summaries, compactions, result digests.
+    /// Keep content derived from it: summaries, compactions, result digests.
     pub keep_derived: bool,
     /// Only report what would be erased.
     pub dry_run: bool,
@@ -113,8 +113,8 @@ pub struct SharedBy {
     pub revision: Revision,
 }
 
-/// A large body that is kept although one of its events is erased, because another event that stays
-/// has the same content.
+/// A large body that is kept although one of its events is erased, because a remaining event has
+/// the same content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptBlob {
     /// The event under which it is stored.
@@ -130,10 +130,10 @@ pub struct KeptBlob {
 pub struct EraseOutcome {
     /// Number of events whose content was, or would be, erased.
     pub events: u64,
-    /// Number of these that were not requested, but follow from the others.
+    /// Number of these that were not requested but had to be erased with the others.
     pub derived: u64,
-    /// Number of events with the searched bytes in parts that stay: an actor, a correlation id, an
-    /// idempotency key, a call id.
+    /// Number of events with the searched bytes in parts that are never erased: an actor, a
+    /// correlation id, an idempotency key, a call id.
     pub stay: u64,
     /// The signed receipt, JSON; `None` for a dry run or when there was nothing to erase.
     pub receipt: Option<String>,
@@ -195,7 +195,7 @@ impl EraseError {
 }
 
 /// Counts erasures that change what is read. During one, log, projections and index do not match,
-/// which matters to anyone who compares them.
+/// so a comparison of them is invalid.
 #[derive(Debug, Default)]
 pub(super) struct ErasureCounter(AtomicU64);
 
@@ -225,7 +225,7 @@ impl Drop for ErasureGuard<'_> {
 type Reports = mpsc::Sender<Result<EraseItem, EraseError>>;
 
 impl Engine {
-    /// Erases content. Of each event the stub (ids, numbers and enums) and the hashes stay, so the
+    /// Erases content. Each event keeps its stub (ids, numbers and enums) and its hashes, so the
     /// chain still verifies. The stream first reports what is erased; a dry run ends there. When
     /// the outcome arrives, the content is in none of the store's files and every read returns
     /// stubs. A started erasure is finished even if nobody waits for it. It queues behind another
@@ -242,7 +242,7 @@ impl Engine {
         let (mut sender, receiver) = mpsc::channel(64);
         tokio::spawn(async move {
             let done = erase(&inner, command, &mut sender).await;
-            // The caller may be gone; the work is done anyway.
+            // The caller may be gone; the work continues anyway.
             let _ = sender.send(done.map(EraseItem::Outcome)).await;
         });
         receiver.boxed()
@@ -314,7 +314,7 @@ fn check_whole(inner: &Inner, namespace: &Namespace, plan: &ErasePlan) -> Result
 }
 
 fn report_progress(reports: &mut Reports, what: &'static str, done: u64, total: u64) {
-    // A slow reader may miss progress, but never the end.
+    // A slow reader may miss progress reports, but never the outcome.
     let _ = reports.try_send(Ok(EraseItem::Progress(Progress { what, done, total })));
 }
 

@@ -1,9 +1,9 @@
-//! Finds what is to be erased in a pass through the log: what was requested, what was derived from
-//! it, and what would reveal it.
+//! Finds the events to erase in a pass through the log: those requested, those derived from them,
+//! and those that would reveal their content.
 //!
-//! One pass suffices if everything derived from an event follows it in the log. The title that an
-//! import gave and the result of an imported sub-context precede their sources: when such an event
-//! is found, another pass includes it.
+//! One pass suffices if everything derived from an event follows it in the log. An import's title
+//! and the result of an imported sub-context precede their sources: when such an event is found,
+//! another pass includes it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -58,7 +58,7 @@ pub(super) struct PlannedErasure {
     pub(crate) stub: Bytes,
 }
 
-/// What the plan knows of a conversation.
+/// Facts about a conversation.
 #[derive(Debug, Default)]
 pub(super) struct ConversationFacts {
     pub(super) gone: BTreeMap<Revision, BranchId>,
@@ -66,7 +66,7 @@ pub(super) struct ConversationFacts {
     branches: HashMap<BranchId, ForkPoint>,
     /// Calls whose request or result is erased.
     calls: HashSet<String>,
-    /// The fork point of a history that it shares.
+    /// The fork point of its shared history, if it has one.
     inherits: Option<ForkPoint>,
     /// The first revision with content of its own, if it inherits.
     first_said: Option<Revision>,
@@ -105,7 +105,7 @@ pub(super) struct ErasePlan {
     stay: u64,
     /// Offsets of derived events that precede their source: the next pass includes them.
     pub(super) also: BTreeSet<u64>,
-    /// By sub-context: where its parent states its purpose, and where its results are.
+    /// By sub-context: offset of the event with its purpose, and offsets of its results.
     pub(super) spawned: HashMap<ConversationId, u64>,
     pub(super) answers: HashMap<ConversationId, Vec<u64>>,
     /// Labels and metadata of events that are erased only for the conversation's title.
@@ -179,7 +179,7 @@ impl ErasePlan {
         };
     }
 
-    /// Reads the log up to an offset, and searches `around` for repetitions of erased content.
+    /// Reads the log up to an offset, and finds repetitions of erased content, if `around` is set.
     ///
     /// # Errors
     /// As [`scan`](Self::scan).
@@ -266,7 +266,7 @@ impl ErasePlan {
         Ok(())
     }
 
-    /// Reads the body, if it needs to be examined.
+    /// Reads the body if it must be examined.
     async fn bytes_of(
         &self,
         reader: &LogReader,
@@ -329,7 +329,7 @@ impl ErasePlan {
         known.is_some_and(|known| !known.answered_by.is_empty())
     }
 
-    /// Records where an inheriting conversation begins to have content of its own.
+    /// Records the first revision of an inheriting conversation that has its own content.
     fn note_said(&mut self, record: &Record) {
         let header = &record.header;
         let says = matches!(
@@ -588,7 +588,7 @@ impl ErasePlan {
         described.set_metadata.extend(metadata.clone());
     }
 
-    /// Counts matches of the literal in parts that stay.
+    /// Counts events with the literal in parts that are never erased.
     fn note_header(&mut self, record: &Record, goes: bool) {
         let EraseSelection::Literal(literal) = &self.wanted else {
             return;

@@ -52,7 +52,7 @@ struct Receipt {
     actor: String,
     events: u64,
     derived: u64,
-    /// Number of events with the searched bytes in parts that stay.
+    /// Number of events with the searched bytes in parts that are never erased.
     stay: u64,
     recorded: Vec<RecordedEvent>,
     log: Files,

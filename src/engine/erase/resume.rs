@@ -1,8 +1,8 @@
 //! Interrupted erasures, when a store is opened.
 //!
-//! An opening with write access finishes them. Where that fails, for example on a full disk, and in
-//! read-only openings, the store is opened read-only, the erased content is hidden, and the state
-//! is reported.
+//! Opening with write access finishes them. If that fails, for example on a full disk, or if the
+//! opening is read-only, the engine opens the store read-only, hides the erased content, and
+//! reports the state.
 
 use std::{path::Path, sync::Arc};
 
@@ -23,7 +23,7 @@ use treering_search::{SearchIndex, VectorIndex};
 /// Cache size for frames read here, in bytes.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What opening found of an interrupted erasure.
+/// How opening handled an interrupted erasure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ErasureAtOpen {
     /// There was none.
@@ -39,7 +39,7 @@ pub enum ErasureAtOpen {
     },
 }
 
-/// The same, with what is to be hidden.
+/// Like [`ErasureAtOpen`], with the content to hide.
 pub(crate) enum InterruptedErasure {
     Nothing,
     Finished,
@@ -47,7 +47,7 @@ pub(crate) enum InterruptedErasure {
 }
 
 /// Repeats recorded erasures that may still be on the disk: scrubs the log, and removes the
-/// projections and the index, to be rebuilt from it.
+/// projections and the index, which are then rebuilt from it.
 ///
 /// # Errors
 /// [`OpenError`] when the recorded erasures cannot be read.

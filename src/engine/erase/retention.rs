@@ -12,8 +12,8 @@ use treering_domain::{ConversationId, ConversationInfo, Namespace, TimestampMicr
 const PAGE: usize = 1_000;
 const MICROS_A_DAY: i64 = 24 * 60 * 60 * 1_000_000;
 
-/// How long conversations are kept after their last append. A conversation is also kept while a
-/// fork of it is.
+/// How long conversations are kept after their last append. A conversation is also kept while any
+/// of its forks is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Days for any conversation; `None` for ever.

@@ -53,7 +53,7 @@ const NEEDLES: [&str; 21] = [
     "needlemetadataqzx",
     "needlebornwithqzx",
 ];
-/// Those of them that are in the index.
+/// The needles that are in the index.
 const SEARCHED: [&str; 8] = [
     "needletitleqzx",
     "needleretitledqzx",
@@ -289,7 +289,7 @@ fn unpacked(bytes: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     for at in memchr::memmem::find_iter(bytes, &MAGIC) {
         let packed = zstd::stream::read::Decoder::new(&bytes[at..]).unwrap();
-        // What follows does not belong to it.
+        // Bytes after the frame do not belong to it.
         let _ends = packed.single_frame().take(BYTES_MAX).read_to_end(&mut all);
     }
     all
@@ -444,7 +444,7 @@ async fn erased_content_is_in_no_file() {
     let before = events(&engine).await;
     let large = blobs(&engine).await;
     assert_eq!(large.len(), 1);
-    // Fill the caches: cached content must go, too.
+    // Fill the caches: cached content must be erased, too.
     check_sound(&engine).await;
     let (items, outcome) = erase(
         &engine,
@@ -512,9 +512,9 @@ async fn answers(engine: &Engine) -> Vec<(String, Vec<(Position, String)>)> {
     answers
 }
 
-// Erasing a call's request leaves its result, also in a fork that shares the call, but the index
-// had the tool's name and the paths of the arguments with both results. The index is not built
-// again for this, and building it again changes no answer.
+// Erasing a call's request keeps its result, also in a fork that shares the call. But the index
+// stored the tool's name and the argument paths with both results. They must be removed without a
+// rebuild, and a rebuild must not change any answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_in_the_index_equals_a_rebuild() {
     let dir = tempfile::tempdir().unwrap();
@@ -579,7 +579,7 @@ async fn planted_needles_are_found_before_erasing() {
     }
 }
 
-/// Records the erasure of the conversation, and does nothing more.
+/// Records the erasure of the conversation, but does not carry it out.
 async fn interrupted(engine: &Engine) {
     let files = engine.inner.upkeep.files.clone().unwrap();
     let command = command(EraseTarget::Conversation(id(CONVERSATION)));
@@ -854,7 +854,7 @@ async fn receipt_equals_the_log() {
 }
 
 proptest! {
-    // Everything that accepts a body accepts a stub: one that cannot be decoded would be damage,
+    // A stub must be a valid body without text: one that cannot be decoded would count as damage,
     // and one with text would be found.
     #[test]
     fn stub_decodes_and_has_no_text(any in treering_arbitrary::event_body(), branch: u64) {
@@ -957,7 +957,7 @@ fn of(number: u128, revisions: std::ops::RangeInclusive<u64>) -> EraseTarget {
     }
 }
 
-/// Erases after a dry run, and searches every file. What a dry run reports must be what is erased.
+/// Erases after a dry run, and searches every file. The erasure must match the dry run's report.
 async fn gone_with(dir: &Path, engine: Engine, target: EraseTarget) -> (Vec<String>, Engine) {
     let dry = EraseCommand {
         dry_run: true,
@@ -1039,8 +1039,8 @@ fn call(call_id: &str, arguments: &str) -> EventBody {
     EventBody::ToolCallRequested(body::tool_call(call_id, "task", arguments).unwrap())
 }
 
-// A sub-context's result is copied into the result of the call that requested it: erased in the
-// child, it was still in the parent.
+// A sub-context's result is copied into the result of the call that requested it. After it was
+// erased in the child, it was still in the parent.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_a_sub_context_erases_its_result_in_the_parent() {
     let dir = tempfile::tempdir().unwrap();
@@ -1074,8 +1074,8 @@ async fn erasing_a_sub_context_erases_its_result_in_the_parent() {
     engine.close().await;
 }
 
-// An import has the parent first, including the result, and the child's purpose is the beginning of
-// the child's first message.
+// An import appends the parent first, including the result, and the child's purpose is the
+// beginning of the child's first message.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_an_imported_sub_context_erases_its_result() {
     let dir = tempfile::tempdir().unwrap();
@@ -1128,7 +1128,7 @@ async fn erasing_an_imported_sub_context_erases_its_result() {
 }
 
 // A summary in a fork covers what the fork inherits, but its range has only the fork's revisions:
-// erased inherited text was still quoted there. A summary of a later part must stay.
+// it still quoted erased inherited text. A summary of a later part must stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn erasing_inherited_events_erases_summaries_in_forks() {
     let dir = tempfile::tempdir().unwrap();
@@ -1174,8 +1174,8 @@ async fn erasing_inherited_events_erases_summaries_in_forks() {
     engine.close().await;
 }
 
-// A sub-context was due before its parent: the policy would also have erased events in the parent,
-// which was not due, and therefore erased nothing, day after day.
+// A sub-context was due before its parent. Erasing it would also have erased events in the parent,
+// which was not due, so the policy erased nothing, day after day.
 #[tokio::test(flavor = "multi_thread")]
 async fn retention_erases_a_due_sub_context_without_its_parent() {
     let dir = tempfile::tempdir().unwrap();
@@ -1223,7 +1223,7 @@ async fn concurrent_erasures_are_queued() {
 }
 
 // A deep verification read half of the store before an erasure and half after it, and reported
-// damage. Its result must be about one state.
+// damage. It must verify one consistent state.
 #[tokio::test(flavor = "multi_thread")]
 async fn verification_during_an_erasure_finds_no_fault() {
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,8 @@ pub enum Comparison {
     Equal,
     /// Different JSON, or missing.
     NotEqual,
-    /// Two texts are compared as texts, anything else as numbers; what is neither never matches.
+    /// Greater. Two texts are compared as texts, other values as numbers; anything else never
+    /// matches.
     Greater,
     /// See [`Comparison::Greater`].
     GreaterOrEqual,
@@ -53,7 +54,7 @@ impl ItemCondition {
     }
 }
 
-/// Returns whether two values are equal; 1 and 1.0 are, also within lists and objects.
+/// Returns whether two values are equal. 1 equals 1.0, also within lists and objects.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(one), Value::Number(other)) => {

@@ -189,7 +189,7 @@ impl Engine {
         request.within = ConversationFilters::only(items_conversation(namespace));
         request.filters.kinds = vec![EventKind::Custom];
         request.copies = DuplicateHandling::Each;
-        // A caller finds what it has just put.
+        // A caller must find items that it has just put.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
         let mut is_partial = true;
@@ -308,7 +308,7 @@ impl Page {
                 return Ok(());
             }
             if self.skip == 0 {
-                // Do not hold a value that has no room.
+                // Do not keep a value that does not fit.
                 let room = &mut self.room;
                 found.value = found.value.filter(|value| room.takes(value.len()));
                 found.text = String::new();
@@ -399,7 +399,7 @@ impl Paths<'_> {
 }
 
 impl ReadPath {
-    /// Returns the newest event of an item, if that puts it.
+    /// Returns the newest event of an item, if it is a put.
     pub(super) async fn newest_of_item(
         &self,
         namespace: &Namespace,
@@ -490,7 +490,7 @@ impl ReadPath {
         let offset = record.header.id.offset();
         let (value, text) = match self.history().decode(offset, record).await? {
             EventBody::Custom(custom) => (custom.data, custom.text),
-            // Cannot happen: the header says that it is a custom event.
+            // Cannot happen: according to the header, it is a custom event.
             _ => (Bytes::new(), String::new()),
         };
         Ok(FoundItem {

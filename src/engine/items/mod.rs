@@ -1,8 +1,8 @@
 //! Items: long-lived values of a namespace under a path and a key, stored as events of one
 //! conversation.
 //!
-//! Each change is an event with the item's name as its event key, so that the newest one takes one
-//! look-up (`docs/decisions/0016-items.md`). This module executes batches of operations; names,
+//! Each change is an event with the item's name as its event key, so that one look-up finds the
+//! newest (`docs/decisions/0016-items.md`). This module executes batches of operations; names,
 //! conditions and the stored form have modules of their own, searching is in `find`.
 
 mod condition;
@@ -237,8 +237,8 @@ enum Change<'a> {
 }
 
 impl Engine {
-    /// Executes operations on items in one step. Reads see the state before the batch; all changes
-    /// are made or none; of several changes to one item the last one counts.
+    /// Executes operations on items in one step. Reads see the state before the batch; either all
+    /// changes are made or none; of several changes to one item, the last one counts.
     ///
     /// # Errors
     /// [`ItemsError`]; nothing was changed.

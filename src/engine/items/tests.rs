@@ -1,4 +1,4 @@
-//! Tests of items: against a model that is a map, their cost, and their lifetime.
+//! Tests of items: equivalence to a map, cost, and lifetime.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -340,8 +340,8 @@ async fn concurrent_first_puts_are_all_stored() {
     assert_eq!(search(&engine, under("")).await.len(), 32);
 }
 
-// An expired item must disappear from every answer. An item refreshed in time must live on,
-// otherwise unchanged.
+// An expired item must disappear from every answer. An item refreshed in time must stay, otherwise
+// unchanged.
 #[tokio::test]
 async fn expired_items_disappear_and_refreshed_items_stay() {
     const TTL_MS: u64 = 3_600_000;
