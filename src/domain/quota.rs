@@ -86,7 +86,7 @@ pub struct QuotaExceeded {
 }
 
 impl QuotaExceeded {
-    /// Returns advice on how to make room.
+    /// Returns advice on how to stay within the quota.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self.part {

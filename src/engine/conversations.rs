@@ -340,8 +340,8 @@ impl Engine {
 }
 
 impl Inner {
-    /// Returns the fork that was made with this idempotency key. The head may have moved since the
-    /// fork, so a retry is recognised by its parameters.
+    /// Returns the fork that was created with this idempotency key. The head may have moved since
+    /// the fork, so a retry is recognised by its parameters.
     async fn forked_before(
         &self,
         command: &ForkCommand,

@@ -30,7 +30,7 @@ use treering_search::{IndexError, IndexSearchError, SearchIndex, SearchOptions};
 pub(super) use super::reindex::rebuild_index;
 
 /// An index at least this far behind commits rarely: each commit creates a segment, and many small
-/// segments are merged over and over.
+/// segments are merged repeatedly.
 const BEHIND_EVENTS: u64 = 16_384;
 /// An index at least this far behind is written by several threads; starting them costs
 /// milliseconds.
@@ -229,7 +229,7 @@ impl Indexer {
                         return failed(message);
                     }
                 }
-                // The indexer may have ended meanwhile.
+                // The indexer may have ended in the meantime.
                 () = tokio::time::sleep(RETRY_PAUSE) => {}
             }
         }
@@ -296,7 +296,7 @@ impl Indexer {
         }
     }
 
-    /// Publishes what was committed to an index, unless the index was found damaged meanwhile.
+    /// Publishes a commit to an index, unless the index was found damaged in the meantime.
     pub(super) fn publish_commit(&self, index: &Arc<SearchIndex>, offset: u64) {
         let doing = lock(&self.doing);
         if *doing == IndexerState::Following && Arc::ptr_eq(index, &self.index()) {

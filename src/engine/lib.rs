@@ -168,13 +168,13 @@ pub struct OpenOptions {
     /// damaged ([`ReadError::ViewsDamaged`]).
     pub fresh_projections: bool,
     /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
-    /// The store then does so at every later opening, whatever this field says. If the key was
+    /// The store then does so at every later opening, regardless of this field. If the key was
     /// lost, a new one is created only where this is set.
     pub pseudonyms: bool,
     /// The store is opened only for checks; nothing will be appended. A store with pseudonyms then
     /// opens without their key.
     pub only_checked: bool,
-    /// The quotas of the namespaces. Existing content stays, even above its quota.
+    /// The quotas of the namespaces. Existing content is kept, even above its quota.
     pub quotas: Quotas,
     /// Heuristics about recorded text, for requests and summaries.
     pub heuristics: Arc<dyn Heuristics>,
@@ -186,7 +186,7 @@ pub struct OpenOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackingMode {
     /// In the background, once a segment is full or nothing was appended for some seconds. Closing
-    /// packs only a small rest.
+    /// packs only a small remainder.
     #[default]
     Usually,
     /// As `Usually`, but closing packs everything that is left, however long that takes.

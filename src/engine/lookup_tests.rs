@@ -56,7 +56,7 @@ fn branch_source(id: ConversationId, branch: Option<&str>) -> EventSource {
     }
 }
 
-/// Returns all events of a read, continued wherever it stops, and how often it stopped.
+/// Returns all events of a read that is continued after each stop, and the number of stops.
 async fn read_on(engine: &Engine, mut query: ReadQuery) -> (Vec<NamedEvent>, usize) {
     let (mut all, mut stops) = (Vec::new(), 0);
     loop {
@@ -527,7 +527,7 @@ proptest! {
 
     // Filters and look-ups must find what a scan of all events finds: on every branch, from both
     // ends, whole and in pieces, with and without an index. An index rebuilt from the log must
-    // equal the one that the appends made.
+    // equal the one built by the appends.
     #[test]
     fn lookups_equal_a_full_scan(
         steps in prop::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), prop::bool::weighted(0.1)), 1..60),

@@ -159,7 +159,8 @@ impl Use {
         self.used >= self.room / 8 * 7
     }
 
-    /// Returns what the cache keeps: if it is not full, its size plus a quarter.
+    /// Returns the capacity that the cache keeps: its size plus a quarter, or `least` if it is
+    /// full.
     fn kept(self) -> u64 {
         if self.is_full() {
             return self.least;

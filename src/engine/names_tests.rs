@@ -98,7 +98,7 @@ async fn chosen_event_id_is_kept_and_unique() {
         },
     );
     assert_eq!(rejection, Rejection { event_index, rule });
-    // An id made by the engine is taken like any other.
+    // An id that the engine generated is taken like any other.
     let made = outcome.events[1].event;
     let command = AppendCommand::new(ns(), vec![said(id, "x").with_id(made)]);
     let rejection = refused(&engine, command).await;
@@ -140,7 +140,7 @@ async fn known_events_are_skipped() {
     assert_eq!(again.events[4], outcome.events[4]);
     assert_eq!(count(&engine).await, 7);
 
-    // Another text under a known id is not a retry; nothing of its batch is appended.
+    // Another text under a known id is not a retry: none of its batch is appended.
     let mut events = feed(5, 6);
     events.push(said(id, "another text").with_id(chosen(2)));
     let rejection = refused(&engine, skipping(events)).await;
@@ -200,7 +200,7 @@ async fn reserved_event_ids_are_refused() {
 }
 
 // Two programs that read one feed send its events concurrently, in overlapping batches. Each event
-// must be stored once, whoever was first, and both programs must get the same place.
+// must be stored once, whichever program was first, and both must get the same place.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_duplicates_are_appended_once() {
     let (engine, id) = begun().await;
@@ -545,9 +545,9 @@ impl Model {
     }
 }
 
-// A feed is sent again after some of it was erased. They must still be recognised, also after a
-// restart or with rebuilt projections, so that nothing comes back. And nothing may remain of their
-// content that distinguishes one text from another.
+// A feed is sent again after some of its events were erased. They must still be recognised, also
+// after a restart or with rebuilt projections, so that nothing comes back. And nothing may remain
+// of their content that distinguishes one text from another.
 #[tokio::test]
 async fn erased_events_keep_their_ids_and_keys() {
     let folder = tempfile::tempdir().unwrap();

@@ -128,8 +128,8 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn small_store_is_packed_on_close() {
-        // A store that never fills a segment would keep its frames for ever. A store that only
-        // appends a little must not pay for packing.
+        // A store that never fills a segment would never pack its frames. A store that only appends
+        // a little must not pay for packing.
         let dir = tempfile::tempdir().unwrap();
         let engine = open(dir.path()).await;
         fill(&engine, 5).await;

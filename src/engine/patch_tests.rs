@@ -1,4 +1,4 @@
-//! Bodies stored as patches: whatever is stored, every read returns the whole body.
+//! Bodies stored as patches: every read must return the whole body.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

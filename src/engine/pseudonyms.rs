@@ -138,8 +138,8 @@ impl Engine {
             || self.inner.reads.find_row(&namespace, id)?.is_some())
     }
 
-    /// Records that the store has pseudonyms, if it does; fails if their key is missing. `anew`:
-    /// the key was just created.
+    /// If the store has pseudonyms, records that; errors if their key is missing. `anew`: the key
+    /// was just created.
     pub(super) async fn keep_pseudonyms(self, anew: bool) -> Result<Self, OpenError> {
         let dir = &self.inner.options.data_dir;
         let kept = self.say_pseudonyms(anew).await;

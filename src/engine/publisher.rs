@@ -83,7 +83,7 @@ impl Publisher for EnginePublisher {
 
 impl EnginePublisher {
     /// Recovers the projections after a failure, for example because the disk is full. Nothing is
-    /// lost: they are reopened and catch up from the log. Appends wait meanwhile.
+    /// lost: they are reopened and catch up from the log. Appends wait until then.
     fn recover(
         &self,
         head: u64,

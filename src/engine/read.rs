@@ -25,8 +25,8 @@ use treering_proto::tags;
 
 /// Records of the log that are scanned per batch.
 const LOG_PAGE: u64 = 1_024;
-/// Records in the first page of a log read. A backward read does not know how large they are, so it
-/// starts small; and a small first page keeps many new reads cheap.
+/// Records in the first page of a log read. A backward read does not know their size, so it starts
+/// small; and a small first page keeps many new reads cheap.
 const FIRST_PAGE: u64 = 64;
 /// Maximum number of stretches (ranges of revisions) that one page of entries covers.
 const STRETCHES_AHEAD: usize = 64;
@@ -36,7 +36,7 @@ impl Engine {
     /// start of the read.
     ///
     /// Revision bounds refer to the conversation itself: a fork's events inherited from another
-    /// conversation are read only when `from` is 0 or `begins_in` is set.
+    /// conversation are read only when `from` is 0 or, in a forward read, when `begins_in` is set.
     pub fn read(&self, query: ReadQuery) -> BoxStream<'static, Result<Vec<NamedEvent>, ReadError>> {
         self.read_as(query, |events| events)
     }

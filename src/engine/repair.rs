@@ -34,9 +34,9 @@ pub struct Repair {
     pub erasing: bool,
 }
 
-/// Finds out what the store in a folder has lost. If only the manifest is lost, it is rebuilt. With
-/// `accept_loss`, the store continues without what is lost: projections and index that have seen it
-/// are moved aside, and rebuilt when the store is opened.
+/// Determines what the store in a folder has lost. If only the manifest is lost, it is rebuilt.
+/// With `accept_loss`, the store continues without what is lost: projections and index that have
+/// seen it are moved aside, and rebuilt when the store is opened.
 ///
 /// # Errors
 /// [`OpenError`]: nothing has changed, or the call can be repeated.

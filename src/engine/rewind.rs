@@ -1,7 +1,7 @@
 //! Rewinding a branch to a revision.
 //!
-//! The appended events stay. One batch renames the branch and forks it at the revision under its
-//! old name. The batch is accepted only if the branch has not changed since it was read.
+//! No event is removed. One batch renames the branch and forks it at the revision under its old
+//! name. The batch is accepted only if the branch has not changed since it was read.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Engine {
                 .await?;
             if went.is_nothing() && key.is_none() {
                 // The events were read by the branch's name, which another rewind may have given to
-                // its fork meanwhile. Then the result is about another branch.
+                // its fork in the meantime. Then the result is about another branch.
                 let now = inner.reads.branch_at(&command.address)?;
                 if now.id != place.branch.id && attempt < ATTEMPTS_MAX {
                     continue;

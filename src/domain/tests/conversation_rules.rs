@@ -168,7 +168,7 @@ fn client_cannot_append_content_erased() {
     })]);
 }
 
-// A conversation that is its own parent would make every walk to the root endless.
+// If a conversation were its own parent, every walk to the root would be endless.
 #[test]
 fn conversation_cannot_be_its_own_parent() {
     let mut world = World::new();

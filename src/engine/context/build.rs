@@ -66,7 +66,7 @@ impl Engine {
     /// Waits until reads have reached a log position.
     ///
     /// # Errors
-    /// [`ContextError`] when the store was closed meanwhile.
+    /// [`ContextError`] when the store was closed in the meantime.
     pub async fn wait_read(&self, position: Position) -> Result<(), ContextError> {
         self.inner.wait_for(position).await
     }

@@ -27,9 +27,9 @@ use treering_domain::{
 /// Maximum number of cached token counts: enough for the messages of a few thousand windows. About
 /// 64 bytes each.
 const COUNTS_MAX: usize = 1 << 17;
-/// Size of a namespace's entry besides its keys and values, in bytes.
+/// Size of a namespace's entry without its keys and values, in bytes.
 const ENTRY_BYTES: u64 = 256;
-/// Size of a cached event besides its content, in bytes.
+/// Size of a cached event without its content, in bytes.
 const EVENT_BYTES: u64 = 320;
 
 /// A branch's window as last read.

@@ -29,7 +29,7 @@ use treering_domain::{
     Revision, ToolDefinition,
 };
 
-/// Size of an entry besides its knowledge, in bytes.
+/// Size of an entry without its knowledge, in bytes.
 const ENTRY_BYTES: u64 = 512;
 /// Typical size of a branch's knowledge in bytes, to size the cache's table.
 const USUAL_BYTES: u64 = 16 << 10;

@@ -145,8 +145,8 @@ impl Engine {
     }
 
     /// Returns a sub-context: seals the child and appends its summary to the branch that it was
-    /// spawned from, with the result of the call that requested it. If that call has ended
-    /// meanwhile, it gets no result, and the outcome has a warning.
+    /// spawned from, with the result of the call that requested it. If that call has already ended,
+    /// it gets no result, and the outcome has a warning.
     ///
     /// # Errors
     /// [`ContextError::Invalid`] when the conversation is not a sub-context or has no text to

@@ -113,7 +113,7 @@ impl Inner {
             None => self.read_window(namespace, id, branch).await?,
         };
         let window = Arc::new(window);
-        // Another task may have cached a later one meanwhile.
+        // Another task may have cached a later window in the meantime.
         let later = self.context.windows.windows.peek(&key);
         if later.is_none_or(|later| later.head <= window.head) {
             self.context

@@ -119,7 +119,7 @@ pub(super) struct UnfinishedErasure {
     pub(crate) erasure: Erasure,
     /// Offset of the last erasure event; 0 if there is none.
     pub(crate) last: u64,
-    /// Unaccepted damage that may hide an erasure event.
+    /// Unaccepted damage that may hide an erasure event; if set, [`finish_earlier`] fails.
     pub(crate) unread: Option<UnreadableRange>,
 }
 
@@ -346,8 +346,7 @@ impl Inner {
         }
     }
 
-    /// Submits events that record what is erased and what is kept; the returned future waits for
-    /// the answer.
+    /// Submits the events of an erasure; the returned future waits for the answer.
     async fn record_erased(
         &self,
         namespace: &Namespace,

@@ -191,8 +191,8 @@ impl ErasePlan {
     }
 }
 
-/// Returns true when a short text was made from a longer one: it is a line of it, or is long enough
-/// and occurs in it, possibly truncated.
+/// Returns true when a short text was made from a longer one: it equals a line of the longer text,
+/// or it is long enough and occurs in it, possibly truncated.
 fn is_made_from(short: &str, text: &str) -> bool {
     let stem = short.trim().trim_end_matches(['…', '.']);
     let stem = plain(stem);

@@ -1,4 +1,4 @@
-//! Erasure of event content; ids and hashes stay.
+//! Erasure of event content; ids and hashes are kept.
 //!
 //! [`plan`] finds what is to be erased in the log, and what must be erased with it. [`carry_out`]
 //! records it, hides it from every reader, and removes it from the disk; [`resume`] finishes an
@@ -199,7 +199,7 @@ impl EraseError {
 #[derive(Debug, Default)]
 pub(super) struct ErasureCounter(AtomicU64);
 
-/// A running erasure that changes what is read, until it is dropped.
+/// Marks an erasure that changes what is read as running, until it is dropped.
 struct ErasureGuard<'a>(&'a ErasureCounter);
 
 impl ErasureCounter {
@@ -228,7 +228,7 @@ impl Engine {
     /// Erases content. Each event keeps its stub (ids, numbers and enums) and its hashes, so the
     /// chain still verifies. The stream first reports what is erased; a dry run ends there. When
     /// the outcome arrives, the content is in none of the store's files and every read returns
-    /// stubs. A started erasure is finished even if nobody waits for it. It queues behind another
+    /// stubs. A started erasure is finished even if the stream is dropped. It queues behind another
     /// erasure or a rebuild.
     ///
     /// Appends wait while the erasure is recorded and while the projections are replaced; reads

@@ -1,4 +1,4 @@
-//! Receipts: what was erased, where that is recorded, and what is kept.
+//! Receipts: what was erased, where the erasure is recorded, and what is kept.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Tests of erasure: needles are planted wherever a store keeps text, erased, and searched for in
+//! Tests of erasure: needles are planted in every place with text, erased, and searched for in
 //! every file, compressed and uncompressed.
 
 use std::{
@@ -630,9 +630,9 @@ async fn interrupted_erasure_finishes_at_the_next_open() {
     assert!(!store_formats(dir.path()).await.unwrap().erasing);
 }
 
-// The disk was full, so the erasure could not be finished, and the server did not start: nobody
-// could read anything. The store must be readable without the erased content, and the erasure
-// finished later.
+// The disk was full, so the erasure could not be finished, and the server did not start: nothing
+// could be read. The store must be readable without the erased content, and the erasure finished
+// later.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_erasure_hides_the_content() {
     let dir = tempfile::tempdir().unwrap();
@@ -756,8 +756,9 @@ async fn erasing_includes_derived_events() {
     engine.close().await;
 }
 
-// Two conversations had the same large body. Erased from one, it must stay in the other; erased
-// from both, it must be gone; and a later append of it must not refer to the old place.
+// Two conversations had the same large body. After an erasure from one, it must stay in the other;
+// after an erasure from both, it must be gone. A later append of it must not refer to the old
+// place.
 #[tokio::test(flavor = "multi_thread")]
 async fn shared_body_is_removed_with_its_last_event() {
     let dir = tempfile::tempdir().unwrap();

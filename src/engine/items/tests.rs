@@ -302,8 +302,8 @@ async fn item_batch_is_atomic() {
     assert!(again.created_at > first.created_at);
 }
 
-// A lost answer must not lose later puts: a retry with the same key changes nothing, even if
-// someone else has put something meanwhile.
+// A lost answer must not lose later puts: a retry with the same key changes nothing, even if there
+// was another put in between.
 #[tokio::test]
 async fn repeated_item_batch_changes_nothing() {
     let engine = memory().await;
