@@ -29,7 +29,7 @@ use super::{
 };
 
 /// Kills in a test run; `TREERING_BACKUP_ROUNDS` sets another number.
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 2;
 /// Exit codes.
 const NOT_FOUND: i32 = 3;
 const REFUSED: i32 = 4;

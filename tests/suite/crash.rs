@@ -24,7 +24,7 @@ use super::{
 };
 
 /// Number of kills in a test run, unless `TREERING_CRASH_ROUNDS` sets another.
-const ROUNDS: u64 = 20;
+const ROUNDS: u64 = 12;
 /// Number of concurrent clients; the last one pipelines on a stream.
 const CLIENTS: usize = 6;
 /// Number of rounds after which everything is read again and compared with a rebuild.

@@ -15,7 +15,7 @@ const INSIDE: &str = "TREERING_TEST_MOUNTS";
 const DISK_MIB: u64 = 160;
 /// Size in bytes of a file that takes most of the disk until it is deleted. Events fill the rest,
 /// and take several times their size once they are indexed.
-const BALLAST_BYTES: usize = ((DISK_MIB - 24) << 20) as usize;
+const BALLAST_BYTES: usize = ((DISK_MIB - 12) << 20) as usize;
 
 /// A small disk, unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);

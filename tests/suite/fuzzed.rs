@@ -16,7 +16,7 @@ mod checks;
 
 /// Number of random changes of a target's inputs in total, unless `TREERING_FUZZ_CHANGES` sets
 /// another.
-const CHANGES: u64 = 1_200;
+const CHANGES: u64 = 400;
 
 fn changes() -> u64 {
     let changes = std::env::var("TREERING_FUZZ_CHANGES");

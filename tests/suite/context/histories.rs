@@ -8,7 +8,7 @@ use treering_provider_check::assert_legal;
 use super::{super::random::Random, super::store::append, *};
 
 /// Number of histories, unless `TREERING_HISTORIES` sets another, and of commands in each.
-const HISTORIES: u64 = 4;
+const HISTORIES: u64 = 2;
 const COMMANDS: usize = 160;
 
 /// The request of a revision, built while that revision was the head.
