@@ -337,7 +337,10 @@ impl Inner {
             return Err(AppendError::projections_behind());
         }
         Err(AppendError::Storage {
-            source: Cause::of("the batch needs more of the past than one batch may read"),
+            source: Cause::of(
+                "the batch needs more stored events than one batch may read: split it into \
+                 smaller batches",
+            ),
         })
     }
 
@@ -553,8 +556,8 @@ pub(super) fn same_batch(entry: &KeyEntry, records: &[(u64, Record)]) -> Result<
     }
     Err(ReadError::Damaged {
         position: Position::local(entry.first_offset),
-        message: "the projections name a batch with this idempotency key here, but the log has \
-                  another event"
+        message: "the projections have a batch with this idempotency key here, but the log has a \
+                  different event"
             .to_owned(),
     })
 }

@@ -31,10 +31,10 @@ pub(super) fn open_projections(path: &Path) -> Result<Projections, ProjectionsEr
     if path.is_dir() {
         // Only an empty folder may be removed.
         std::fs::remove_dir(path)?;
-        tracing::warn!("a folder had the path of the projections; they are rebuilt");
+        tracing::warn!("removed a folder at the path of the projections; they are rebuilt");
     } else if path.is_symlink() && !path.exists() {
         std::fs::remove_file(path)?;
-        tracing::warn!("a broken link had the path of the projections; they are rebuilt");
+        tracing::warn!("removed a broken link at the path of the projections; they are rebuilt");
     }
     match Projections::open(path, VIEWS_CACHE_BYTES) {
         Err(error @ (ProjectionsError::OtherVersion { .. } | ProjectionsError::Damaged { .. })) => {
@@ -152,7 +152,7 @@ pub(super) fn replace_projections(fresh: &Projections, path: &Path) -> Result<()
     };
     disk::rename(&from, path).map_err(|error| {
         let path = path.display();
-        let what = format!("the new projections could not replace {path}, which stays");
+        let what = format!("the new projections could not replace {path}, which is unchanged");
         ReadError::storage(OperationError::new(what, error))
     })?;
     fresh.moved_to(path);

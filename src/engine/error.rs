@@ -238,7 +238,7 @@ pub enum SearchError {
     #[error("search by meaning is off: it needs a model (treering serve --embedder DIR or URL)")]
     NoEmbedder,
     /// The query could not be embedded.
-    #[error("the query's meaning is unknown: {message}")]
+    #[error("the query could not be embedded: {message}")]
     Embedder {
         /// Why the embedder failed.
         message: String,

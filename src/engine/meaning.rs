@@ -203,7 +203,7 @@ impl Meaning {
             self.embed(vec![text], TextRole::Query, permit).await
         };
         let embedded = tokio::time::timeout(QUERY_WAIT_MAX, embedding).await;
-        let late = |_| failed("it did not answer in time".to_owned());
+        let late = |_| failed("the embedder did not answer in time".to_owned());
         let vectors = embedded
             .map_err(late)?
             .map_err(|error| failed(error.to_string()))?;

@@ -48,7 +48,8 @@ impl LogPacker {
             return None;
         }
         let rewriter = Rewriter::start(log).inspect_err(|error| {
-            tracing::warn!(error = %with_causes(&error), "the log is not compressed in the background");
+            tracing::warn!(error = %with_causes(&error), "could not start compressing the \
+                                                          log in the background");
         });
         Some(Self {
             log: Arc::clone(log),

@@ -503,8 +503,8 @@ fn check_names(
         }
     }
     if batch_has_key && skip_known {
-        let message = "skip_known does not allow an idempotency key: omit the key, event ids \
-                       identify known events";
+        let message = "skip_known does not allow an idempotency key: omit the key, because event \
+                       ids identify known events";
         return Err(AppendError::Invalid {
             event_index: 0,
             message: message.to_owned(),

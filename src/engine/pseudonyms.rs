@@ -24,8 +24,8 @@ use treering_domain::{
 
 /// Name of the key file.
 const KEY_FILE: &str = "pseudonyms.key";
-const PUT_BACK: &str =
-    "put it back. Without it, retries of appends with earlier idempotency keys are not recognised";
+const PUT_BACK: &str = "restore the original. Without it, retries of appends with earlier \
+                        idempotency keys are not recognised";
 /// Prefix of a pseudonym, so that people recognise it.
 const PREFIX: &str = "p-";
 /// Bytes of the hash that are kept: enough that finding two texts with one pseudonym is infeasible.
@@ -183,8 +183,8 @@ impl Engine {
         if let Err(error) = self.append(command).await {
             // They are in effect anyway, because the key exists.
             let error = with_causes(&error);
-            tracing::warn!(%error, "it could not be recorded that this store has pseudonyms; the \
-                                    next start retries");
+            tracing::warn!(%error, "could not record that this store has pseudonyms; the next \
+                                    start retries");
         }
         Ok(true)
     }

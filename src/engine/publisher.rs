@@ -53,7 +53,9 @@ impl Publisher for EnginePublisher {
         let reached = group.first_offset + group.records.len() as u64 - 1;
         let Some(mut delta) = lock(&self.deltas).pop_front() else {
             return Err(PublishError {
-                what: format!("no changes for the group that ends at {reached}"),
+                what: format!(
+                    "the changes for the group that ends at offset {reached} are missing"
+                ),
             });
         };
         {

@@ -77,7 +77,7 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
     let mending = match RepairSession::to_mend(dir) {
         Err(LogError::ReadOnly { .. }) if !accept_loss => {
             repair.log.unproven = Some(
-                "the segments have everything that the manifest said, but the folder is not \
+                "the segments have everything that the manifest listed, but the folder is not \
                  writable"
                     .to_owned(),
             );

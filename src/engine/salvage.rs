@@ -536,7 +536,7 @@ impl OmittedEvents {
     fn next(&mut self, why: &'static str) -> Result<Record, LogError> {
         let body = if self.head == Revision::NONE {
             EventBody::ConversationCreated(ConversationCreated {
-                title: "Left out by treering salvage: an event for each".to_owned(),
+                title: "Events that treering salvage left out".to_owned(),
                 ..ConversationCreated::default()
             })
         } else {

@@ -64,7 +64,7 @@ impl Signer {
     /// # Errors
     /// As [`Self::of_store`].
     pub fn found_in_store(data: &Path) -> io::Result<Option<Self>> {
-        let what_to_do = "put the old file back, or remove it and a new key is created";
+        let what_to_do = "restore the old file, or remove it to create a new key";
         let seed = secret::read(&data.join(KEY_FILE), what_to_do)?;
         Ok(seed.map(Self::of_seed))
     }

@@ -191,7 +191,7 @@ impl Check {
             }
         }
         Err(ReadError::Busy {
-            what: "the verification was disturbed by erases each time",
+            what: "erases interrupted every attempt to verify",
             retry_after_ms: AGAIN_AFTER_ERASINGS_MS,
         })
     }
@@ -444,7 +444,10 @@ impl Check {
         let at_head = self.inner.reads.published.load(Ordering::Acquire) == head;
         let found = self.inner.search.indexer.index().passage_count();
         if count && at_head && found != self.passages {
-            let message = format!("the index has {found} passages, the log {}", self.passages);
+            let message = format!(
+                "the index has {found} passages, but the log has {}",
+                self.passages
+            );
             self.fault("index", None, message).await?;
         }
         Ok(())

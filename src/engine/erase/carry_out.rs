@@ -188,7 +188,7 @@ async fn check_still_due(
     match planned.find(|id| !due.contains(id)) {
         None => Ok(()),
         Some(id) => Err(EraseError::invalid(format!(
-            "conversation {id} was appended to in the meantime, so it is kept: retry"
+            "conversation {id} got new events in the meantime, so nothing was erased: retry"
         ))),
     }
 }
@@ -365,7 +365,9 @@ impl Inner {
             match answer.await {
                 Ok(WriteAnswer::Done(outcome, _)) => Ok(outcome),
                 Ok(WriteAnswer::Failed(error)) => Err(error),
-                Ok(_) => Err(AppendError::storage("the writer needs more of the past")),
+                Ok(_) => Err(AppendError::storage(
+                    "the writer needs earlier events that were not read",
+                )),
                 Err(_) => Err(AppendError::Closing),
             }
         })

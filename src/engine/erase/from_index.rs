@@ -65,7 +65,7 @@ pub(super) async fn erase_from_index(
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%error, "the search index is rebuilt, because an erase failed in it");
+                tracing::warn!(%error, "erasing from the search index failed; it is rebuilt");
             }
         }
     }

@@ -256,7 +256,7 @@ async fn erase(
 ) -> Result<EraseOutcome, EraseError> {
     let Some(files) = inner.upkeep.files.clone() else {
         return Err(EraseError::invalid(
-            "this store is in memory and is gone once it is closed",
+            "a store in memory does not support erasing: its data is gone once it is closed",
         ));
     };
     if files.is_read_only() && !command.dry_run {
@@ -357,8 +357,8 @@ async fn wanted_by(
                     .any(|range| range.is_empty() || *range.start() == 0)
             {
                 return Err(EraseError::invalid(
-                    "a range of revisions is empty: ranges begin at 1 or later and end at or after \
-                     their beginning",
+                    "a range of revisions is empty: its first revision must be 1 or later, and its \
+                     last must not be before its first",
                 ));
             }
             EraseSelection::Revisions(*conversation, revisions.clone())

@@ -690,7 +690,7 @@ pub(super) fn unread(lost: &UnreadableRange) -> EraseError {
         position: Position::local(lost.first),
         message: format!(
             "events {} to {} cannot be read ({}) and may have content to erase: copy the intact \
-             data with `treering salvage`, and erase there",
+             data with `treering salvage`, and erase in the copy",
             lost.first, lost.last, lost.what
         ),
     })

@@ -100,7 +100,7 @@ pub(crate) async fn finish_erasing(
         // Nothing was recorded, so clearing the mark can wait until the next start.
         Err(error) if last == 0 => {
             let error = with_causes(&error);
-            tracing::warn!(%error, "it could not be recorded that nothing is left to erase");
+            tracing::warn!(%error, "could not record that nothing is left to erase");
             Ok(InterruptedErasure::Nothing)
         }
         Err(error) => {

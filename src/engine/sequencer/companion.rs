@@ -69,7 +69,7 @@ impl EngineSequencer {
             Ok(decided) => Ok(Some((request, decided))),
             Err(RequestStop::Failed(error)) => Err(refused(with_causes(&error).to_string())),
             Err(RequestStop::MissingData(_) | RequestStop::Retry) => {
-                Err(refused("it needs events of the past".to_owned()))
+                Err(refused("it needs earlier events".to_owned()))
             }
         }
     }
