@@ -127,7 +127,10 @@ impl<L: EventLog> LogFiller<L> {
     pub async fn push(&mut self, mut record: Record) -> Result<(), LogError> {
         if let RecordBody::Blob(blob) = record.body {
             let home = self.home(&record.header.namespace, &blob);
-            debug_assert!(home.is_some(), "its body was not kept");
+            debug_assert!(
+                home.is_some(),
+                "the large body was not added before its record"
+            );
             record.body = RecordBody::Blob(BlobRef {
                 home_offset: home.unwrap_or(blob.home_offset),
                 ..blob

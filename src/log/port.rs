@@ -15,7 +15,7 @@ use treering_domain::{ContentHash, Namespace, ShardId};
 
 /// The error text for a frame or block in a format that only unreleased builds wrote.
 pub(super) const OLD_FORMAT: &str =
-    "it has a format from before the first release, which is no longer supported";
+    "its format is from before the first release and is no longer supported";
 
 /// The ownership epoch of a shard. A later epoch fences off the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]

@@ -10,7 +10,7 @@ use treering_log::LogError;
 pub enum PostgresError {
     /// The connection URL cannot be used.
     #[error(
-        "the PostgreSQL URL cannot be used: {what}. It looks like \
+        "the PostgreSQL URL cannot be used: {what}. Its form is \
              postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full"
     )]
     Url {
@@ -18,7 +18,7 @@ pub enum PostgresError {
         what: &'static str,
     },
     /// The CA certificates cannot be read.
-    #[error("cannot read certificates of authorities from {path}: {what}", path = path.display())]
+    #[error("cannot read CA certificates from {path}: {what}", path = path.display())]
     Certificates {
         /// The file, or the system's store.
         path: PathBuf,
@@ -34,7 +34,7 @@ pub enum PostgresError {
         what: String,
     },
     /// The database holds no log.
-    #[error("the database at {target} has no log of Treering; create its schema first")]
+    #[error("the database at {target} has no Treering log; create its schema first")]
     NoLog {
         /// Hosts and database.
         target: String,
@@ -54,8 +54,8 @@ pub enum PostgresError {
     },
     /// The database holds a different log from the one that was opened.
     #[error(
-        "the database at {target} holds another log than before; check where its host name leads, \
-         and restart to open that log"
+        "the database at {target} holds a different log than before; check where its host name \
+         points, and restart to open that log"
     )]
     OtherLog {
         /// Hosts and database.

@@ -518,7 +518,7 @@ impl Inner {
                 sleep(self.options.poll_interval).await;
                 // If the server cannot be queried now, it is queried again later.
                 if let Err(error) = self.refresh(shard, self.pool.deadline()).await {
-                    tracing::debug!(%error, "the head of the log is not known");
+                    tracing::debug!(%error, "the head of the log could not be read");
                 }
             };
             tokio::select! {
@@ -575,7 +575,7 @@ impl EventLog for PostgresLog {
             Ok(done) => done,
             Err(error) => Err(LogError::UnknownOutcome {
                 head,
-                what: format!("the append did not end: {error}"),
+                what: format!("the append was aborted: {error}"),
             }),
         }
     }

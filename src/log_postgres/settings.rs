@@ -37,26 +37,26 @@ const RULES: [Rule; 4] = [
     Rule {
         setting: "fsync",
         allowed: &["on"],
-        why: "a crash of the machine loses acknowledged events",
+        why: "a crash of the machine would lose acknowledged events",
         cure: "Set fsync = on and reload the server",
     },
     Rule {
         setting: "full_page_writes",
         allowed: &["on"],
-        why: "a crash of the machine damages pages",
+        why: "a crash of the machine would damage pages",
         cure: "Set full_page_writes = on and reload the server",
     },
     Rule {
         setting: "synchronous_commit",
         allowed: &["on", "remote_apply"],
-        why: "a commit returns before it is safe. Treering sets it for its sessions, and something \
-              between it and the server undoes that",
-        cure: "Connect without a pooler, or with one that keeps sessions",
+        why: "a commit returns before it is durable. Treering sets this for its sessions, but \
+              something between it and the server, such as a pooler, resets it",
+        cure: "Connect directly, or through a pooler in session mode",
     },
     Rule {
         setting: "data_checksums",
         allowed: &["on"],
-        why: "the server does not notice damaged pages",
+        why: "the server would not detect damaged pages",
         cure: "Stop the server and run pg_checksums --enable",
     },
 ];
@@ -96,15 +96,16 @@ pub(crate) async fn check(
             setting: "pg_is_in_recovery()",
             value: value(5).to_owned(),
             why: "this server is a standby",
-            cure: "Name the primary in the URL, or all servers separated by commas",
+            cure: "Name the primary in the URL, or list all servers, separated by commas",
         });
     }
     if value(4).is_empty() && !accept_single_copy {
         return Err(PostgresError::Setting {
             setting: "synchronous_standby_names",
             value: String::new(),
-            why: "no standby has what is acknowledged, so the loss of this server loses it",
-            cure: "Name a synchronous standby, or accept a single copy",
+            why: "no standby is sure to have acknowledged events, so they are lost if this server \
+                  is lost",
+            cure: "Configure a synchronous standby, or accept a single copy",
         });
     }
     Ok(if value(4).is_empty() {

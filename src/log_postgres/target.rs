@@ -36,7 +36,7 @@ impl ServerTarget {
         let parts = UrlParts::split(url)?;
         // The driver's own errors may quote parts of the URL.
         let mut config: Config = parts.rest.parse().map_err(|_| PostgresError::Url {
-            what: "it has an unknown or malformed part",
+            what: "a part of it is unknown or malformed",
         })?;
         let encrypted = match parts.ssl_mode.as_deref() {
             // Both verify the certificate: encryption alone does not authenticate the server.
@@ -45,13 +45,13 @@ impl ServerTarget {
             None if is_local(&config) => false,
             None => {
                 return Err(PostgresError::Url {
-                    what: "it has no sslmode and leads to another machine: add \
-                           sslmode=verify-full, or sslmode=disable to send everything in clear",
+                    what: "it has no sslmode, and the server is on another machine: add \
+                           sslmode=verify-full, or sslmode=disable to send everything unencrypted",
                 });
             }
             Some(_) => {
                 return Err(PostgresError::Url {
-                    what: "sslmode is none of disable, require, verify-full",
+                    what: "sslmode must be disable, require or verify-full",
                 });
             }
         };
@@ -91,7 +91,7 @@ impl UrlParts {
     fn split(url: &str) -> Result<Self, PostgresError> {
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err(PostgresError::Url {
-                what: "it does not begin with postgres://",
+                what: "it must begin with postgres:// or postgresql://",
             });
         }
         let mut parts = Self {
@@ -164,8 +164,8 @@ fn connector(root_cert: Option<&Path>) -> Result<MakeRustlsConnect, PostgresErro
     }
     if roots.is_empty() {
         return Err(PostgresError::Certificates {
-            path: root_cert.map_or_else(|| "the system's store".into(), Path::to_owned),
-            what: "there are none; name a file with sslrootcert=FILE".to_owned(),
+            path: root_cert.map_or_else(|| "the system's certificate store".into(), Path::to_owned),
+            what: "none found; name a file with sslrootcert=FILE".to_owned(),
         });
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());

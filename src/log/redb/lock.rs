@@ -212,7 +212,7 @@ fn take(
     }
     Err(LogError::from_io(
         "locking the data folder",
-        io::Error::other("the lock file is deleted again and again"),
+        io::Error::other("another program keeps deleting the lock file"),
     ))
 }
 

@@ -225,7 +225,7 @@ pub(super) fn missing_or_io(
             LogError::damaged(first_offset, "a segment file is missing")
         }
         std::io::ErrorKind::IsADirectory => {
-            LogError::damaged(first_offset, "a folder has the path of a segment file")
+            LogError::damaged(first_offset, "a folder is at the path of a segment file")
         }
         _ => LogError::from_io(doing, error),
     }
@@ -641,7 +641,9 @@ fn of_base(home_offset: u64, error: LogError) -> LogError {
     match error {
         LogError::Damaged { offset, what } => LogError::damaged(
             home_offset,
-            format!("large body is a patch on the body of {offset}, which is damaged: {what}"),
+            format!(
+                "large body is a patch on the body at offset {offset}, which is damaged: {what}"
+            ),
         ),
         error => error,
     }

@@ -391,7 +391,7 @@ impl Committer {
             %error,
             first_offset = group.first_offset,
             records = group.records.len(),
-            "the log did not report whether it took a group; appends wait until it does"
+            "the log did not report whether it appended a group; appends wait until it does"
         );
         let in_doubt = InDoubtGroup {
             group,
