@@ -37,7 +37,7 @@ pub fn log_caught_panics() {
         if DEPTH.get() == 0 {
             loud(panic);
         } else {
-            tracing::debug!(%panic, "a library panicked on what it read");
+            tracing::debug!(%panic, "a library panicked on its input");
         }
     }));
 }

@@ -9,7 +9,9 @@ use treering_domain::{ConversationId, Revision};
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectionsError {
     /// The file was written by another version of the program.
-    #[error("the projections have version {found}, this program writes {expected}: rebuild them")]
+    #[error(
+        "the projections have version {found}, but this program writes {expected}: rebuild them"
+    )]
     OtherVersion {
         /// The version of the file.
         found: u32,
@@ -26,7 +28,7 @@ pub enum ProjectionsError {
     #[error("the projections are in use by another process")]
     Locked,
     /// The disk or its quota is full.
-    #[error("no space left for the projections: free some and retry")]
+    #[error("no space left for the projections: free some space and retry")]
     NoSpace,
     /// The projections were closed, perhaps by an earlier failure: reopen them.
     #[error("the projections are closed: reopen them")]

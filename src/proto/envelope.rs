@@ -61,7 +61,7 @@ pub enum EnvelopeFault {
         bytes: usize,
     },
     /// The number cannot be that of a kind.
-    #[error("{kind} cannot be the number of a kind")]
+    #[error("{kind} is not a valid number of a kind")]
     Kind {
         /// The number.
         kind: i32,

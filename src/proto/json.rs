@@ -12,7 +12,7 @@ use treering_domain::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFault {
     /// There are no bytes.
-    #[error("there is no value; send JSON text, for example {{}}")]
+    #[error("the value is empty; send JSON text, for example {{}}")]
     Empty,
     /// The bytes are not UTF-8.
     #[error("not UTF-8 from byte {offset} on")]

@@ -181,9 +181,8 @@ pub fn check_secret(path: &Path, file: &File) -> io::Result<()> {
         if metadata.is_file() && is_exposed(mode, metadata.uid(), user) {
             let path = path.display();
             let what = format!(
-                "it has mode {mode:04o}, with which others than its owner can read it: run \
-                 `chmod 600 {path}`; for a service, mode 0440 or 0640 is accepted too if root owns \
-                 the file"
+                "it has mode {mode:04o}, so users other than its owner can read it: run `chmod 600 \
+                 {path}`; for a service, mode 0440 or 0640 is accepted too if root owns the file"
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }

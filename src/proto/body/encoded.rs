@@ -30,7 +30,7 @@ pub enum EncodeFault {
     #[error(transparent)]
     Body(#[from] BodyFault),
     /// Its bytes decode to another body.
-    #[error("{kind}: its bytes, or a hash in it, are not those of its content")]
+    #[error("{kind}: its bytes, or a hash in it, do not match its content")]
     NotItself {
         /// The kind of the event.
         kind: EventKind,

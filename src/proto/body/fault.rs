@@ -30,7 +30,7 @@ pub enum BodyProblem {
     #[error("the bytes are not a protobuf message of this kind")]
     NotProtobuf,
     /// A required field is not set.
-    #[error("is not set, but required")]
+    #[error("is required, but not set")]
     Missing,
     /// A required enum field has its zero value.
     #[error("is unspecified; choose a value")]
@@ -45,7 +45,10 @@ pub enum BodyProblem {
     #[error("must be JSON text: {0}")]
     NotJson(#[from] JsonFault),
     /// The field is not a JSON object.
-    #[error("must be a JSON object, {{…}}: the fields that the message had beside the event's")]
+    #[error(
+        "must be a JSON object, {{…}}, with the members of the message that the event has no \
+         field for"
+    )]
     NotAnObject,
     /// The name is not allowed.
     #[error("{0}")]
@@ -65,7 +68,7 @@ pub enum BodyProblem {
         max: usize,
     },
     /// The event key contains a NUL character.
-    #[error("has a NUL character, which no key has")]
+    #[error("has a NUL character, which is not allowed in a key")]
     HasNul,
     /// The field is not a UUID.
     #[error("must be a UUID")]
