@@ -107,20 +107,20 @@ impl EmbeddingEndpoint {
 
     fn vectors_of(&self, answer: &str, texts: usize) -> Result<Vec<Vec<f32>>, EmbedError> {
         let unusable = |what: &str| EmbedError::Failed {
-            message: format!("the answer of {} is unusable: {what}", self.url),
+            message: format!("the answer from {} is unusable: {what}", self.url),
         };
         let answer: Answer =
             serde_json::from_str(answer).map_err(|error| unusable(&error.to_string()))?;
         let mut vectors = vec![Vec::new(); texts];
         for item in answer.data {
             let place = vectors.get_mut(item.index);
-            let place = place.ok_or_else(|| unusable("it has a vector of no text"))?;
+            let place = place.ok_or_else(|| unusable("the index of a vector matches no text"))?;
             *place = item.embedding;
         }
         let dimensions = vectors.first().map_or(0, Vec::len);
         if dimensions == 0 || vectors.iter().any(|vector| vector.len() != dimensions) {
             return Err(unusable(
-                "the number of vectors differs from the number of texts",
+                "a text has no vector, or the vectors differ in length",
             ));
         }
         Ok(vectors)

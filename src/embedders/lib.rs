@@ -36,7 +36,7 @@ pub enum EmbedderError {
     #[error(transparent)]
     Local(#[from] LocalModelError),
     /// The endpoint has no model name.
-    #[error("the embedder at {0} needs the name of a model")]
+    #[error("the embedder at {0} needs a model name")]
     NoModel(String),
 }
 

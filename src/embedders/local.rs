@@ -133,7 +133,9 @@ impl LocalModel {
                 Some("token_type_ids") => Input::Types,
                 other => {
                     let other = other.unwrap_or_default();
-                    return Err(failed(&format!("it wants an input \"{other}\"")));
+                    return Err(failed(&format!(
+                        "it needs the input \"{other}\", which is not supported"
+                    )));
                 }
             };
             inputs.push((*id, input));
@@ -210,7 +212,9 @@ impl LocalModel {
                 let sum = |at| (0..tokens).map(|token| output[[row, token, at]]).sum();
                 Ok((0..dimensions).map(sum).collect())
             }
-            _ => Err(cannot(&format!("its output has the shape {shape:?}"))),
+            _ => Err(cannot(&format!(
+                "the shape of its output, {shape:?}, is not supported"
+            ))),
         };
         let rows = texts.iter().enumerate();
         rows.map(|(row, tokens)| pool(row, tokens.len())).collect()

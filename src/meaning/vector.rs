@@ -16,13 +16,13 @@ const QUERY_STEPS: f32 = 2_047.0;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VectorError {
     /// It has no dimensions, or more than [`DIMENSIONS_MAX`].
-    #[error("a vector has {dimensions} dimensions; 1 to {DIMENSIONS_MAX} are possible")]
+    #[error("a vector has {dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed")]
     Dimensions {
         /// How many.
         dimensions: usize,
     },
     /// All of it is 0, or a dimension is not a number.
-    #[error("a vector has no direction")]
+    #[error("a vector is all zeros, or has a value that is not a number")]
     NoDirection,
 }
 

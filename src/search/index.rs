@@ -176,7 +176,7 @@ impl SearchIndex {
     pub fn open(dir: &Path, options: SearchOptions) -> Result<Self, IndexError> {
         let fail = |source| io_error("opened", dir, source);
         if dir.exists() && !dir.is_dir() {
-            return Err(rebuild("a file has the path of its folder"));
+            return Err(rebuild("a file is at the path of its folder"));
         }
         std::fs::create_dir_all(dir).map_err(fail)?;
         let is_index = dir.join("meta.json").exists();
@@ -192,7 +192,7 @@ impl SearchIndex {
                 .map_err(|error| engine_error("made", dir, error))?
         };
         if index.schema() != fields.schema {
-            return Err(rebuild("its schema is of another version"));
+            return Err(rebuild("its schema is from another version"));
         }
         Self::with_index(index, fields, dir, options, Merges::AsTheyCome)
     }
@@ -211,7 +211,7 @@ impl SearchIndex {
         let index = Index::open(directory).map_err(unreadable)?;
         let fields = Fields::new();
         if index.schema() != fields.schema {
-            return Err(rebuild("its schema is of another version"));
+            return Err(rebuild("its schema is from another version"));
         }
         let options = SearchOptions {
             verify: VerifyOnOpen::Structure,

@@ -104,7 +104,8 @@ impl VectorIndex {
                 }
                 Ok(_) => remove(&path),
                 Err(error) => {
-                    tracing::warn!(file = %path.display(), error, "vectors are made again");
+                    tracing::warn!(file = %path.display(), error, "a file of vectors is unusable; \
+                                                                   its vectors are computed again");
                     remove(&path);
                 }
             }

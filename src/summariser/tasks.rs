@@ -467,8 +467,8 @@ impl Worker {
             return Ok(text);
         }
         let correction = format!(
-            "{}\n\n[correction]\nAn earlier version of your text named {}. Write it again: tell what \
-             came of it, and leave these names out.",
+            "{}\n\n[correction]\nAn earlier version of your text named {}. Write it again: state \
+             the outcomes, and leave these names out.",
             question.material,
             names.join(", ")
         );
