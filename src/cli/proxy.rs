@@ -27,15 +27,16 @@ fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-/// Record any agent: pass its calls on to the model provider, and keep what is said
+/// Record any agent: forward its calls to the model provider, and store them
 ///
-/// Set the base URL of the agent or the client library to this proxy. It passes every request on
+/// Set the base URL of the agent or the client library to this proxy. It forwards every request
 /// and streams the answer back unchanged. OpenAI's Chat Completions and Responses and Anthropic's
 /// Messages are recorded: messages, tool calls, results, reasoning and tokens. API keys are the
-/// caller's own; they are passed on and never stored or logged.
+/// caller's own; they are forwarded and never stored or logged.
 ///
-/// Answers never wait for the store. While it is away, model calls wait in a queue; what does not
-/// fit is reported and not recorded. Ctrl-C or SIGTERM ends the proxy after the queue is recorded.
+/// Answers never wait for the store. While it is unavailable, model calls are queued; calls that
+/// do not fit are reported and not recorded. Ctrl-C or SIGTERM ends the proxy after the queue is
+/// recorded.
 ///
 /// A conversation has the id that the client sends (the header x-treering-conversation, or what
 /// Codex and Claude Code send), otherwise it is found by its beginning. A changed past becomes a
@@ -60,10 +61,11 @@ pub(crate) struct ProxyArgs {
     /// Address to listen on; port 0 takes any free one. A non-loopback address requires --insecure
     #[arg(long, value_name = "ADDR", default_value_t = listen_default())]
     listen: SocketAddr,
-    /// Where requests with OpenAI's API go: all but Anthropic's
+    /// Base URL for requests with OpenAI's API: all but Anthropic's
     #[arg(long, value_name = "URL", default_value = "https://api.openai.com/v1")]
     openai: String,
-    /// Where requests with Anthropic's API go: /v1/messages, and those with a header of its clients (anthropic-…)
+    /// Base URL for requests with Anthropic's API: /v1/messages, and those with a header of its
+    /// clients (anthropic-…)
     #[arg(long, value_name = "URL", default_value = "https://api.anthropic.com")]
     anthropic: String,
     /// Listen on a non-loopback address: everyone who reaches it can add to the store, and API keys
@@ -110,7 +112,7 @@ pub(crate) async fn run(
             asked?;
         }
         Err(error @ (ClientError::Connect { .. } | ClientError::Locked { .. })) => {
-            tell!("WARNING: the store is away, so model calls wait for it: {error}");
+            tell!("WARNING: the store is unavailable, so model calls are queued: {error}");
         }
         Err(error) => return Err(error),
     }
@@ -148,7 +150,7 @@ pub(crate) async fn run(
     let lost = counts.dropped();
     if lost > 0 {
         let lost = things(lost, "model call was", "model calls were");
-        tell!("WARNING: {lost} not recorded, because the store was away or slow.");
+        tell!("WARNING: {lost} not recorded, because the store was unavailable or slow.");
     }
     Ok(())
 }

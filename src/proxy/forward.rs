@@ -72,14 +72,14 @@ impl Forwarder {
         let url = self.upstreams.target(path, &parts.headers);
         let mut format = format_of(&parts.method, parts.uri.path());
         if format.is_none() {
-            tracing::debug!(path = parts.uri.path(), "passed on, and not recorded");
+            tracing::debug!(path = parts.uri.path(), "forwarded without recording");
         }
         let body = match format {
             Some(_) => match whole_or_rest(body).await {
                 Ok(body) => body,
                 Err(error) => {
-                    tracing::debug!(%error, "the request broke off");
-                    return failed(StatusCode::BAD_REQUEST, "the request broke off");
+                    tracing::debug!(%error, "the request was interrupted");
+                    return failed(StatusCode::BAD_REQUEST, "the request was interrupted");
                 }
             },
             None => RequestBody::Streamed(reqwest::Body::wrap_stream(body.into_data_stream())),

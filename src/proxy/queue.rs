@@ -105,7 +105,7 @@ impl CallQueue {
             let dropped = self.counts.dropped();
             tracing::warn!(
                 dropped,
-                "a call is not recorded: too many wait for the store"
+                "a call is not recorded: the queue for the store is full"
             );
         }
     }

@@ -143,7 +143,7 @@ impl Recorder {
                 }
                 // A connection that broke off looks like a refusal.
                 Err(RecordFault::Refused(why)) if tries < REFUSALS_MAX => {
-                    tracing::debug!(why, "a call is tried again");
+                    tracing::debug!(why, "recording a call is retried");
                     self.close().await;
                     sleep(pause).await;
                 }
@@ -154,9 +154,9 @@ impl Recorder {
                 Err(RecordFault::Away(error)) => {
                     let waiting = self.counts.waiting();
                     if tries == 1 {
-                        tracing::warn!(%error, waiting, "the store is away; calls wait for it");
+                        tracing::warn!(%error, waiting, "store unavailable; calls are queued");
                     } else {
-                        tracing::debug!(%error, waiting, "the store is still away");
+                        tracing::debug!(%error, waiting, "the store is still unavailable");
                     }
                     self.close().await;
                     sleep(pause).await;

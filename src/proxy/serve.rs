@@ -97,7 +97,7 @@ impl RunningProxy {
             self.recording.abort();
             let waiting = self.counts.waiting();
             self.counts.dropped.add(waiting);
-            tracing::warn!(waiting, "calls are not recorded: the store is away");
+            tracing::warn!(waiting, "calls are not recorded: the store is unavailable");
         }
         self.counts
     }
