@@ -18,7 +18,7 @@ use treering_proto::pb;
 /// Number of events to read for each one returned, because many are not part of the talk.
 const READ_FOR_EACH: u64 = 8;
 
-/// Around what.
+/// Input of `around`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AroundInput {

@@ -10,7 +10,7 @@ use treering_client::{Connection, names, read};
 use treering_present::text::printable;
 use treering_proto::pb;
 
-/// Whose branches.
+/// Input of `branches`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BranchesInput {
@@ -18,7 +18,7 @@ pub(crate) struct BranchesInput {
     conversation: String,
 }
 
-/// What there is.
+/// Output of `branches`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct BranchesOutput {
     conversation: String,
@@ -86,7 +86,7 @@ pub(crate) async fn call(input: &BranchesInput, store: &Connection) -> Result<To
     Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
 }
 
-/// Where to fork.
+/// Input of `fork`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForkInput {

@@ -20,7 +20,7 @@ use treering_proto::pb;
 /// Conversations per page, as on the command line.
 const PAGE: u32 = 500;
 
-/// Which ones.
+/// Input of `conversations`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConversationsInput {

@@ -25,7 +25,7 @@ const TOLD_BYTES: usize = 200;
 /// Longest call id that a decision can name, in bytes.
 const CALL_ID_BYTES_MAX: usize = 512;
 
-/// Whose calls.
+/// Input of `pending`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PendingInput {
@@ -122,7 +122,7 @@ fn shown_call(call: &pb::ToolCall, alone: bool) -> String {
     text
 }
 
-/// A decision.
+/// Input of `decide`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DecideInput {
@@ -159,7 +159,10 @@ pub(crate) async fn decide(
         [call] => call,
         [] => {
             return Err(Failure::new(
-                format!("no call {} is waiting there", exact(&input.call_id)),
+                format!(
+                    "no call {} of this conversation is waiting for a decision",
+                    exact(&input.call_id)
+                ),
                 "`pending` lists waiting calls; this one may already have a decision",
             ));
         }
@@ -176,7 +179,7 @@ pub(crate) async fn decide(
     };
     if hash(call) != input.arguments_hash.trim() {
         return Err(Failure::new(
-            "the decision is for other arguments than the call has",
+            "arguments_hash does not match the arguments of the call",
             "call `pending` again, show the user the arguments, and ask again",
         ));
     }

@@ -16,7 +16,7 @@ use treering_client::Connection;
 use treering_present::text::printable;
 use treering_proto::pb;
 
-/// What to keep.
+/// Input of `remember`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RememberInput {
@@ -29,7 +29,7 @@ pub(crate) struct RememberInput {
     forget: Option<bool>,
 }
 
-/// What is kept.
+/// Output of `remember`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RememberOutput {
     key: String,
@@ -97,7 +97,7 @@ pub(crate) async fn remember(
     Ok(ToolAnswer::text(text).with(to_value(output).unwrap_or_default()))
 }
 
-/// What to recall.
+/// Input of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RecallInput {

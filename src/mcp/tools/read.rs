@@ -21,7 +21,7 @@ use treering_present::text::count;
 use treering_proto::pb;
 use treering_search::call_text;
 
-/// What to read.
+/// Input of `read`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReadInput {

@@ -22,7 +22,7 @@ use treering_proto::pb;
 /// Smallest budget in tokens: nothing fits into less.
 const TOKENS_MIN: u64 = 200;
 
-/// Whose request.
+/// Input of `request`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RequestInput {

@@ -22,7 +22,7 @@ use treering_proto::pb;
 /// Maximum number of copies of a text that are listed.
 const COPIES_NAMED: usize = 3;
 
-/// What is looked for.
+/// Input of `search`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SearchInput {
@@ -50,9 +50,9 @@ pub(crate) struct SearchInput {
     until: Option<String>,
     /// Only this conversation: id, its beginning, "@last", or words of its title
     conversation: Option<String>,
-    /// Also find what is said in other words, if the store has an embedder
+    /// Also search by meaning, if the store has an embedder
     by_meaning: Option<bool>,
-    /// With an empty query: find what is similar in meaning to the event at this address
+    /// With an empty query: find texts similar in meaning to the event at this address
     similar_to: Option<String>,
     /// The query is a regular expression
     regex: Option<bool>,
@@ -95,7 +95,9 @@ fn reading(request: &pb::SearchRequest, found: &pb::SearchResponse, typed: &str)
     let operators = ["AND", "OR", "NOT"];
     let mut words = typed.split_whitespace();
     let how = match () {
-        () if request.regex && request.query != typed => "no words: searched for the exact signs",
+        () if request.regex && request.query != typed => {
+            "no words: searched for the exact characters"
+        }
         () if request.regex => return String::new(),
         () if is_query => "read as a query",
         () if found.parts_only => "nothing contains all of it: these contain its parts",
@@ -294,7 +296,7 @@ async fn nothing(
     }
     let mut text = format!("Nothing found for {}.", shown(&input.query));
     if found.read_as == i32::from(pb::QueryMode::Query) {
-        text.push_str(" It was read as a query, with its operators.");
+        text.push_str(" Its operators were applied.");
     }
     if found.more_than_total {
         text.push_str(" Only the newest texts were scanned: use a longer word, or a filter.");
