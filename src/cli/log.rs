@@ -75,7 +75,7 @@ pub(crate) struct LogArgs {
     /// Last revision to show
     #[arg(long, value_name = "REVISION")]
     to: Option<u64>,
-    /// Show whole contents, and also what is beside the talk: progress, snapshots, empty messages
+    /// Show whole contents, and also secondary events: progress, snapshots, empty messages
     #[arg(long)]
     full: bool,
     #[command(flatten)]

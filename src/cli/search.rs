@@ -84,14 +84,14 @@ pub(crate) struct SearchArgs {
     /// With --regex: ignore case, as for words
     #[arg(long, short)]
     ignore_case: bool,
-    /// What to compare: words, or meanings, or both
+    /// Search by words, by meaning, or both
     ///
-    /// By meaning finds what is said in other words. It needs an embedder: the server's
+    /// A search by meaning also finds texts with other words. It needs an embedder: the server's
     /// (treering serve --embedder), or for a folder the one that $TREERING_EMBEDDER names.
     #[arg(long, value_enum, default_value_t = By::Words, hide_default_value = true)]
     #[arg(conflicts_with_all = ["regex", "count", "by_conversation", "count_all"])]
     by: By,
-    /// Instead of words: find what is similar in meaning to this event: 5d0c3c0e#19
+    /// Instead of words: find texts that are similar in meaning to this event: 5d0c3c0e#19
     #[arg(long, value_name = "ADDRESS")]
     #[arg(conflicts_with_all = ["first", "more", "behind", "by", "regex", "count", "by_conversation"])]
     similar_to: Option<String>,
@@ -191,7 +191,7 @@ enum By {
     Words,
     /// Its meaning
     Meaning,
-    /// Both: what either finds, in one order
+    /// Both, with the hits in one order
     Both,
 }
 

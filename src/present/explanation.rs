@@ -192,7 +192,7 @@ pub fn notices(told: &pb::Explanation, warnings_max: usize) -> Vec<Notice> {
     };
     let mut notices = Vec::new();
     if told.over_budget {
-        let advice = "Raise the budget, or let more go in the policy's drop_order.";
+        let advice = "Raise the budget, or drop more in the policy's drop_order.";
         notices.push(notice(
             Tone::Bad,
             "It is over its budget, and nothing more may be dropped.",

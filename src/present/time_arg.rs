@@ -61,7 +61,7 @@ impl FromStr for TimeRange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         at(text, TimestampMicros::now()).ok_or_else(|| {
-            "takes a length of time that has passed (`2 days`, `3h`, `last week`), a day \
+            "takes a duration before now (`2 days`, `3h`, `last week`), a day \
              (`2026-01-31`, `today`, `yesterday`), a month (`2026-01`), or a time \
              (`2026-01-31 08:00`, UTC, or in RFC 3339)"
                 .to_owned()
@@ -159,7 +159,7 @@ fn passed(text: &str) -> Option<i64> {
 /// # Errors
 /// A message that says what is accepted.
 pub fn length(text: &str) -> Result<Duration, String> {
-    let takes = || "takes a length of time: 10s, 500ms, 2 min".to_owned();
+    let takes = || "takes a duration: 10s, 500ms, 2 min".to_owned();
     let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit())
@@ -180,7 +180,7 @@ pub fn length(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// A message that says what is accepted.
 pub fn term(text: &str) -> Result<Duration, String> {
-    let takes = || "takes a length of time: 90d, 12h, 30min, 2 weeks, 0s".to_owned();
+    let takes = || "takes a duration: 90d, 12h, 30min, 2 weeks, 0s".to_owned();
     let text = text.trim();
     let micros = passed(text).filter(|_| text.starts_with(|c: char| c.is_ascii_digit()));
     let micros = micros.and_then(|micros| u64::try_from(micros).ok());

@@ -65,7 +65,7 @@ async fn log_shows_the_talk_of_the_named_conversation() {
         "{log}"
     );
     // The message without content that made the two calls, and the record.
-    assert!(log.contains("2 events beside the talk"), "{log}");
+    assert!(log.contains("2 secondary events"), "{log}");
     let full = shell.ok(&["log", "cd46624d", "--full"]).await;
     assert!(
         full.contains("task_started") && !full.contains("not shown"),
@@ -195,7 +195,7 @@ async fn search_without_hits_gives_the_reason() {
         (&["--since", "2130-01-01"], "--since is in the future"),
         (
             &["--role", "assistant", "--tool", "Bash"],
-            "no event is both",
+            "no event matches both",
         ),
         (&["--tool", "nosuch"], "without --tool nosuch: "),
         (&["-c", "runs/8"], "without --conversation: "),
@@ -246,7 +246,7 @@ async fn search_output_shows_correct_totals_and_calls() {
     for signs in ["✕", "=>"] {
         let found = shell.ok(&["search", signs]).await;
         assert!(
-            found.contains("cd46624d#") && found.contains("exact signs"),
+            found.contains("cd46624d#") && found.contains("exact characters"),
             "{found}"
         );
     }

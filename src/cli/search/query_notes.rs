@@ -105,7 +105,7 @@ impl QueryNotes {
         if self.is_listing {
             note.push_str(" (no words: everything that matches the filters, newest first)");
         } else if self.is_regex && !self.is_typed_regex {
-            note.push_str(" (no words: searched for the exact signs, newest first)");
+            note.push_str(" (no words: searched for the exact characters, newest first)");
         }
         if answer.read_as == i32::from(pb::QueryMode::Query) {
             note.push_str(" (read as a query; --plain reads words)");
@@ -140,14 +140,14 @@ impl QueryNotes {
         let mut hints = Vec::new();
         if self.roles_and_calls {
             hints.push(
-                "--role filters messages, --tool and --path filter calls and results: no event is \
-                 both"
+                "--role filters messages, --tool and --path filter calls and results: no event \
+                 matches both"
                     .to_owned(),
             );
         }
         if self.tool_messages {
             hints.push(
-                "--role filters messages, and tool results are none: use --kind \
+                "--role filters messages, and tool results are not messages: use --kind \
                  tool_result_recorded"
                     .to_owned(),
             );

@@ -40,9 +40,9 @@ pub fn is_beside_talk(event: &pb::Event) -> bool {
 pub fn left_out(events: u64, how: &str) -> Option<String> {
     let what = match events {
         0 => return None,
-        1 => "1 event beside the talk (progress, a snapshot, an empty message) is".to_owned(),
+        1 => "1 secondary event (progress, a snapshot, an empty message) is".to_owned(),
         events => format!(
-            "{} events beside the talk (progress, snapshots, empty messages) are",
+            "{} secondary events (progress, snapshots, empty messages) are",
             super::count(events)
         ),
     };

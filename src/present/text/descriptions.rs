@@ -108,7 +108,7 @@ impl InWords for pb::ToolCallRequested {
             EventWords::new(Tone::Tool, self.tool.clone())
         };
         let note = match self.arguments_not_json {
-            true => format!("{}, arguments that are no JSON", self.call_id),
+            true => format!("{}, arguments that are not JSON", self.call_id),
             false => self.call_id.clone(),
         };
         said.note(note)

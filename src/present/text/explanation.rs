@@ -104,9 +104,7 @@ fn basis_lines(basis: &pb::TokenBasis) -> Vec<String> {
     let tokens = count(basis.offset.unsigned_abs());
     match basis.offset {
         0 => {}
-        1.. => lines.push(format!(
-            "the provider counts about {tokens} more of its own"
-        )),
+        1.. => lines.push(format!("the provider counts about {tokens} more")),
         _ => lines.push(format!("the provider counts about {tokens} fewer")),
     }
     lines
@@ -211,7 +209,7 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let mut lines = Vec::new();
     if let dropped @ 1.. = dropped_tokens(told) {
         lines.push(format!(
-            "Before the budget: {} tokens; {} were shortened away or left out.",
+            "Before the budget: {} tokens; {} were removed by dropping and shortening.",
             count(told.tokens_before_budget),
             count(dropped)
         ));
