@@ -203,7 +203,7 @@ pub(super) fn open(
         .into());
     }
     if content[5] != place.kind as u8 {
-        return Err("it belongs under another name".into());
+        return Err("it is stored under the wrong name".into());
     }
     let (header, payload) = content.split_at(HEADER_BYTES);
     let mut raw_len = [0; 8];
@@ -246,7 +246,7 @@ fn decrypt(
     };
     cipher(key)
         .decrypt(&XNonce::from(nonce), payload)
-        .map_err(|_| "it was changed or belongs under another name".into())
+        .map_err(|_| "it was changed or is stored under the wrong name".into())
 }
 
 /// True when content is encrypted.
@@ -314,7 +314,9 @@ mod tests {
             open(place(), &sealed, Some(&other)).unwrap_err(),
             open(place(), &sealed, None).unwrap_err(),
         );
-        assert!(matches!(moved, UnsealError::Changed(what) if what.contains("under another name")));
+        assert!(
+            matches!(moved, UnsealError::Changed(what) if what.contains("under the wrong name"))
+        );
         assert!(matches!(others, UnsealError::Locked(what) if what.contains("another key")));
         assert!(matches!(unread, UnsealError::Locked(what) if what.contains("encrypted")));
         assert!(!sealed.windows(12).any(|window| window == b"some records"));

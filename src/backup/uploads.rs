@@ -63,7 +63,7 @@ impl Uploads {
     async fn wait_for_one(&mut self) -> Result<(), BackupError> {
         if let Some(first) = self.under_way.pop_front() {
             let put = first.await;
-            let put = put.map_err(|error| BackupError::internal("putting an object", error))?;
+            let put = put.map_err(|error| BackupError::internal("uploading an object", error))?;
             self.done.push(put?);
         }
         Ok(())
@@ -88,7 +88,7 @@ async fn put(
     let sealed = tokio::task::spawn_blocking(move || seal::seal(place, &content.raw, key.as_ref()));
     let sealed = sealed
         .await
-        .map_err(|error| BackupError::internal("wrapping an object", error))??;
+        .map_err(|error| BackupError::internal("encoding an object", error))??;
     let object = Object {
         first,
         last,

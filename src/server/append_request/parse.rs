@@ -123,7 +123,10 @@ fn parse_creation(created: pb::ConversationCreated) -> Result<ParsedCreation, In
             created: created.clone(),
             body,
         }),
-        _ => Err(InvalidField::new("create_if_missing", "is of another kind")),
+        _ => Err(InvalidField::new(
+            "create_if_missing",
+            "is of the wrong kind",
+        )),
     }
 }
 
