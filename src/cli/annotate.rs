@@ -13,7 +13,7 @@ use super::{
     text_arg::free_text,
 };
 
-/// Judge an event, a turn or a branch, so that forks can be compared
+/// Annotate an event, a turn or a branch, so that forks can be compared
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -23,24 +23,24 @@ Examples:
 pub(crate) struct AnnotateArgs {
     #[command(flatten)]
     place: BranchArgs,
-    /// Revision to judge [default: the whole branch]
+    /// Revision to annotate [default: the whole branch]
     #[arg(long, value_name = "REVISION")]
     revision: Option<u64>,
-    /// Judge the whole turn of that revision, not only the event
+    /// Annotate the whole turn of that revision, not only the event
     #[arg(long, requires = "revision")]
     turn: bool,
-    /// A number
+    /// Score: a number
     #[arg(long, value_name = "NUMBER", group = "judgement", value_parser = finite)]
     #[arg(allow_negative_numbers = true)]
     score: Option<f64>,
-    /// A word
+    /// Label: a word
     #[arg(long, value_name = "WORD", group = "judgement")]
     label: Option<String>,
-    /// A sentence
+    /// Comment: a sentence
     #[arg(long, value_name = "TEXT", group = "judgement")]
     #[arg(allow_hyphen_values = true, value_parser = free_text)]
     comment: Option<String>,
-    /// Who judges [default: the account's name]
+    /// Who annotates [default: the account's name]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }

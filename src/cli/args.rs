@@ -34,7 +34,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "TIME", help_heading = "Store")]
     #[arg(value_parser = length, default_value = "10s")]
     pub(crate) wait: Duration,
-    /// The tenant: no namespace sees another
+    /// Namespace (tenant), isolated from all others
     #[arg(long, global = true, value_name = "NAME", help_heading = "Store")]
     #[arg(env = "TREERING_NAMESPACE", default_value = "default")]
     pub(crate) namespace: String,
@@ -44,7 +44,7 @@ pub(crate) struct Common {
     /// Print JSON, one object on each line
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Print times as dates, not as how long ago
+    /// Print absolute times, not relative ones
     ///
     /// On a terminal, times are in the time zone of TZ or the machine, with the offset; in pipes
     /// and files they are UTC.

@@ -37,7 +37,7 @@ enum BranchCommand {
         /// The conversation: an id or the beginning of one, @last, or words of its title
         conversation: String,
     },
-    /// Give a branch another name
+    /// Rename a branch
     Rename {
         #[command(flatten)]
         place: NamedBranch,
@@ -54,7 +54,7 @@ enum BranchCommand {
         #[arg(allow_hyphen_values = true, value_parser = free_text)]
         reason: Option<String>,
     },
-    /// Make a branch the one that commands use when they name none
+    /// Make a branch the active one, which commands use by default
     Activate {
         #[command(flatten)]
         place: NamedBranch,

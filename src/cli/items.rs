@@ -23,8 +23,8 @@ const VALUE_CHARS: usize = 200;
 
 /// Store JSON values by path and key, for all conversations
 ///
-/// A path is labels with slashes between them: users/ada. Every change is an event, so earlier
-/// values can be read and erased; `get --json` tells where the event is.
+/// A path consists of labels separated by slashes: users/ada. Every change is an event, so earlier
+/// values can be read and erased; `get --json` shows which event set a value.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:
@@ -54,7 +54,7 @@ enum ItemsCommand {
         /// Expire the value after this time, for example 90s, 30m, 12h or 7d
         #[arg(long, value_name = "TIME", value_parser = time_to_live)]
         ttl: Option<Duration>,
-        /// Text that searches find it by, instead of all texts in the value
+        /// Text to index for searches, instead of all texts in the value
         #[arg(long, value_name = "TEXT")]
         text: Option<String>,
         /// Actor of the change [default: $USER, else `treering-cli`]

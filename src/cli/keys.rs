@@ -261,7 +261,7 @@ fn list(dir: &std::path::Path, out: &mut Out) -> Result<(), ClientError> {
         ))?;
     }
     if keys.is_empty() && !out.json {
-        out.line("This store has no keys: anybody who can reach its server may do everything.")?;
+        out.line("This store has no keys: anybody who can reach its server has full access.")?;
     }
     Ok(())
 }

@@ -20,9 +20,9 @@ const VARIABLES_SHOWN: usize = 12;
 /// Maximum number of characters of a variable's detail.
 const DETAIL_CHARS: usize = 60;
 
-/// Show what tool results have shown: files, variables, the working directory
+/// Show knowledge from tool results: files, variables, the working directory
 ///
-/// Rules read it from results: tools whose names start with `list_`, `discover_` or `find_` give
+/// Rules extract it from results: tools whose names start with `list_`, `discover_` or `find_` give
 /// files, `inspect_` and `analyze_` give variables, and arguments like `cwd` the working directory.
 /// The conversation's `knowledge` policy changes the rules.
 #[derive(Args, Debug, Clone)]
@@ -60,12 +60,12 @@ enum KnowledgeCommand {
         #[arg(default_value = "{}")]
         arguments: String,
     },
-    /// List the tools that should have succeeded before this one, and have not
+    /// List the prerequisites of a tool that have not succeeded yet
     Prerequisites {
         /// Name of the tool
         tool: String,
     },
-    /// Say what to do next
+    /// Suggest the next step
     Guidance,
 }
 

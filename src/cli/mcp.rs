@@ -8,10 +8,10 @@ use treering_mcp as mcp;
 use treering_mcp::{AgentPermissions, HttpOptions};
 use treering_server::web_origin;
 
-/// Give an agent the store: a server of the Model Context Protocol on standard input and output
+/// Serve the store to an agent by the Model Context Protocol on standard input and output
 ///
-/// An agent (Claude Code, Codex, opencode, Gemini CLI, VS Code …) starts it to search in what was
-/// said and done before: `treering init AGENT` writes the configuration that the agent needs.
+/// An agent (Claude Code, Codex, opencode, Gemini CLI, VS Code …) starts it to search past
+/// sessions: `treering init AGENT` writes the configuration that the agent needs.
 ///
 /// It only reads, unless --writable is given. A folder is opened for each request and closed at
 /// once, so that several sessions can share it and imports continue. Answers are bounded, and

@@ -32,7 +32,7 @@ use treering_summariser::SummariserMeasures;
 
 /// Monitoring of a server.
 #[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Watching it")]
+#[command(next_help_heading = "Monitoring")]
 pub(crate) struct ObserveArgs {
     /// Serve Prometheus metrics (/metrics), /live and /ready over HTTP at this address. They show
     /// the load, but no stored content

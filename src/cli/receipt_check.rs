@@ -194,10 +194,12 @@ async fn of_one(
         }
     }
     if revisions != body.revisions {
-        return Ok(Err(format!("{place} lists other events than the receipt")));
+        return Ok(Err(format!(
+            "{place} and the receipt list different events"
+        )));
     }
     if hasher.finalize().as_bytes()[..] != body.stubs_hash[..] {
-        return Ok(Err(format!("{place} has a hash of other stubs")));
+        return Ok(Err(format!("the stubs do not match their hash in {place}")));
     }
     Ok(Ok(revisions.len() as u64))
 }

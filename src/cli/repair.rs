@@ -16,7 +16,7 @@ use treering_engine::{LogRepair, Repair};
 /// Maximum number of conversations that are listed. The others are counted.
 const CONVERSATIONS_SHOWN_MAX: usize = 20;
 
-/// Report what a store has lost whose log is incomplete
+/// Report what is missing from a store whose log is incomplete
 ///
 /// A store is not opened if something is missing: a segment of the log, the manifest, or the last
 /// events that views and index include. Put it back, and the store opens again. This command

@@ -114,13 +114,13 @@ pub(crate) async fn run_policy(engine: Engine, policies: Vec<RetentionPolicy>) {
                     namespace,
                     events = outcome.events,
                     receipt = outcome.receipt.unwrap_or_default(),
-                    "erased due conversations: {}",
+                    "retention erased conversations: {}",
                     policy.retention
                 ),
                 Err(error) => tracing::error!(
                     namespace,
                     error = %with_causes(&error),
-                    "due conversations could not be erased; retrying tomorrow"
+                    "retention could not erase conversations; retrying tomorrow"
                 ),
             }
         }

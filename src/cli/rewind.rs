@@ -13,7 +13,7 @@ use super::{
     text::printable,
 };
 
-/// Take a branch back to a revision, without what came after it
+/// Rewind a branch to a revision, without the later events
 ///
 /// Nothing is deleted. The old end stays as another branch with all its events: `treering log
 /// CONVERSATION --branch NAME` shows it, and `treering branch activate` goes back to it.

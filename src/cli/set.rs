@@ -14,10 +14,10 @@ use super::{
     text_arg::{is_json, text_of},
 };
 
-/// Set keys of the active context, which the next request has
+/// Set keys of the active context, which the next request includes
 ///
 /// Values are JSON and are stored as written. With --long-term they belong to the namespace, and
-/// requests of all its conversations can have them.
+/// requests of all its conversations can include them.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
 Examples:

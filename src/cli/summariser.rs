@@ -35,16 +35,16 @@ pub(crate) struct SummariserArgs {
     /// Namespace whose conversations it summarises (may be given several times)
     #[arg(long, value_name = "NAME", value_parser = namespace, default_value = "default")]
     summariser_namespace: Vec<Namespace>,
-    /// Least size in bytes of a result that gets a digest by the model
+    /// Minimum size in bytes of a result that gets a digest by the model
     #[arg(long, value_name = "BYTES", default_value_t = 4_096)]
     summariser_result_bytes: usize,
     /// Finished turns after which the dialogue summary is renewed
     #[arg(long, value_name = "TURNS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     summariser_every_turns: u32,
-    /// Longest answer, in tokens
+    /// Maximum length of an answer, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = 2_000, value_parser = clap::value_parser!(u32).range(1..))]
     summariser_max_tokens: u32,
-    /// Longest wait for an answer, in seconds
+    /// Maximum wait for an answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     summariser_timeout: u64,
     /// What to do after a task has failed five times

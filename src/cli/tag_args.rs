@@ -6,7 +6,7 @@ use super::{args::pair, pb};
 
 /// Options that filter events.
 #[derive(Args, Debug, Clone, Default)]
-#[command(next_help_heading = "Found by")]
+#[command(next_help_heading = "Key and attributes")]
 pub(crate) struct FilterArgs {
     /// Only events with this event key
     #[arg(long, value_name = "KEY", conflicts_with = "key_prefix")]

@@ -33,7 +33,7 @@ pub(crate) async fn run(
         for event in &batch.events {
             calls.add(event).map_err(|_| ClientError::Answer {
                 call: "Events.Read",
-                part: "calls of tools",
+                part: "readable tool calls",
             })?;
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct ToolsArgs {
     /// Maximum number of calls
     #[arg(long, short = 'n', value_name = "N")]
     limit: Option<u32>,
-    /// Show digests of finished calls: what a request has for them, and where the whole result is
+    /// Show digests of finished calls, as requests include them, and where the whole result is
     #[arg(long)]
     snapshots: bool,
     /// Show the tools that are defined or were discovered, and how often each was used since the

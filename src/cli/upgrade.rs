@@ -16,7 +16,7 @@ use super::{
 };
 use treering_engine::{ErasureAtOpen, OpenOptions, StoreFormats, store_formats};
 
-/// Bring a store to this version, or check whether that is needed
+/// Upgrade a store to this version, or check whether that is needed
 ///
 /// The log is never rewritten for a new version: every 1.x opens every store of an earlier release.
 /// Views and index of another version are rebuilt from the log, and an interrupted erasure is

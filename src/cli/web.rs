@@ -22,7 +22,7 @@ pub(crate) struct WebArgs {
     mcp: McpServeArgs,
     /// Also answer browsers and HTTP agents for this host: HOST or HOST:PORT, as they see it behind
     /// a proxy (may be given again)
-    #[arg(long, value_name = "HOST", help_heading = "By HTTP")]
+    #[arg(long, value_name = "HOST", help_heading = "HTTP")]
     web_host: Vec<String>,
 }
 

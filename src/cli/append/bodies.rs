@@ -150,7 +150,7 @@ pub(crate) struct Custom {
     /// Media type of the content
     #[arg(long, value_name = "TYPE")]
     content_type: Option<String>,
-    /// Text that searches find it by
+    /// Text to index for searches
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
     /// Key of an event with similar content, for example the state of the previous step: only the

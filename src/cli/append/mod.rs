@@ -82,7 +82,7 @@ enum BodyArgs {
     UserPrompt(Prompt),
     /// Model, mode and parameters
     Config(Config),
-    /// The tools on offer from now on
+    /// The tools that are offered from now on
     Tools(Tools),
     /// Tools that were discovered
     Discovered(Words),

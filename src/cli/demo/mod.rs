@@ -36,7 +36,7 @@ use treering_import::{claude_code, format::Format};
 /// Folder of the demo's store without `--data`.
 const DEMO_DATA: &str = ".treering-demo";
 
-/// A tour: a server with a real agent conversation in it
+/// Take a tour: a server with a real agent conversation
 ///
 /// Creates a store in ./.treering-demo (or --data DIR), starts a server, and runs a small scripted
 /// agent in the current folder. Its tools really run, and only read. Then it shows what was

@@ -233,7 +233,7 @@ fn search_text(place: &Workplace, text: &str) -> String {
         }
     }
     if lines.is_empty() {
-        return format!("no line holds \"{text}\" ({searched} files searched)");
+        return format!("no line contains \"{text}\" ({searched} files searched)");
     }
     lines.join("\n")
 }

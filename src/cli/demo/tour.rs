@@ -65,7 +65,7 @@ pub(crate) async fn search(
     };
     let answer = store.search().search(request).await?.into_inner();
     out.heading(format!(
-        "Searching for {query} in all that its tools returned and that was said"
+        "Searching for {query} in all tool results and messages"
     ))?;
     for hit in &answer.hits {
         let tool = if hit.tool.is_empty() {

@@ -61,15 +61,15 @@ fn imported_format() -> impl TypedValueParser<Value = Format> {
 ///
 /// The format of a file is recognised by its content, and other formats are refused by name.
 /// Importing a file again adds nothing. If it has grown, the new part is added; if its past has
-/// changed, that becomes a branch. Folders are walked. Files may be compressed (.gz, .zst); `-`
-/// reads standard input. A line that is not a conversation is reported and does not stop the
-/// import. A last line that is still being written is left for the next time.
+/// changed, that becomes a branch. Folders are searched recursively. Files may be compressed (.gz,
+/// .zst); `-` reads standard input. A line that is not a conversation is reported and does not stop
+/// the import. A last line that is still being written is left for the next import.
 ///
 /// Without a PATH it imports the sessions of the tools on this computer: Claude Code, Codex, Gemini
 /// CLI, opencode and pi, or only of the one in `--format`.
 ///
-/// With `--watch` it stays and appends new lines and files as they come. It can be stopped at any
-/// time, also with Ctrl-C: what is in the store is not appended again. It keeps a folder store open
+/// With `--watch` it keeps running and appends new lines and files as they arrive. It can be
+/// stopped at any time, also with Ctrl-C: nothing is appended twice. It keeps a folder store open
 /// all the time; to read it meanwhile, run `treering serve` and use `--server`.
 #[derive(Args, Debug, Clone)]
 #[command(after_help = "\
@@ -93,7 +93,7 @@ pub(crate) struct ImportArgs {
     /// nothing on success
     #[arg(long, conflicts_with_all = ["files", "watch"])]
     hook: bool,
-    /// Stay and append what is added to the files, until Ctrl-C
+    /// Keep running, and append what is added to the files, until Ctrl-C
     #[arg(long)]
     watch: bool,
     /// Files and folders; `-` for standard input. Default: the session folders of the tools
@@ -368,8 +368,8 @@ impl Report {
             )
         } else if strict && counts.bad_lines + counts.refused > 0 {
             format!(
-                "not strictly valid: lines that are not conversations: {}, conversations that \
-                 contradict themselves: {}",
+                "not strictly valid: lines that are not conversations: {}, inconsistent \
+                 conversations: {}",
                 counts.bad_lines, counts.refused
             )
         } else {

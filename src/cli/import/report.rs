@@ -265,13 +265,13 @@ impl Report {
         for (number, what) in [
             (
                 counts.parted,
-                "opened as branches because the past has changed",
+                "added as branches because their past has changed",
             ),
             (
                 counts.unfinished,
                 "incomplete last lines, left for the next import",
             ),
-            (counts.refused, "refused because they contradict themselves"),
+            (counts.refused, "refused because they are inconsistent"),
             (counts.failed, "not imported"),
             (counts.bad_lines, "not a conversation (lines)"),
         ] {
