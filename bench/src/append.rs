@@ -58,14 +58,14 @@ async fn many(
             .beside("raw file", median(&files), ratio(&ours, &files))
             .aim(Target::RatioAtLeast(0.32))
             .note(
-                "1 KiB incompressible events, one an append, each writer its own conversation; \
-                 the file: the same bodies, one write and one fdatasync a group",
+                "1 KiB incompressible events, one per append, one conversation per writer; the \
+                 file: the same bodies, one write and one fdatasync per group",
             ),
         row("append.sqlite")
             .beside("SQLite", median(&sqlites), ratio(&ours, &sqlites))
             .aim(Target::RatioAtLeast(2.2))
             .note(
-                "SQLite: WAL, synchronous=FULL, one transaction a group, the same columns, an \
+                "SQLite: WAL, synchronous=FULL, one transaction per group, the same columns, an \
                  index on (conversation, revision)",
             ),
     ])
@@ -138,8 +138,8 @@ async fn lone(
             .beside(baseline, file, own / file)
             .aim(Target::RatioAtMost(2.2))
     };
-    let note = "one event after the other, ratio of the medians; the file grows, so that a sync \
-                writes its size too";
+    let note = "one event after the other, ratio of the medians; the file grows, so a sync also \
+                writes its size";
     Ok(vec![
         row("append.lone", "append + fdatasync", &files).note(note),
         row("append.lone_over", "overwrite + fdatasync", &overwritten)

@@ -232,7 +232,7 @@ fn rows(sums: &mut [Sum], conversations: usize) -> Vec<Row> {
             Unit::Plain,
         );
         rows.push(row.aim(Target::AtLeast(1.0)).note(format!(
-            "of {} with enough to fill it; use at the least {:.0} %, first percentile {:.0} %, \
+            "of {} with enough to fill it; minimum use {:.0} %, first percentile {:.0} %, \
              median {:.0} %; {} use less than {:.0} %; {} are above it, and {} more because the \
              instructions and the last message of the user are; {} are refused by the checker; \
              the request before it is the front of {:.1} % of what is sent; {} requests of \

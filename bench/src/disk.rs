@@ -95,7 +95,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
             Unit::PerSecond,
         )
         .aim(Target::AtLeast(40_000.0))
-        .note("events of the log; the index is made anew, reading included"),
+        .note("events of the log; the index is rebuilt, reading included"),
     );
     Ok(rows)
 }

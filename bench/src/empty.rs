@@ -122,7 +122,7 @@ where
     client
         .ready()
         .await
-        .map_err(|error| failed("calling what does nothing", error))?;
+        .map_err(|error| failed("calling the empty server", error))?;
     let codec = ProstCodec::<M, M>::default();
     client
         .unary(

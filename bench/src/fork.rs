@@ -49,8 +49,8 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
             .note("one durable append by one caller; ratio of the medians")
     };
     Ok(vec![
-        row("fork.middle", "in its middle", 0),
-        row("fork.head", "at its head", 1),
+        row("fork.middle", "in the middle", 0),
+        row("fork.head", "at the head", 1),
     ])
 }
 

@@ -93,7 +93,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
                 .aim(Target::RatioAtLeast(0.65))
                 .note(
                     "1 KiB events; client and server are two processes on loopback; the echo: a \
-                     unary call that sends so many bytes and gets them back",
+                     unary call that sends as many bytes and gets them back",
                 ),
         );
         if !ours.cpu_micros.is_empty() {
@@ -179,14 +179,14 @@ fn cpu_row(ours: &Samples, echoes: &Samples) -> Row {
     let (own, echo) = (median(&ours.cpu_micros), median(&echoes.cpu_micros));
     Row::new(
         "grpc.cpu",
-        "server CPU an append above an echo",
+        "server CPU per append, above an echo",
         own - echo,
         Unit::Microseconds,
     )
     .aim(Target::AtMost(15.0))
     .note(format!(
-        "user and system time of the server's process, unary, 256 in flight: {own:.1} µs an \
-         append, {echo:.1} µs an echo of as many bytes"
+        "user and system time of the server's process, unary, 256 in flight: {own:.1} µs per \
+         append, {echo:.1} µs per echo of as many bytes"
     ))
 }
 

@@ -55,12 +55,12 @@ const TRAJECTORIES_ENV: &str = "TREERING_TEST_DATA";
 
 /// Measure speed, size and search quality on this machine
 ///
-/// Every row is measured beside a plain alternative (a raw file with fdatasync,
-/// SQLite, an empty gRPC call) in the same run, both taking turns, and the
-/// medians are shown: trust the ratios more than the figures. The stores that it
-/// needs are made in a temporary folder and removed afterwards; no store of
-/// yours is touched. Close other programs, and give it a disk that is a disk:
-/// on tmpfs, durable appends mean nothing.
+/// Each row is compared with a plain alternative (a raw file with fdatasync,
+/// SQLite, an empty gRPC call) in the same run. The two take turns, and the
+/// medians are shown; the ratios are more reliable than the figures. The stores
+/// that it needs are created in a temporary folder and removed afterwards; your
+/// own stores are not touched. Close other programs, and use a real disk: on
+/// tmpfs, the figures of durable appends mean nothing.
 #[derive(Parser, Debug, Clone)]
 #[command(name = "treering-bench", version, max_term_width = 100)]
 #[command(after_help = "\
@@ -70,16 +70,16 @@ Rows:
   fork      forks of a long and of a short conversation
   read      reading events in process and over gRPC; rebuilding the views
   disk      bytes on disk for each byte of real conversations
-  search    searches over real tool results; how soon an append is found
+  search    searches over real tool results; how soon searches find an append
   quality   nDCG@10 on scifact
   growth    each call in a store with ten times as many conversations (minutes; 5 GB of disk)
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC
-  budget    how much of a budget requests use, and what of them a prompt cache serves
-  turns     tokens sent, and served by a prefix cache, by when results give way to snapshots
-  trust     what keys, TLS, a backup that follows and erasing cost
+  budget    how much of a budget requests use, and how much a prompt cache serves
+  turns     tokens sent, and served by a prefix cache, by when digests replace results
+  trust     the cost of keys, TLS, a continuous backup and erasing
   pages     how soon the inspector's pages answer, and how large they are
-  soak      mixed load at half the peak for --minutes: what drifts (only when it is named)
+  soak      mixed load at half the peak for --minutes: what drifts (only with --only)
 
 Examples:
   treering-bench --quick
@@ -94,8 +94,7 @@ struct BenchArgs {
     /// Only these rows, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROWS")]
     only: Vec<Group>,
-    /// Where the temporary stores are made; default: the system's temporary
-    /// folder
+    /// Folder for the temporary stores; default: the system's temporary folder
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Real conversations: *.jsonl or *.jsonl.zst in the format of `import`, in
@@ -103,19 +102,19 @@ struct BenchArgs {
     /// rows that need them are left out
     #[arg(long, value_name = "DIR", env = TRAJECTORIES_ENV)]
     trajectories: Option<PathBuf>,
-    /// How long `soak` goes on, in minutes
+    /// Duration of `soak`, in minutes
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Write what `soak` sees over time to this file, as CSV
+    /// Write the samples of `soak` to this file, as CSV
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
-    /// Print JSON, an object a line
+    /// Print JSON, one object on each line
     #[arg(long)]
     json: bool,
     /// When to use colour
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     color: Color,
-    /// Serve the empty call: what the bench starts to compare with
+    /// Serve the empty call, the baseline that the bench starts
     #[arg(long, hide = true)]
     serve_empty: bool,
 }
@@ -203,7 +202,7 @@ impl Setup {
     fn left_out(&self, rows: &str, missing: &str) {
         self.bar.suspend(|| {
             anstream::eprintln!(
-                "{rows}: left out, no {missing} (--trajectories names their folder)"
+                "{rows}: skipped, no {missing} (give their folder with --trajectories)"
             );
         });
     }

@@ -139,7 +139,7 @@ async fn search(setup: &Setup, count: u64) -> Result<Vec<Row>, ClientError> {
         .note("of the ten nearest by exact vectors"),
         Row::new(
             "meaning.bytes",
-            format!("{what}, bytes a vector"),
+            format!("{what}, bytes per vector"),
             bytes,
             Unit::Plain,
         )

@@ -75,7 +75,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
                 .beside("a file", median(&plain), ratio(&ours, &plain))
                 .aim(Target::AtMost(FIRST_BYTE_MS))
                 .note(format!(
-                    "until the first byte, a connection each; p95 {:.1} ms; {kb:.0} kB; {} \
+                    "until the first byte, one connection each; p95 {:.1} ms; {kb:.0} kB; {} \
                      conversations, {} events",
                     percentile(&ours, 95.0),
                     imported.conversations,

@@ -410,9 +410,12 @@ fn rows(samples: &[Sample], peak: f64) -> Vec<Row> {
         Row::new(id, what, late, unit).beside("second quarter", early, late / early)
     };
     vec![
-        row("soak.rate", "soak: events a second", Unit::PerSecond, |s| {
-            s.per_second
-        })
+        row(
+            "soak.rate",
+            "soak: events per second",
+            Unit::PerSecond,
+            |s| s.per_second,
+        )
         .note(format!(
             "half of the peak, which was {peak:.0}/s; {events} events of real conversations; the \
              last quarter of the time beside the second"

@@ -213,7 +213,7 @@ fn rows(sums: &[Sum], conversations: usize) -> Vec<Row> {
                 sum.cost() / keep.cost().max(1.0),
             )
             .note(format!(
-                "{:.0} tokens sent a request, {:.1} % of them served by a 5-minute prefix cache \
+                "{:.0} tokens sent per request, {:.1} % of them served by a 5-minute prefix cache \
                  at a tenth of the price; {} requests of {conversations} real conversations",
                 sum.sent as f64 / requests,
                 share * 100.0,
