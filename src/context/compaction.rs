@@ -178,7 +178,7 @@ pub fn cut(window: &WindowInput, keep_turns: u32) -> Result<CompactionCut, Strin
     let keep = usize::try_from(keep_turns).unwrap_or(usize::MAX);
     let Some(cuttable) = finished.len().checked_sub(keep).filter(|count| *count > 0) else {
         return Err(format!(
-            "the window has {}, and {keep_turns} are to stay",
+            "the window has {}, and {keep_turns} must be kept",
             match finished.len() {
                 0 => "no finished turn".to_owned(),
                 1 => "1 finished turn".to_owned(),
@@ -193,10 +193,10 @@ pub fn cut(window: &WindowInput, keep_turns: u32) -> Result<CompactionCut, Strin
         let own =
             |turn: &&Turn| window.events[turn.last_act].at.conversation == window.conversation;
         return Err(if finished[..cuttable].iter().any(own) {
-            "no turn before the ones that are to stay ended with an answer".to_owned()
+            "no turn before the kept ones ended with an answer".to_owned()
         } else {
-            "the turns before the ones that are to stay belong to the conversation that this one \
-             was forked from, which only it can compact"
+            "the turns before the kept ones belong to the conversation that this one was forked \
+             from: compact that conversation"
                 .to_owned()
         });
     };
@@ -573,7 +573,7 @@ mod tests {
         }
         assert_eq!(cut_of(&spoken, 3), Ok((10, 2, 3)));
         assert_eq!(cut_of(&spoken, 0), Ok((25, 5, 0)));
-        let none = "the window has 5 finished turns, and 5 are to stay";
+        let none = "the window has 5 finished turns, and 5 must be kept";
         assert_eq!(cut_of(&spoken, 5), Err(none.to_owned()));
         spoken.push(SampleEvent::User("And now?"));
         assert_eq!(cut_of(&spoken, 3), Ok((10, 2, 3)));
@@ -590,7 +590,7 @@ mod tests {
         assert_eq!(cut_of(&spoken, 1), Ok((4, 1, 2)));
         assert_eq!(
             cut_of(&spoken[5..], 1).unwrap_err(),
-            "no turn before the ones that are to stay ended with an answer"
+            "no turn before the kept ones ended with an answer"
         );
     }
 
@@ -601,7 +601,7 @@ mod tests {
         assert_eq!(plan.cut, None);
         assert_eq!(
             plan.reason,
-            "the window has no finished turn, and 3 are to stay"
+            "the window has no finished turn, and 3 must be kept"
         );
         let early = plan_at(&window_input(&[]), Revision(4), &policy());
         assert!(early.reason.contains("is not in the window"));

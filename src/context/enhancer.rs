@@ -120,7 +120,7 @@ fn warn_of_unknown(policy: &ContextPolicy, own: &[Arc<dyn Enhancer>], draft: &mu
         if !known {
             let names: Vec<_> = built_in.iter().map(|known| known.name).collect();
             draft.warnings.push(format!(
-                "the policy names an enhancer {name:?} that does not exist; there are {}",
+                "the policy names an enhancer {name:?} that does not exist; the enhancers are {}",
                 names.join(", ")
             ));
         }

@@ -156,7 +156,7 @@ async fn plan_reports_its_cut_and_changes_nothing() {
     assert!(none.due && none.threshold_tokens == 16);
     assert_eq!(
         none.reason,
-        "the window has 5 finished turns, and 9 are to stay"
+        "the window has 5 finished turns, and 9 must be kept"
     );
     let refused = engine
         .compact(CompactCommand {

@@ -81,18 +81,15 @@ fn change(item: &mut Item, form: PieceForm, tokens: u64, is_behind: bool) {
             item.tokens = tokens;
             item.fate = Fate::Shortened;
             item.reason = match item.step() {
-                Some(_) => "over the budget: results in short",
+                Some(_) => "over the budget: results shortened",
                 None => "over the budget: cut to head and tail",
             }
             .into();
         }
         PieceForm::Gone if is_behind => {
-            super::drop(
-                item,
-                "over the budget: too large for the room that was left",
-            );
+            super::drop(item, "over the budget: larger than the remaining room");
         }
-        PieceForm::Gone => super::drop(item, "over the budget: the oldest steps go first"),
+        PieceForm::Gone => super::drop(item, "over the budget: the oldest steps are dropped first"),
     }
 }
 

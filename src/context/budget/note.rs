@@ -69,7 +69,7 @@ impl Notes<'_> {
 fn item(text: String) -> Item {
     let content = Content::Message(Message::text(Speaker::User, text));
     let mut item = Item::new(Section::Messages, BUDGET, content);
-    item.reason = "stands for what went for the budget".into();
+    item.reason = "replaces what the budget removed".into();
     item
 }
 

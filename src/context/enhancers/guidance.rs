@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "tool_guidance";
 pub(super) const PARAMS: &[Param] = &[Param::new(
     "from_definitions",
     ParamKind::Flag,
-    "Tell the `guidance` of a tool's definition when the tool is discovered. Default: true; \
+    "Send the `guidance` of a tool's definition when the tool is discovered. Default: true; \
      false: only what GuidanceGiven events say.",
 )];
 
@@ -156,6 +156,6 @@ fn message(told: GuidanceContent, turn: u32, is_volatile: bool) -> Item {
     item.events = vec![told.at];
     item.turn = turn;
     item.is_volatile = is_volatile;
-    item.reason = "told once, where the tools were discovered".into();
+    item.reason = "sent once, where the tools were discovered".into();
     item
 }

@@ -71,13 +71,13 @@ static BUILT_IN: &[BuiltIn] = &[
     ),
     on(
         tools::NAME,
-        "The tools on offer: those defined, then those discovered; made from the branch's calls where nothing defined any.",
+        "The tools on offer: those defined, then those discovered; made from the branch's calls if no event defined any.",
         tools::PARAMS,
         &tools::Tools,
     ),
     on(
         summary::COMPACTION,
-        "The last compaction's summary, in the place of what it stands for, with its reference.",
+        "The last compaction's summary, in place of the replaced events, with its reference.",
         summary::COMPACTION_PARAMS,
         &summary::CompactionSummary,
     ),
@@ -89,13 +89,13 @@ static BUILT_IN: &[BuiltIn] = &[
     ),
     on(
         guidance::NAME,
-        "How to use a tool, told once where it was discovered, until the next compaction.",
+        "How to use a tool, sent once where it was discovered, until the next compaction.",
         guidance::PARAMS,
         &guidance::ToolGuidance,
     ),
     on(
         result_digests::NAME,
-        "Results of finished turns in short, with references to the whole, when `tool_results` says so.",
+        "Digests of the results of finished turns, with references to the full results, if `tool_results` says so.",
         result_digests::PARAMS,
         &result_digests::ResultDigests,
     ),
@@ -103,7 +103,7 @@ static BUILT_IN: &[BuiltIn] = &[
         on_by_default: false,
         ..on(
             volatile::KNOWLEDGE,
-            "What tool results have shown: files, variables, the working directory.",
+            "Facts from tool results: files, variables, the working directory.",
             volatile::KNOWLEDGE_PARAMS,
             &volatile::ToolKnowledge,
         )

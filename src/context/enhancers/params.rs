@@ -72,7 +72,7 @@ impl<'a> Params<'a> {
         let found = read(value);
         if found.is_none() {
             draft.warnings.push(format!(
-                "the parameter {name} of the enhancer {} takes {kind}: its default is used",
+                "the parameter {name} of the enhancer {} must be {kind}: its default is used",
                 self.enhancer
             ));
         }

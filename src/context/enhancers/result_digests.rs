@@ -22,7 +22,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param::new(
         "max_chars",
         ParamKind::Number,
-        "Most characters of what the engine makes of a result. Default: 600.",
+        "Maximum length of a result digest, in characters. Default: 600.",
     ),
     Param::new(
         "min_chars",
@@ -67,11 +67,11 @@ impl Enhancer for ResultDigests {
         let mut count = 0;
         for item in &mut draft.items {
             if item.section == Section::Messages && item.turn + age <= finished {
-                let reason = "its turn has ended: results in short";
+                let reason = "its turn has ended: results shortened";
                 count += usize::from(snapshots.replace(item, min_chars, reason));
             }
         }
-        EnhancerReport::ran(NAME, format!("results of {count} steps in short"), count)
+        EnhancerReport::ran(NAME, format!("results of {count} steps shortened"), count)
     }
 }
 

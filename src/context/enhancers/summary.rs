@@ -14,13 +14,13 @@ pub(super) const COMPACTION: &str = "compaction_summary";
 pub(super) const COMPACTION_PARAMS: &[Param] = &[Param::new(
     "reference",
     ParamKind::Flag,
-    "Say where the messages that it stands for can be read. Default: true.",
+    "Say where the messages that it replaces can be read. Default: true.",
 )];
 pub(super) const DIALOGUE: &str = "dialogue_summary";
 pub(super) const DIALOGUE_PARAMS: &[Param] = &[Param::new(
     "max_chars",
     ParamKind::Number,
-    "Most characters of it. Default: all of them.",
+    "Maximum number of characters. Default: no maximum.",
 )];
 
 /// The text before a compaction's summary, and the beginning of the text after it.
@@ -85,9 +85,9 @@ impl Enhancer for CompactionSummary {
         let mut item = Item::new(Section::Compaction, COMPACTION, Content::Message(message));
         item.events = vec![event.at];
         let cut = compacted.stands_until(event.at.revision);
-        item.reason = format!("stands for everything up to revision {cut}").into();
+        item.reason = format!("replaces everything up to revision {cut}").into();
         draft.items.push(item);
-        EnhancerReport::ran(COMPACTION, "the summary stands for what was cut", 1)
+        EnhancerReport::ran(COMPACTION, "the summary replaces what was cut", 1)
     }
 }
 

@@ -146,7 +146,7 @@ fn enhancers_can_be_disabled_and_configured() {
         "no parameter \"loud\": it has reasoning, system_messages"
     ));
     assert!(warned(
-        "reasoning of the enhancer messages takes true or false"
+        "reasoning of the enhancer messages must be true or false"
     ));
     let only = policy(json!({"enhancers": {"active_context": {"params": {"only": ["b"]}}}}));
     let context = "<SYSTEM_CONTEXT>\n{\"b\":2}\n</SYSTEM_CONTEXT>";

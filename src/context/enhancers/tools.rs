@@ -27,7 +27,7 @@ pub(super) const PARAMS: &[Param] = &[
     Param::new(
         "from_calls",
         ParamKind::Flag,
-        "Where nothing defined tools, define those that the branch's calls name. Default: true.",
+        "If no event defined tools, define those that the branch's calls name. Default: true.",
     ),
 ];
 

@@ -25,7 +25,7 @@ pub(super) const KEYS_PARAMS: &[Param] = &[
 pub(super) const KNOWLEDGE_PARAMS: &[Param] = &[Param::new(
     "max_chars",
     ParamKind::Number,
-    "Most characters of it. Default: 4000.",
+    "Maximum number of characters. Default: 4000.",
 )];
 const KNOWLEDGE_CHARS: usize = 4_000;
 
@@ -55,7 +55,7 @@ impl Enhancer for ToolKnowledge {
         draft
             .items
             .push(block(Section::Knowledge, KNOWLEDGE, text, Vec::new()));
-        EnhancerReport::ran(KNOWLEDGE, "what tool results have shown", 1)
+        EnhancerReport::ran(KNOWLEDGE, "facts from tool results", 1)
     }
 }
 

@@ -163,10 +163,10 @@ fn placed<'a>(
         value = json::to_raw(&[value.as_ref()]);
     }
     if !KNOWN[at].1.fits(&value) {
-        return Err("its value is of another type than the provider takes");
+        return Err("its value has the wrong type for the provider");
     }
     if name == "tool_choice" && ToolChoice::read(&value).is_none() {
-        return Err("its value is no choice of a tool");
+        return Err("its value is not a valid tool choice");
     }
     let number: Option<f64> = value.get().parse().ok();
     let temperature_max = provider.description().temperature_max;
@@ -180,7 +180,7 @@ fn placed<'a>(
         _ => false,
     };
     if out_of_range {
-        return Err("its value is out of the provider's range");
+        return Err("its value is outside the provider's range");
     }
     Ok(PlacedParameter { at, field, value })
 }

@@ -252,7 +252,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         let mapped = self.names.name(name);
         if mapped != name {
             self.warnings.add(format!(
-                "the tool {name:?} is called {mapped:?} here: {} takes no such name",
+                "the tool {name:?} is sent as {mapped:?}: {} does not accept its name",
                 self.provider
             ));
         }
@@ -283,7 +283,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         let Some(fields) = fields else {
             if !text.is_empty() {
                 self.warnings.add(format!(
-                    "the input schema of the tool {:?} is no JSON object: any arguments are allowed",
+                    "the input schema of tool {:?} is not a JSON object: any arguments are allowed",
                     tool.name
                 ));
             }

@@ -35,7 +35,7 @@ pub struct CacheUnit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenderError {
     /// The provider does not accept a medium, and the policy is to refuse the request.
-    #[error("{provider} takes no {medium} here: {why}")]
+    #[error("{provider} does not accept {medium} here: {why}")]
     Unsupported {
         /// Provider of the body.
         provider: Provider,
@@ -46,8 +46,8 @@ pub enum RenderError {
     },
     /// The body does not have the parts that its adapter declared. This is a bug in Treering.
     #[error(
-        "the request for {provider} has other parts than its adapter stated: {message}; this is a bug in \
-         Treering, please report it"
+        "the request for {provider} does not have the parts that its adapter declared: \
+         {message}; this is a bug in Treering, please report it"
     )]
     Illegal {
         /// Provider of the body.
@@ -56,7 +56,7 @@ pub enum RenderError {
         message: String,
     },
     /// The request was cancelled.
-    #[error("the request was not finished, because nobody waits for it any more")]
+    #[error("the request was cancelled before it was finished")]
     Stopped,
     /// A value could not be serialized as JSON.
     #[error("the request for {provider} cannot be written as JSON: {message}")]

@@ -198,7 +198,7 @@ fn reasoning_is_sent_whole_or_left_out() {
     assert_eq!(kinds, expected);
     assert_eq!(
         warnings,
-        ["reasoning was left out: what it led to is not there"]
+        ["reasoning was left out: the output that it led to is missing"]
     );
     let others = |provider: &Provider| *provider != Provider::Neutral;
     for provider in Provider::ALL.into_iter().filter(others) {

@@ -135,11 +135,11 @@ fn policy_can_refuse_unsupported_media() {
     let rendered = render(&draft, &policy()).unwrap();
     assert_eq!(
         rendered.warnings,
-        ["audio/wav was left out: audio is not taken"]
+        ["audio/wav was left out: audio is not accepted"]
     );
     let text = String::from_utf8(rendered.body).unwrap();
     assert!(
-        text.contains("[audio/wav was left out: audio is not taken]"),
+        text.contains("[audio/wav was left out: audio is not accepted]"),
         "{text}"
     );
 }

@@ -39,7 +39,7 @@ pub(super) fn of_body(
         let (found, told) = (units.len() - tools, items.len());
         return Err(RenderError::Illegal {
             provider,
-            message: format!("the body has {found} units and the adapter told of {told}"),
+            message: format!("the body has {found} units, but the adapter declared {told}"),
         });
     }
     for (unit, items) in units[tools..].iter_mut().zip(items) {

@@ -694,7 +694,7 @@ impl WindowFold {
             if index >= volatile_from {
                 item.is_volatile = true;
                 item.reason = Cow::Borrowed(if index == volatile_from && !has_open {
-                    "reasoning: what it leads to comes next"
+                    "reasoning: its output comes next"
                 } else if index == volatile_from {
                     "has calls that have not ended"
                 } else {

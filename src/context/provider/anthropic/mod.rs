@@ -88,16 +88,16 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let media_type = medium.media_type.as_ref();
     match (place, medium.kind) {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
-            Err("only messages of the user and results take media here")
+            Err("media are accepted only in user messages and results")
         }
-        (_, MediumKind::Audio) => Err("audio is not taken"),
-        _ if !is_inline && !is_web => Err("only http and https addresses are taken"),
+        (_, MediumKind::Audio) => Err("audio is not accepted"),
+        _ if !is_inline && !is_web => Err("only http and https addresses are accepted"),
         (_, MediumKind::Image) => (!is_inline || IMAGES.contains(&media_type))
             .then_some(())
-            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+            .ok_or("only PNG, JPEG, GIF and WebP images are accepted"),
         (_, MediumKind::File) => (media_type == "application/pdf")
             .then_some(())
-            .ok_or("only PDF and text files are taken"),
+            .ok_or("only PDF and text files are accepted"),
     }
 }
 
@@ -319,7 +319,7 @@ impl<'a> Writer<'a, '_> {
         };
         while contents.last().is_some_and(is_thought) {
             contents.pop();
-            let why = "reasoning was left out: what it led to is not there";
+            let why = "reasoning was left out: the output that it led to is missing";
             self.reader.warnings.add(why);
         }
         if contents.is_empty() {

@@ -42,16 +42,16 @@ pub(super) fn settle(fields: &mut Fields<'_>, messages: &[Message<'_>], warnings
         Some(("enabled", thinking))
             if thinking.budget_tokens.is_none_or(|budget| budget < 1024) =>
         {
-            Some("its budget_tokens are missing or below 1024")
+            Some("its budget_tokens is missing or below 1024")
         }
         Some(("enabled", thinking)) if thinking.budget_tokens >= most => {
-            Some("its budget_tokens are not below max_tokens")
+            Some("its budget_tokens is not below max_tokens")
         }
         Some(("enabled" | "adaptive", _)) if !begins_with_thinking(messages) => {
             Some("the tool calls of the open turn were made without thinking")
         }
         Some(("enabled" | "adaptive", _)) => None,
-        _ => Some("it is of no type that is taken"),
+        _ => Some("its type is not supported"),
     };
     if let Some(why) = why {
         fields.0.retain(|(name, _)| name != "thinking");
@@ -62,7 +62,7 @@ pub(super) fn settle(fields: &mut Fields<'_>, messages: &[Message<'_>], warnings
         if fields.get(ruled_out).is_some() {
             fields.0.retain(|(name, _)| name != ruled_out);
             warnings.add(format!(
-                "the parameter {ruled_out} was left out: it cannot stand beside thinking"
+                "the parameter {ruled_out} was left out: it cannot be used with thinking"
             ));
         }
     }

@@ -122,10 +122,10 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let is_gs = matches!(medium.source, MediumSource::Url(url) if url.starts_with("gs://"));
     let media_type = medium.media_type.as_ref();
     if place == MediaPlace::Instruction {
-        return Err("only messages and results take media here");
+        return Err("media are accepted only in messages and results");
     }
     if !medium.is_inline() && !medium.is_web() && !is_gs {
-        return Err("only http, https and gs addresses are taken");
+        return Err("only http, https and gs addresses are accepted");
     }
     let is_taken = match medium.kind {
         MediumKind::Image => IMAGES.contains(&media_type),
@@ -140,7 +140,7 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     };
     is_taken
         .then_some(())
-        .ok_or("media of this type are not taken")
+        .ok_or("this media type is not accepted")
 }
 
 impl Adapter for Gemini {
@@ -336,7 +336,7 @@ impl<'a> Writer<'a, '_> {
     }
 
     fn lost_signature(&mut self) {
-        let why = "a thought signature was left out: the part that it came with is not there";
+        let why = "a thought signature was left out: its part is missing";
         self.reader.warnings.add(why);
     }
 

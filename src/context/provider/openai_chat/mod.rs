@@ -75,22 +75,22 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let is_inline = medium.is_inline();
     match (place, medium.kind) {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
-            Err("only messages of the user take media here")
+            Err("media are accepted only in user messages")
         }
         (_, MediumKind::Image) if !is_inline => medium
             .is_web()
             .then_some(())
-            .ok_or("only http and https addresses are taken"),
+            .ok_or("only http and https addresses are accepted"),
         (_, MediumKind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
-            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+            .ok_or("only PNG, JPEG, GIF and WebP images are accepted"),
         (_, MediumKind::Audio) => (is_inline && audio_format(medium).is_some())
             .then_some(())
-            .ok_or("only inline WAV and MP3 are taken"),
+            .ok_or("only inline WAV and MP3 are accepted"),
         (_, MediumKind::File) => (is_inline && medium.media_type == "application/pdf")
             .then_some(())
-            .ok_or("only inline PDF and text files are taken"),
+            .ok_or("only inline PDF and text files are accepted"),
     }
 }
 

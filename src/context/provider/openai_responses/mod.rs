@@ -93,19 +93,19 @@ fn takes(place: MediaPlace, medium: &Medium<'_>) -> Result<(), &'static str> {
     let (is_inline, is_web) = (medium.is_inline(), medium.is_web());
     match (place, medium.kind) {
         (MediaPlace::Assistant | MediaPlace::Instruction, _) => {
-            Err("only messages of the user and results take media here")
+            Err("media are accepted only in user messages and results")
         }
-        (_, MediumKind::Audio) => Err("audio is not taken"),
+        (_, MediumKind::Audio) => Err("audio is not accepted"),
         _ if !is_inline => is_web
             .then_some(())
-            .ok_or("only http and https addresses are taken"),
+            .ok_or("only http and https addresses are accepted"),
         (_, MediumKind::Image) => IMAGES
             .contains(&medium.media_type.as_ref())
             .then_some(())
-            .ok_or("only PNG, JPEG, GIF and WebP images are taken"),
+            .ok_or("only PNG, JPEG, GIF and WebP images are accepted"),
         (_, MediumKind::File) => (medium.media_type == "application/pdf")
             .then_some(())
-            .ok_or("only PDF and text files are taken"),
+            .ok_or("only PDF and text files are accepted"),
     }
 }
 
@@ -302,7 +302,7 @@ impl<'a> Writer<'a, '_> {
         }
         self.say(at, item, step, &mut said);
         for _ in thoughts {
-            let why = "reasoning was left out: what it led to is not there";
+            let why = "reasoning was left out: the output that it led to is missing";
             self.reader.warnings.add(why);
         }
         for output in outputs {
@@ -331,7 +331,7 @@ impl<'a> Writer<'a, '_> {
         // Without that reasoning, OpenAI does not recognise the item.
         self.own_ids &= first == 0;
         for _ in 0..first {
-            let why = "reasoning was left out: it does not stand directly before what it led to";
+            let why = "reasoning was left out: it is not directly before the output that it led to";
             self.reader.warnings.add(why);
         }
         let own: Vec<_> = thoughts.split_off(first);
