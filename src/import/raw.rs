@@ -10,10 +10,10 @@ use treering_domain::{RawEncoding, RawMessage};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawFault {
     /// `data` is not JSON.
-    #[error("the kept source form is not JSON")]
+    #[error("the stored source form is not JSON")]
     NotJson,
     /// The patch does not fit the message.
-    #[error("the kept JSON Patch does not apply to its message")]
+    #[error("the stored JSON Patch does not apply to its message")]
     DoesNotApply,
 }
 

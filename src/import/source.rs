@@ -62,8 +62,8 @@ pub fn why_left_out(path: &Path, folder: &Path) -> Option<&'static str> {
     let is_link = path.symlink_metadata().is_ok_and(|meta| meta.is_symlink());
     if is_link && path.exists() && !is_inside(path, folder) {
         return Some(
-            "it is a link that leads out of the folder and is not followed: to import its target, \
-             name it",
+            "it is a link to a target outside the folder and is not followed: to import the \
+             target, name it",
         );
     }
     let is_other = path.metadata().is_ok_and(|meta| !meta.is_file());

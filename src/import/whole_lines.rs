@@ -42,7 +42,7 @@ pub enum SessionFault {
         fault: LineFault,
     },
     /// The session is too large for memory.
-    #[error("{} and the files before it exceed {max} bytes, the maximum of a session", path.display())]
+    #[error("{} and the files before it exceed {max} bytes, the maximum for a session", path.display())]
     TooLarge {
         /// The file that exceeds the limit.
         path: PathBuf,

@@ -251,12 +251,12 @@ fn check_thinking(body: &Body<'_>, state: &State<'_>, report: &mut Violations) {
     let message = match thinking.r#type.as_ref() {
         "disabled" => return,
         "enabled" if thinking.budget_tokens.is_none_or(|budget| budget < 1024) => {
-            "no budget, or one below 1024"
+            "budget_tokens is missing or below 1024"
         }
-        "enabled" if thinking.budget_tokens >= most => "the budget is not below max_tokens",
+        "enabled" if thinking.budget_tokens >= most => "budget_tokens is not below max_tokens",
         "enabled" | "adaptive" if body.temperature.is_some() => "beside a temperature",
         "enabled" | "adaptive" if state.lacks_thinking => {
-            "the assistant's last message calls, and does not begin with thinking"
+            "the assistant's last message has tool calls but does not begin with thinking"
         }
         "enabled" | "adaptive" => return,
         _ => "an unknown type",
@@ -339,13 +339,13 @@ fn check_role<'a>(
         report.add("role", path, "an unknown role");
     }
     if at == 0 && role != "user" {
-        report.add("first-role", path, "the first message is not the user's");
+        report.add("first-role", path, "the first message is not from the user");
     }
     if state.role == message.role {
         report.add(
             "roles-alternate",
             path,
-            "the same role as in the message before",
+            "the same role as the previous message",
         );
     }
     state.role = message.role.clone();
@@ -390,7 +390,7 @@ fn check_blocks<'a>(
             "tool_result" => {
                 told.results.push(block.tool_use_id.unwrap_or_default());
                 if is_after_other {
-                    let message = "a result after something else of the same message";
+                    let message = "a result follows other content in the same message";
                     report.add("results-first", path, message);
                 }
             }
@@ -431,7 +431,7 @@ fn check_block(
         report.add(
             "content-block",
             path,
-            "a block that this role does not have",
+            "this role cannot have this type of block",
         );
     }
     match kind {
@@ -452,7 +452,7 @@ fn check_block(
                 report.add("input-object", path, "the input is not an object");
             }
             if !block.name.is_some_and(|name| is_word(&name.text())) {
-                report.add(TOOL_NAME, path, "a name that is not accepted");
+                report.add(TOOL_NAME, path, "the name is not accepted");
             }
         }
         "tool_result" => check_result(block.content, path, report),
@@ -481,7 +481,7 @@ fn check_result(
             _ => report.add(
                 "result-content",
                 path,
-                "a block that results do not have, or blank",
+                "a result cannot have this block, or it is blank",
             ),
         }
     }
@@ -503,6 +503,10 @@ fn check_source(block: &Block<'_>, path: std::fmt::Arguments<'_>, report: &mut V
         }
     });
     if !is_taken {
-        report.add("media-source", path, "a type or a source that is not taken");
+        report.add(
+            "media-source",
+            path,
+            "the media type or source is not accepted",
+        );
     }
 }

@@ -187,10 +187,10 @@ fn check_content<'a>(
         report.add("role", path, "neither user nor model");
     }
     if at == 0 && role != "user" {
-        report.add("first-role", path, "the first content is not the user's");
+        report.add("first-role", path, "the first content is not from the user");
     }
     if content.parts.is_empty() {
-        report.add("parts-empty", path, "there is no part");
+        report.add("parts-empty", path, "there are no parts");
     }
     let (mut calls, mut responses) = (Vec::new(), Vec::new());
     for (place, part) in content.parts.iter().enumerate() {
@@ -221,14 +221,14 @@ fn check_responses<'a>(
     let path = format_args!("contents[{at}]");
     if responses.len() != state.open.len() {
         let (found, calls) = (responses.len(), state.open.len());
-        let message = format!("{found} responses to {calls} calls of the content before");
+        let message = format!("{found} responses to {calls} calls in the previous content");
         report.add("response-count", path, message);
     } else if responses != state.open {
         let message = "the responses do not have the names of the calls, in order";
         report.add("response-name", path, message);
     }
     if !responses.is_empty() && responses.len() != parts {
-        let message = "other parts beside the responses";
+        let message = "there are other parts besides the responses";
         report.add("response-place", path, message);
     }
 }
@@ -249,10 +249,10 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
     }
     if let Some(call) = &part.function_call {
         if role != "model" {
-            report.add("call-place", path, "a call that is not the model's");
+            report.add("call-place", path, "a call is not in the model's content");
         }
         if !is_name(&call.name) {
-            report.add(TOOL_NAME, path, "a name that is not accepted");
+            report.add(TOOL_NAME, path, "the name is not accepted");
         }
         if call.args.is_some_and(|args| !args.is_object()) {
             report.add("args-object", path, "the arguments are not an object");
@@ -260,7 +260,11 @@ fn check_part(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report: &mu
     }
     if let Some(response) = &part.function_response {
         if role != "user" {
-            report.add("response-place", path, "a response that is not the user's");
+            report.add(
+                "response-place",
+                path,
+                "a response is not in the user's content",
+            );
         }
         if !response.response.is_some_and(Value::is_object) {
             report.add("response-object", path, "the response is not an object");
@@ -297,7 +301,7 @@ fn check_signature(part: &Part<'_>, role: &str, path: fmt::Arguments<'_>, report
         report.add(
             "thought-signature",
             path,
-            "thought or signed, and not the model's",
+            "a thought or signature is not in the model's content",
         );
     }
     if part

@@ -38,7 +38,7 @@ impl<'a> Ledger<'a> {
         report: &mut Violations,
     ) {
         if !is_legal {
-            let message = "an id is empty, too long or of other characters than is taken";
+            let message = "an id is empty, too long, or has characters that are not accepted";
             report.add(CALL_ID, path, message);
         }
         self.own(id.clone(), path, report);
@@ -48,7 +48,7 @@ impl<'a> Ledger<'a> {
     /// Reports an id that is already used.
     pub fn own(&mut self, id: Cow<'a, str>, path: fmt::Arguments<'_>, report: &mut Violations) {
         if !self.seen.insert(id) {
-            report.add(CALL_ID_UNIQUE, path, "an id comes twice");
+            report.add(CALL_ID_UNIQUE, path, "an id is used twice");
         }
     }
 
@@ -70,7 +70,7 @@ impl<'a> Ledger<'a> {
         let mut left: Vec<usize> = self.open.drain().flat_map(|(_, places)| places).collect();
         left.sort_unstable();
         for at in left {
-            let message = "a call has no result where it must have one";
+            let message = "a call has no result where one is required";
             report.add(UNANSWERED_CALL, format_args!("{}", path(at)), message);
         }
     }

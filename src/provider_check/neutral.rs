@@ -54,7 +54,7 @@ pub(crate) fn check(body: &[u8], report: &mut Violations) {
         report.add(
             "format",
             format_args!("format"),
-            "another format, or another version",
+            "the format or its version is unknown",
         );
     }
     let mut calls = Ledger::default();

@@ -195,11 +195,11 @@ fn check_message<'a>(
         report.add(
             "role",
             format_args!("messages[{at}]"),
-            "only the assistant calls",
+            "only the assistant can call tools",
         );
     }
     if message.name.is_some_and(|name| !is_word(&name.text())) {
-        let message = "a name of other characters than is taken";
+        let message = "a name has characters that are not accepted";
         report.add("author-name", format_args!("messages[{at}].name"), message);
     }
     match message.role.as_ref() {
@@ -297,7 +297,7 @@ fn check_content(at: usize, content: Option<Value<'_>>, kinds: &[&str], report: 
             continue;
         };
         if !kinds.contains(&part.r#type.as_ref()) || !is_part(&part) {
-            let message = "a part that is not taken here, or without its content";
+            let message = "a part is not accepted here, or has no content";
             report.add("content-part", path, message);
         }
     }

@@ -139,7 +139,7 @@ pub(crate) fn check(body: &[u8], report: &mut Violations) {
         let is_own = item.r#type == "function_call"
             || (item.r#type == "message" && item.role.as_deref() == Some("assistant"));
         if let Some(before) = thought.take().filter(|_| !is_own) {
-            let message = "what follows is not the model's own item";
+            let message = "the next item is not from the model";
             report.add("reasoning-place", format_args!("input[{before}]"), message);
         }
         if item.r#type == "reasoning" {
@@ -151,7 +151,7 @@ pub(crate) fn check(body: &[u8], report: &mut Violations) {
             report.add(
                 "item-id",
                 format_args!("input[{at}].id"),
-                "an id comes twice",
+                "an id is used twice",
             );
         }
         check_item(at, &item, &body, &mut calls, report);
@@ -225,7 +225,7 @@ fn check_call<'a>(at: usize, item: &Item<'a>, calls: &mut Ledger<'a>, report: &m
         report.add(
             TOOL_NAME,
             format_args!("input[{at}].name"),
-            "a name that is not accepted",
+            "the name is not accepted",
         );
     }
     if !item.arguments.is_some_and(Value::is_text) {
@@ -245,11 +245,7 @@ fn check_output(at: usize, output: Option<Value<'_>>, report: &mut Violations) {
         Some(output) if output.is_list() && !output.list().is_empty() => {
             check_parts(at, output, &INPUT, report);
         }
-        _ => report.add(
-            "output",
-            path,
-            "neither text nor a list with something in it",
-        ),
+        _ => report.add("output", path, "neither text nor a non-empty list"),
     }
 }
 
@@ -273,7 +269,7 @@ fn check_reasoning(at: usize, item: &Item<'_>, body: &Body<'_>, report: &mut Vio
         .flatten()
         .any(|included| included == word);
     if body.store == Some(false) && !(is_encrypted && is_included) {
-        let message = "nothing is stored, and there is no encrypted content or it is not included";
+        let message = "store is false, and encrypted content is missing or not included";
         report.add("reasoning-content", path, message);
     }
 }
@@ -314,7 +310,7 @@ fn check_parts(at: usize, parts: Value<'_>, kinds: &[&str], report: &mut Violati
             continue;
         };
         if !kinds.contains(&part.r#type.as_ref()) || !is_part(&part) {
-            let message = "a part that is not taken here, or without its content";
+            let message = "a part is not accepted here, or has no content";
             report.add("content-part", path, message);
         }
     }

@@ -24,7 +24,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
         Ok(value) => Some(value),
         Err(error) => {
             let at = error.column();
-            let message = format!("a field is missing, unknown or of another type, at byte {at}");
+            let message = format!("a field is missing, unknown or of the wrong type, at byte {at}");
             report.add(SHAPE, path, message);
             None
         }
@@ -119,11 +119,11 @@ impl<'a> OfferedTools<'a> {
     ) {
         let name = name.text();
         if !legal(&name) {
-            let message = "a name of other characters, or of another length, than is taken";
+            let message = "a name has characters or a length that is not accepted";
             report.add(TOOL_NAME, format_args!("tools[{at}]"), message);
         }
         if !self.0.insert(name) {
-            let message = "a second tool of this name";
+            let message = "another tool has the same name";
             report.add(TOOL_NAME, format_args!("tools[{at}]"), message);
         }
         let schema = schema.filter(|schema| schema.is_object());
@@ -139,7 +139,7 @@ impl<'a> OfferedTools<'a> {
 /// Checks that a request has no model or a non-empty model name.
 pub(crate) fn check_model(model: Option<Value<'_>>, report: &mut Violations) {
     if model.is_some_and(|model| !model.says()) {
-        report.add(SHAPE, format_args!("model"), "not a text that names one");
+        report.add(SHAPE, format_args!("model"), "not the name of a model");
     }
 }
 

@@ -189,8 +189,8 @@ async fn import_reads_only_regular_files_inside_the_folder() {
         "{counts}"
     );
     for (file, why) in [
-        ("out.jsonl", "leads out of the folder"),
-        ("zero.jsonl", "leads out of the folder"),
+        ("out.jsonl", "outside the folder"),
+        ("zero.jsonl", "outside the folder"),
         ("pipe.jsonl", "not a regular file"),
         ("opencode.db", "not a regular file"),
     ] {

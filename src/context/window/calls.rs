@@ -66,7 +66,7 @@ impl UnansweredCall {
     pub(crate) fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {
-                "no result: nobody had approved the call when the conversation went on"
+                "no result: the call had not been approved when the conversation went on"
             }
             Stage::Requested | Stage::Approved => {
                 "no result: the call had not ended when the conversation went on"

@@ -232,7 +232,7 @@ mod tests {
             .collect();
         assert_eq!(
             said[0],
-            "No tool has shown anything yet: list the files first (for example with list_files)."
+            "Nothing is known yet: list the files first (for example with list_files)."
         );
         assert!(said[1].starts_with("Known files: a.nc, b.nc, c.nc and 1 more. Look"));
         assert!(
@@ -261,7 +261,7 @@ mod tests {
             .map(|count| told(&steps[..count]).guidance(&[]))
             .collect();
         insta::assert_snapshot!(said.join("\n"), @r"
-        Known files: src/a.rs, src/b.rs. Look into one of them to learn what it holds.
+        Known files: src/a.rs, src/b.rs. Open one of them to see what it contains.
         Looked into: src/a.rs. Found, but not looked into: src/b.rs.
         Found, but not looked into: src/b.rs. Changed: src/a.rs. Check the changes, for example by running the tests, before reporting what was done.
         Looked into: src/b.rs. Changed: src/a.rs. Check the changes, for example by running the tests, before reporting what was done.

@@ -152,18 +152,18 @@ pub struct GuidanceTexts {
 impl Default for GuidanceTexts {
     fn default() -> Self {
         Self {
-            start: "No tool has shown anything yet: list the files first{tools}.".into(),
-            files_known:
-                "Known files: {files}. Look into one of them to learn what it holds{tools}.".into(),
+            start: "Nothing is known yet: list the files first{tools}.".into(),
+            files_known: "Known files: {files}. Open one of them to see what it contains{tools}."
+                .into(),
             files_read: "Looked into: {files}.".into(),
             files_not_read: "Found, but not looked into: {files}.".into(),
             files_changed: "Changed: {files}. Check the changes, for example by running the \
                             tests, before reporting what was done."
                 .into(),
-            variables_known:
-                "Variables are known for {files}: they can be read and computed with by name."
-                    .into(),
-            analysed: "Results of an analysis are there: compare and interpret them, or look at \
+            variables_known: "Variables are known for {files}: they can be read and used in \
+                              computations by name."
+                .into(),
+            analysed: "Analysis results are available: compare and interpret them, or look at \
                        what is still missing."
                 .into(),
         }

@@ -44,7 +44,7 @@ pub struct Suggestion {
 
 /// Error for arguments that are not a JSON object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the arguments are no JSON object; send one, for example {{}}")]
+#[error("the arguments are not a JSON object; send one, for example {{}}")]
 pub struct NotAnObject;
 
 /// Meaning of an argument.
@@ -292,7 +292,7 @@ impl Knowledge {
             None if self.files().iter().any(|file| ends(&file.path)) => return None,
             None => (only(&starts)?, "begins"),
         };
-        let reason = format!("the only known file that {how} with what was given");
+        let reason = format!("the only known file that {how} with the given text");
         Some(Candidate::new(self.name_of(tool, file), reason, file.event))
     }
 }

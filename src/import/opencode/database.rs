@@ -111,7 +111,7 @@ pub fn read_database(
     if let Some(odd) = odd_beside(path) {
         return Err(SessionFault::Database {
             path: path.to_owned(),
-            why: format!("{} beside it is not a regular file", odd.display()),
+            why: format!("its companion file {} is not a regular file", odd.display()),
         });
     }
     let too_large = || SessionFault::TooLarge {
@@ -125,7 +125,7 @@ pub fn read_database(
     let Some(schema) = schema else {
         return Err(SessionFault::Database {
             path: path.to_owned(),
-            why: "it has no tables of opencode (session and message)".to_owned(),
+            why: "it has no opencode tables (session and message)".to_owned(),
         });
     };
     if bytes_of(&reading, schema.sessions, None).map_err(fault)? > SESSION_BYTES_MAX as u64 {

@@ -30,7 +30,7 @@ const REQUESTED: Stage = {
 };
 const WAITS: Stage = {
   open: "no result yet: the call waits for approval",
-  frozen: `no result: nobody had approved the call ${WENT_ON}`,
+  frozen: `no result: the call had not been approved ${WENT_ON}`,
 };
 const APPROVED: Stage = {
   open: "no result yet: the call is approved and has not begun",

@@ -400,7 +400,7 @@ fn shared(told: &pb::Explanation) -> Markup {
             p.hint.section-hint {
                 "It is unknown how much of it equals the last request: "
                 "no request was built for this branch, provider and model since the store was \
-                 opened, or this one is of the past or has another policy."
+                 opened, or this one is for a past state or has another policy."
             }
         };
     };

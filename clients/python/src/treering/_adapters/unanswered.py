@@ -41,7 +41,7 @@ class _Stage:
 
 REQUESTED = _Stage(f"{YET}the call has not ended", f"{NEVER}the call had not ended {WENT_ON}")
 WAITS = _Stage(
-    f"{YET}the call waits for approval", f"{NEVER}nobody had approved the call {WENT_ON}"
+    f"{YET}the call waits for approval", f"{NEVER}the call had not been approved {WENT_ON}"
 )
 APPROVED = _Stage(f"{YET}the call is approved and has not begun", REQUESTED.frozen)
 
