@@ -309,7 +309,7 @@ async fn serve(data: &Path, backup: Option<&Path>) -> (Child, String) {
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let line = timeout(PATIENCE, lines.next_line())
         .await
-        .expect("it hangs");
+        .expect("timed out");
     let line: Value = serde_json::from_str(&line.unwrap().unwrap()).unwrap();
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (process, line["serving"].as_str().unwrap().to_owned())

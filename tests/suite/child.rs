@@ -59,7 +59,7 @@ pub async fn run_with(arguments: &[&str], variables: &[(&str, &str)]) -> Output 
         .args(arguments)
         .envs(variables.iter().copied())
         .output();
-    timeout(PATIENCE, output).await.expect("it hangs").unwrap()
+    timeout(PATIENCE, output).await.expect("timed out").unwrap()
 }
 
 /// Starts a server, and does not wait until it serves.
@@ -96,8 +96,8 @@ impl Server {
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let first = timeout(PATIENCE, lines.next_line())
             .await
-            .expect("it hangs");
-        let first = first.unwrap().expect("a server says where it serves");
+            .expect("timed out");
+        let first = first.unwrap().expect("the server prints its address");
         let (_, url) = first.rsplit_once(" at ").expect("an address");
         let url = url.to_owned();
         // The server goes on writing, and must not find the pipe closed.
@@ -156,7 +156,7 @@ pub async fn asked(
         tower::ServiceExt::oneshot(channel.clone(), request),
     )
     .await;
-    let answer = answer.expect("it hangs").unwrap();
+    let answer = answer.expect("timed out").unwrap();
     let status = answer.status().as_u16();
     let body = http_body_util::BodyExt::collect(answer.into_body());
     let body = body.await.unwrap().to_bytes();

@@ -467,13 +467,13 @@ async fn interrupted_import_reports_its_progress() {
     let all_appended =
         async { while shell.ok(&["ls", "--json"]).await.lines().count() < 2 + 512 {} };
     let in_time = tokio::time::timeout(super::child::PATIENCE, all_appended);
-    in_time.await.expect("it hangs");
+    in_time.await.expect("timed out");
     let killed = std::process::Command::new("kill")
         .args(["-INT", &pid])
         .status();
     assert!(killed.unwrap().success());
     let output = tokio::time::timeout(super::child::PATIENCE, import.wait_with_output());
-    let output = output.await.expect("it hangs").unwrap();
+    let output = output.await.expect("timed out").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(130), "{out}{err}");

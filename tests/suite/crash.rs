@@ -140,7 +140,7 @@ async fn verify(channel: &Channel) {
         .unwrap()
         .into_inner();
     loop {
-        let item = timeout(PATIENCE, items.message()).await.expect("it hangs");
+        let item = timeout(PATIENCE, items.message()).await.expect("timed out");
         match item.unwrap().unwrap().item.unwrap() {
             Item::Progress(_) => {}
             Item::Fault(fault) => panic!("{fault:?}"),

@@ -263,7 +263,7 @@ async fn changed_log_byte_never_gives_wrong_data() {
             };
             timeout(PATIENCE, checked)
                 .await
-                .unwrap_or_else(|_| panic!("{what}: it hangs"));
+                .unwrap_or_else(|_| panic!("{what}: timed out"));
         }
     }
     println!("log: {refused} refused at the start, {reported} reported, {harmless} without effect");
@@ -295,7 +295,7 @@ async fn changed_byte_of_projections_or_index_changes_no_answer() {
             };
             timeout(PATIENCE, checked)
                 .await
-                .unwrap_or_else(|_| panic!("{what}: it hangs"));
+                .unwrap_or_else(|_| panic!("{what}: timed out"));
         }
     }
 }
@@ -363,7 +363,7 @@ async fn deleted_projections_and_index_are_rebuilt() {
         let engine = store::open(dir.path()).await;
         let seen = timeout(PATIENCE, look(&engine, &sample.ids))
             .await
-            .expect("it hangs");
+            .expect("timed out");
         assert!(seen == sample.truth, "without {gone:?}");
         store::assert_sound(&engine).await;
         let key = AppendCommand {
@@ -390,7 +390,7 @@ async fn search_does_not_wait_for_unreadable_events() {
             continue;
         };
         let seen = timeout(PATIENCE, look(&engine, &sample.ids)).await;
-        let seen = seen.unwrap_or_else(|_| panic!("byte {at}: it hangs"));
+        let seen = seen.unwrap_or_else(|_| panic!("byte {at}: timed out"));
         seen.assert_true(&sample.truth, &format!("byte {at}"));
         engine.close().await;
     }

@@ -33,7 +33,7 @@ struct Sample {
 async fn events_of(engine: &Engine, id: ConversationId) -> Result<Vec<StoredEvent>, ReadError> {
     let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let read = timeout(PATIENCE, engine.read_all(query));
-    let events = read.await.expect("it hangs")?;
+    let events = read.await.expect("timed out")?;
     Ok(events.into_iter().map(|named| named.event).collect())
 }
 
@@ -42,7 +42,7 @@ async fn sound_part(engine: &Engine, id: ConversationId) -> (Vec<StoredEvent>, O
     let query = ReadQuery::all(store::ns(), EventSource::Conversation(id));
     let mut batches = engine.read(query);
     let mut events = Vec::new();
-    while let Some(batch) = timeout(PATIENCE, batches.next()).await.expect("it hangs") {
+    while let Some(batch) = timeout(PATIENCE, batches.next()).await.expect("timed out") {
         match batch {
             Ok(batch) => events.extend(batch.into_iter().map(|named| named.event)),
             Err(error) => return (events, Some(error)),
@@ -205,7 +205,7 @@ async fn marks(engine: &Engine) -> BTreeMap<ConversationId, Damage> {
 async fn rebuild(engine: &Engine, views: bool, index: bool) -> Result<RebuildOutcome, ReadError> {
     let mut items = engine.rebuild(views, index);
     loop {
-        let item = timeout(PATIENCE, items.next()).await.expect("it hangs");
+        let item = timeout(PATIENCE, items.next()).await.expect("timed out");
         if let RebuildItem::Outcome(outcome) = item.expect("a rebuild ends with an outcome")? {
             return Ok(outcome);
         }
@@ -219,7 +219,7 @@ async fn hits(engine: &Engine) -> usize {
         ..SearchRequest::new(store::ns(), "needle", 1_000)
     };
     let found = timeout(PATIENCE, engine.search(request)).await;
-    found.expect("it hangs").unwrap().hits.len()
+    found.expect("timed out").unwrap().hits.len()
 }
 
 // One byte of one large body is damaged, and the projections are missing. The rest of the store
@@ -419,7 +419,7 @@ async fn index_rebuild_skips_damaged_events() {
     damage_first_blob(dir);
     let engine = open(dir).await;
     let before = hits(&engine).await;
-    assert_eq!(before, CONVERSATIONS * 8, "the old index knows it all");
+    assert_eq!(before, CONVERSATIONS * 8, "the old index has all events");
     let (outcome, ()) = tokio::join!(rebuild(&engine, false, true), async {
         for _ in 0..20 {
             let found = hits(&engine).await;
@@ -472,7 +472,7 @@ async fn index_stays_until_the_new_one_is_complete() {
         &format!("treering-search {} ", treering::search::INDEX_VERSION),
         "treering-search 99 ",
     );
-    assert_ne!(other, own, "the version stands elsewhere");
+    assert_ne!(other, own, "the version was not found in the file");
     std::fs::write(&meta, &other).unwrap();
     // A new index cannot be created: a file is in its place.
     let in_the_way = dir.join("index.rebuild");
@@ -483,7 +483,7 @@ async fn index_stays_until_the_new_one_is_complete() {
         ..SearchRequest::new(store::ns(), "needle", 10)
     };
     let refused = timeout(PATIENCE, engine.search(request)).await;
-    let refused = refused.expect("it hangs");
+    let refused = refused.expect("timed out");
     assert!(
         matches!(refused, Err(SearchError::Index { .. })),
         "{refused:?}"
@@ -640,7 +640,7 @@ async fn read_commands_work_without_damaged_projections() {
         assert_eq!(lines, sample.ids.len() + 1, "byte {at}");
         assert!(
             std::fs::read(&views).unwrap() == damaged,
-            "a look changed it"
+            "a read-only command changed it"
         );
     }
 }
@@ -691,7 +691,7 @@ async fn changed_log_byte_without_projections_is_contained() {
             // Only one frame says that a fork exists.
             let is_fork = number >= CONVERSATIONS;
             if is_fork && matches!(error, Some(ReadError::ConversationNotFound { .. })) {
-                assert!(lost > 0, "byte {at}: nothing is said");
+                assert!(lost > 0, "byte {at}: the loss is not reported");
                 continue;
             }
             let whole = events.len() == sample.truth[id].len();
@@ -702,7 +702,7 @@ async fn changed_log_byte_without_projections_is_contained() {
             );
             assert!(
                 whole || error.is_some() || lost > 0,
-                "byte {at}: nothing is said"
+                "byte {at}: the loss is not reported"
             );
         }
         if marked.is_empty() && lost == 0 {

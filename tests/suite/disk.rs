@@ -82,7 +82,7 @@ async fn fill(engine: &Engine, id: ConversationId, bytes: usize) -> (u64, Append
     for taken in 0.. {
         let event = store::message(id, &random.text(bytes));
         let appended = store::append(engine, vec![event]);
-        match timeout(child::PATIENCE, appended).await.expect("it hangs") {
+        match timeout(child::PATIENCE, appended).await.expect("timed out") {
             Ok(_) => {}
             Err(error) => return (taken, error),
         }
@@ -142,7 +142,7 @@ async fn full_disk_refuses_only_appends() {
     let again = store::append(&engine, vec![store::message(id, "room again")]);
     timeout(child::PATIENCE, again)
         .await
-        .expect("it hangs")
+        .expect("timed out")
         .unwrap();
     events += 1;
     assert_readable(&engine, id, events).await;
@@ -185,7 +185,7 @@ async fn store_opens_on_a_full_disk() {
     let again = store::append(&engine, vec![store::message(id, "room again")]);
     timeout(child::PATIENCE, again)
         .await
-        .expect("it hangs")
+        .expect("timed out")
         .unwrap();
     store::assert_sound(&engine).await;
     engine.close().await;

@@ -237,7 +237,7 @@ async fn import_at_home(shell: &Shell, home: &Path, arguments: &[&str]) -> Comma
         .env_remove("XDG_DATA_HOME")
         .output();
     let output = tokio::time::timeout(PATIENCE, output).await;
-    let output = output.expect("it hangs").unwrap();
+    let output = output.expect("timed out").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     CommandOutput {
         code: output.status.code(),
@@ -391,7 +391,7 @@ async fn watch_follows_files_and_survives_kill() {
     has_events(&shell, "c-1", 8).await;
     signal(&second, "-INT");
     let output = tokio::time::timeout(PATIENCE, second.wait_with_output()).await;
-    let output = output.expect("it hangs").unwrap();
+    let output = output.expect("timed out").unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{out}{err}");

@@ -194,7 +194,7 @@ async fn started_by_a_program(dir: &Path) -> (Child, ChildStdin, Value) {
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let line = timeout(PATIENCE, lines.next_line())
         .await
-        .expect("it hangs");
+        .expect("timed out");
     let line = serde_json::from_str(&line.unwrap().expect("a line")).unwrap();
     (process, stdin, line)
 }
@@ -217,14 +217,14 @@ async fn server_ends_with_its_parent_process() {
     assert_eq!(line["server"], url);
     let pid = first.id().unwrap().to_string();
     assert!(line["locked_by"].as_str().unwrap().contains(&pid), "{line}");
-    let status = timeout(PATIENCE, second.wait()).await.expect("it hangs");
+    let status = timeout(PATIENCE, second.wait()).await.expect("timed out");
     assert_eq!(status.unwrap().code(), Some(UNAVAILABLE));
 
     // Input on the pipe does not end the server.
     stdin.write_all(b"still here\n").await.unwrap();
     assert!(child::run(&["ls", "--server", url]).await.status.success());
     drop(stdin);
-    let status = timeout(PATIENCE, first.wait()).await.expect("it hangs");
+    let status = timeout(PATIENCE, first.wait()).await.expect("timed out");
     assert!(status.unwrap().success());
     let engine = store::open(&dir).await;
     engine.close().await;

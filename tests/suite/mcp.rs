@@ -82,7 +82,7 @@ impl Agent {
     async fn next(&mut self) -> Value {
         let line = timeout(PATIENCE, self.from.next_line())
             .await
-            .expect("it hangs");
+            .expect("timed out");
         let line = line.unwrap().expect("it has not ended");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
@@ -130,7 +130,7 @@ impl Agent {
     async fn leave(mut self) {
         drop(self.to);
         let ended = timeout(PATIENCE, self.process.wait()).await;
-        assert!(ended.expect("it hangs").unwrap().success());
+        assert!(ended.expect("timed out").unwrap().success());
     }
 }
 
@@ -357,7 +357,7 @@ async fn invalid_and_huge_messages_do_not_end_the_session() {
     drop(other.to);
     timeout(PATIENCE, other.process.wait())
         .await
-        .expect("it hangs")
+        .expect("timed out")
         .unwrap();
     // A session without messages is not an error.
     Agent::silent(&[]).leave().await;
@@ -586,7 +586,7 @@ async fn recalls(agent: &mut Agent, text: &str) {
         }
     };
     let recalled = tokio::time::timeout(PATIENCE, asking).await;
-    let recalled = recalled.expect("it finds no way back");
+    let recalled = recalled.expect("the client does not reconnect");
     assert!(recalled.contains(text), "{recalled}");
 }
 
@@ -669,7 +669,10 @@ async fn call_arguments_are_read_to_their_end() {
         let read = agent.told("read", json!({"reference": reference})).await;
         let head = read.lines().next().unwrap().to_owned();
         assert!(head.contains("arguments of the call of Write"), "{head}");
-        assert!(head.ends_with("#4"), "its result is told: {head}");
+        assert!(
+            head.ends_with("#4"),
+            "the result's reference is missing: {head}"
+        );
         assert!(
             read.contains("src/burrow.rs") && read.contains("quokka_burrow"),
             "{read}"
@@ -1017,7 +1020,7 @@ impl HttpServer {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        let _ = timeout(PATIENCE, read).await.expect("it hangs");
+        let _ = timeout(PATIENCE, read).await.expect("timed out");
         String::from_utf8_lossy(&answer).into_owned()
     }
 
@@ -1047,7 +1050,7 @@ impl HttpServer {
         let _ = stream.write_all(body.as_bytes()).await;
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        let _ = timeout(PATIENCE, read).await.expect("it hangs");
+        let _ = timeout(PATIENCE, read).await.expect("timed out");
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = answer
             .split_once("\r\n\r\n")
@@ -1185,7 +1188,7 @@ async fn unfinished_http_requests_do_not_block_others() {
         unfinished.push(stream);
     }
     let answered = timeout(PATIENCE, server.post(&[], &hello)).await;
-    assert_eq!(answered.expect("it is kept out").0, 200);
+    assert_eq!(answered.expect("the request is not answered").0, 200);
     drop(unfinished);
     let told = server.raw(&half).await;
     assert!(told.starts_with("HTTP/1.1 408"), "{told}");
@@ -1316,9 +1319,9 @@ async fn http2_refusal_is_an_answer_and_not_a_reset() {
         .body(tonic::body::Body::new(body))
         .unwrap();
     let asked = tower::ServiceExt::oneshot(channel, request);
-    let answer = timeout(PATIENCE, asked).await.expect("it hangs").unwrap();
+    let answer = timeout(PATIENCE, asked).await.expect("timed out").unwrap();
     assert_eq!(answer.status().as_u16(), 403);
-    sending.await.unwrap().expect("all of it was taken");
+    sending.await.unwrap().expect("the whole body was read");
     process.kill().await.unwrap();
 }
 
@@ -1420,7 +1423,7 @@ async fn init_writes_the_store_of_the_environment_for_all_projects() {
             .env_remove("TREERING_SERVER");
         let done = timeout(PATIENCE, command.output())
             .await
-            .expect("it hangs")
+            .expect("timed out")
             .unwrap();
         assert!(done.status.success(), "{done:?}");
         let read = |name: &str| -> Value {
@@ -1478,7 +1481,7 @@ async fn hook_imports_the_named_session() {
             drop(to);
             timeout(PATIENCE, process.wait_with_output())
                 .await
-                .expect("it hangs")
+                .expect("timed out")
                 .unwrap()
         }
     };

@@ -99,7 +99,7 @@ impl Scrape {
             if let Some(family) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = family.split_once(' ').unwrap();
                 let twice = families.insert(name.to_owned(), kind.to_owned());
-                assert_eq!(twice, None, "{name} is there twice");
+                assert_eq!(twice, None, "{name} is listed twice");
             } else if !line.starts_with('#') {
                 let (name, value) = line.rsplit_once(' ').unwrap();
                 samples.insert(name.to_owned(), value.parse().unwrap());
@@ -302,7 +302,7 @@ async fn disk_below_its_floor_is_live_but_not_ready() {
     let said = server
         .cli(&["append", "new", "message", "user", "room"])
         .await;
-    assert!(said.status.success(), "appends go on: {said:?}");
+    assert!(said.status.success(), "appends continue: {said:?}");
     let (status, what) = server.get("/nothing").await;
     assert!(status == 404 && what.contains("/metrics"), "{what}");
     server.end().await;

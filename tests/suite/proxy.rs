@@ -81,7 +81,7 @@ impl Proxy {
             .spawn()
             .unwrap();
         let mut out = tokio::io::BufReader::new(process.stdout.take().unwrap()).lines();
-        let first = timeout(PATIENCE, out.next_line()).await.expect("it hangs");
+        let first = timeout(PATIENCE, out.next_line()).await.expect("timed out");
         let first: Value = serde_json::from_str(&first.unwrap().unwrap()).unwrap();
         let address = first["proxy"].as_str().unwrap().strip_prefix("http://");
         Self {
@@ -105,7 +105,7 @@ impl Proxy {
             stream.write_all(request.as_bytes()).unwrap();
             read(&stream)
         });
-        let (start, body) = timeout(PATIENCE, asked).await.expect("it hangs").unwrap();
+        let (start, body) = timeout(PATIENCE, asked).await.expect("timed out").unwrap();
         assert!(start.contains("200"), "{start}");
         let answer: Value = serde_json::from_slice(&body).unwrap();
         answer["content"][0]["text"].as_str().unwrap().to_owned()
@@ -115,7 +115,7 @@ impl Proxy {
     async fn stop(mut self) -> Option<i32> {
         drop(self.process.stdin.take());
         let ended = timeout(PATIENCE, self.process.wait()).await;
-        ended.expect("it hangs").unwrap().code()
+        ended.expect("timed out").unwrap().code()
     }
 }
 

@@ -72,9 +72,9 @@ impl Terminal {
         let mut process = command.spawn().unwrap();
         // The command keeps the terminal open.
         drop(command);
-        let status = timeout(PATIENCE, process.wait()).await.expect("it hangs");
+        let status = timeout(PATIENCE, process.wait()).await.expect("timed out");
         let shown = tokio::task::spawn_blocking(|| self.screen.join().unwrap());
-        let shown = timeout(PATIENCE, shown).await.expect("it hangs").unwrap();
+        let shown = timeout(PATIENCE, shown).await.expect("timed out").unwrap();
         let shown = String::from_utf8(shown).unwrap();
         let lines = shown
             .lines()

@@ -191,7 +191,7 @@ async fn store_in_use_stays_locked_without_its_lock_file() {
     };
     tokio::time::timeout(child::PATIENCE, told)
         .await
-        .expect("nobody says who holds the folder");
+        .expect("the server is not announced in the folder");
     server.kill().await;
 }
 

@@ -571,7 +571,7 @@ async fn readme_session_runs_as_shown() {
             .env("NO_COLOR", "1")
             .kill_on_drop(true);
         let output = tokio::time::timeout(child::PATIENCE, command.output());
-        let output = output.await.expect("it hangs").unwrap();
+        let output = output.await.expect("timed out").unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(output.status.success(), "{line}: {said}");
         said
@@ -657,7 +657,7 @@ async fn demo_folder_is_ignored_by_git() {
         .output();
     let output = tokio::time::timeout(child::PATIENCE, demo)
         .await
-        .expect("it hangs");
+        .expect("timed out");
     assert!(output.unwrap().status.success());
     let store = dir.path().join(".treering-demo");
     assert_eq!(fs::read_to_string(store.join(".gitignore")).unwrap(), "*\n");

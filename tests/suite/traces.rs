@@ -214,7 +214,11 @@ async fn call_is_a_span_in_the_trace_of_its_caller() {
             );
         }
     }
-    assert_eq!(append.parent_span_id, [] as [u8; 0], "nobody called it");
+    assert_eq!(
+        append.parent_span_id,
+        [] as [u8; 0],
+        "the span has no parent"
+    );
     let resources = collector.spans.lock().unwrap().clone();
     let resource = resources[0].resource.clone().unwrap();
     assert_eq!(

@@ -64,14 +64,14 @@ const SECTIONS: [(&str, SectionWriter, usize); 11] = [
     ),
     ("What is next:", next, 25),
     (
-        "What was done besides, and what came of it, the last of it:",
+        "Other actions and their results, only the most recent ones:",
         acts,
         30,
     ),
     ("Files:", files, 25),
-    ("Errors that were not put right:", failures, 30),
+    ("Errors that were not corrected:", failures, 30),
     (
-        "Commands that worked, the last ones, with what they said:",
+        "The last commands that succeeded, with what they printed:",
         commands,
         30,
     ),

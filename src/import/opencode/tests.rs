@@ -385,7 +385,7 @@ fn foreign_and_damaged_databases_are_refused() {
     assert!(!is_its_database(&other));
     let why = |file: &Path| read_database(file, |_| true).unwrap_err().to_string();
     assert!(
-        why(&other).contains("no tables of opencode"),
+        why(&other).contains("no opencode tables"),
         "{}",
         why(&other)
     );

@@ -61,7 +61,7 @@ impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} events; batches: {} acknowledged, {} there and {} not there without an answer",
+            "{} events; batches: {} acknowledged, {} stored and {} not stored without an answer",
             self.kept.len(),
             self.acknowledged,
             self.survived_unacknowledged,
@@ -90,7 +90,7 @@ impl Ledger {
     /// Checks the answer to a batch that was already stored: it must name the stored events.
     fn expect_repeated(&self, first: usize, sent: &Sent) {
         let Some(answer) = &sent.answer else { return };
-        assert!(answer.repeated_key, "{} was there", sent.tag);
+        assert!(answer.repeated_key, "{} was already stored", sent.tag);
         for (appended, kept) in answer.events.iter().zip(&self.kept[first - 1..]) {
             assert_eq!(appended.event_id, kept.id, "{}", sent.tag);
             assert_eq!(appended.revision, kept.revision, "{}", sent.tag);
@@ -137,9 +137,9 @@ impl Ledger {
         let goes_on = self.kept.last().is_some_and(|last| last.tag == tag);
         self.kept.push(kept);
         if !goes_on {
-            assert!(found.insert(tag.clone()), "{tag} is there twice or torn");
+            assert!(found.insert(tag.clone()), "{tag} is stored twice or split");
             let before = self.present.insert(tag.clone(), self.kept.len());
-            assert!(before.is_none(), "{tag} is there twice");
+            assert!(before.is_none(), "{tag} is stored twice");
             assert!(self.sent.contains_key(&tag), "nobody sent {tag}");
         }
     }
@@ -153,7 +153,7 @@ impl Ledger {
                 let bodies = sent.request.events.iter();
                 let wanted: Vec<_> = bodies.map(|e| content(e.body.clone().unwrap())).collect();
                 let have: Vec<_> = there.iter().map(|kept| kept.content).collect();
-                assert_eq!(have, wanted, "{tag} is there in part or changed");
+                assert_eq!(have, wanted, "{tag} is stored in part or changed");
             }
             let survived = there.is_some();
             match &sent.answer {

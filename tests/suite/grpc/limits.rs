@@ -46,7 +46,7 @@ async fn held(channel: &Channel) -> Streaming<pb::SubscribeResponse> {
 async fn call(channel: &Channel) -> Result<(), Code> {
     let mut admin = AdminClient::new(channel.clone());
     let asked = timeout(PATIENCE, admin.stats(pb::StatsRequest {})).await;
-    asked.expect("it hangs").map(drop).map_err(|it| it.code())
+    asked.expect("timed out").map(drop).map_err(|it| it.code())
 }
 
 /// Opens a connection of a client that then sends nothing more.
@@ -61,7 +61,7 @@ async fn ended(stream: &mut TcpStream) {
     // Any end will do, also an error.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes))
         .await
-        .expect("the connection goes on");
+        .expect("the connection stays open");
 }
 
 // A client must not run more calls than allowed. Further ones wait, and are not lost.
@@ -161,7 +161,10 @@ async fn old_and_idle_connections_end() {
             .unwrap();
         loop {
             let next = timeout(PATIENCE, following.message()).await;
-            let next = next.expect("nothing comes").unwrap().expect("it goes on");
+            let next = next
+                .expect("no event arrives")
+                .unwrap()
+                .expect("it goes on");
             if let Some(pb::subscribe_response::Item::Event(event)) = next.item
                 && event.revision == 6
             {

@@ -376,7 +376,7 @@ async fn running_answer_is_not_an_idle_connection() {
     // After the end of the answer it is idle, and is closed.
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
-    read.expect("it stays for ever").unwrap();
+    read.expect("the idle connection is not closed").unwrap();
     let answer = String::from_utf8_lossy(&answer);
     assert_eq!(answer.matches("data: on").count(), 6, "{answer}");
     stop.send(()).unwrap();

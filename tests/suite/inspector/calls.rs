@@ -118,7 +118,7 @@ async fn endless_line_is_shown_in_pages() {
         .find(|link| link.contains("byte=") && link.contains("line=1"))
         .unwrap();
     let second = visitor.page(next).await;
-    assert!(second.body.contains("id=\"L1\""), "the same line goes on");
+    assert!(second.body.contains("id=\"L1\""), "the same line continues");
 }
 
 // The table shows which tools fail and which are slow. Each call is counted once, filters apply,

@@ -110,7 +110,7 @@ impl Browser {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
-        read.expect("it hangs").unwrap();
+        read.expect("timed out").unwrap();
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer
             .split_once("\r\n\r\n")
@@ -139,7 +139,7 @@ impl Browser {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
-        read.expect("it hangs").unwrap();
+        read.expect("timed out").unwrap();
         String::from_utf8_lossy(&answer).into_owned()
     }
 }

@@ -168,7 +168,7 @@ impl Visitor {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut bytes = Vec::new();
         let read = stream.read_to_end(&mut bytes);
-        timeout(PATIENCE, read).await.expect("it hangs").unwrap();
+        timeout(PATIENCE, read).await.expect("timed out").unwrap();
         answer_of(&bytes)
     }
 
@@ -203,7 +203,7 @@ impl Live {
         };
         timeout(PATIENCE.min(Duration::from_secs(30)), read)
             .await
-            .expect("it hangs");
+            .expect("timed out");
     }
 }
 

@@ -314,7 +314,7 @@ async fn unfinished_requests_share_one_memory_limit() {
         if let Ok(status) = timeout(Duration::from_secs(3), answer).await {
             let status = status.unwrap();
             assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-            assert!(!status.details().is_empty(), "it says when to try again");
+            assert!(!status.details().is_empty(), "no retry delay is given");
             refused += 1;
         }
     }

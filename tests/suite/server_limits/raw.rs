@@ -59,7 +59,7 @@ impl LimitedServer {
         });
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let first = timeout(PATIENCE, lines.next_line()).await;
-        let first = first.expect("it hangs").unwrap().expect("an address");
+        let first = first.expect("timed out").unwrap().expect("an address");
         let (_, url) = first.rsplit_once("http://").expect("an address");
         let address = url.parse().unwrap();
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -111,7 +111,7 @@ impl LimitedServer {
         assert!(kill.await.unwrap().success());
         timeout(PATIENCE, self.process.wait())
             .await
-            .expect("it hangs")
+            .expect("timed out")
             .unwrap()
     }
 

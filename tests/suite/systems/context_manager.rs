@@ -718,7 +718,10 @@ async fn hierarchical_contexts_return_a_summary() {
         .events()
         .append(batch(&child, [user("Go on")]))
         .await;
-    assert!(more.is_err(), "what has returned takes nothing more");
+    assert!(
+        more.is_err(),
+        "a returned sub-context accepts no more events"
+    );
     let lineage = pb::LineageRequest {
         conversation_id: id.clone(),
         ..Default::default()

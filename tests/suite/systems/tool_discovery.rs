@@ -217,7 +217,11 @@ async fn guidance_is_injected_once() {
             "user: [TOOL GUIDANCE]\ngetPage: Slugs have no leading slash.\n\nupdateSection: {HERO}"
         )]
     );
-    assert_eq!(first.last(), told.last(), "told where the tools were found");
+    assert_eq!(
+        first.last(),
+        told.last(),
+        "guidance is sent where the tools were found"
+    );
     let given = EventBody::GuidanceGiven {
         guidance: vec![Guidance {
             tool: "updateSection".into(),
@@ -245,7 +249,7 @@ async fn guidance_is_injected_once() {
     let all = told.join("\n");
     assert_eq!(all.matches(HERO).count(), 1);
     let later = world.lines(&id).await;
-    assert_eq!(later[..first.len()], first, "what was sent stays");
+    assert_eq!(later[..first.len()], first, "the sent prefix is unchanged");
     let request = world.request(next(&id)).await;
     assert_eq!(request.told.guidance_missing, Vec::<String>::new());
     world.end().await;
@@ -404,11 +408,11 @@ async fn compaction_resets_the_working_memory() {
         .conversation(&BranchAddress::active(ns(), conversation(&id)), None)
         .await;
     assert_eq!(own.unwrap().branch.memory, WorkingMemory::default());
-    assert_eq!(state.active_context.len(), 1, "the workspace is as it was");
+    assert_eq!(state.active_context.len(), 1, "the workspace is unchanged");
     assert_eq!(state.system_prompt, before.system_prompt);
     let knowledge = KnowledgeQuery::new(BranchAddress::active(ns(), conversation(&id)));
     let known = world.engine().knowledge(knowledge).await.unwrap().knowledge;
-    assert_eq!(known.files().len(), 2, "what results have shown stays");
+    assert_eq!(known.files().len(), 2, "known facts are kept");
     assert_eq!(offered(&world, &id).await, ["searchTools", "finalAnswer"]);
     assert!(guidance(&world, &id).await.is_empty());
 

@@ -43,9 +43,9 @@ fn extract_lists_task_changes_failures_and_open_work() {
          - last changed: content/old.md (deleted)\n\
          - created: content/home.md\n\
          - deleted: content/old.md\n\n\
-         Errors that were not put right:\n\
+         Errors that were not corrected:\n\
          - npm run lint: error: trailing space in home.md:3\n\n\
-         Commands that worked, the last ones, with what they said:\n\
+         The last commands that succeeded, with what they printed:\n\
          - npm test → ok … 12 passing\n\
          - rm content/old.md → no output\n\n\
          Said and decided, in order:\n\
@@ -99,7 +99,7 @@ fn extract_omits_fixed_and_refused_failures() {
         4_000,
     );
     assert!(!text.contains("it is broken"), "{text}");
-    assert!(!text.contains("not put right"), "{text}");
+    assert!(!text.contains("not corrected"), "{text}");
     let refused = "- refused write a.rs: “use the other file”";
     assert!(text.contains(refused), "{text}");
     assert!(!text.contains("created"), "{text}");
@@ -136,7 +136,7 @@ fn extract_omits_failures_fixed_in_another_way() {
         4_000,
     );
     let open = text
-        .split("Errors that were not put right:")
+        .split("Errors that were not corrected:")
         .nth(1)
         .unwrap();
     let open = open.split("\n\n").next().unwrap();
