@@ -324,7 +324,7 @@ pub(crate) fn folded(
         @if let (Some(first), Some(last)) = (records.first(), records.last()) {
             details.fold.beside id={ "b" (first.revision) } {
                 summary { span.dim {
-                    (things(records.len() as u64, "record", "records")) " outside the dialogue, #" (first.revision)
+                    (things(records.len() as u64, "secondary event", "secondary events")) ", #" (first.revision)
                     @if records.len() > 1 { "–#" (last.revision) }
                 } }
                 @for event in &records { (noted(request_context, event, room)) }

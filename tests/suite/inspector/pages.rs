@@ -75,10 +75,7 @@ async fn links_take_parts_of_ids_and_never_words_of_titles() {
     // Records of the harness are folded.
     let shown = browser.page(&format!("/c/{id}")).await;
     let (before, record) = shown.body.split_once("task_started").unwrap();
-    assert!(
-        before.contains("1 record outside the dialogue, #3"),
-        "{before}"
-    );
+    assert!(before.contains("1 secondary event, #3"), "{before}");
     assert!(before.rfind("<details").unwrap() > before.rfind("</details>").unwrap_or(0));
     assert!(record.contains("</details>"));
 }
