@@ -1,5 +1,5 @@
-//! Statistics in a row of the list of conversations. They are counted in the index and cached until
-//! the conversation grows.
+//! Statistics shown for each conversation in the list. They are counted in the index and cached
+//! until the conversation grows.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -53,8 +53,9 @@ impl Default for Digests {
 }
 
 impl Digests {
-    /// Returns the statistics of a page by conversation: the cached ones, and those that can be
-    /// counted within `wait`. The others are counted for the next request.
+    /// Returns the statistics of the conversations on a page, by conversation id. Statistics that
+    /// are not cached are counted; those not ready within `wait` are left out until a later
+    /// request.
     pub(crate) async fn of(
         self: &Arc<Self>,
         store: &Connection,

@@ -1,6 +1,6 @@
-//! Renders recorded text as text. Anyone who could write to a page, a file or a terminal that an
-//! agent read may have written it. Markup in it is shown as text, and control characters and
-//! direction overrides as signs, and it cannot reorder the text beside it.
+//! Renders recorded text safely. The text is untrusted: it may come from any page, file or terminal
+//! that an agent has read. Its markup is shown as text. Control characters and direction overrides
+//! are shown as visible signs. It cannot reorder the text beside it.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -10,7 +10,7 @@ use treering_present::text::{is_unseen, picture};
 /// produce fifty.
 #[must_use]
 pub(crate) fn fitting(text: &str, markup_max: usize) -> usize {
-    // No character produces less than its own length.
+    // An upper bound: a `\r` before `\n` counts as a sign here, but produces nothing.
     let mut left = markup_max;
     for (at, c) in text.char_indices() {
         let bytes = match c {
@@ -88,9 +88,10 @@ pub(crate) fn escaped(text: &str) -> PreEscaped<String> {
     PreEscaped(out)
 }
 
-/// Replaces characters in a finished page that control a terminal or override the text direction
-/// with character references, which browsers resolve. Such characters come from values of forms.
-/// Browsers resolve references of C1 control characters to other characters, so these become signs.
+/// Replaces characters in a finished page that could control a terminal or override the text
+/// direction. They come from form values. Most become character references, which browsers resolve.
+/// Browsers resolve references to NUL and C1 control characters to other characters, so these
+/// become text such as `<U+009B>`.
 #[must_use]
 pub(crate) fn referenced(page: String) -> String {
     let is_raw = |c: char| is_unseen(c) && !matches!(c, '\n' | '\t');
@@ -156,8 +157,9 @@ mod tests {
         assert!(headline(&"\0".repeat(500), 100).into_string().len() < 900);
     }
 
-    // The value of a form must be returned unchanged, so it may contain characters that text shows
-    // as signs. They must not control the terminal of somebody who views a page with `curl`.
+    // The value of a form must be returned unchanged, so it may contain characters that are shown
+    // as signs elsewhere. They must not control the terminal of somebody who views a page with
+    // `curl`.
     #[test]
     fn form_values_are_encoded_without_control_characters() {
         let page = html! { input value="a\u{1b}[2J\r\n\u{202e}\u{9b}m\0é"; }.into_string();

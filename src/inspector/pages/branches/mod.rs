@@ -235,7 +235,8 @@ fn filters(choice: &BranchChoice, number: usize) -> Markup {
     }
 }
 
-/// Renders the rows of the drawing as a list, as its text alternative and for choosing branches.
+/// Renders the drawn rows as a table. It is the text alternative of the drawing, and lets the user
+/// choose branches to compare or fork.
 fn list(
     request_context: &RequestContext,
     place: &ConversationPlace,
@@ -448,7 +449,7 @@ fn fork_form(
 /// Forks a branch. A refused form is shown again with its values.
 ///
 /// # Errors
-/// Errors of the store; nothing is changed then.
+/// Errors of the store; in that case, nothing has changed.
 pub(crate) async fn fork(
     PathParams(id): PathParams<String>,
     form: Form,
