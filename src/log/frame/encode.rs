@@ -28,7 +28,7 @@ const SAMPLE_BYTES_MIN: usize = 512;
 const INCOMPRESSIBLE_BITS: f32 = 7.3;
 
 thread_local! {
-    /// One context per thread, because each takes several hundred KiB.
+    /// Each thread reuses one context, because a context takes several hundred KiB.
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> =
         const { RefCell::new(None) };
 }
@@ -72,8 +72,8 @@ fn encode_record(record: &Record, out: &mut Vec<u8>) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Returns an upper estimate of a record's encoded size, in bytes, unless the texts of its header
-/// are long.
+/// Estimates a record's encoded size, in bytes. The estimate is an upper bound unless the header
+/// has long texts.
 fn bytes_about(record: &Record) -> usize {
     const HEADER_AND_HASHES: usize = 320;
     HEADER_AND_HASHES + record.body.here().len()
@@ -290,7 +290,7 @@ pub(crate) fn compress(raw: &[u8]) -> std::io::Result<Vec<u8>> {
     })
 }
 
-/// `n * log2(n)` for the counts of a sample; 0 for none.
+/// `n * log2(n)` for each count `n` that a sample can have; 0 for `n = 0`.
 static N_LOG2_N: LazyLock<Vec<f32>> = LazyLock::new(|| {
     let of = |n: usize| n as f32 * (n.max(1) as f32).log2();
     (0..=SAMPLE_BYTES).map(of).collect()

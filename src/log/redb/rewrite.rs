@@ -25,12 +25,12 @@ use crate::{
 
 /// Page cache of the written file, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// A segment is joined with the rewritten ones before it while each is at most this many times as
-/// large as all those after it together. A byte is then rewritten about once each time the log
-/// doubles.
+/// A segment is joined with the rewritten segments before it, the nearest first. Joining stops at a
+/// segment that is more than this many times as large as all those after it together. A byte is
+/// then rewritten about once each time the log doubles.
 const JOINED_WITHIN: u64 = 3;
-/// A joined segment has at most this fraction of a segment's limit, so that rewriting it takes
-/// about as long as rewriting a full segment of frames.
+/// The size limit of a segment, divided by this, is the limit of a joined segment. Rewriting one
+/// then takes about as long as rewriting a full segment of frames.
 const JOINED_SHARE: u64 = 3;
 
 /// A change made by a rewrite.
@@ -41,7 +41,8 @@ pub(super) trait Change: Sync {
     /// Returns whether to keep a large body, given its home offset.
     fn keeps_blob(&self, home_offset: u64) -> bool;
 
-    /// Returns whether any large body with a home between two offsets, both included, is dropped.
+    /// Returns whether any large body is dropped whose home offset is from `first` to `last`, both
+    /// included.
     fn drops_blobs(&self, first: u64, last: u64) -> bool;
 }
 
@@ -250,7 +251,8 @@ impl<F: Folder> RedbLog<F> {
         change: &dyn Change,
         stop: StopCheck<'_>,
     ) -> Result<(), RewriteError> {
-        // Reserve the space before anything is written: appends need it more.
+        // Check the free space before anything is written. If space is short, it is left
+        // to appends.
         storage
             .ensure_room(sources.bytes())
             .map_err(|error| LogError::from_io("making room to rewrite a segment", error))?;
@@ -268,7 +270,7 @@ impl<F: Folder> RedbLog<F> {
         Ok(closed?)
     }
 
-    /// Makes the manifest name a file in place of those that it was made from.
+    /// Replaces the entries of the old segments in the manifest by one for the new file.
     fn replace_in_manifest(&self, entries: &[SegmentEntry], file: &str) -> Result<(), LogError> {
         let replaced = self.replace_manifest(|manifest| swap(manifest, entries, file));
         let old = || entries.iter().filter_map(|entry| entry.file.clone());
@@ -278,7 +280,8 @@ impl<F: Folder> RedbLog<F> {
                 self.remove_when_sure(old(), replaced);
                 Ok(())
             }
-            // The manifest on disk may name either: both stay until that is known.
+            // The manifest on disk may name the old files or the new one: keep all until that is
+            // known.
             Err(error @ LogError::UnknownOutcome { .. }) => {
                 lock_of(&self.stale).extend(old().chain([file.to_owned()]));
                 Err(error)
@@ -334,7 +337,8 @@ impl<F: Folder> RedbLog<F> {
         Ok(replaced)
     }
 
-    /// Removes files that an earlier manifest named, now or once the new manifest is durable.
+    /// Removes files that only an earlier manifest names. If the new manifest is not durable yet,
+    /// they are removed once it is.
     fn remove_when_sure(&self, files: impl Iterator<Item = String>, replaced: ReplaceOutcome) {
         lock_of(&self.stale).extend(files);
         if replaced == ReplaceOutcome::Lasting {

@@ -1,5 +1,5 @@
-//! When segments are rewritten: in the background once they are sealed, and for a log that never
-//! fills a segment, when it is idle or closed.
+//! Decides when segments are rewritten. Sealed segments are rewritten in the background. In a log
+//! that never fills a segment, the last one is sealed and rewritten when the log is idle or closed.
 
 use std::{
     io,
