@@ -61,7 +61,7 @@ pub enum PostgresError {
         /// Hosts and database.
         target: String,
     },
-    /// With a setting of the server, acknowledged events could be lost.
+    /// A setting of the server could cause the loss of acknowledged events.
     #[error("PostgreSQL has {setting} = '{value}': {why}. {cure}")]
     Setting {
         /// Its name.

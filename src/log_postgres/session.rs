@@ -301,7 +301,7 @@ impl SessionPool {
         Ok((lease, is_new))
     }
 
-    /// Closes all idle sessions.
+    /// Closes all idle sessions, and leases no more.
     pub(crate) fn close(&self) {
         self.permits.close();
         self.idle().clear();
@@ -326,9 +326,9 @@ impl Lease {
         self.permit = None;
     }
 
-    /// Returns the session to the pool. A session with an abandoned statement is closed when the
-    /// server has answered the statement. The idle sessions are then dropped too: they use the same
-    /// server, which may be gone.
+    /// Returns the session to the pool. A session with an abandoned statement is dropped instead;
+    /// its connection closes when the server has answered the statement. All idle sessions are
+    /// dropped with it: they use the same server, which may be gone.
     pub(crate) fn give_back(self) {
         let mut idle = self.pool.idle();
         if !self.session.is_usable() || self.pool.permits.is_closed() {

@@ -8,7 +8,8 @@ use treering_log::{Epoch, LogError};
 /// How far a shard is confirmed. Nothing beyond it is acknowledged, read or followed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Confirmed {
-    /// Everything up to this offset was in the database before a synchronous commit that returned.
+    /// Everything up to this offset is on the standby: it was in the database before a synchronous
+    /// commit, and that commit has succeeded.
     pub(crate) offset: u64,
     /// The log is closed.
     pub(crate) closed: bool,
@@ -17,7 +18,8 @@ pub(crate) struct Confirmed {
 /// A shard of this process.
 pub(crate) struct Shard {
     confirmed: watch::Sender<Confirmed>,
-    /// The epoch of an append whose outcome is unknown, until it is acquired again.
+    /// The epoch of an append whose outcome is unknown. It is kept until the shard is acquired
+    /// again, or found to have another owner.
     in_doubt: Mutex<Option<Epoch>>,
     /// Held while a barrier runs: one at a time is enough, and each may wait long for the standby.
     pub(crate) barrier: Arc<tokio::sync::Mutex<()>>,
