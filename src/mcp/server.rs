@@ -47,14 +47,14 @@ pub(crate) struct AgentHandler {
 /// The store behind it.
 #[derive(Clone, Debug)]
 enum StoreBackend {
-    /// One named by the options of a command.
+    /// The store that a command's options name.
     Own(Arc<OwnStore>),
-    /// One of a server, with the caller's permissions.
+    /// The store of a server, with the caller's permissions.
     Callers(Arc<Callers>),
 }
 
 impl AgentHandler {
-    /// Serves a store that options name.
+    /// Serves the store that a command's options name.
     pub(crate) fn own(source: Arc<OwnStore>, allowed: AgentPermissions) -> Self {
         Self {
             store: StoreBackend::Own(source),
@@ -135,7 +135,8 @@ fn too_long() -> Failure {
     )
 }
 
-/// Returns an error for requests other than tool calls, which have no error content of their own.
+/// Returns the error for a request that is not a tool call. Only answers to tool calls can carry an
+/// error as content.
 fn protocol_error(failure: &Failure) -> ErrorData {
     ErrorData::invalid_params(failure.text(), None)
 }

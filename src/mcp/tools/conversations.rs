@@ -138,7 +138,7 @@ impl Filter {
         self.words.iter().all(|word| text.contains(word))
     }
 
-    /// Returns true when a conversation is older than `since`; all that follow it are then, too.
+    /// Returns true when a conversation is older than `since`; all that follow it are older, too.
     fn is_too_old(&self, summary: &pb::ConversationSummary) -> bool {
         match (&self.since, happened(summary)) {
             (Some(since), Some(time)) => time.seconds < since.seconds,
@@ -216,7 +216,7 @@ fn row(summary: &pb::ConversationSummary, id: &str) -> String {
 mod tests {
     use super::*;
 
-    // Sessions could be listed from a time on, but not up to a time.
+    // Sessions could be filtered by `since`, but not by `until`.
     #[test]
     fn newer_conversations_are_left_out() {
         let filter = Filter::of(&ConversationsInput {
@@ -233,8 +233,8 @@ mod tests {
         assert!(!filter.lets_through(&summary(1_769_904_000)));
     }
 
-    // The long-term context was listed as the newest session after every `remember`, and "continue
-    // the last session" meant it.
+    // After every `remember`, the long-term context was listed as the newest session, so "continue
+    // the last session" continued it.
     #[test]
     fn long_term_context_is_not_listed() {
         let mut summary = pb::ConversationSummary::default();
