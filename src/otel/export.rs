@@ -470,8 +470,8 @@ mod tests {
         sending.abort();
     }
 
-    // Headers are untrusted: those that are no trace context, or too long, start a new trace and
-    // are not propagated.
+    // Headers are untrusted. An invalid `traceparent` is ignored, so the call starts a new trace. A
+    // `tracestate` that is too long is dropped, and the caller's trace continues without it.
     #[tokio::test]
     async fn invalid_trace_headers_start_a_new_trace() {
         let traces = Traces::start(&TraceOptions {

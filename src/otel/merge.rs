@@ -152,7 +152,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Returns the node after which a history begins: the root, or a later node if its beginning
-    /// was cut off.
+    /// was cut off. A history without messages begins at the end of the active branch.
     fn beginning(&self, chat: &Chat) -> NodeIndex {
         let said: Vec<_> = said_of(&chat.input).collect();
         let Some(first) = said.first() else {
@@ -167,8 +167,8 @@ impl<'a> Merge<'a> {
         self.window(&said).unwrap_or(ROOT)
     }
 
-    /// Returns the node after which a history without its beginning continues: the node before the
-    /// longest run of known messages.
+    /// Finds where a history belongs whose beginning was cut off. Returns the node before the
+    /// longest run of known messages, or `None` if no run is long enough.
     fn window(&self, said: &[&SpanMessage]) -> Option<NodeIndex> {
         /// Fewer messages are not enough evidence: a message such as "continue" is common.
         const KNOWN_MIN: usize = 2;
@@ -247,7 +247,7 @@ impl<'a> Merge<'a> {
         (self.say(line, said, chat, time), true)
     }
 
-    /// Returns true when these results contradict no result that a branch has before a revision.
+    /// Returns true when none of these results contradicts one that a branch has before a revision.
     fn agrees(
         &self,
         line: BranchIndex,
@@ -487,7 +487,7 @@ impl<'a> Merge<'a> {
         self.push(line, EventBody::Custom(custom), Some(chat.start));
     }
 
-    /// Annotates the usage of an answer that was first seen in a later request.
+    /// Annotates an answer with its usage if the answer was first seen in a later request.
     fn usage(&mut self, node: NodeIndex, chat: &Chat) {
         let known = &mut self.known.nodes[node];
         let (target, line) = (known.first, known.line);
@@ -560,8 +560,8 @@ impl<'a> Merge<'a> {
         self.push(0, EventBody::ConversationCreated(created), Some(time));
     }
 
-    /// Activates the branch that was continued last, unless it begins differently: agents also ask
-    /// models side questions.
+    /// Activates the branch that was continued last, unless its first message differs from that of
+    /// the active branch: agents also ask models side questions.
     fn activate(&mut self, line: BranchIndex, time: TimestampMicros) {
         let has_grown = !self.current.events.is_empty()
             || self.units.last().is_some_and(|unit| unit.span == self.span);

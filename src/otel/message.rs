@@ -39,7 +39,7 @@ pub(super) fn text_of(parts: &[ContentPart]) -> String {
     texts.join("\n")
 }
 
-/// Parses a message. Results among its parts become steps of their own, before it.
+/// Parses a message. Results among its parts become separate items before it.
 pub(super) fn read(message: &Value) -> Vec<SpanItem> {
     let message = match &message["message"] {
         Value::Object(_) => &message["message"],
@@ -103,7 +103,7 @@ fn parts_of(message: &Value) -> Vec<Part> {
     }
 }
 
-/// Unwraps the parts of OpenInference, among which there may be plain texts.
+/// Reads a part, which may be wrapped as in OpenInference, or be a plain text.
 fn unwrapped(value: &Value) -> Part {
     match value {
         Value::String(text) => Part::Content(ContentPart::Text(text.clone())),
@@ -134,7 +134,8 @@ fn listed_calls(message: &Value) -> Vec<SpanToolCall> {
 }
 
 /// Gives each call without an id one that is the same in all spans with this history. Assigns each
-/// result to the only call it can belong to, and turns results without a call into messages.
+/// result to the first open call that it can belong to, and turns results without a call into
+/// messages.
 pub(super) fn with_call_ids(items: Vec<SpanItem>) -> Vec<SpanItem> {
     /// A call that has no result yet.
     struct UnansweredCall {
