@@ -8,7 +8,8 @@ use crate::{
     text::{count, short_id, things},
 };
 
-/// This many consecutive items that were dropped for the same reason are merged into one row.
+/// At least this many consecutive items that were dropped for the same reason are merged into one
+/// row.
 const RUN_MIN: usize = 3;
 
 /// A row of a list of items.
@@ -102,7 +103,7 @@ pub fn section_text(section: pb::Section) -> String {
     section_name(section).replace('_', " ")
 }
 
-/// Returns the sections that have items, or had some before the budget.
+/// Returns the sections that have tokens, or had some before the budget was applied.
 pub fn sections(told: &pb::Explanation) -> impl Iterator<Item = &pb::SectionTokens> {
     let sections = told.sections.iter();
     sections.filter(|section| section.tokens > 0 || section.dropped_tokens > 0)

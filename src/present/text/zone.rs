@@ -25,7 +25,7 @@ pub enum Zone {
 }
 
 impl Zone {
-    /// Returns the same zone, for times next to which the offset is already shown.
+    /// Returns the same zone without the offset, for places that already show it.
     #[must_use]
     pub fn unnamed(self) -> Self {
         match self {
@@ -80,7 +80,8 @@ impl Zone {
         text + &self.name(then)
     }
 
-    /// Returns the date and time for use in a sentence; names the zone also for UTC.
+    /// Returns the date and time for use in a sentence. Unlike the other methods, it also marks UTC
+    /// times as such.
     #[must_use]
     pub fn moment(self, time: &Timestamp) -> String {
         let text = self.day_clock(Some(time));
@@ -98,7 +99,7 @@ impl Zone {
         }
     }
 
-    /// Returns the offset of a time in this zone.
+    /// Returns the offset to show after a time; empty unless the zone is [`Self::OfMachine`].
     fn name(self, then: OffsetDateTime) -> String {
         if self != Self::OfMachine {
             return String::new();
