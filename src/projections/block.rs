@@ -20,7 +20,7 @@ pub(super) const HEADER_BYTES: usize = 8;
 const ZSTD_LEVEL: i32 = 3;
 
 thread_local! {
-    /// One context per thread, because each takes several hundred KiB.
+    /// Each thread reuses one context, because a context takes several hundred KiB.
     static PACKER: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
     static UNPACKER: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
         const { RefCell::new(None) };

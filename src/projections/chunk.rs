@@ -1,10 +1,13 @@
 //! The event index of a conversation, in chunks: the log offset, branch and kind of each revision,
 //! in about four bytes per event.
 //!
-//! A chunk holds the revisions `n × 128 + 1` to `n × 128 + 128`. Its bytes are the number of
-//! entries (u8), the last entry's offset and branch (u64, little-endian each), then for each entry
-//! three LEB128 numbers: the offset's increase and the branch's change (zigzag) since the previous
-//! entry, and the kind. An append needs only the head of the chunk.
+//! Chunk `n` holds the revisions `n × 128 + 1` to `n × 128 + 128`. Its head is the number of
+//! entries (u8), then the offset and the branch of the last entry (u64 each, little-endian). An
+//! append decodes only the head. Each entry is three LEB128 numbers:
+//!
+//! 1. the increase of the offset since the previous entry
+//! 2. the change of the branch since the previous entry (zigzag)
+//! 3. the kind
 
 use treering_domain::{BranchId, ConversationKey, Revision};
 
@@ -189,8 +192,8 @@ mod tests {
         }
     }
 
-    // A full chunk accepts no more, and an offset that does not increase is refused: both would
-    // silently break the index.
+    // A full chunk must refuse more entries, and every chunk an offset that does not increase:
+    // accepting either would silently break the index.
     #[test]
     fn full_chunk_and_repeated_offset_are_refused() {
         let mut entry = EventEntry {

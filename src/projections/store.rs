@@ -236,8 +236,8 @@ impl Projections {
     }
 
     /// Returns the free pages of a file to the system. The file must not be open. Without
-    /// `however_long`, a file that is too large to do so quickly is left unchanged. With it, a file
-    /// of any size is compacted, and its rows are also repacked.
+    /// `however_long`, a file that is too large to compact quickly is left unchanged. With it, a
+    /// file of any size is compacted, and its rows are also repacked.
     ///
     /// # Errors
     /// As [`Projections::open`]; the file stays valid.
@@ -417,8 +417,8 @@ mod tests {
         }
     }
 
-    // Projections with one changed byte were opened to inspect them. A panic while they were
-    // dropped, outside the code that catches panics, ended the call that opened the store.
+    // A store whose projections had one changed byte was opened. Dropping the projections panicked
+    // outside the code that catches panics, so opening the store failed with a panic.
     #[test]
     fn panic_in_drop_is_caught() {
         let fails = Arc::new(AtomicU64::new(SOUND));
@@ -471,7 +471,7 @@ mod tests {
         let left = projections.file_bytes();
         assert!(left * 2 < bytes, "{left} of {bytes}");
         assert!(!projections.have_grown());
-        // With enough time, blocks that received rows in any order are repacked.
+        // With `however_long`, blocks whose rows arrived in random order are also repacked.
         drop(projections);
         Projections::compact(&path, true).unwrap();
         let projections = Projections::open(&path, 1 << 20).unwrap();
