@@ -232,7 +232,7 @@ pub(super) fn name_list(field: &str, names: Vec<String>) -> FieldResult<Vec<Stri
     Ok(names)
 }
 
-/// Limits the number of values in JSON of a client. Other text is counted as if it were JSON.
+/// Limits the number of values in JSON from a client. Other text is counted as if it were JSON.
 pub(super) fn values(field: &str, text: &[u8]) -> FieldResult<()> {
     json::check_values(text, JSON_VALUES_MAX).map_err(|fault| FieldFault::at(field, fault.into()))
 }

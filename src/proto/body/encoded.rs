@@ -15,8 +15,8 @@ struct CallMark {
     arguments_not_json: Option<bool>,
 }
 
-/// A decoded body and its stored bytes. Only this module makes one, by decoding the
-/// bytes, so both have the same content, and the bytes need not be decoded again.
+/// A decoded body and its stored bytes. Only this module makes one, and it always decodes the
+/// bytes. So both have the same content, and the bytes need not be decoded again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncodedBody {
     body: EventBody,
@@ -52,8 +52,8 @@ impl EncodedBody {
         Ok(Self { body, bytes })
     }
 
-    /// Encodes a body, and checks that decoding returns the same body: to a later
-    /// reader any other body would look like damage.
+    /// Encodes a body, and checks that decoding returns the same body. If it returned another one,
+    /// a later reader would report damage.
     ///
     /// # Errors
     /// [`EncodeFault`] if decoding fails or returns another body.
@@ -78,8 +78,8 @@ impl EncodedBody {
     }
 }
 
-/// Sets `arguments_not_json` in the bytes of a call. The field is appended: readers take the last
-/// of two fields with one number, so the received bytes stay unchanged.
+/// Sets `arguments_not_json` in the bytes of a call. The field is appended, so the received bytes
+/// stay unchanged: if a field occurs twice, readers take the last value.
 fn marked(call: &ToolCallRequested, bytes: Bytes) -> Bytes {
     let said = CallMark::decode(bytes.clone()).map(|said| said.arguments_not_json());
     if said == Ok(call.arguments_not_json) {

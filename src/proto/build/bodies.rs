@@ -133,8 +133,8 @@ fn body(kind: &EventBody) -> String {
     )
 }
 
-/// Generates the methods of a message that bodies call. `kind` is the payload if the message is
-/// itself a body.
+/// Generates the methods of a message that the implementations of `Body` call. `kind` is the
+/// payload if the message is itself a body.
 fn conversions(message: &MessageDescriptor, kind: Option<&Payload>) -> String {
     let name = message.name();
     let domain = match kind {
@@ -368,7 +368,8 @@ fn choice(choices: &EnumDescriptor) -> String {
     )
 }
 
-/// How a field is converted; texts and bytes by their form.
+/// How a field is converted. The strings are the `form` option of a text, bytes or map field, or
+/// the name of a message.
 enum Shape {
     Text(String),
     OptionalText(String),
