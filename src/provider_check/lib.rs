@@ -1,4 +1,4 @@
-//! The rules of each provider for requests, and a checker of bodies.
+//! The rules that each provider has for requests, and a checker for request bodies.
 //!
 //! Tests, fuzzing and benchmarks use it. It parses a finished body and shares no code with the
 //! adapters that write bodies, so it finds their faults. It depends on no other crate of Treering:
