@@ -72,12 +72,12 @@ impl SearchIndex {
         Ok(offsets)
     }
 
-    /// Removes the events at some offsets from the index, and adds their stubs in `left`. Commits:
-    /// the events are invisible when this returns. They leave the disk with [`Self::purge`] or a
-    /// later merge.
+    /// Removes the events at these offsets from the index, and adds `left`, the stubs that remain
+    /// of them. Commits: the events are invisible when this returns. They leave the disk with
+    /// [`Self::purge`] or a later merge.
     ///
     /// # Errors
-    /// [`IndexError`]; nothing was removed then.
+    /// [`IndexError`]; in that case, nothing was removed.
     pub fn erase(
         &self,
         offsets: &BTreeSet<u64>,
@@ -101,7 +101,7 @@ impl SearchIndex {
     /// # Errors
     /// [`IndexError`]; purging can be repeated.
     pub fn purge(&self) -> Result<(), IndexError> {
-        // Merges of an idle index would only compete for the segments.
+        // Hold off idle-time merges: they would only compete for the segments.
         let _one = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
         let mut deadline = Instant::now() + PURGE_WAIT_MAX;
         loop {

@@ -1,8 +1,8 @@
 //! Regular expressions over stored text.
 //!
 //! An index of words cannot answer a regular expression, but can exclude texts that cannot match:
-//! literals of the expression must occur in the words of the text, cut where the analyser cuts. The
-//! remaining texts are read and verified.
+//! the literals of the expression, cut into pieces as the analyser cuts words, must occur in the
+//! words of the text. The remaining texts are read and verified.
 
 use std::ops::Range;
 
@@ -41,8 +41,8 @@ pub(super) enum Needs {
 }
 
 impl Needs {
-    /// Returns pieces of which every matching text has at least one in a word; `None` when words
-    /// show nothing.
+    /// Returns a list of pieces. Every matching text has a word that contains at least one of them.
+    /// Returns `None` when words show nothing.
     pub(super) fn pieces(&self) -> Option<Vec<&str>> {
         match self {
             Self::Nothing => None,
@@ -137,7 +137,8 @@ fn sequence_needs(parts: &[Hir]) -> Needs {
     all(found)
 }
 
-/// Returns the lower-case text of a part that is digits, or a letter in any case.
+/// Returns the lower-case text of a part that consists of digits, or that matches one letter in
+/// either case.
 fn caseless(part: &Hir) -> Option<String> {
     match part.kind() {
         HirKind::Literal(literal) if literal.0.iter().all(u8::is_ascii_digit) => {
@@ -153,8 +154,9 @@ fn caseless(part: &Hir) -> Option<String> {
     }
 }
 
-/// Returns the needs of a run in any case. The index has words in lower case, and uncut identifiers
-/// too. Only the long s (`ſ`) is a separate letter in it.
+/// Returns the needs of a run of letters and digits that matches in any case. The index has words
+/// in lower case, and uncut identifiers too. A caseless `s` also matches the long s (`ſ`), which
+/// the index keeps as a separate letter.
 fn caseless_needs(run: &str) -> Needs {
     let piece = Needs::Piece(run.to_owned());
     match run.contains('s') {
@@ -180,7 +182,8 @@ fn any(branches: Vec<Needs>) -> Needs {
     Needs::Any(branches)
 }
 
-/// Returns pieces of a literal that lie within one word of the index, however it is cut.
+/// Returns pieces of a literal. Wherever the analyser cuts a text that contains the literal, each
+/// piece is within one word of the index.
 fn literal_needs(literal: &[u8]) -> Needs {
     let Ok(text) = std::str::from_utf8(literal) else {
         return Needs::Nothing;
@@ -189,15 +192,16 @@ fn literal_needs(literal: &[u8]) -> Needs {
     all(runs.flat_map(run_needs).collect())
 }
 
-/// Returns the pieces of a run of letters and digits that no case change divides. If there are
-/// none, as in capitals, returns the whole run: the index has uncut identifiers too.
+/// Cuts a run of letters and digits at case changes, and returns the pieces that are long enough.
+/// If there are none, as in a run of capitals, returns the whole run: the index has uncut
+/// identifiers too.
 fn run_needs(run: &str) -> Vec<Needs> {
     let mut pieces = vec![String::new()];
     let mut before = ' ';
     for c in run.chars() {
         let piece = pieces.last().map_or(0, String::len);
         let goes_on = match (before.is_ascii_uppercase(), c.is_ascii_uppercase()) {
-            // A part may begin at any capital, and before the last of several.
+            // The analyser may cut before any capital, depending on the letters around it.
             (_, true) => false,
             (true, false) => piece == 1,
             (false, false) => true,

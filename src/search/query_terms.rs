@@ -1,5 +1,5 @@
-//! The words and names of a query for reranking: words in their order, and names, which rank first
-//! where found whole.
+//! The words and names of a query, for reranking. Words have their order. Passages with a whole
+//! name rank first.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::{
     syntax::{ClauseRole, Node, QuerySyntax},
 };
 
-/// Distance between words that are not in a row.
+/// Distance between words that are not adjacent.
 const APART: u32 = 1_000;
 /// Maximum number of names that rank first; a query with more is a pasted text, ranked by how much
 /// of it matches.
@@ -23,10 +23,11 @@ const NAMES_FIRST_MAX: usize = 8;
 
 /// Queries for passages that contain names whole.
 pub(super) struct WholeNames {
-    /// The names as one word each, or parts in a row where the index cannot tell more.
+    /// Finds each name as one word. Names that the index does not have as one word are found as
+    /// adjacent parts.
     pub(crate) query: Box<dyn Query>,
-    /// All names as parts in a row, for when nothing has them as one word: `get_feature_flags`
-    /// contains `feature_flags`.
+    /// Finds all names as adjacent parts. Used when `query` finds nothing: `get_feature_flags`
+    /// contains the parts of `feature_flags`, but not the word.
     pub(crate) in_a_row: Option<Box<dyn Query>>,
     /// The names.
     pub(crate) typed: QueryNames,
@@ -35,18 +36,18 @@ pub(super) struct WholeNames {
 /// The names of a query, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueryNames {
-    /// The names, without surrounding signs.
+    /// The names, without surrounding punctuation.
     pub names: Vec<String>,
     /// The query is one name and nothing else.
     pub is_all: bool,
-    /// For some names the index knows only that the parts stand in a row; the texts show whether
-    /// the signs match too.
+    /// For some names the index shows only that the parts are adjacent. Only the texts show whether
+    /// the characters between the parts match too.
     pub by_text: bool,
 }
 
 impl Planner<'_> {
-    /// Prepares for a parsed query. If all of it is words, stop words need not match and names rank
-    /// first.
+    /// Prepares for a parsed query. If it was parsed as words, and not in the query language, stop
+    /// words need not match beside other words, and names rank first if there are few.
     pub(crate) fn prepare(&mut self, node: &Node, reading: QuerySyntax) {
         let Node::Group(clauses) = node else { return };
         if reading == QuerySyntax::Query {
@@ -74,7 +75,7 @@ impl Planner<'_> {
         self.passes_small && is_small(&self.text[range.clone()])
     }
 
-    /// Returns the names of a word that rank first where found whole.
+    /// Returns the names in a word that may rank first.
     fn first_names(&mut self, range: Range<usize>, is_alone: bool) -> Vec<TypedName> {
         let word = &self.text[range];
         let analysis = self.analyser.analyse(word);
