@@ -1,7 +1,7 @@
-//! Converts errors to gRPC status: the only place that chooses codes.
+//! Converts errors to gRPC statuses. No other place chooses codes.
 //!
-//! No match here has a wildcard arm, so that a new error does not get a code by accident. Errors
-//! contain no payload text, and so neither do statuses.
+//! No match on an error has a wildcard arm, so that a new error does not get a code by accident.
+//! Errors contain no payload text, so statuses contain none either.
 //!
 //! | code | means |
 //! |---|---|
@@ -10,7 +10,10 @@
 //! | `ABORTED` | another writer was first: read and try again |
 //! | `FAILED_PRECONDITION` | the state forbids it until someone changes it |
 //! | `RESOURCE_EXHAUSTED` | a limit of the store; with `RetryInfo` when waiting helps |
-//! | `UNAVAILABLE` | the server is stopping, or cannot take appends now (with `RetryInfo`); nothing was appended |
+//! | `UNAVAILABLE` | the server cannot answer now, often with `RetryInfo`; nothing was appended |
+//! | `DEADLINE_EXCEEDED` | a search or the build of a context took too long |
+//! | `OUT_OF_RANGE` | a range starts after the end of a text |
+//! | `UNIMPLEMENTED` | the method is unknown |
 //! | `UNKNOWN` | it is not known whether the batch was stored: repeat it with its idempotency key, or read the branch |
 //! | `UNAUTHENTICATED` | no key, or an invalid one |
 //! | `PERMISSION_DENIED` | a valid key without the permission |
