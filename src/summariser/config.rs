@@ -15,8 +15,8 @@ pub struct SummariserConfig {
     pub namespaces: Vec<Namespace>,
     /// What is summarised.
     pub tasks: Tasks,
-    /// Size of a result's text in bytes from which the model writes a snapshot; for smaller ones,
-    /// the engine's own extract is enough.
+    /// Minimum size of a result's text, in bytes, for which the model writes a snapshot. For
+    /// smaller ones, the engine's own extract is enough.
     pub snapshot_bytes_min: usize,
     /// Finished turns after which the dialogue summary is rewritten.
     pub dialogue_every_turns: u32,
@@ -142,7 +142,7 @@ impl Default for Tasks {
     }
 }
 
-/// What happens when a task has failed as often as it may.
+/// What happens when a task has used up its tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fallback {
     /// Keeps trying, however long that takes: only texts of the model are recorded.
@@ -171,9 +171,9 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// Returns the pause after this many failures: the first one, doubled for each further failure
-    /// up to the longest, times a random factor from 0.5 to 1.5, so that clients do not return all
-    /// at once.
+    /// Returns the pause after this many failures. The pause doubles with each failure, up to the
+    /// longest. It is multiplied by a random factor from 0.5 to 1.5, so that clients do not return
+    /// all at once.
     pub(super) fn after(self, failures: u32) -> Duration {
         let doubled = self
             .first
