@@ -57,7 +57,7 @@ pub struct IssuedKey {
 /// Creates a key.
 ///
 /// # Errors
-/// [`KeyFileError`]; no key was created then.
+/// [`KeyFileError`]; no key is created in that case.
 pub fn create(dir: &Path, new: NewKey) -> Result<IssuedKey, KeyFileError> {
     let token = KeyToken::generate().map_err(KeyFileError::Random)?;
     let now = TimestampMicros::now();
@@ -70,7 +70,7 @@ pub fn create(dir: &Path, new: NewKey) -> Result<IssuedKey, KeyFileError> {
 /// Creates a key for clients whose certificate has this subject. It has no secret.
 ///
 /// # Errors
-/// [`KeyFileError`]; no key was created then.
+/// [`KeyFileError`]; no key is created in that case.
 pub fn create_for_certificate(
     dir: &Path,
     new: NewKey,

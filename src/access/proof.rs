@@ -1,4 +1,5 @@
-//! The credentials of an HTTP request, used to call the services as its sender.
+//! The credentials of an HTTP request. Calls to the services on behalf of the request use them, so
+//! that they have the rights of its sender.
 
 use std::{fmt, sync::Arc};
 
@@ -10,7 +11,7 @@ use super::{
 /// The credentials that a caller has shown.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CallerProof {
-    /// No credentials: no keys are required.
+    /// No credentials. They are enough only while the store has no keys.
     Nothing,
     /// A key.
     Key(String),

@@ -1,7 +1,7 @@
 //! Counts how much a key has read recently, over all methods: conversations, and bytes of answers.
 //!
-//! Counts are lost when the server stops. When a key passes a bound, the server must record that,
-//! once an hour.
+//! Counts are lost when the server stops. When the reads of a key reach a bound, the server must
+//! record that in the audit log, at most once per time window.
 
 use std::{
     collections::HashSet,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use treering_domain::{ConversationId, ConversationKey, Namespace};
 
-/// The bounds above which a key's reads must be recorded.
+/// The bounds at which a key's reads must be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadBounds {
     /// Different conversations.
@@ -40,7 +40,7 @@ pub struct Reads(Mutex<ReadCounts>);
 #[derive(Debug, Default)]
 struct ReadCounts {
     since: Option<Instant>,
-    /// At most as many as the bound: beyond it, they need not be told apart.
+    /// Not more than the bound: further conversations do not matter.
     conversations: HashSet<ConversationKey>,
     bytes: u64,
     of_conversations: BoundStatus,
