@@ -17,7 +17,8 @@ pub(super) struct ObjectContent {
     pub(crate) raw: Vec<u8>,
     /// Homes of the large bodies in it.
     homes: Vec<u64>,
-    /// Homes that its records refer to and that came with other records.
+    /// Homes of large bodies that its records refer to but that were shipped with other records, in
+    /// this object or an earlier one.
     needs: Vec<u64>,
 }
 

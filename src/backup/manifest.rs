@@ -1,5 +1,5 @@
-//! Generations: the state of a backup when it ended. A generation is a manifest that names all
-//! objects of the log, from its first record on, and the erasures.
+//! Generations. Each backup run ends by writing one: a manifest that names the objects of the whole
+//! log, from its first record on, and lists the erasures.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -26,9 +26,9 @@ pub(super) struct Manifest {
     pub(crate) store: Uuid,
     /// See [`treering_log::LogIdentity`].
     pub(crate) timeline: Uuid,
-    /// Identifies histories that only grew: of generations with the same last line, a later one
-    /// contains all of an earlier one. A new line begins when the log has regressed. All lines are
-    /// listed; the last one is this generation's.
+    /// All history lines; the last one is this generation's. Records are only added to a line: if
+    /// two generations have the same last line, the later one contains everything in the earlier
+    /// one. A new line begins when the log has regressed.
     pub(crate) lines: Vec<HistoryLine>,
     /// Microseconds since 1970-01-01 UTC, like all times here.
     pub(crate) made_at: i64,
@@ -40,17 +40,17 @@ pub(super) struct Manifest {
     pub(crate) objects: Vec<Object>,
     /// All recorded erasures, in order.
     pub(crate) erasures: Vec<ErasureEntry>,
-    /// Whether earlier generations may hold erased content and may still be there: then the next
+    /// Whether the target may still have earlier generations with erased content. If true, the next
     /// backup looks for them.
     #[serde(default)]
     pub(crate) to_clean: bool,
 }
 
-/// A history that only grew.
+/// A history to which records were only added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct HistoryLine {
     pub(crate) id: Uuid,
-    /// The last offset of it in this generation; `None`: it is still growing.
+    /// Its last offset in this generation; `None`: it is still growing.
     pub(crate) to: Option<u64>,
 }
 
@@ -83,7 +83,8 @@ pub(super) struct Object {
     pub(crate) bytes: u64,
     /// Size before compression.
     pub(crate) raw_bytes: u64,
-    /// Homes of large bodies that its records refer to and that earlier objects hold.
+    /// Home offsets of large bodies that its records refer to and that earlier objects hold. See
+    /// `content.rs` for homes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) needs: Vec<u64>,
 }
@@ -185,7 +186,7 @@ impl ErasureEntry {
     }
 }
 
-/// Combines consecutive numbers to ranges.
+/// Combines consecutive numbers into ranges.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<[u64; 2]> {
     let mut sorted: Vec<u64> = numbers.collect();
     sorted.sort_unstable();
@@ -226,7 +227,8 @@ impl Manifest {
         self.erasures.last().map_or(0, |erased| erased.position)
     }
 
-    /// Begins a new line, and ends the earlier ones at the common history.
+    /// Begins a new line. The earlier lines end at the current head, the last record that the
+    /// histories share.
     pub(crate) fn begin_timeline(&mut self) {
         let head = self.head();
         for line in &mut self.lines {

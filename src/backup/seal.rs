@@ -1,5 +1,5 @@
 //! Wraps objects: compressed, encrypted if there is a key, and followed by a BLAKE3 hash of
-//! everything. `docs/BACKUP.md` gives the bytes.
+//! everything. `docs/BACKUP.md` specifies the bytes.
 
 use std::{fmt, io::Read, path::Path};
 
@@ -102,7 +102,7 @@ pub(super) struct SealedObject {
 /// Wraps content.
 ///
 /// # Errors
-/// When it cannot be compressed.
+/// When it cannot be compressed or encrypted.
 pub(super) fn seal(
     place: ObjectIdentity,
     raw: &[u8],
@@ -143,7 +143,8 @@ pub(super) fn seal(
     })
 }
 
-/// Why content cannot be unwrapped; the text follows the object's name.
+/// Why content cannot be unwrapped. The text continues a message that begins with the object's
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum UnsealError {
     /// It differs from what was written.
