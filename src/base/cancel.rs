@@ -88,7 +88,8 @@ pub fn is_wanted() -> bool {
     CURRENT.with_borrow(|stop| stop.as_ref().is_none_or(|stop| !stop.is_set()))
 }
 
-/// Marks a thread with its work until dropped, even by a panic.
+/// Marks a thread with the token of its work. Dropping the scope removes the mark, also
+/// during a panic.
 pub struct WorkScope;
 
 impl WorkScope {

@@ -107,7 +107,8 @@ struct RotateArgs {
 /// Lists or changes keys.
 ///
 /// # Errors
-/// [`ClientError::Usage`] for a server and for impossible changes.
+/// [`ClientError::Usage`] if the target is a server or an argument is invalid; the error of
+/// [`refused`] if the keys cannot be read or changed.
 pub(crate) fn run(args: KeysArgs, common: &Common, out: &mut Out) -> Result<(), ClientError> {
     let hint =
         "run on the server's machine: treering keys ls --data DIR (the server may be running)";
@@ -300,8 +301,8 @@ fn json(key: &KeyRecord, used: Option<TimestampMicros>, token: Option<&str>) -> 
     object.finish()
 }
 
-/// Refuses to serve a store without keys if it had keys before: it was restored, or its key file is
-/// missing.
+/// Refuses to serve a store that has no keys but had some before. Either it was restored from a
+/// backup, or its key file is missing.
 ///
 /// # Errors
 /// [`ClientError::Outcome`], also if this cannot be determined.

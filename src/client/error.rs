@@ -177,7 +177,7 @@ impl ClientError {
         }
     }
 
-    /// True when a server did not answer and may answer later.
+    /// True when a server gave no answer or an incomplete one, and may answer later.
     #[must_use]
     pub fn is_of_absent_server(&self) -> bool {
         match self {
@@ -451,8 +451,9 @@ mod tests {
         assert_eq!(error.hint(), None);
     }
 
-    /// "Try again in a moment" frees no disk space, and looking at the branch starts no server.
-    /// Hints must be useful for the error, and must not suggest a backup that may not exist.
+    /// The hint to retry in a moment does not help with a full disk, and the hint to look at the
+    /// branch does not help with a stopped writer. Each error must have a hint that helps. It must
+    /// not suggest a backup that may not exist.
     #[test]
     fn hints_fit_the_reason_of_the_error() {
         for (code, reason, word) in [

@@ -1,4 +1,4 @@
-//! Reading events from a store: requests that several commands make.
+//! Requests to a store that several commands make: reads, appends and searches.
 
 use prost::Message;
 use tonic::{Status, Streaming};
@@ -62,8 +62,8 @@ pub async fn all(
     Ok(events)
 }
 
-/// Returns the state of a conversation and of one branch. An empty branch is the active one;
-/// revision 0 is the head.
+/// Returns the state of a conversation and of one branch. An empty `branch` means the active
+/// branch; revision 0 means its head.
 ///
 /// # Errors
 /// Errors of the store.
@@ -204,8 +204,8 @@ pub async fn search(
     Ok(store.search().search(request.clone()).await?.into_inner())
 }
 
-/// Reads the beginning of a range of a recorded text. Stops at the first chunk that exceeds
-/// `bytes_max` bytes, however long the range is.
+/// Reads the beginning of a range of a recorded text. Stops as soon as it has more than `bytes_max`
+/// bytes, even if the range is longer.
 ///
 /// # Errors
 /// Errors of the store.

@@ -98,7 +98,7 @@ impl InitialFindings {
         )
     }
 
-    /// The most frequent word of at least five letters.
+    /// The most frequent word of 5 to 20 letters, except for [`COMMON`] words.
     fn word(&self) -> String {
         let mut counts: HashMap<String, usize> = HashMap::new();
         let words = self
@@ -190,7 +190,7 @@ impl<'a> Session<'a> {
         format!("call_{}", self.calls)
     }
 
-    /// Makes three parallel calls in one message.
+    /// Makes up to three parallel calls in one message.
     async fn look_around(&mut self) -> Result<InitialFindings, ClientError> {
         let (files, _) = walk(&self.place);
         let readme = files
@@ -246,7 +246,7 @@ impl<'a> Session<'a> {
         Ok(ran)
     }
 
-    /// Makes one successful call, and one for a missing file.
+    /// Reads the largest text file, if there is one, and tries to read a missing file.
     async fn read_what_is_large(&mut self, seen: &InitialFindings) -> Result<(), ClientError> {
         if let Some(file) = largest_text(&seen.files) {
             let plan = format!("The largest text is {}; I read it.", file.path);
