@@ -13,8 +13,8 @@ use crate::{
 };
 use treering_domain::ContentPart;
 
-/// Minimum that a cut must remove, as a share of the text and in bytes. A mark takes about 100
-/// bytes, so a smaller cut saves too little.
+/// A text is cut only if it exceeds its limit by more than an eighth of the limit and by more than
+/// `SAVES_BYTES_LEAST` bytes. A mark takes about 100 bytes, so a smaller cut saves too little.
 const SAVES_AT_LEAST: usize = 8;
 const SAVES_BYTES_LEAST: usize = 200;
 /// Minimum length of a cut text, in bytes: room for a first and a last line.
@@ -226,7 +226,8 @@ fn cut_message(
     }
     let parts = message.parts.iter().map(|part| match part {
         part if long(part) => {
-            // Bytes and lines are counted in the recorded text, because readers address it by them.
+            // Bytes and lines are counted in the recorded text, because readers use these numbers
+            // to request parts of it.
             let (before, text, behind) = frame(part.text().unwrap_or_default());
             let room = each_max.saturating_sub(before.len() + behind.len());
             let room = room.max(LEAST_BYTES);
@@ -243,7 +244,7 @@ fn cut_message(
     true
 }
 
-/// The text that the mark names. A late result told in a message counts as a result.
+/// Returns what the mark calls the text. A late result told in a message counts as a result.
 fn whose(message: &Message) -> &'static str {
     match message.is_told && !message.parts.are_recorded() {
         true => RESULT,
@@ -283,7 +284,7 @@ fn cut_step(step: &mut Step, scope: Scope<'_>, each_max: usize, of: CutScope) ->
     changed
 }
 
-/// The line of the file at which the only text of a long result begins.
+/// Returns the line of the file at which a long result begins, if the result is a single text.
 fn begins(call: &Call, each_max: usize) -> Option<u64> {
     let Outcome::Result(result) = &call.outcome else {
         return None;

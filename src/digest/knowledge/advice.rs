@@ -16,8 +16,8 @@ const GUIDANCE_CHARS_MAX: usize = 2_000;
 const NAME_CHARS_MAX: usize = 120;
 
 impl Knowledge {
-    /// Returns the tools that must succeed before this one by the policy, but have not. A name that
-    /// ends in `*` means any tool with that prefix.
+    /// Returns the tools that, according to the policy, must succeed before this one but have not
+    /// succeeded yet. A name that ends in `*` means any tool with that prefix.
     #[must_use]
     pub fn missing_prerequisites(&self, tool: &str) -> Vec<String> {
         let mut missing = self.policy.prerequisites_of(tool);
@@ -28,13 +28,13 @@ impl Knowledge {
         missing
     }
 
-    /// Returns all tools that must succeed before a tool by the policy.
+    /// Returns all tools that, according to the policy, must succeed before a tool.
     #[must_use]
     pub fn configured_prerequisites(&self, tool: &str) -> Vec<String> {
         self.policy.prerequisites_of(tool)
     }
 
-    /// Returns advice on the next action in one or two sentences: discover, inspect, analyse or
+    /// Returns advice on the next action in a few sentences: discover, inspect, analyse or
     /// interpret. `offered` are the names of the available tools. Empty if the results give no
     /// advice.
     #[must_use]

@@ -21,7 +21,8 @@ const PARTIAL_CHARS_MIN: usize = 3;
 /// Arguments with suggested values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompletedArguments {
-    /// A JSON object. Byte for byte equal to the caller's if nothing was filled in.
+    /// A JSON object. If nothing was filled in, the caller's text without surrounding white space,
+    /// or `{}` if that is empty.
     pub arguments: String,
     /// The suggestions, in the order of the arguments.
     pub suggestions: Vec<Suggestion>,
@@ -62,7 +63,7 @@ struct Candidate<'a> {
     event: EventRef,
 }
 
-/// An argument and its schema.
+/// The schema of an argument, if the tool declares one.
 #[derive(Clone, Copy, Default)]
 struct ArgumentSchema<'a> {
     schema: Option<&'a Map<String, Value>>,
@@ -185,8 +186,8 @@ impl Knowledge {
     }
 
     /// Returns the files named in the model's last message, then the last used files, then the most
-    /// recently shown or used. Files of one result keep its order. A tool that changes files takes
-    /// only the first of several named files, then the recent files.
+    /// recently shown or used. Files of one result keep its order. For a tool that changes files,
+    /// only the first file that the message names is placed first.
     fn file_candidates(&self, tool: &str) -> Vec<Candidate<'_>> {
         let planned = match self.policy.changes_files(tool) {
             true => self.planned.get(..1).unwrap_or_default(),
@@ -237,8 +238,9 @@ impl Knowledge {
         absolute.unwrap_or(&file.path)
     }
 
-    /// Returns the variables of the file that the arguments name. If they name none, of all files,
-    /// the most recently analysed or used first.
+    /// Returns the variables of the file that the arguments name. If they name no file with known
+    /// variables, returns the variables of all files. The most recently analysed or used file comes
+    /// first.
     fn variable_candidates(&self, given: &Members) -> Vec<Candidate<'_>> {
         let named = self.policy.file_arguments.iter().find_map(|name| {
             let file = given.string(name)?;
