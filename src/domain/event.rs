@@ -56,7 +56,8 @@ impl EventHeader {
     }
 }
 
-/// A stored event. The body is encoded as it was received; `codec::body::decode` decodes it.
+/// A stored event. The body is encoded as it was received; `treering_proto::body::decode` decodes
+/// it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {
     /// Everything except the body.
@@ -65,15 +66,15 @@ pub struct StoredEvent {
     pub position: Position,
     /// BLAKE3 over the previous chain hash of the conversation, the header and the body's hash.
     pub chain_hash: ChainHash,
-    /// The protobuf body, preceded by the event's tags (`codec::tags` splits them); the stub if
-    /// the event was erased.
+    /// The protobuf body, preceded by the event's tags (`treering_proto::tags` splits them); the
+    /// stub if the event was erased.
     pub body: Bytes,
     /// The event's content was erased.
     pub erased: bool,
 }
 
 /// An event to be appended. `B` is the body: an [`EventBody`], or one together with its encoded
-/// bytes (`codec::body::EncodedBody`).
+/// bytes (`treering_proto::body::EncodedBody`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewEvent<B = EventBody> {
     /// The target conversation.
@@ -222,7 +223,7 @@ pub struct ExpectedKey {
 pub struct AppendCommand<B = EventBody> {
     /// The tenant.
     pub namespace: Namespace,
-    /// Checked before anything else.
+    /// Checked before the events, and only when something is to be appended.
     pub expectations: Vec<Expectation>,
     /// A retry with the same key and content returns the first result.
     pub idempotency_key: Option<String>,
@@ -350,7 +351,7 @@ pub struct ConversationChanged {
     pub remove_metadata: Vec<String>,
 }
 
-/// The first event of every branch but the first one.
+/// The first event of every branch except the main branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BranchForked {
     /// Name of the new branch.
@@ -445,8 +446,8 @@ pub struct Compacted {
 
 impl Compacted {
     /// Returns the last revision that the summary of a compaction at revision `at` replaces. An
-    /// imported compaction may lie in the middle of a turn. Unless its source kept turns, its model
-    /// saw no earlier event.
+    /// imported compaction may lie in the middle of a turn. Unless its source kept turns, the model
+    /// saw no event before the compaction.
     #[must_use]
     pub fn stands_until(&self, at: Revision) -> Revision {
         match self.trigger {

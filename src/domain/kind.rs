@@ -16,9 +16,9 @@ use super::{
     },
 };
 
-/// Passes the table of kinds to a macro. Each line has the kind's number, which the log stores;
-/// its field name in `proto/treering/v1/event.proto`; the name of its message there and of its
-/// variants here; and the type of its body.
+/// Passes the table of kinds to a macro. Each line has four parts: the kind's number, which the log
+/// stores; the name of its field in `proto/treering/v1/event.proto`; the name of its protobuf
+/// message, which is also the name of its variants here; and the type of its body.
 #[macro_export]
 macro_rules! event_kinds {
     ($made:ident) => {
@@ -27,7 +27,7 @@ macro_rules! event_kinds {
             20 conversation_created ConversationCreated(created: ConversationCreated);
             /// New model settings.
             21 config_changed ConfigChanged(config: Config);
-            /// The first event of every branch but the first one.
+            /// The first event of every branch except the main branch.
             22 branch_forked BranchForked(forked: BranchForked);
             /// The branch becomes the conversation's active one.
             23 branch_activated BranchActivated;

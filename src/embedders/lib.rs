@@ -21,7 +21,7 @@ const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The location of an embedder: a folder with a model, or an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedderPlace {
-    /// A folder, or the URL of an endpoint up to `/embeddings`.
+    /// A folder, or the URL of an endpoint without the `/embeddings` at its end.
     pub at: String,
     /// The model's name at the endpoint.
     pub model: Option<String>,
