@@ -88,10 +88,10 @@ pub enum AppendError {
         /// The reason.
         message: String,
     },
-    /// The log failed. Nothing was appended.
+    /// The store failed. Nothing was appended.
     #[error("nothing was appended")]
     Storage {
-        /// The log's error.
+        /// The cause.
         source: Cause,
     },
     /// Data needed for the decision could not be read.
@@ -417,8 +417,8 @@ impl From<LogError> for AppendError {
 }
 
 impl AppendError {
-    /// Returns the error for a decision that needs committed data that the projections lack: they
-    /// failed, and are catching up with the log.
+    /// Returns the error for a decision that needs committed data that the projections lack. They
+    /// have failed and are catching up with the log.
     pub(super) fn projections_behind() -> Self {
         Self::Unready {
             message: "the projections are catching up with the log".to_owned(),

@@ -1,6 +1,6 @@
 //! The writer's memory of events that the projections may lack: used idempotency keys and ids, and
-//! events with an event key. Also the results of the look-ups of a batch's names, which are made
-//! before the batch reaches the writer.
+//! events with an event key. These keys and ids are the names of an event. Before a batch reaches
+//! the writer, its names are looked up in the projections; the results are here too.
 
 use std::collections::HashMap;
 
@@ -91,8 +91,8 @@ impl UnpublishedNames {
         self.keys.get(&(namespace.clone(), key.to_owned()))
     }
 
-    /// Returns whether look-ups made when the projections had reached `reached`, together with this
-    /// memory, are complete.
+    /// Returns whether this memory has every name that the projections lacked when they had reached
+    /// offset `reached`. If so, look-ups made then are complete together with this memory.
     pub(crate) fn completes(&self, reached: u64) -> bool {
         reached >= self.pruned_to
     }
@@ -148,7 +148,8 @@ impl UnpublishedNames {
     /// Returns which events of a batch are already stored.
     ///
     /// # Errors
-    /// [`AppendError::Rejected`] when an event conflicts with a stored one, or must not be skipped.
+    /// [`AppendError::Rejected`] when an event conflicts with a stored one, or when its id is
+    /// already stored and the batch does not allow skipping.
     pub(crate) fn names(
         &self,
         prepared: &ValidatedBatch,

@@ -7,8 +7,8 @@ use crate::{error::AppendError, prepare::ValidatedBatch, pseudonyms::Pseudonyms}
 use treering_domain::{AcceptedBatch, AppendCommand, Cause, NewEvent, SequencedEvent, with_causes};
 use treering_proto::body::EncodedBody;
 
-/// Makes a second batch from the events of a batch and their decided places. Both are appended, or
-/// neither. Runs on the writer's thread.
+/// Makes a second batch from the events of a batch and the places that were assigned to them. Both
+/// are appended, or neither. Runs on the writer's thread.
 #[derive(Clone)]
 pub struct Companion(Arc<MakeCompanion>);
 
@@ -44,7 +44,7 @@ impl Companion {
 }
 
 impl EngineSequencer {
-    /// Makes and decides the companion of a batch.
+    /// Makes the companion of a batch and decides whether it is accepted.
     pub(super) fn decide_companion(
         &mut self,
         request: &WriteRequest,
