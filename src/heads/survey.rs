@@ -133,7 +133,8 @@ pub async fn survey(
     };
     let at = found.at;
     let mut heads = LogHeads::default();
-    // Recorded erasures whose erased event was not read yet. Both arrive with the same page.
+    // Recorded erasures whose erased event was not read yet: within a page, an erasure may come
+    // before the block that holds the event.
     let mut said = BTreeSet::new();
     if at == 0 {
         found.root = Some(heads.root()?);

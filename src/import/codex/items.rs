@@ -25,17 +25,18 @@ const PROVIDER: &str = "openai";
 /// State that was gathered from earlier items.
 #[derive(Default)]
 pub(super) struct Items {
-    /// The message id of the current answer, made from its first item, because each item is a
-    /// separate line.
+    /// The message id of the current answer. The items of an answer are separate lines, so the id
+    /// is made from the first one.
     response: Option<String>,
-    /// By call id: the tool of its last call.
+    /// The tool of the last call with each call id.
     tools: HashMap<String, String>,
     /// The model, as last named in the rollout.
     model: String,
 }
 
 impl Items {
-    /// Ends the answer under way, when its tokens are counted; returns its message id.
+    /// Ends the current answer and returns its message id. Called for the token count that follows
+    /// an answer.
     pub(super) fn end_response(&mut self) -> Option<String> {
         self.response.take()
     }
@@ -200,7 +201,7 @@ pub(crate) fn reasoning(item: &Value, model: &str) -> ContentPart {
     })
 }
 
-/// Returns a call as the model wrote it: its arguments may not be JSON.
+/// Returns a call as the model wrote it. The arguments are not always valid JSON.
 pub(crate) fn call(item: &Value) -> Option<ToolCallRequested> {
     let text = |field: &str| item[field].as_str().unwrap_or_default();
     let id = match text("call_id") {

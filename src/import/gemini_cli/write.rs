@@ -65,7 +65,7 @@ impl TurnWriter for Writer {
         if texts.is_empty() && calls.is_empty() {
             return;
         }
-        // A list, as the tool writes it when it repeats the message.
+        // The content is a list, the form that Gemini CLI uses when it writes a message again.
         let mut message = json!({"type": "gemini", "content": texts});
         if !calls.is_empty() {
             message["toolCalls"] = calls.into();

@@ -1,9 +1,9 @@
 //! The stored events of a conversation, as a tree of the events that importers make.
 //!
 //! Events that others may have added (annotations, activations, snapshots, compactions that were
-//! not imported) are ignored: they do not make the imported conversation another one. Erased events
-//! are recognized by their stubs: position, kind, ids and time. They stay erased even if the source
-//! still has their content.
+//! not imported) are ignored: the conversation still counts as the one that was imported. Erased
+//! events are recognized by their stubs: position, kind, ids and time. They stay erased even if the
+//! source still has their content.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -22,7 +22,7 @@ pub(super) struct StoredBranch {
     pub(super) archived: bool,
     /// The branch's own events of kinds that importers make, in order.
     events: Vec<Revision>,
-    /// The last such event before the branch's first own one.
+    /// The last such event that the branch inherits.
     root: Revision,
 }
 
@@ -57,19 +57,20 @@ impl StoredBranch {
 pub(super) struct StoredConversation<'a> {
     pub(super) lines: Vec<StoredBranch>,
     line_of_branch: HashMap<BranchId, usize>,
-    /// By revision: the event, the index of its line, and its predecessor.
+    /// By revision: the event, the index of its branch in `lines`, and the revision of its
+    /// predecessor.
     events: BTreeMap<Revision, (&'a StoredEvent, usize, Revision)>,
     /// By revision: its successors, on its branch or on branches that fork after it.
     next: HashMap<Revision, Vec<Revision>>,
     claimed: HashSet<Revision>,
-    /// By line: its last erased settings event.
+    /// By index in `lines`: the last erased settings event of the branch.
     erased_config: HashMap<usize, Revision>,
     pub(super) active: BranchId,
     pub(super) last: Revision,
     /// Whether some event names the model.
     pub(super) knows_model: bool,
     /// Whether the source has arguments that are not JSON. Earlier versions imported them as a JSON
-    /// string, and kept the difference in the message.
+    /// string, and recorded the difference from the source in the `raw` field of the message.
     pub(super) has_odd_arguments: bool,
 }
 
@@ -141,8 +142,8 @@ impl<'a> StoredConversation<'a> {
         self.lines.push(StoredBranch::forked(id, forked.name, root));
     }
 
-    /// Returns the event after `revision` that equals `new`, with its line. Each event is returned
-    /// only once, because two equal events of a source are two events.
+    /// Returns the event after `after` that equals `new`, with the index of its branch. Each event
+    /// is returned only once, because two equal events of a source are two events.
     pub(super) fn take(
         &mut self,
         after: Revision,
@@ -178,14 +179,14 @@ impl<'a> StoredConversation<'a> {
         }
     }
 
-    /// True when an event after `revision` equals `new`.
+    /// True when an event after `after` equals `new`.
     pub(super) fn has(&self, after: Revision, new: &NewEvent, bytes: &[u8]) -> bool {
         let is_it = |revision: Revision| self.says(revision, new, bytes);
         self.find(after, &is_it).is_some()
     }
 
-    /// Returns the first matching event that directly follows `revision`, or follows erased custom
-    /// events that others may have added.
+    /// Returns the first matching event that follows `after`, either directly or with only erased
+    /// custom events in between, which others may have added.
     fn find(&self, after: Revision, is_it: &dyn Fn(Revision) -> bool) -> Option<Revision> {
         let mut places = vec![after];
         while let Some(place) = places.pop() {
@@ -212,7 +213,7 @@ impl<'a> StoredConversation<'a> {
         event.erased && is_custom && !self.claimed.contains(&revision)
     }
 
-    /// True when a line ends at the given event, apart from erased custom events.
+    /// True when a branch ends at the given event, apart from erased custom events.
     pub(super) fn ends_behind(&self, line: usize, after: Revision) -> bool {
         let line = &self.lines[line];
         let behind = line.events.partition_point(|own| *own <= after);
@@ -221,17 +222,17 @@ impl<'a> StoredConversation<'a> {
         is_of_it && rest.all(|revision| self.may_be_beside(*revision))
     }
 
-    /// True when a settings event of the line after the given event was erased. It was then the
-    /// source's own.
+    /// True when the branch has an erased settings event after the given event. Its settings are
+    /// assumed to be the source's, so that they are not appended again.
     pub(super) fn has_erased_config(&self, line: usize, after: Revision) -> bool {
         let last = self.erased_config.get(&line);
         last.is_some_and(|last| *last > after)
     }
 
-    /// Returns where a later part of the source begins. `first` is its first event, and `id` the
-    /// line of the source that it follows. The place is before `first` if that is already stored;
-    /// else after the line `id`; else, unless `first` is earlier, at the tip of the active branch.
-    /// `None` if none of these applies.
+    /// Returns the stored event after which a later part of the source begins, with the index of
+    /// its branch. `first` is the first event of the part, and `id` the source's line that the part
+    /// follows. Tries three places: the predecessor of `first`, if `first` is already stored; the
+    /// last event of the line `id`; and the tip of the active branch, unless `first` is earlier.
     pub(super) fn place_of_part(
         &self,
         id: &str,
@@ -259,8 +260,8 @@ impl<'a> StoredConversation<'a> {
         })
     }
 
-    /// Returns the last event made from the source's line with this id, including events kept
-    /// beside it.
+    /// Returns the last event made from the source's line with this id. Events that follow it and
+    /// do not begin another line are included.
     fn behind_line(&self, id: &str) -> Option<(Revision, usize)> {
         let marks = [
             format!("\"path\":\"/uuid\",\"value\":\"{id}\""),
@@ -280,8 +281,9 @@ impl<'a> StoredConversation<'a> {
         Some((last.copied().unwrap_or(found), line))
     }
 
-    /// Returns the events of a branch's history with their lines, in order. The last inherited one
-    /// counts as the branch's own, because a branch without events continues after it.
+    /// Returns the events of a branch's history in order, with the indexes of their branches. The
+    /// last inherited one counts as the branch's own, because a branch without events continues
+    /// after it.
     pub(super) fn path(&self, branch: BranchId) -> Vec<(Revision, usize)> {
         let own = self.line_of_branch.get(&branch).copied();
         let own = own.unwrap_or_default();
@@ -358,8 +360,9 @@ fn says(event: &StoredEvent, new: &NewEvent, bytes: &[u8]) -> bool {
     }
 }
 
-/// Returns a call in the forms of earlier versions: without the item's id, and with arguments that
-/// are not JSON as a JSON string, or missing ones as an empty object.
+/// Returns a call in the forms that earlier versions made of it. They dropped the item's id. They
+/// made a JSON string from arguments that are not JSON, and an empty object or string from missing
+/// ones.
 fn earlier_calls(call: &ToolCallRequested) -> impl Iterator<Item = EventBody> {
     let texts = match (call.arguments_not_json, call.arguments.as_str()) {
         (false, _) if call.item_id.is_empty() => Vec::new(),
@@ -378,7 +381,8 @@ fn earlier_calls(call: &ToolCallRequested) -> impl Iterator<Item = EventBody> {
     texts.into_iter().map(call)
 }
 
-/// False for further events of the same line, and for events kept beside the messages.
+/// True for the first event of a line of the source. False for further events of the same line, and
+/// for custom events.
 fn begins_line(event: &StoredEvent) -> bool {
     match decode(event) {
         Ok(EventBody::MessageAppended(message)) => message.raw.is_some(),
