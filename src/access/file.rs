@@ -41,7 +41,8 @@ pub(super) const NAME_BYTES_MAX: usize = 64;
 /// Largest file that is read, in bytes: room for 10,000 keys.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Why keys could not be read or changed. Nothing was changed then.
+/// Why keys could not be read or changed. The stored keys are then unchanged, unless only the sync
+/// of the folder failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The system reported an error.
@@ -85,7 +86,7 @@ pub enum KeyFileError {
     /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The system has no randomness.
+    /// The system's random number generator failed.
     #[error("the system's random number generator failed: {0}")]
     Random(io::Error),
 }
@@ -203,8 +204,8 @@ pub fn read(dir: &Path) -> Result<KeyFile, KeyFileError> {
     }
 }
 
-/// Returns true when the file does not exist. If `dir` is not a folder there is no file either;
-/// that is reported elsewhere.
+/// Returns true when the error means that the file does not exist. This includes a data folder that
+/// is not a folder, which is reported elsewhere.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(error.kind(), Kind::NotFound | Kind::NotADirectory)
@@ -248,7 +249,8 @@ fn check(file: &KeyFile) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a name. It is the actor of events, so it is short, plain and unlike a path.
+/// Checks a name. It is the actor of events, so it is short and has no spaces, slashes or control
+/// characters.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '@' | '+');
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(legal) {

@@ -1,7 +1,8 @@
 //! Rate limits of a key: calls and bytes per second.
 //!
-//! One second's worth may come at once. A larger request is accepted and its excess paid for before
-//! the next one; otherwise it could never be sent.
+//! A key may use one second's worth at once. A larger request is accepted too, since it could never
+//! be sent otherwise. Its excess is a debt: later requests are refused until the limit has covered
+//! it.
 
 use std::{
     num::NonZeroU32,
@@ -25,7 +26,7 @@ pub struct Rate {
     limits: KeyLimits,
     requests: Option<Limiter>,
     bytes: Option<Limiter>,
-    /// Bytes that were accepted but not paid for yet.
+    /// Bytes that were accepted above the limit and are not covered by it yet.
     debt: AtomicU64,
 }
 
@@ -65,7 +66,7 @@ impl Rate {
     /// Counts a request of this many bytes.
     ///
     /// # Errors
-    /// The time to wait, if earlier bytes are not paid for yet.
+    /// The time to wait, if the limit does not allow the request yet.
     pub fn request(&self, bytes: usize) -> Result<(), Duration> {
         let Some(limiter) = &self.bytes else {
             return Ok(());
