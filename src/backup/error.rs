@@ -101,10 +101,10 @@ pub enum BackupError {
         /// The generation.
         generation: u64,
     },
-    /// A key was given although earlier generations have none, or the reverse.
+    /// A key was given, but the existing generations are not encrypted.
     #[error("{what}")]
     OtherKey {
-        /// A description of both.
+        /// What was given, and what the target has.
         what: String,
     },
     /// The store that is backed up returned an error.

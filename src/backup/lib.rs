@@ -1,9 +1,10 @@
 //! Backups: keeps the log of a store elsewhere, and restores a store from it.
 //!
-//! This crate has the layout of targets ([`BackupTarget`]), the format and names of objects,
-//! generations, making and following backups ([`Backup`]), inspecting them ([`generations`],
-//! [`verify`], [`prune`]), and [`restore`]. It reads the store through [`BackupSource`]: an engine,
-//! or a server. `docs/BACKUP.md` gives the layout and the reasons.
+//! This crate defines the layout of targets ([`BackupTarget`]) and the format of objects and
+//! generations. It makes backups ([`Backup`]), keeps them up to date ([`follow`](follow())),
+//! inspects them ([`generations`], [`verify`], [`prune`]) and restores them ([`restore`]). It reads
+//! the store through [`BackupSource`]: an engine, or a server. `docs/BACKUP.md` gives the layout
+//! and the reasons.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

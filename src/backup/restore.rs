@@ -400,7 +400,7 @@ async fn check(staging: &Path) -> Result<bool, BackupError> {
     }
 }
 
-/// The new log under construction, with the positions of the old one.
+/// The new log under construction. Its records have the same positions as in the old log.
 struct LogBuilder {
     folder: PathBuf,
     filler: LogFiller<RedbLog>,
@@ -691,9 +691,9 @@ mod tests {
         names
     }
 
-    // A restore that was killed between moving the projections and the log left a folder that was
-    // not a store and that no restore accepted. The next restore must accept it, wherever the first
-    // was killed. A folder with foreign files must be refused and left unchanged.
+    // A restore that is killed before it has moved the log leaves a folder that is not a store. The
+    // next restore must accept this folder, wherever the first was killed. A folder with foreign
+    // files must be refused and left unchanged.
     #[tokio::test]
     async fn killed_restore_can_be_run_again() {
         let dir = tempfile::tempdir().unwrap();

@@ -218,7 +218,7 @@ impl<'a> Backup<'a> {
 
     /// Finds objects that the newest generation does not name and that may hold erased content,
     /// because their writer died or was overtaken. If one of them is not older than the newest
-    /// generation, a new generation is written; the object is removed once that exists.
+    /// generation, a new generation is written, and the object is then removed.
     async fn find_strays(&mut self) -> Result<(), BackupError> {
         self.strays_at = Instant::now();
         if self.next.erasures.is_empty() {
@@ -589,7 +589,7 @@ impl<'a> Backup<'a> {
         Ok(())
     }
 
-    /// True for an object that this backup wrote.
+    /// Returns true for an object that this backup wrote.
     fn is_own_object(&self, name: &str) -> bool {
         let sum = name.rsplit('-').next();
         sum.is_some_and(|sum| self.clean_to.contains_key(sum))
@@ -666,7 +666,8 @@ async fn newest_readable(
     Ok((None, unread))
 }
 
-/// Checks that either all generations have a key or none.
+/// Refuses a key if a generation is not encrypted. The opposite case, an encrypted generation
+/// without a key, is an error when its manifest is read.
 async fn check_key(
     target: &BackupTarget,
     newest: &ObjectEntry,

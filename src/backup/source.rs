@@ -25,8 +25,8 @@ pub trait BackupSource: Send + Sync {
     /// [`BackupError::Source`].
     async fn note(&self, note: BackupNote) -> Result<(), BackupError>;
 
-    /// True when the store was backed up to this target address before. False also when that is not
-    /// known.
+    /// Returns true if the store was backed up to this target address before, and false if it was
+    /// not or that is unknown.
     async fn was_backed_up_to(&self, _target: &str) -> bool {
         false
     }

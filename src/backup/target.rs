@@ -104,7 +104,8 @@ impl BackupTarget {
     fn of_bucket(address: &str) -> Result<Self, BackupError> {
         let url = url::Url::parse(address).map_err(|error| wrong(address, error.to_string()))?;
         super::cloud::ready();
-        // Operators keep keys in the environment. Builders accept only options that they know.
+        // Operators keep keys in the environment. Variables that are not options of the object
+        // store are ignored.
         let variables = std::env::vars().filter_map(|(name, value)| {
             let name = name.to_ascii_lowercase();
             let is_known = ["aws_", "google_", "azure_"].iter();
@@ -251,8 +252,8 @@ impl BackupTarget {
         Ok(found)
     }
 
-    /// Returns incomplete files below a name, whose writer died before renaming them. None for
-    /// buckets, whose listings do not show incomplete objects.
+    /// Returns incomplete files below a name, whose writer died before renaming them. A bucket has
+    /// none, since its listings do not show incomplete objects.
     pub(super) fn unfinished(&self, below: &str) -> Result<Vec<ObjectEntry>, BackupError> {
         let Some(folder) = &self.folder else {
             return Ok(Vec::new());
@@ -315,7 +316,8 @@ impl BackupTarget {
     }
 }
 
-/// True for the name of an incomplete file: `LocalFileSystem` appends `#` and a number to it.
+/// Returns true for the name of an incomplete file, to which `LocalFileSystem` has appended `#` and
+/// a number.
 fn is_unfinished(name: &str) -> bool {
     let number = name.split_once('#').map(|(_, number)| number);
     number.is_some_and(|number| {

@@ -13,7 +13,8 @@ use super::{
     target::{BackupTarget, WriteMode},
 };
 
-/// Objects that are compressed and uploaded at once. Each keeps its content in memory.
+/// Maximum number of objects that are compressed and uploaded at the same time. Each keeps its
+/// content in memory.
 const UNDER_WAY_MAX: usize = 2;
 
 /// Uploads objects, and returns them in order.
