@@ -1,8 +1,8 @@
 //! Catches panics of libraries and turns them into errors.
 //!
 //! redb and tantivy trust a file that was closed properly, and panic on some files that changed
-//! since. Where the work can be discarded, such a panic means damage and is reported as an error; a
-//! backtrace beside it would only alarm users.
+//! since. Such a panic means that the file is damaged. Where the work can be discarded, it is
+//! reported as an error, without a backtrace, which would only alarm users.
 
 use std::{
     cell::Cell,
