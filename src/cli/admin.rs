@@ -93,13 +93,13 @@ pub(crate) async fn verify(
     })
 }
 
-/// Advice on faults, with or without a backup.
+/// Advice on faults. It does not assume that there is a backup.
 const FAULTS_HINT: &str = "`treering rebuild` repairs faults in projections or index; for faults \
                            in the log, keep a copy of the folder, then put an older copy back, or \
                            copy the intact data with `treering salvage --to DIR`";
 
-/// An error for damage that stops the check itself. Without it, the usual hint would be to run
-/// `verify`.
+/// Returns the error for damage that stops the check itself. The usual hint for damage, to run
+/// `verify`, would be useless here.
 fn cannot_go_on(status: Status) -> ClientError {
     if status.code() != Code::DataLoss {
         return status.into();

@@ -128,7 +128,7 @@ pub(crate) async fn decide(
     Ok(out.line(format!("{word} at #{revision}"))?)
 }
 
-/// The pending call. The decision is bound to the hash of its arguments.
+/// Returns the pending call. A decision is bound to the hash of the call's arguments.
 async fn waiting_call(
     call_id: &str,
     place: FoundBranch,
@@ -185,7 +185,7 @@ fn print_call(call: &pb::ToolCall, out: &mut Out) -> Result<(), ClientError> {
     Ok(())
 }
 
-/// The actor: the given name, else the account's.
+/// Returns the actor: the given name, else the account's.
 pub(crate) fn person(given: Option<String>) -> String {
     given
         .or_else(|| env::var("USER").ok())

@@ -94,7 +94,7 @@ pub enum Color {
 }
 
 impl Common {
-    /// The store of this command.
+    /// Returns the store of this command.
     ///
     /// # Errors
     /// [`ClientError::Usage`] if no folder was given and the platform has no default.
@@ -103,7 +103,7 @@ impl Common {
         self.target_from(set(SERVER_ENV), set(DATA_ENV))
     }
 
-    /// The store of this command, with the credentials.
+    /// Returns the store of this command, with the credentials.
     pub(crate) fn connect_options(&self) -> Result<ConnectOptions, ClientError> {
         Ok(ConnectOptions {
             target: self.target()?,
@@ -113,7 +113,7 @@ impl Common {
         })
     }
 
-    /// Credentials for a server.
+    /// Returns the credentials for a server.
     pub(crate) fn credentials(&self) -> Credentials {
         let given = self.credentials.clone();
         Credentials {
@@ -149,8 +149,8 @@ impl Common {
             .map_or_else(platform_data_dir, Ok)
     }
 
-    /// Returns the folder, for commands that only work on a folder. `done` and `hint` are for the
-    /// error if a server is named.
+    /// Returns the folder, for commands that only work on a folder. `done` and `hint` are parts of
+    /// the error that is returned if a server is named.
     ///
     /// # Errors
     /// [`ClientError::Usage`] for a server; as [`Common::data_dir`].
@@ -164,7 +164,7 @@ impl Common {
         }
     }
 
-    /// Default options.
+    /// Returns the default options.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         Self {
@@ -245,7 +245,8 @@ fn platform_data_dir() -> Result<PathBuf, ClientError> {
 mod tests {
     use super::*;
 
-    // Budgets are usually given in thousands, and "16k" gave "invalid digit found in string".
+    // Budgets are usually given in thousands, so "16k" must be accepted. An error must show an
+    // example.
     #[test]
     fn token_counts_parse_with_suffix_and_separator() {
         for (text, expected) in [

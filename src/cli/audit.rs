@@ -33,7 +33,7 @@ pub(crate) struct AuditArgs {
     from: Option<u64>,
 }
 
-/// The namespace that it reads, regardless of `--namespace`.
+/// Returns the namespace that `audit` reads, regardless of `--namespace`.
 pub(crate) fn namespace() -> String {
     SYSTEM_NAMESPACE.to_owned()
 }

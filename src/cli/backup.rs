@@ -68,7 +68,7 @@ pub(crate) struct KeyArg {
 }
 
 impl KeyArg {
-    /// The key, if a file is given.
+    /// Returns the key, if a file is given.
     ///
     /// # Errors
     /// [`ClientError::Outcome`] if it cannot be read.
@@ -508,7 +508,7 @@ fn print_pruned(pruned: &PruneOutcome, is_done: bool, out: &mut Out) -> Result<(
     ))?)
 }
 
-/// The error for people, with its exit code.
+/// Returns the error as users see it, with a hint and an exit code.
 pub(crate) fn refused(error: &BackupError) -> ClientError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
@@ -575,10 +575,10 @@ pub(crate) fn refused(error: &BackupError) -> ClientError {
     }
 }
 
-/// How long a stopping server backs up the last events.
+/// Maximum time that a stopping server spends on backing up the last events.
 const LAST_WITHIN: Duration = Duration::from_secs(10);
 
-/// A backup that a server is to follow.
+/// A backup that a server is to keep up to date.
 #[derive(Debug)]
 pub(crate) struct BackupJob {
     target: BackupTarget,
@@ -586,7 +586,7 @@ pub(crate) struct BackupJob {
 }
 
 impl BackupJob {
-    /// Checks address and key before anything is opened.
+    /// Checks the address and the key before anything is opened.
     ///
     /// # Errors
     /// [`ClientError::Outcome`] for an unusable address or key.
@@ -598,7 +598,7 @@ impl BackupJob {
         })
     }
 
-    /// Follows a store in this process.
+    /// Starts to back up a store in this process continuously.
     pub(crate) fn start(self, engine: &Engine) -> RunningBackup {
         let (target, options, store) = (self.target.clone(), self.options.clone(), engine.clone());
         let reached = Arc::new(BackupProgress::default());
@@ -620,7 +620,7 @@ impl BackupJob {
     }
 }
 
-/// A backup that is followed.
+/// A running backup that is kept up to date.
 pub(crate) struct RunningBackup {
     following: BackupJob,
     engine: Engine,
@@ -629,12 +629,12 @@ pub(crate) struct RunningBackup {
 }
 
 impl RunningBackup {
-    /// Progress of the backup.
+    /// Returns the progress of the backup.
     pub(crate) fn reached(&self) -> Arc<BackupProgress> {
         Arc::clone(&self.reached)
     }
 
-    /// Stops, after backing up the last events if that does not take long.
+    /// Stops the backup. First backs up the last events, for at most [`LAST_WITHIN`].
     pub(crate) async fn stop(self) {
         let is_over = self.task.is_finished();
         self.task.abort();

@@ -114,7 +114,7 @@ pub(crate) async fn run(
     Ok(out.line(format!("{name} {did}"))?)
 }
 
-/// The change of a branch.
+/// A change to a branch.
 enum BranchChange {
     Name(String),
     Archived(String),

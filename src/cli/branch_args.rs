@@ -24,8 +24,8 @@ pub(crate) struct AsOfArgs {
     as_of: Option<u64>,
 }
 
-/// The revision of a command, from its option or from the conversation argument. 0 in the option
-/// means none.
+/// What a revision means to a command, and the value of the command's option; 0 if the option is
+/// not given. The conversation argument may name the revision instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RevisionArg {
     /// The command takes no revision.
@@ -141,7 +141,7 @@ pub(crate) async fn find_if_named(
 }
 
 impl RevisionArg {
-    /// The revision of an option or of `NAME#REVISION`; 0 for none.
+    /// Returns the revision of the option or of `NAME#REVISION`; 0 for none.
     pub(crate) fn with(self, typed: Option<u64>, text: &str) -> Result<u64, ClientError> {
         let option = match self {
             Self::None => None,
@@ -167,7 +167,7 @@ impl RevisionArg {
 mod tests {
     use super::*;
 
-    // Two revisions must be the same event, and a command that takes no revision must refuse one.
+    // Two revisions must name the same event, and a command that takes no revision must refuse one.
     #[test]
     fn conflicting_or_unused_revision_is_refused() {
         assert_eq!(RevisionArg::Event(0).with(Some(7), "a#7").unwrap(), 7);

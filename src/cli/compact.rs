@@ -211,7 +211,7 @@ struct PlanText<'a> {
 }
 
 impl PlanText<'_> {
-    /// Lines that fit the width of the terminal.
+    /// Returns lines that fit the width of the terminal.
     fn lines(&self, out: &Out) -> Vec<String> {
         let plan = self.plan;
         let mut lines = self.head(out);
@@ -265,7 +265,7 @@ impl PlanText<'_> {
         lines
     }
 
-    /// Lines about the cut, and about the removed and the remaining part.
+    /// Returns lines about the cut, the removed part and the remaining part.
     fn parts(&self, out: &Out) -> Vec<String> {
         let (plan, paint) = (self.plan, out.paint);
         let goes = format!(
@@ -308,7 +308,7 @@ impl PlanText<'_> {
         }
     }
 
-    /// The first lines of a text, or all of it if requested. Long lines are wrapped.
+    /// Returns the first lines of a text, or all of it if requested. Long lines are wrapped.
     fn text(&self, text: &str, lines_max: usize, out: &Out) -> Vec<String> {
         const MARGIN: usize = 2;
         let columns = out.columns();
@@ -336,7 +336,7 @@ impl PlanText<'_> {
     }
 }
 
-/// The advice if there are turns but all of them stay.
+/// Returns advice if the conversation has finished turns, but all of them are kept.
 fn keep_none(plan: &pb::CompactionPlan) -> Option<String> {
     let has_turns =
         plan.reason.contains(" finished turn") && !plan.reason.contains("no finished turn");
@@ -404,7 +404,8 @@ async fn apply(
     Ok(out.warnings(&answer.warnings)?)
 }
 
-/// Copies the result of a plan with the call's policy into the request.
+/// Copies the cut and the summary of a plan into the request. The plan was made with the call's
+/// policy.
 fn take_over(request: &mut pb::CompactRequest, plan: pb::CompactionPlan) {
     request.cut_revision = plan.cut_revision;
     if plan.cut_revision > 0 && request.summary.is_empty() {

@@ -32,7 +32,7 @@ use treering_engine::{OpenMode, PackingMode};
 const CONVERSATIONS: [&str; 3] = ["conversation", "conversations", "reference"];
 /// Environment variable that the shell sets to request completions.
 const VAR: &str = "COMPLETE";
-/// Maximum number of conversations that are offered.
+/// Maximum number of conversations that one query to the store returns.
 const OFFERED: u32 = 200;
 /// Longest title, in characters.
 const TITLE_CHARS: usize = 50;
@@ -70,7 +70,7 @@ pub(crate) fn answer() {
     CompleteEnv::with_factory(command).var(VAR).complete();
 }
 
-/// The command with completers for names.
+/// Returns the command with completers for names.
 fn command() -> Command {
     with_names(Cli::command())
 }
@@ -110,8 +110,8 @@ fn conversations(begun: &OsStr) -> Vec<CompletionCandidate> {
     })
 }
 
-/// Whether every shell takes the word literally. Recorded names are untrusted, and a shell inserts
-/// a completion unquoted and runs the line.
+/// Returns true if every shell takes the word literally. Recorded names are untrusted, and a shell
+/// inserts a completion unquoted and runs the line.
 fn is_plain(word: &str) -> bool {
     let may_be = |c: char| c.is_alphanumeric() || "-_./:@+~".contains(c);
     !word.starts_with(['-', '~']) && word.chars().all(may_be)
@@ -131,7 +131,7 @@ async fn newest(store: &Connection) -> Option<Vec<pb::ConversationSummary>> {
     Some(page.into_inner().conversations)
 }
 
-/// All conversations whose id has this prefix.
+/// Returns all conversations whose id has this prefix.
 async fn named(store: &Connection, begun: &str) -> Option<Vec<pb::ConversationSummary>> {
     let request = pb::FindConversationsRequest {
         id_part: begun.to_owned(),
@@ -181,7 +181,7 @@ fn ask(
     answer.unwrap_or_default()
 }
 
-/// The words of the line so far, without the program name.
+/// Returns the words of the line so far, without the program name.
 fn typed() -> Vec<OsString> {
     let words = env::args_os().skip_while(|word| word != "--");
     words.skip(2).collect()
@@ -220,7 +220,7 @@ fn from_home(dir: &Path) -> PathBuf {
     }
 }
 
-/// The conversation in a line whose branch is being completed.
+/// Returns the conversation whose branch is being completed.
 fn conversation_typed(words: &[OsString]) -> Option<String> {
     let line = parsed(words)?;
     let mut matches = &line;

@@ -154,8 +154,8 @@ fn print(file: Option<&Path>, options: &[OsString], out: &mut Out) -> Result<(),
     Ok(())
 }
 
-/// The command line, followed by the options from the environment and the file if the command is
-/// `serve`.
+/// Returns the command line. If the command is `serve`, appends the options from the environment
+/// and the file.
 ///
 /// # Errors
 /// [`ClientError::Usage`] with all invalid options, [`ClientError::ReadFile`].
@@ -310,7 +310,7 @@ impl fmt::Display for Origin {
 }
 
 impl Setting {
-    /// The option as words of a command line.
+    /// Returns the option as words of a command line.
     fn words(&self) -> Vec<String> {
         match self.takes {
             OptionArity::Nothing if self.values == ["true"] => vec![format!("--{}", self.name)],
@@ -333,7 +333,7 @@ impl Setting {
     fn check(&self) -> Result<(), String> {
         let words = ["treering".to_owned(), SERVE.to_owned()];
         match Cli::try_parse_from(words.into_iter().chain(self.words())) {
-            // Required companions of the option are checked with the whole line.
+            // An option that this one requires is missing here. The whole line is checked later.
             Err(error) if error.kind() != clap::error::ErrorKind::MissingRequiredArgument => {
                 let said = first_line(&error);
                 let why = said
@@ -572,7 +572,7 @@ mod tests {
         assert_eq!(put(&line, &[]).unwrap(), "--data=/of/file");
     }
 
-    // With a mistyped key that is ignored, a server listens at another address or has no limits.
+    // If a mistyped key were ignored, a server would listen at another address or have no limits.
     // All errors are reported at once, with their lines.
     #[test]
     fn unknown_and_invalid_settings_are_reported_with_line() {

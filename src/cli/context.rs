@@ -78,7 +78,7 @@ pub(crate) struct ContextArgs {
     policy: Option<String>,
 }
 
-/// Parser of provider names.
+/// Returns the parser of provider names.
 fn provider() -> impl TypedValueParser<Value = Provider> {
     let named = |it: Provider| PossibleValue::new(it.as_str()).help(it.title());
     PossibleValuesParser::new(Provider::ALL.map(named)).try_map(|name| name.parse::<Provider>())
@@ -146,7 +146,7 @@ pub(crate) async fn run(
         return within_budget(&told, allow_over, request, store).await;
     }
     let told = answer.explanation.unwrap_or_default();
-    // A body above the budget must not be printed as one to send.
+    // A body above the budget must not be printed as if it could be sent.
     within_budget(&told, allow_over, request, store).await?;
     out.json(pretty_json(&String::from_utf8_lossy(&answer.request)))?;
     print_warnings(&told, out);
@@ -180,8 +180,8 @@ async fn within_budget(
     })
 }
 
-/// Budgets to try, in percent of the required minimum. With a larger budget, more optional content
-/// stays, so the minimum itself is not enough.
+/// Budgets to try, in percent of the size of the request that exceeds its budget. That size is not
+/// enough as a budget, because more optional content stays when the budget is larger.
 const TRIED_PERCENT: [u64; 7] = [105, 115, 130, 160, 220, 320, 500];
 
 /// Returns a budget slightly above the smallest one with which the request can be built.
@@ -210,14 +210,14 @@ async fn find_minimum_budget(
     Ok(None)
 }
 
-/// Rounds up to two digits, because people type the number.
+/// Rounds up to two significant digits, because people type the number.
 fn round_up(tokens: u64) -> u64 {
     let digits = tokens.checked_ilog10().unwrap_or(0);
     let unit = 10_u64.pow(digits.saturating_sub(1));
     tokens.div_ceil(unit) * unit
 }
 
-/// Warnings go to standard error, not into the body.
+/// Prints warnings to standard error, so that they are not part of the body.
 fn print_warnings(told: &pb::Explanation, out: &Out) {
     let mut warnings = told.warnings.clone();
     if told.compaction_due {
@@ -230,7 +230,7 @@ fn print_warnings(told: &pb::Explanation, out: &Out) {
     }
 }
 
-/// The policy of the call: `--policy`, with the shorter options merged over it.
+/// Returns the policy of the call: `--policy`, with the shorter options merged over it.
 fn policy(args: &ContextArgs) -> Result<Vec<u8>, ClientError> {
     let mut policy = merged_policy(args.policy.as_deref(), args.budget)?;
     if let Some(when) = &args.tool_results {
@@ -247,7 +247,7 @@ fn policy(args: &ContextArgs) -> Result<Vec<u8>, ClientError> {
     Ok(policy_bytes(policy))
 }
 
-/// The policy of `--policy`, with the budget of `--budget`.
+/// Returns the policy of `--policy`, with the budget of `--budget`.
 pub(super) fn merged_policy(
     said: Option<&str>,
     budget: Option<u64>,
@@ -262,7 +262,7 @@ pub(super) fn merged_policy(
     Ok(policy)
 }
 
-/// A policy as the request has it; empty if there is none.
+/// Returns the policy as bytes for a request; empty if there is none.
 pub(super) fn policy_bytes(policy: Map<String, Value>) -> Vec<u8> {
     if policy.is_empty() {
         return Vec::new();
@@ -319,8 +319,8 @@ mod tests {
         }
     }
 
-    // The short options change the policy and override `--policy`. Nothing is sent that was not
-    // given.
+    // The short options change the policy and override `--policy`. Options that are not given are
+    // not sent.
     #[test]
     fn options_override_the_given_policy() {
         assert_eq!(policy_of(&[]).unwrap(), "");

@@ -100,8 +100,8 @@ pub(crate) fn print(
     Ok(())
 }
 
-/// Whether each side may have more events than the answer. Both sides are filled alternately, so a
-/// shorter side is complete.
+/// Returns, for each side, whether it may have more events than the answer. Both sides are filled
+/// alternately, so a side that is shorter by two events or more is complete.
 fn cut(diff: &pb::DiffResponse) -> [bool; 2] {
     let longest = diff.left.len().max(diff.right.len());
     [&diff.left, &diff.right].map(|side| diff.truncated && side.len() + 1 >= longest)

@@ -174,8 +174,9 @@ async fn repeated_import_appends_only_new_messages() {
     assert_eq!(one["branches"], 2);
 }
 
-/// A file of another format was imported as invalid lines with exit code 0. It must be refused by
-/// name; in a folder it is skipped and reported.
+/// A file that does not have the requested format must be refused with an error that names its
+/// format, not imported as invalid lines. In an import of a folder, the format of each file is
+/// recognised.
 #[tokio::test(flavor = "multi_thread")]
 async fn import_refuses_unknown_formats_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,8 +224,8 @@ async fn import_refuses_unknown_formats_by_name() {
     assert_eq!(counts["files"]["claude-code"], 1, "{counts}");
 }
 
-/// A command must print the same for a folder and a server. While a server has the folder open, the
-/// error must have its address.
+/// A command must print the same for a folder and a server. If a server has the folder open and the
+/// command may not wait, the error must have the server's address.
 #[tokio::test(flavor = "multi_thread")]
 async fn folder_and_server_give_the_same_output() {
     let dir = tempfile::tempdir().unwrap();
@@ -354,8 +355,8 @@ async fn demo_shows_each_step_and_leaves_no_open_call() {
     ok(&["--data", &data, "diff", id, "main", demo::OTHER_WAY]).await;
 }
 
-/// The next request at a shell: a body to pipe, an explanation to read, and both for programs. Also
-/// a compaction from plan to expansion.
+/// `context` prints a body to pipe, an explanation to read, or both as JSON. `compact` goes from
+/// the plan to the expansion.
 #[tokio::test(flavor = "multi_thread")]
 async fn context_and_compact_commands_run_end_to_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -394,7 +395,7 @@ async fn context_and_compact_commands_run_end_to_end() {
     ] {
         assert!(text.contains(part), "{part} is missing:\n{text}");
     }
-    // A request above its budget is never printed as one to send.
+    // A request above its budget is never printed as if it could be sent.
     let over = ["--data", &data, "context", "one", "--budget", "1"];
     let (text, done) = treering(&over).await;
     assert_eq!((text.as_str(), exit(&done)), ("", code(4)));
@@ -413,7 +414,8 @@ async fn context_and_compact_commands_run_end_to_end() {
     assert!(plan.contains("Cut after"), "{plan}");
     let short = ok(&["--data", &data, "compact", "two"]).await;
     assert!(short.contains("Nothing to cut"), "{short}");
-    // A compaction was due, but the suggested command cut nothing and did not suggest another one.
+    // By default all turns stay, so nothing can be cut. The command must then suggest an option
+    // that cuts.
     let default = ok(&["--data", &data, "compact", "one"]).await;
     assert!(default.contains("--keep-turns 0`"), "{default}");
     let apply = [
@@ -436,8 +438,8 @@ async fn context_and_compact_commands_run_end_to_end() {
     ok(&["--data", &data, "verify", "--deep"]).await;
 }
 
-/// Context and sub-contexts at a shell: values are printed as they were written, and a task is
-/// spawned, listed and returned.
+/// Active context and sub-contexts on the command line: values are printed as they were written,
+/// and a task is spawned, listed and returned.
 #[tokio::test(flavor = "multi_thread")]
 async fn active_context_and_sub_context_commands_run_end_to_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -491,7 +493,8 @@ async fn active_context_and_sub_context_commands_run_end_to_end() {
 }
 
 /// Notes of searches and comparisons must be true: a limit that was reached is not reported as the
-/// number of hits, a given limit holds, and a search in the wrong place names the right one.
+/// number of hits, a given limit is kept, and a search with the wrong filter suggests the right
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn search_and_diff_report_counts_and_limits() {
     let dir = tempfile::tempdir().unwrap();
@@ -536,8 +539,8 @@ async fn search_and_diff_report_counts_and_limits() {
     assert!(some.contains("again: 1 event of its own"), "{some}");
 }
 
-/// Claude Code compacts when its context window is full, in the middle of a turn. A request has the
-/// user's messages from before the summary, but no steps.
+/// Claude Code compacts when its context window is full, in the middle of a turn. The next request
+/// has the user's messages from before the summary, but not the tool calls and results.
 #[tokio::test(flavor = "multi_thread")]
 async fn imported_summary_inside_a_turn_is_a_compaction() {
     let dir = tempfile::tempdir().unwrap();

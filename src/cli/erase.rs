@@ -172,7 +172,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Creates the file first, so that nothing is erased if the receipt cannot be written.
+/// Creates the file of the receipt before the erasure, so that nothing is erased if the file cannot
+/// be written.
 fn create(path: &std::path::PathBuf) -> Result<std::fs::File, ClientError> {
     let file = std::fs::File::create_new(path);
     file.map_err(|cause| ClientError::Usage {
@@ -181,7 +182,7 @@ fn create(path: &std::path::PathBuf) -> Result<std::fs::File, ClientError> {
     })
 }
 
-/// The targets, with all revisions of a conversation in one.
+/// Returns the targets, with all revisions of a conversation in one.
 async fn targets(
     args: &EraseArgs,
     store: &Connection,
@@ -231,7 +232,7 @@ async fn targets(
     Ok(whole)
 }
 
-/// The name and the range of `NAME#FIRST-LAST`.
+/// Returns the name and the range of `NAME#FIRST-LAST`.
 fn named(text: &str) -> (&str, Option<(u64, u64)>) {
     let range = text.rsplit_once('#').and_then(|(name, range)| {
         let (first, last) = range.split_once('-')?;
@@ -284,7 +285,7 @@ fn why(event: &pb::ErasedEvent) -> &'static str {
     }
 }
 
-/// `what` is the verb phrase for one event, and for several.
+/// Prints the events. `what` is the verb phrase for one event, and for several.
 fn show(told: &EraseReply, what: [&str; 2], out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         return show_json(told, out);

@@ -45,7 +45,8 @@ pub(crate) struct ForkArgs {
     system_prompt: Option<String>,
 }
 
-/// A generated branch name: the revision where it begins, and a number if the name is taken.
+/// Returns a generated name for the fork. A branch is named `at-REVISION`, with a number if that
+/// name is taken. A conversation gets the title of its parent with the revision.
 async fn own_name(
     place: &FoundBranch,
     new_conversation: bool,
@@ -103,7 +104,7 @@ pub(crate) async fn run(
     let paint = out.paint;
     let called = match args.new_conversation {
         true => short_id("", &answer.conversation_id).to_owned(),
-        // As other commands accept it, and as it is typed.
+        // The short name that messages use and that other commands accept.
         false => place.called,
     };
     let conversation = paint.text(Tone::Name, called);

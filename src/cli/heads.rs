@@ -177,7 +177,7 @@ pub(crate) async fn run(
 }
 
 impl SinceArgs {
-    /// Path of the head to check against.
+    /// Returns the path of the head to check against.
     pub(crate) fn head(&self) -> Option<&Path> {
         self.since.as_deref()
     }
@@ -266,7 +266,7 @@ pub(crate) async fn check(
     ))?)
 }
 
-/// The error for people, with its exit code.
+/// Returns the error as users see it, with a hint and an exit code.
 fn refused(error: &HeadError) -> ClientError {
     let what = with_causes(error).to_string();
     let (hint, exit) = match error {
@@ -380,7 +380,7 @@ impl KeepHeadsArgs {
 }
 
 impl HeadsToKeep {
-    /// Signs heads of a store that this process has open.
+    /// Starts to sign heads of a store that this process has open.
     ///
     /// # Errors
     /// [`ClientError::Usage`] if the store cannot have a key.

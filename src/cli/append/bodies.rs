@@ -178,7 +178,7 @@ fn text_part(text: String) -> pb::ContentPart {
     }
 }
 
-/// Approval requirement of a call.
+/// Returns the approval requirement of a call.
 pub(crate) fn requirement(needs_approval: bool) -> i32 {
     if needs_approval {
         pb::ApprovalRequirement::Pending.into()
@@ -187,7 +187,7 @@ pub(crate) fn requirement(needs_approval: bool) -> i32 {
     }
 }
 
-/// A message with one text.
+/// Returns a message with one text.
 pub(crate) fn message(role: pb::Role, text: String) -> Body {
     Body::MessageAppended(encode(&pb::MessageAppended {
         role: role.into(),
@@ -196,7 +196,7 @@ pub(crate) fn message(role: pb::Role, text: String) -> Body {
     }))
 }
 
-/// A tool call.
+/// Returns a tool call.
 pub(crate) fn call(call_id: &str, tool: &str, arguments: String, needs_approval: bool) -> Body {
     Body::ToolCallRequested(encode(&pb::ToolCallRequested {
         call_id: call_id.to_owned(),
@@ -207,7 +207,7 @@ pub(crate) fn call(call_id: &str, tool: &str, arguments: String, needs_approval:
     }))
 }
 
-/// The result of a call: its text, its error message if it failed, and its duration in
+/// Returns the result of a call: its text, its error message if it failed, and its duration in
 /// milliseconds.
 pub(crate) fn result(
     call_id: &str,
@@ -225,7 +225,7 @@ pub(crate) fn result(
     }))
 }
 
-/// The first event of a conversation.
+/// Returns the first event of a conversation.
 pub(crate) fn created() -> Body {
     Body::ConversationCreated(encode(&pb::ConversationCreated::default()))
 }
@@ -327,7 +327,7 @@ impl Config {
     }
 }
 
-/// A tool in the JSON of the command.
+/// A tool in the JSON argument of `append CONVERSATION tools`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tool {

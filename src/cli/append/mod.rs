@@ -204,7 +204,7 @@ pub(crate) async fn one(
     read::append(store, request).await
 }
 
-/// The first event in a response.
+/// Returns the first event in a response.
 pub(crate) fn first_of(answer: &pb::AppendResponse) -> Result<&pb::Appended, ClientError> {
     answer.events.first().ok_or(ClientError::Answer {
         call: "Append",

@@ -42,7 +42,7 @@ impl BackupSource for Remote<'_> {
         let items = answers.into_inner().filter_map(|answer| async {
             match answer {
                 Ok(pb::ShipLogResponse { item: Some(item) }) => Some(shipped(item)),
-                // An item of a newer server.
+                // An item that only a newer server knows.
                 Ok(pb::ShipLogResponse { item: None }) => None,
                 Err(status) => Some(Err(failed(status))),
             }

@@ -42,7 +42,7 @@ impl<'a> Author<'a> {
         })
     }
 
-    /// The same author on another branch of the conversation.
+    /// Returns the same author on another branch of the conversation.
     pub(crate) fn on_branch(&self, branch: &str) -> Self {
         Self {
             store: self.store,

@@ -84,7 +84,7 @@ pub(crate) struct Workplace {
 }
 
 impl Workplace {
-    /// A folder, without the demo's own store.
+    /// Returns a folder, without the demo's own store.
     pub(crate) fn new(root: PathBuf, store: &Path) -> Self {
         Self {
             root,
@@ -106,7 +106,7 @@ pub(crate) struct FoundFile {
     pub(crate) bytes: u64,
 }
 
-/// The files below a folder, sorted by name.
+/// Returns the files below a folder, sorted by path, and true if there may be more.
 pub(crate) fn walk(place: &Workplace) -> (Vec<FoundFile>, bool) {
     let root = place.root.as_path();
     let started = Instant::now();

@@ -26,7 +26,7 @@ use treering_import::{
 };
 use treering_proto::envelope;
 
-/// Conversations in one page of the list.
+/// Number of conversations in one page of the list.
 const PAGE: u32 = 500;
 
 /// Format of an export.
@@ -93,7 +93,7 @@ pub(crate) struct ExportArgs {
 }
 
 impl ExportFormat {
-    /// The agent that continues an export of this format.
+    /// Returns the agent that can continue an export of this format.
     fn agent(self) -> Option<Format> {
         match self {
             Self::ClaudeCode => Some(Format::ClaudeCode),
@@ -106,7 +106,7 @@ impl ExportFormat {
     }
 }
 
-/// The history of a branch, up to the event in the conversation argument.
+/// Returns a request for the history of a branch, up to the event in the conversation argument.
 fn history(place: &FoundBranch) -> pb::ReadRequest {
     pb::ReadRequest {
         to_revision: place.revision,
@@ -303,7 +303,7 @@ async fn session(
     Ok(())
 }
 
-/// The folder of the session, according to its source, if that is not the current folder.
+/// Returns the folder of the session, according to its source, if that is not the current folder.
 fn other_folder(summary: &pb::ConversationSummary, cwd: &str) -> Option<String> {
     let meta: serde_json::Value = serde_json::from_slice(&summary.source_meta).ok()?;
     let held_in = meta["cwd"].as_str()?;
@@ -329,8 +329,8 @@ async fn read_into(
     Ok(())
 }
 
-/// An imported conversation has its branches in its messages. Of any other conversation, the active
-/// branch is written.
+/// Returns a request for a whole conversation. An imported one is read with all its branches, since
+/// the export must contain what was imported; any other one is read on its active branch.
 fn whole(summary: &pb::ConversationSummary) -> pb::ReadRequest {
     let read = if summary.source.is_empty() {
         read::of_branch(&summary.conversation_id, "")
@@ -348,9 +348,9 @@ struct Export<'a> {
     store: &'a Connection,
     out: &'a mut Out,
     bar: Steps,
-    /// Conversations with damage.
+    /// Number of conversations with damage.
     damaged: u64,
-    /// Conversations that failed for another reason.
+    /// Number of conversations that failed for another reason.
     failed: u64,
 }
 

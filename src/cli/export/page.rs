@@ -32,7 +32,7 @@ summary{cursor:pointer;color:#666;font-size:.85rem}\
 @media (prefers-color-scheme:dark){body{color:#ddd;background:#181818}pre{background:#242424}}";
 
 impl PageFormat {
-    /// The text before the events.
+    /// Returns the text before the events.
     pub(crate) fn head(self, summary: &pb::ConversationSummary, branch: &str) -> String {
         let title = match summary.title.lines().next() {
             Some(title) if !title.trim().is_empty() => printable(title),
@@ -56,7 +56,8 @@ impl PageFormat {
         }
     }
 
-    /// One event. `is_undated`: its recording time says nothing about when it happened.
+    /// Returns the text of one event. `is_undated` means that the recording time of the event does
+    /// not tell when it happened.
     pub(crate) fn event(self, event: &pb::Event, is_undated: bool) -> String {
         let said = describe_event(event);
         let recorded = event.recorded_at.as_ref().filter(|_| !is_undated);
@@ -74,7 +75,7 @@ impl PageFormat {
         }
     }
 
-    /// The text after the events.
+    /// Returns the text after the events.
     pub(crate) fn end(self) -> &'static str {
         match self {
             Self::Markdown => "",
@@ -83,7 +84,7 @@ impl PageFormat {
     }
 }
 
-/// When the conversation began.
+/// Returns when the conversation began.
 fn when(summary: &pb::ConversationSummary) -> String {
     if is_undated(summary) {
         return format!(
@@ -99,7 +100,8 @@ fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-/// Whether an event is a message. Tool arguments and results are quoted instead.
+/// Returns true if an event is a message. Other contents, such as tool arguments and results, are
+/// quoted.
 fn is_prose(said: &EventWords) -> bool {
     matches!(said.tone, Tone::User | Tone::Assistant)
 }
@@ -139,9 +141,9 @@ fn inline(text: &str) -> String {
     shown
 }
 
-/// Whether no Markdown parser can find HTML in the text, or a link other than to a web page, a
-/// mailbox or a relative path. Other text is quoted as a whole, because parsers disagree on where
-/// code ends.
+/// Returns true if the text is safe as Markdown: no parser finds HTML in it, and all its links lead
+/// to web pages, mailboxes or relative paths. Other text is quoted as a whole, because parsers
+/// disagree on where code ends.
 fn is_plain_markdown(text: &str) -> bool {
     let is_tag =
         |rest: &str| rest.starts_with(|c: char| c.is_ascii_alphabetic() || "/!?".contains(c));
@@ -161,7 +163,7 @@ fn is_plain_markdown(text: &str) -> bool {
     !after("<").any(is_tag) && after("](").chain(after("]:")).all(is_near)
 }
 
-/// A run of backticks that the content does not have.
+/// Returns a run of backticks that the content does not have.
 fn fence(content: &str) -> String {
     let longest = content
         .split(|c| c != '`')
@@ -253,8 +255,8 @@ mod tests {
         assert!(markdown.trim_end().ends_with("\n````"), "{markdown}");
     }
 
-    // Messages of a model are Markdown, and one repeated a page with scripts. Such messages are
-    // quoted, and titles and notes have no markup.
+    // Messages of a model are Markdown, and may repeat a page with scripts. Such a message must be
+    // quoted, and markup in titles and notes must be escaped.
     #[test]
     fn markdown_with_scripts_or_script_links_is_quoted() {
         let said = |text: &str| EventWords {

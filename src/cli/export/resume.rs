@@ -23,7 +23,7 @@ impl SessionPlace {
     }
 }
 
-/// The place of a session.
+/// Returns the place of a session.
 ///
 /// # Errors
 /// [`ClientError::NotFound`] if the account has no home folder.
