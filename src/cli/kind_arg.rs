@@ -21,7 +21,7 @@ impl clap::ValueEnum for KindArg {
 }
 
 impl KindArg {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub(crate) fn number(self) -> i32 {
         i32::from(self.0.number())
     }

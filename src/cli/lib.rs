@@ -106,7 +106,7 @@ enum Command {
     OnStore(StoreCommand),
 }
 
-/// Display order of these commands: after the commands on stores.
+/// Display order that places a command after the commands on stores.
 const LAST: usize = 100;
 
 /// A command that opens what it needs itself.
@@ -246,7 +246,7 @@ enum LogMode<'a> {
         /// The collector of the spans of its calls, if any.
         traces: Option<&'a Traces>,
     },
-    /// A proxy logs its operation, and warnings of the store that it opens at times.
+    /// A proxy logs its operation, and warnings of the store, which it opens from time to time.
     Proxied,
 }
 
@@ -364,7 +364,7 @@ async fn run_alone(
     }
 }
 
-/// Whether the folder has no store yet.
+/// Returns true if the folder has no store yet.
 fn would_make_a_store(common: &Common) -> Result<bool, ClientError> {
     Ok(common
         .folder()?
@@ -450,7 +450,7 @@ impl StoreCommand {
         })
     }
 
-    /// Whether its output is for reading and may be long.
+    /// Returns true if its output is for people and may be long, so that a pager is used.
     fn is_read_at_length(&self) -> bool {
         match self {
             Self::Replay(args) => !args.is_timed(),
@@ -469,14 +469,15 @@ impl StoreCommand {
         }
     }
 
-    /// Returns true if the store is packed when it closes. Such a command takes long anyway, except
-    /// as a hook, for which an agent waits; then a later command packs.
+    /// Returns true for an import, which packs the store when it closes, since it takes long
+    /// anyway. An import by a hook does not pack, since an agent waits for the hook; a later
+    /// command packs instead.
     fn ends_dense(&self) -> bool {
         matches!(self, Self::Import(args) if !args.is_hook())
     }
 
-    /// The mode for opening a folder. A command that only reads changes nothing. Only commands that
-    /// append first events may create a store.
+    /// Returns the mode for opening a folder. A command that only reads changes nothing. Only
+    /// commands that append first events may create a store.
     fn opens(&self, common: &Common) -> Result<OpenMode, ClientError> {
         let begins = match self {
             Self::Import(_) => true,
@@ -546,7 +547,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    // A command without a description was blank in `--help`, and indexers rejected its manual page.
+    // A command without a description is blank in `--help`, and indexers reject its manual page.
     #[test]
     fn every_command_has_help_text() {
         let mut waiting = vec![Cli::command()];
@@ -556,8 +557,8 @@ mod tests {
         }
     }
 
-    /// The README's image once showed removed options, unusual ids and a wrong port. Every command
-    /// in it must parse.
+    /// The README's image must not be outdated: every command in it must parse, ids must be short,
+    /// and the port must be the default one.
     #[test]
     fn commands_in_the_readme_image_parse() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/images/demo.svg");
@@ -598,8 +599,8 @@ mod tests {
         );
     }
 
-    /// Options differed between commands (`-n` and `-k`, `--kind` and `--kinds`). An option must
-    /// have the same short name everywhere.
+    /// An option must have the same short name in all commands, and `--kinds` must be an alias of
+    /// `--kind`.
     #[test]
     fn options_have_the_same_short_name_in_all_commands() {
         type Shorts = HashMap<String, (Option<char>, String)>;

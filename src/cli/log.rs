@@ -21,10 +21,10 @@ use super::{
 /// Maximum number of lines of one event that are shown without `--full`.
 const LINES: usize = 12;
 
-/// Characters of the title in the first line.
+/// Maximum number of characters of the title in the first line.
 const TITLE_CHARS: usize = 80;
 
-/// Events before and after the one of `--around`.
+/// Default number of events before and after the event of `--around`.
 const AROUND: u64 = 5;
 
 /// Read the events of a branch, with its inherited history
@@ -89,7 +89,7 @@ impl LogArgs {
         self.full || !self.kinds.is_empty() || self.found_by.filter().is_some()
     }
 
-    /// The branch, and the filter for its events.
+    /// Returns the branch, and the request for its events.
     async fn find(&self, store: &Connection) -> Result<BranchReader<'_>, ClientError> {
         let (from, to) = (self.from.unwrap_or_default(), self.to.unwrap_or_default());
         if to > 0 && from > to {
@@ -206,8 +206,8 @@ async fn print_all(
     Ok(stopped_at)
 }
 
-/// Prints which conversation it is. Returns the note for each day if its event times are not
-/// original.
+/// Prints the id, the title and the branch. Returns a note that is added to each day if the source
+/// of the conversation has no times.
 async fn head(
     reading: &BranchReader<'_>,
     store: &Connection,
@@ -251,7 +251,8 @@ async fn print_neighbours(
     let (args, event) = (reading.args, reading.place.revision);
     let many = |asked: Option<u64>| asked.or(args.context).unwrap_or(AROUND);
     let mut before = Vec::new();
-    // A backward read returns inherited events last, and revisions refer to the branch.
+    // A backward read with a limit returns the preceding events of the branch, including inherited
+    // ones.
     if many(args.before) > 0 && event > 1 {
         let request = pb::ReadRequest {
             from_revision: event - 1,
@@ -319,15 +320,16 @@ struct Printer {
     zone: Zone,
     day: String,
     day_note: &'static str,
-    /// Recording time of the last event with a time from its source.
+    /// Recording time of the last event that has its own time; `None` if that event was not
+    /// imported (see [`IMPORT_SECONDS`]).
     imported_at: Option<i64>,
     shown: u64,
     /// Number of secondary events that were not shown; `None` if all are shown.
     left_out: Option<u64>,
 }
 
-/// Maximum number of seconds between the recording of an imported event without a time and one with
-/// a time.
+/// Number of seconds. An event that was recorded later than this after it happened was imported. An
+/// event without a time was imported too if it was recorded within this time of an imported one.
 const IMPORT_SECONDS: i64 = 60;
 
 impl Printer {
@@ -362,8 +364,8 @@ impl Printer {
         Ok(())
     }
 
-    /// Whether an imported event has no time although its neighbours have one. Its recording time
-    /// says nothing about when it happened.
+    /// Returns true for an imported event that has no time although its neighbours have one. The
+    /// recording time of such an event does not tell when it happened.
     fn is_untimed(&mut self, event: &pb::Event) -> bool {
         let seconds =
             |time: &Option<prost_types::Timestamp>| time.as_ref().map(|time| time.seconds);

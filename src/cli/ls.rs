@@ -15,15 +15,15 @@ use super::{
 };
 use treering_domain::PROJECT_LABEL;
 
-/// Conversations in one page.
+/// Number of conversations in one page.
 const PAGE: u32 = 500;
 /// Maximum number of names that are listed.
 const NAMED_MAX: usize = 20;
-/// Columns of a project.
+/// Width of a project's name, in columns.
 const PROJECT_COLUMNS: usize = 14;
-/// Columns of a relative time.
+/// Width of a relative time, in columns.
 const WHEN_COLUMNS: usize = 10;
-/// Columns of a date and time.
+/// Width of a date and time, in columns.
 const DAY_CLOCK_COLUMNS: usize = 19;
 
 /// List the conversations, newest first
@@ -163,7 +163,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Whether another conversation started this one.
+/// Returns true if another conversation started this one.
 fn is_sub_agent(summary: &pb::ConversationSummary) -> bool {
     summary.parent.is_some() && !summary.shares_history
 }
@@ -173,12 +173,12 @@ fn is_sub_agent(summary: &pb::ConversationSummary) -> bool {
 pub(crate) struct Names {
     /// Sources of its conversations.
     pub(crate) sources: BTreeSet<String>,
-    /// Their labels: `NAME=VALUE`, or `NAME` without a value.
+    /// Labels of its conversations: `NAME=VALUE`, or `NAME` without a value.
     pub(crate) labels: BTreeSet<String>,
 }
 
 impl Names {
-    /// Whether a conversation has a label; its value may be omitted.
+    /// Returns true if a conversation has a label; its value may be omitted.
     pub(crate) fn has_label(&self, label: &str) -> bool {
         let begun = format!("{label}=");
         let mut from = self.labels.range(begun.clone()..);
@@ -186,7 +186,7 @@ impl Names {
     }
 }
 
-/// Sources and labels of all conversations.
+/// Returns the sources and labels of all conversations.
 pub(crate) async fn names(store: &Connection) -> Result<Names, ClientError> {
     let mut names = Names::default();
     let mut page_token = String::new();
@@ -216,7 +216,7 @@ pub(crate) async fn names(store: &Connection) -> Result<Names, ClientError> {
     }
 }
 
-/// A message that nothing came from a source, with the known sources.
+/// Returns the message that there are no conversations from a source, with the known sources.
 pub(crate) fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
     let there_is = match some_of(sources) {
         some if some.is_empty() => "nothing was imported".to_owned(),
@@ -225,7 +225,7 @@ pub(crate) fn none_from(source: &str, sources: &BTreeSet<String>) -> String {
     format!("No conversations from {}: {there_is}.", printable(source))
 }
 
-/// The first of many names.
+/// Returns the names as text, at most [`NAMED_MAX`] of them.
 pub(crate) fn some_of(names: &BTreeSet<String>) -> String {
     let first = names.iter().take(NAMED_MAX).map(|name| printable(name));
     let mut some = first.collect::<Vec<_>>().join(", ");
@@ -235,7 +235,7 @@ pub(crate) fn some_of(names: &BTreeSet<String>) -> String {
     some
 }
 
-/// Times of the conversations, padded to equal width.
+/// Returns the times of the conversations, padded to equal width.
 fn times(summaries: &[pb::ConversationSummary], out: &Out) -> Vec<String> {
     let times = summaries.iter().map(|summary| {
         let when = out.when(happened(summary));

@@ -42,7 +42,7 @@ pub(crate) struct McpArgs {
 /// Serves the agent until it disconnects.
 ///
 /// # Errors
-/// [`ClientError::Outcome`] if the input is not the protocol.
+/// [`ClientError::Outcome`] if the input does not follow the protocol.
 pub(crate) async fn run(args: &McpArgs, common: &Common) -> Result<(), ClientError> {
     // Report wrong options at once, not at the first call.
     let options = common.connect_options()?;

@@ -179,7 +179,7 @@ fn counter(
     }
 }
 
-/// `read` receives the log's head.
+/// Returns a gauge. `read` receives the log's head.
 fn gauge(
     name: &'static str,
     help: &'static str,
@@ -192,7 +192,7 @@ fn gauge(
     }
 }
 
-/// Metrics of the spans that were sent.
+/// Returns metrics of the spans that were sent.
 pub(crate) fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
     let lost = Arc::clone(&measures);
     vec![
@@ -210,12 +210,12 @@ pub(crate) fn of_traces(measures: Arc<TraceMeasures>) -> Vec<NamedMetric> {
 }
 
 impl Observer {
-    /// The server's counters.
+    /// Returns the server's counters.
     pub(crate) fn measures(&self) -> Arc<ServerMeasures> {
         Arc::clone(&self.server)
     }
 
-    /// URL of the metrics.
+    /// Returns the URL of the metrics, if they are served.
     pub(crate) fn url(&self) -> Option<String> {
         let addr = self.listener.as_ref()?.local_addr().ok()?;
         let host = match addr.ip() {
@@ -238,7 +238,7 @@ impl Observer {
     }
 }
 
-/// Metrics of a summariser.
+/// Returns metrics of a summariser.
 pub(crate) fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetric> {
     let failures = Arc::clone(&measures);
     vec![
@@ -255,7 +255,7 @@ pub(crate) fn of_summariser(measures: Arc<SummariserMeasures>) -> Vec<NamedMetri
     ]
 }
 
-/// Expiry time of the server's certificate.
+/// Returns a metric with the expiry time of the server's certificate.
 pub(crate) fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
     gauge(
         "treering_tls_certificate_end_time_seconds",
@@ -264,7 +264,7 @@ pub(crate) fn of_certificate(tls: Arc<ServerTls>) -> NamedMetric {
     )
 }
 
-/// Metrics of a followed backup.
+/// Returns metrics of a backup that is kept up to date.
 pub(crate) fn of_backup(reached: Arc<BackupProgress>) -> Vec<NamedMetric> {
     let (up, lag) = (Arc::clone(&reached), Arc::clone(&reached));
     vec![
@@ -286,7 +286,7 @@ pub(crate) fn of_backup(reached: Arc<BackupProgress>) -> Vec<NamedMetric> {
     ]
 }
 
-/// Metrics of a server's signed heads.
+/// Returns metrics of a server's signed heads.
 pub(crate) fn of_heads(measures: Arc<HeadMeasures>) -> Vec<NamedMetric> {
     let (failures, lag) = (Arc::clone(&measures), Arc::clone(&measures));
     vec![
@@ -322,7 +322,7 @@ impl BackupProgress {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the backup has stopped.
+    /// Returns true if the backup has stopped.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Standard output of commands: colour if wanted, and progress only on a terminal.
+//! Standard output of commands, with colour if wanted. Also progress bars, which are shown only if
+//! standard error is a terminal.
 
 use std::{
     fmt::{self, Display},
@@ -41,9 +42,9 @@ pub struct Out {
     pub json: bool,
     /// Width of text in columns.
     pub width: usize,
-    /// Cut rows at the width, for people.
+    /// The output is a terminal, so rows are cut at the width.
     cuts: bool,
-    /// Print times as dates, not as how long ago.
+    /// Print times as dates, not relative to now.
     pub absolute: bool,
     pager: Option<Pager>,
 }
@@ -58,7 +59,7 @@ impl fmt::Debug for Out {
 }
 
 impl Out {
-    /// Standard output with the settings of the options.
+    /// Returns standard output with the settings of the options.
     #[must_use]
     pub fn stdout(color: Color, json: bool) -> Self {
         let choice = match color {
@@ -101,7 +102,7 @@ impl Out {
         self
     }
 
-    /// Whether a pager shows it.
+    /// Returns true if a pager shows the output.
     pub(crate) fn is_paged(&self) -> bool {
         self.pager.is_some()
     }
@@ -116,7 +117,7 @@ impl Out {
         flushed
     }
 
-    /// A time as text, relative or, with `--absolute`, as a date.
+    /// Returns a time as text: relative to now or, with `--absolute`, as a date.
     pub(crate) fn when(&self, time: Option<&Timestamp>) -> String {
         if self.absolute {
             self.zone().day_clock(time)
@@ -125,7 +126,7 @@ impl Out {
         }
     }
 
-    /// The time zone: on a terminal the user's own.
+    /// Returns the time zone: on a terminal the user's own, otherwise UTC.
     pub(crate) fn zone(&self) -> Zone {
         match self.is_terminal() {
             true => Zone::OfMachine,
@@ -133,17 +134,17 @@ impl Out {
         }
     }
 
-    /// The format of events: short for lists, or complete.
+    /// Returns the format of events: short for lists, or complete.
     pub(crate) fn event_text(&self, lines_max: usize, full: bool) -> EventText {
         EventText::new(self.paint, self.zone(), self.width, lines_max, full)
     }
 
-    /// Columns of the terminal; without a terminal, lines are unlimited.
+    /// Returns the columns of the terminal; without a terminal, lines are unlimited.
     pub(crate) fn columns(&self) -> usize {
         if self.cuts { self.width } else { usize::MAX }
     }
 
-    /// Whether it goes to a terminal.
+    /// Returns true if the output goes to a terminal as text, not JSON.
     pub(crate) fn is_terminal(&self) -> bool {
         self.cuts && !self.json
     }
@@ -171,7 +172,7 @@ impl Out {
         self.line(self.paint.text(Tone::Strong, text))
     }
 
-    /// Writes a note beside the requested output.
+    /// Writes a note in addition to the requested output.
     pub(crate) fn note(&mut self, text: impl Display) -> io::Result<()> {
         self.row(self.paint.text(Tone::Dim, text))
     }
@@ -200,7 +201,7 @@ impl Out {
         Ok(())
     }
 
-    /// Writes a row with an address in it. On a terminal, the text around the address is cut, and
+    /// Writes a row with an address in it. On a terminal, the text around the address is cut, but
     /// never the address.
     pub(crate) fn row_around(
         &mut self,
@@ -212,7 +213,7 @@ impl Out {
         self.line(row_around(before, address, after, columns))
     }
 
-    /// An output for tests.
+    /// Returns an output for tests.
     #[cfg(test)]
     pub fn captured(json: bool) -> (Self, CapturedOutput) {
         let captured = CapturedOutput::default();
@@ -248,7 +249,7 @@ impl Out {
         self.put(&SafeText::lines(text, self.paint))
     }
 
-    /// Writes JSON with characters escaped that a terminal would interpret.
+    /// Writes JSON, and escapes characters that a terminal would interpret.
     pub(crate) fn json(&mut self, json: impl Display) -> io::Result<()> {
         self.put(&SafeText::json(json))
     }
@@ -269,7 +270,7 @@ impl Out {
         self.to.write_all(text)
     }
 
-    /// Whether something was written, which cannot be undone.
+    /// Returns true if something was written, which cannot be undone.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_begun
     }
@@ -290,7 +291,7 @@ pub struct CapturedOutput(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
 impl CapturedOutput {
-    /// All of it.
+    /// Returns everything that was written.
     ///
     /// # Panics
     /// If it is not text.
@@ -318,7 +319,7 @@ fn width() -> usize {
     }
 }
 
-/// A progress bar on standard error; hidden if standard error is not a terminal.
+/// Returns a progress bar on standard error; hidden if standard error is not a terminal.
 #[must_use]
 pub fn progress(what: &str, total: Option<u64>, unit: BarUnit) -> ProgressBar {
     if !io::stderr().is_terminal() {

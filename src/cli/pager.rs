@@ -64,7 +64,8 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// While a pager runs, Ctrl-C is left to the pager, and the command ends with it.
+/// Ignores Ctrl-C in this process, so that a running pager handles it. The command ends when the
+/// user quits the pager.
 pub(crate) async fn leave_interrupts() -> io::Result<()> {
     loop {
         tokio::signal::ctrl_c().await?;

@@ -137,7 +137,7 @@ fn tell(
     ))?)
 }
 
-/// Events between two revisions of a conversation.
+/// Returns the events of a conversation from the first to the last revision.
 async fn events(
     store: &Connection,
     conversation: &str,
@@ -208,8 +208,8 @@ async fn of_one(
 mod tests {
     use super::*;
 
-    // A receipt without events counted as confirmed, whoever had signed it. A receipt that names
-    // fewer events than it counts must not be confirmed.
+    // A receipt that names no events must not be confirmed, whoever signed it. Nor must a receipt
+    // that names fewer events than it counts.
     #[test]
     fn receipt_with_fewer_events_than_its_count_is_refused() {
         let lacks = |events: u64, recorded: &[(&str, u64, [u64; 2])]| {

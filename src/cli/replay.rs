@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A replay without a speed printed everything at once, as `log` does.
+    /// On a terminal, a replay without `--speed` must pause between events, unlike `log`.
     #[test]
     fn replay_on_a_terminal_has_pauses_to_read_along() {
         #[derive(clap::Parser)]

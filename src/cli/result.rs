@@ -59,7 +59,7 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     }
 }
 
-/// The event or conversation of the argument.
+/// The event or conversation that the argument names.
 struct NamedResult {
     args: ResultArgs,
     place: FoundBranch,
@@ -192,7 +192,7 @@ async fn request(
     })
 }
 
-/// The revision of the result: the event itself, or the result of the call.
+/// Returns the revision of the result: the event itself, or the result of the call.
 async fn result_of(named: &NamedResult, store: &Connection) -> Result<u64, ClientError> {
     let (at, id) = (named.place.revision, &named.place.called);
     if at == 0 {
@@ -254,7 +254,7 @@ async fn meant(store: &Connection, place: &FoundBranch) -> Result<ResultTarget, 
     Ok(result.map_or(ResultTarget::NoResultYet, ResultTarget::ItsResult))
 }
 
-/// The named event, if it belongs to the conversation itself.
+/// Returns the named event, if it belongs to the conversation itself.
 async fn itself(place: &FoundBranch, store: &Connection) -> Result<Option<pb::Event>, ClientError> {
     read::event_at(store, &place.conversation, place.revision).await
 }

@@ -99,7 +99,7 @@ impl FromStr for RetentionPolicy {
     }
 }
 
-/// Erases conversations whose retention time is over, once a day, until it is dropped.
+/// Once a day, erases conversations whose retention time is over, until the future is dropped.
 pub(crate) async fn run_policy(engine: Engine, policies: Vec<RetentionPolicy>) {
     if policies.is_empty() {
         return std::future::pending().await;

@@ -41,7 +41,7 @@ pub(crate) struct RewindArgs {
     keep_as: Option<String>,
 }
 
-/// Rewinds, and prints the removed part.
+/// Rewinds, and prints how many events were moved to which branch.
 pub(crate) async fn run(
     args: RewindArgs,
     store: &Connection,

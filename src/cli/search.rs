@@ -28,7 +28,7 @@ use treering_present::hit as hit_text;
 use query_notes::QueryNotes;
 pub(super) use reasoning::{Voice, heading, voices};
 
-/// Default time that a search waits for the index, so that recent appends are included.
+/// Maximum time that a search waits for the index, so that recent appends are included.
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
 /// Default number of hits.
 const HITS_DEFAULT: u32 = 10;
@@ -224,7 +224,7 @@ impl SearchArgs {
         self.complete
     }
 
-    /// Whether it needs an embedder.
+    /// Returns true if it needs an embedder.
     pub(crate) fn compares_meanings(&self) -> bool {
         self.by != By::Words || self.similar_to.is_some()
     }
@@ -267,14 +267,14 @@ impl SearchArgs {
         }
     }
 
-    /// All words on one line.
+    /// Returns all words on one line.
     fn typed(&self) -> String {
         [self.first.as_slice(), &self.more, &self.behind]
             .concat()
             .join(" ")
     }
 
-    /// The query text; empty to list everything that passes the filters.
+    /// Returns the query text; empty to list everything that passes the filters.
     fn text(&self) -> String {
         let text = self.typed();
         let is_anything = matches!(text.trim(), "" | "*");
@@ -621,7 +621,7 @@ fn around_match(line: &str, found: Option<Range<usize>>, columns: usize) -> Cow<
     format!("…{}", &line[start..]).into()
 }
 
-/// Number and places of other events with this text.
+/// Returns the places of other events with this text.
 fn copies(hit: &pb::SearchHit) -> String {
     let (mut places, others) = hit_text::copies(hit, usize::MAX);
     if others > 0 {
@@ -630,7 +630,7 @@ fn copies(hit: &pb::SearchHit) -> String {
     format!("the same at {}", places.join(", "))
 }
 
-/// The snippet with its matches in colour.
+/// Returns the snippet with its matches in colour.
 fn highlighted(hit: &pb::SearchHit, paint: Paint) -> String {
     let pieces = hit_text::pieces(&hit.snippet, &hit.highlights);
     let pieces = pieces.into_iter().map(|(piece, is_match)| match is_match {
@@ -647,8 +647,8 @@ mod tests {
     use super::*;
     use crate::{Cli, Command, StoreCommand};
 
-    // A pasted line of a failed test was refused as an option, and `-c foo` was read as a
-    // conversation. A single word with a dash is a mistyped option unless it follows `--`.
+    // A pasted line that begins with a dash, even `-c foo`, must be read as query text, not as an
+    // option. A single word with a dash is a mistyped option unless it follows `--`.
     #[test]
     fn pasted_line_is_a_query_and_mistyped_option_is_an_error() {
         let typed = |line: &[&str]| {
@@ -681,8 +681,8 @@ mod tests {
         }
     }
 
-    // A line of a JSON file has a thousand characters. When it was shown from its start, the match
-    // was not visible.
+    // A line of a JSON file may have a thousand characters. Its match must be visible even if it is
+    // far from the start.
     #[test]
     fn long_line_is_cut_around_its_match() {
         let line = format!(

@@ -44,7 +44,7 @@ use treering_summariser::SummariserConfig;
 /// The default port.
 const PORT: u16 = 7171;
 
-/// The default address: this machine only.
+/// Returns the default address: this machine only.
 pub(crate) fn listen_default() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
@@ -167,7 +167,7 @@ pub(crate) struct ServeArgs {
     summariser: SummariserArgs,
 }
 
-/// Least memory, in bytes: for pages of files, and a little for the rest.
+/// Minimum memory, in bytes: for pages of files, and a little for the rest.
 const MEMORY_MIN: usize = MEMORY_OF_FILES_BYTES + (4 << 20);
 
 /// Parses a size in bytes, MiB or GiB.
@@ -383,7 +383,7 @@ impl ServeArgs {
     }
 }
 
-/// The keys of a folder.
+/// Returns the keys of a folder.
 ///
 /// # Errors
 /// If they cannot be read; then nothing is served.
@@ -593,19 +593,19 @@ impl RunningServer {
         Ok(Self { engine, web, url })
     }
 
-    /// URL of the inspector on this machine, if it is served.
+    /// Returns the URL of the inspector on this machine, if it is served.
     pub(crate) fn inspector(&self) -> Option<String> {
         self.web.has_pages().then(|| format!("{}/", self.url))
     }
 
-    /// URL for agents on this machine, if they are served.
+    /// Returns the URL for agents on this machine, if they are served.
     pub(crate) fn agents(&self) -> Option<String> {
         self.web
             .has_agents()
             .then(|| format!("{}{MCP_PATH}", self.url))
     }
 
-    /// URL for clients on this machine.
+    /// Returns the URL for clients on this machine.
     pub(crate) fn url(&self) -> String {
         self.url.clone()
     }
@@ -622,7 +622,7 @@ impl RunningServer {
     }
 }
 
-/// The warning for an insecure non-loopback address.
+/// Returns the warning for an insecure non-loopback address.
 fn warning(addr: SocketAddr, missing: MissingProtection) -> String {
     match missing {
         MissingProtection::Keys { .. } => format!(
@@ -715,7 +715,7 @@ pub fn stop_signal() -> impl Future<Output = ()> {
 mod tests {
     use super::*;
 
-    /// A misread size would give the server another amount of memory.
+    /// A misread size would give the server the wrong amount of memory.
     #[test]
     fn memory_sizes_are_parsed() {
         assert_eq!(memory("256MiB"), Ok(256 << 20));

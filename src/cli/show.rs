@@ -74,7 +74,8 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Reduces the state to a revision: the branches up to then, with their heads.
+/// Reduces the state to what it was at a revision: the branches that existed then, with their
+/// heads.
 fn as_it_was(state: &mut pb::ConversationState, as_of: u64) {
     // The id of a branch is the revision of the event that forked it.
     state.branches.retain(|branch| branch.branch_id <= as_of);
@@ -217,7 +218,7 @@ fn open_calls(branch: &pb::BranchState, paint: Paint) -> Vec<String> {
     lines
 }
 
-/// The branches as a tree: each below its parent, in the order of their fork points.
+/// Returns the branches as a tree: each below its parent, in the order of their fork points.
 fn tree(branches: &[pb::Branch], counts: &HashMap<u64, Counts>, paint: Paint) -> Vec<String> {
     let mut children: HashMap<u64, Vec<&pb::Branch>> = HashMap::new();
     let mut roots = Vec::new();

@@ -59,7 +59,7 @@ impl TypedValueParser for FreeWord {
     }
 }
 
-/// Whether a text is JSON.
+/// Returns true if a text is JSON.
 pub(crate) fn is_json(text: &str) -> bool {
     serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }

@@ -67,7 +67,7 @@ pub(crate) struct ParsedConversation {
     pub(crate) bytes: usize,
     /// Its sub-contexts. They refer to it, so they are appended after it.
     pub(crate) children: Vec<ParsedConversation>,
-    /// Its permit, released when it is dropped.
+    /// Permit for the memory that this conversation uses. It is released on drop.
     pub(crate) room: Option<OwnedSemaphorePermit>,
 }
 
@@ -85,9 +85,9 @@ impl ParsedConversation {
 pub(crate) enum FeedItem {
     /// The format of a file.
     File(Format),
-    /// A file in a folder with content that is not imported.
+    /// A file that was found in a folder and does not have a wanted format.
     PassedOver(SourceLine, Format),
-    /// A file in a folder that is skipped, and why.
+    /// A file that was found in a folder and is not read, and the reason.
     LeftOut(SourceLine, &'static str),
     /// An empty file.
     Blank(SourceLine),
@@ -113,8 +113,8 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// Starts to read the files, in order. `format` is the required format; `None` accepts the
-    /// format of each file. With `ask`, content that was imported before is skipped.
+    /// Starts to read the files, in order. `format` is the required format; `None` accepts all
+    /// supported formats. With `ask`, content that was imported before is skipped.
     pub(crate) fn start(
         format: Option<Format>,
         files: Vec<Candidate>,
@@ -168,7 +168,7 @@ impl Sender {
         ready(origin, imported.in_namespace(&self.namespace), key)
     }
 
-    /// Whether each content was imported before.
+    /// Returns, for each key, whether its content was imported before.
     fn known(&self, keys: &[String]) -> Vec<bool> {
         let known = self.ask.as_ref().map(|ask| ask(keys.to_vec()));
         let known = known.filter(|known| known.len() == keys.len());
@@ -246,7 +246,7 @@ fn read_file(
     }
 }
 
-/// The format of a file, and whether the file is empty.
+/// Returns the format of a file, and whether the file is empty.
 fn format_of(source: &mut LineSource) -> io::Result<(Format, bool)> {
     let mut format = Format::Empty;
     let mut is_blank = true;
@@ -281,7 +281,7 @@ pub(crate) fn refusal(asked: Option<Format>, format: Format) -> String {
     }
 }
 
-/// The idempotency key of a content.
+/// Returns the idempotency key of a conversation's content, from its hash.
 fn key_of(format: Format, hash: &blake3::Hash) -> String {
     let hash = hash.to_hex();
     format!("import/{}/{}", format.name(), &hash[..KEY_HASH_CHARS])
@@ -379,7 +379,8 @@ fn claude_code_file(
         let file = name(unfinished);
         to.send(FeedItem::Unfinished(SourceLine { file, line: 0 }))?;
     }
-    // Only the first import sets the title and the times.
+    // Only the first import sets the title and the times, so a session without any of them is left
+    // for a later import.
     if !session.has_begun() {
         let is_told = !session.unfinished.is_empty();
         return match is_told {

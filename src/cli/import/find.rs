@@ -18,13 +18,13 @@ const FOLDERS_MAX: usize = 32;
 /// Extensions of files that may have conversations.
 const EXTENSIONS: [&str; 6] = ["jsonl", "ndjson", "json", "gz", "zst", "zstd"];
 
-/// These extensions as text for people.
+/// Returns these extensions as text for people.
 pub(crate) fn looked_at() -> String {
     let names = EXTENSIONS.map(|extension| format!(".{extension}"));
     names.join(", ")
 }
 
-/// The existing session folders of all tools, or of one.
+/// Returns the session folders of all tools, or of one. They may not exist.
 pub(crate) fn own_folders(format: Option<Format>) -> Vec<PathBuf> {
     let of = |one: Format| format.is_none_or(|format| format == one);
     let mut folders = Vec::new();
@@ -114,9 +114,9 @@ impl Candidate {
     }
 }
 
-/// The files of these paths, including folders: first files that are not sessions, as named or
-/// sorted by name, then sessions in the order in which they began. Links to folders are not
-/// followed.
+/// Returns the files of these paths, which may be folders: first files that are not sessions, as
+/// named or sorted by name, then sessions in the order in which they began. Links to folders are
+/// not followed.
 pub(crate) fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     let mut found = Vec::new();
     for path in paths {
@@ -134,7 +134,7 @@ pub(crate) fn candidates(paths: &[PathBuf]) -> Vec<Candidate> {
     found
 }
 
-/// Whether a file in a folder is read on its own.
+/// Returns true if a file in a folder is read on its own.
 fn is_candidate(path: &Path) -> bool {
     may_hold_conversations(path)
         && !claude_code::is_read_with_session(path)
@@ -160,7 +160,7 @@ fn walk(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The files of these paths that are in `wanted`, in the order of [`candidates`].
+/// Returns the files of these paths that are in `wanted`, in the order of [`candidates`].
 pub(crate) fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> Vec<Candidate> {
     let mut found: Vec<_> = wanted
         .iter()
@@ -179,8 +179,8 @@ pub(crate) fn candidates_among(paths: &[PathBuf], wanted: &HashSet<PathBuf>) -> 
     found
 }
 
-/// Every relevant file of these paths, including files that are read together with another one, and
-/// write-ahead logs of databases.
+/// Returns every relevant file of these paths, including files that are read together with another
+/// one, and write-ahead logs of databases.
 pub(crate) fn all_files(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for path in paths {
@@ -211,7 +211,7 @@ fn walk_all(folder: &Path, levels: usize, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Write-ahead log of a database.
+/// Returns the path of the write-ahead log of a database.
 fn wal_of(path: &Path) -> Option<PathBuf> {
     let mut name = path.file_name()?.to_owned();
     let is_database = path.extension().is_some_and(|extension| extension == "db");
@@ -222,7 +222,7 @@ fn wal_of(path: &Path) -> Option<PathBuf> {
 /// Suffix of the write-ahead log.
 const WAL: &str = "-wal";
 
-/// The files to import when this file has changed.
+/// Returns the files to import when this file has changed.
 pub(crate) fn read_with(file: &Path) -> Vec<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     if let Some(database) = name.and_then(|name| name.strip_suffix(WAL)) {
@@ -244,7 +244,7 @@ pub(crate) fn read_with(file: &Path) -> Vec<PathBuf> {
     vec![file.to_owned()]
 }
 
-/// When the session in a file began, and its size.
+/// Returns when the session in a file began, and the size of the file.
 fn began(found: &Candidate) -> Option<(String, u64)> {
     if found.why_left_out().is_some() {
         return None;
@@ -267,8 +267,8 @@ mod tests {
 
     use super::*;
 
-    // Files named by hashes were read in the order of the hashes, so each part of a session became
-    // a branch.
+    // Files must not be read in the order of their names, which may be hashes: each part of a
+    // session would become a branch.
     #[test]
     fn files_are_sorted_by_start_of_session() {
         let dir = tempfile::tempdir().unwrap();

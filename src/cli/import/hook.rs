@@ -19,7 +19,7 @@ struct HookInput {
     transcript_path: PathBuf,
 }
 
-/// The session's files: its transcript and those of its agents.
+/// Returns the session's files: its transcript and those of its agents.
 ///
 /// # Errors
 /// If the input names no transcript.
@@ -87,7 +87,7 @@ pub(crate) fn mild(error: ClientError) -> ClientError {
     }
 }
 
-/// The files that standard input names.
+/// Returns the files that standard input names.
 pub(crate) fn files_of_stdin() -> Result<Vec<PathBuf>, ClientError> {
     files(io::stdin().lock())
 }
@@ -115,7 +115,7 @@ mod tests {
         let agents = dir.path().join("5d0c");
         std::fs::create_dir(&agents).unwrap();
         assert_eq!(files(given.as_bytes()).unwrap(), [transcript, agents]);
-        // An invalid path was ignored without a message, and a pipe blocked forever.
+        // A path that is not a file must be an error.
         let given = |path: &Path| format!(r#"{{"transcript_path": {path:?}}}"#);
         for wrong in [dir.path(), &dir.path().join("none/5d0c.jsonl")] {
             let error = mild(files(given(wrong).as_bytes()).unwrap_err());

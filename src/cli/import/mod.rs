@@ -45,10 +45,11 @@ use treering_import::format::Format;
 use treering_proto::pb;
 use upload::Upload;
 
-/// Maximum number of messages that are kept before the store is created.
+/// Maximum number of items that are kept while no conversation has been found. If there are more,
+/// the store is created.
 const ODD_MAX: usize = 10_000;
 
-/// Parser of format names.
+/// Returns the parser of format names.
 fn imported_format() -> impl TypedValueParser<Value = Format> {
     let named = |it: Format| PossibleValue::new(it.name()).help(it.to_string());
     PossibleValuesParser::new(Format::IMPORTED.map(named)).try_map(|name| {
@@ -102,7 +103,7 @@ pub(crate) struct ImportArgs {
 }
 
 impl ImportArgs {
-    /// The given paths, or those of the tools.
+    /// Returns the given paths, or those of the tools.
     ///
     /// # Errors
     /// [`ClientError::Outcome`] if there are none.
@@ -147,7 +148,7 @@ impl ImportArgs {
         })
     }
 
-    /// Whether a hook started it.
+    /// Returns true if a hook started the import.
     pub(crate) fn is_hook(&self) -> bool {
         self.hook
     }
@@ -223,7 +224,7 @@ pub(crate) async fn run(
 
 /// Longest time that a hook waits for the index, in milliseconds: an agent waits for the hook.
 const HOOK_INDEX_MS_MAX: u64 = 100;
-/// Least duration that is reported, in seconds.
+/// Minimum duration that is reported, in seconds.
 const TOLD_FROM: f64 = 1.0;
 
 /// Prints how long something took, if it was long.
@@ -323,7 +324,7 @@ async fn found_until<T>(
 ) -> Result<Report, ClientError> {
     let started = Instant::now();
     let (bar, strict) = (report.bar().clone(), report.is_strict());
-    // With `--strict`, all content is read, because only then is it checked.
+    // With `--strict`, known content is converted again, because only converted content is checked.
     let ask = (!strict).then(|| upload::asks(store));
     let namespace = store.namespace().clone();
     let feed = Feed::start(format, files, bar.clone(), namespace, ask);
@@ -340,7 +341,7 @@ async fn found_until<T>(
     Ok(report.timed(started.elapsed()))
 }
 
-/// Bytes to read; unknown with standard input.
+/// Returns the number of bytes to read, or `None` if it is unknown, as with standard input.
 fn bytes_of(files: &[Candidate]) -> Option<u64> {
     files
         .iter()

@@ -69,7 +69,8 @@ pub(crate) struct Report {
     took: Duration,
     /// The user interrupted it.
     pub(crate) is_interrupted: bool,
-    /// Incomplete last lines are not reported, because the watch reads them again.
+    /// Notes about skipped, empty and unfinished files are not printed, because a watch reads the
+    /// files again.
     watches: bool,
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct Report {
 const PASSED_OVER_NAMED_MAX: usize = 3;
 
 impl Report {
-    /// An empty report.
+    /// Returns an empty report.
     pub(crate) fn new(bar: ProgressBar, strict: bool) -> Self {
         Self {
             counts: RefCell::default(),
@@ -89,8 +90,8 @@ impl Report {
         }
     }
 
-    /// The report of one pass of a watch. It does not report lines that the next pass will read
-    /// again.
+    /// Returns the report of one pass of a watch. It prints no notes about files that the next pass
+    /// will read again.
     pub(crate) fn of_watch(self) -> Self {
         Self {
             watches: true,
@@ -104,17 +105,17 @@ impl Report {
         self
     }
 
-    /// The progress bar.
+    /// Returns the progress bar.
     pub(crate) fn bar(&self) -> &ProgressBar {
         &self.bar
     }
 
-    /// Whether inconsistent conversations are refused.
+    /// Returns true if inconsistent conversations are refused.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub(crate) fn counts(&self) -> ImportCounts {
         self.counts.borrow().clone()
     }
@@ -249,7 +250,7 @@ impl Report {
             .set_message(format!("import {} conversations", count(counts.new)));
     }
 
-    /// A summary of one or two sentences for people.
+    /// Returns a summary for people: the formats, the counts, and a line for each kind of problem.
     pub(crate) fn summary(&self) -> String {
         let counts = self.counts.borrow();
         let mut text = found(&counts);
@@ -299,7 +300,7 @@ impl Report {
         })
     }
 
-    /// The counts as JSON for scripts.
+    /// Returns the counts as JSON for scripts.
     pub(crate) fn json(&self) -> String {
         let counts = self.counts.borrow();
         let mut object = Object::new();
@@ -329,7 +330,7 @@ impl Report {
     }
 }
 
-/// The formats of the files: one line for imported ones and one for each other format.
+/// Returns a line for each format, with the number of files and the first skipped ones.
 fn found(counts: &ImportCounts) -> String {
     let mut text = String::new();
     for (format, number) in &counts.files {

@@ -1,11 +1,11 @@
 //! Appends conversations over gRPC.
 //!
-//! Most conversations are one append that must create its stream, and go through one pipelined
-//! stream. If such an append is refused (the conversation exists, or the store was busy), the
-//! conversation is compared with the stored one, and only the rest is appended. Large
-//! conversations, and those that refer to their own past, take several appends in order; an
-//! interrupted import continues where it stopped. The last append of a conversation uses the key of
-//! its content, which marks it as complete.
+//! Most conversations need only one append, which must create the conversation. These appends go
+//! through one pipelined gRPC stream. If such an append is refused (the conversation exists, or the
+//! store was busy), the conversation is compared with the stored one, and only the rest is
+//! appended. Large conversations, and those that refer to their own past, take several appends in
+//! order; an interrupted import continues where it stopped. The last append of a conversation uses
+//! the key of its content, which marks it as complete.
 
 use std::{
     collections::HashMap,
@@ -40,7 +40,7 @@ const IN_FLIGHT: usize = 64;
 const IN_FLIGHT_KIB: usize = 48 * 1024;
 /// Maximum number of conversations that are compared at the same time.
 const COMPARED: usize = 8;
-/// Attempts to compare a conversation to which somebody else appends.
+/// Maximum number of attempts to compare a conversation to which somebody else appends.
 const COMPARE_TRIES: u32 = 3;
 /// A running import.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ struct UploadResult {
 }
 
 impl<'a> Upload<'a> {
-    /// An import into this store.
+    /// Returns an import into this store.
     pub(crate) fn new(store: &'a Connection, report: &'a Report) -> Self {
         Self {
             store,
@@ -88,7 +88,8 @@ impl<'a> Upload<'a> {
         let (sent, awaited) = mpsc::channel(IN_FLIGHT);
         let (unsure, to_compare) = mpsc::channel(COMPARED);
         let also_unsure = unsure.clone();
-        // Both drop their senders of `unsure` at the end; this ends the comparison.
+        // `answers` and `sending` drop their senders of `unsure` at the end; this ends the
+        // comparison.
         let answers = async move {
             let outgoing = ReceiverStream::new(outgoing);
             let answers = self.store.events().append_stream(outgoing).await?;
@@ -185,7 +186,8 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// Compares a conversation, and then its sub-contexts, which need it in the store.
+    /// Compares a conversation, and then its sub-contexts, whose parent must already be in the
+    /// store.
     async fn compare_family(&self, mut ready: ParsedConversation) -> Result<(), ClientError> {
         let mut continued = None;
         if let Some(origin) = &ready.imported.origin {
@@ -196,7 +198,8 @@ impl<'a> Upload<'a> {
                     ready.imported.continue_origin(children);
                     continued = Some(stored);
                 }
-                // The export came from another store, so it is a separate conversation.
+                // The conversation was exported from another store, so it is imported as a separate
+                // one.
                 Ok(_) => {}
                 Err(refusal) => {
                     return self.settle(&ready.origin, &ready.imported, Err(refusal));
@@ -228,7 +231,8 @@ impl<'a> Upload<'a> {
             is_marked = false;
             self.settle(&child.origin, &child.imported, outcome)?;
         }
-        // A mark would add an event to a branch that the session did not change.
+        // A continued conversation gets no mark, which would add an event to a branch that the
+        // session did not change.
         if whole && !is_marked && is_own {
             self.mark(ready.imported.conversation, &ready.key).await;
         }
@@ -322,8 +326,8 @@ impl<'a> Upload<'a> {
         })
     }
 
-    /// Marks a content as complete. If that fails, the next import compares it again, so it is not
-    /// an error.
+    /// Records that the content of a conversation is complete. A failure is not an error, since the
+    /// next import then compares the conversation again.
     async fn mark(&self, conversation: ConversationId, key: &str) {
         let custom = Custom {
             type_name: importer::MARK_TYPE.to_owned(),
@@ -346,7 +350,7 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// Asks the store which contents it has.
+/// Returns a function that asks the store which idempotency keys it knows.
 pub(crate) fn asks(store: &Connection) -> KeyLookup {
     let events = store.events();
     let runtime = Handle::current();

@@ -30,7 +30,7 @@ use treering_present::{
 
 /// Shortest pause between two passes.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// Least pause after a pass, as a multiple of its duration.
+/// Pause after a pass, as a multiple of the duration of the pass.
 const PAUSE_TIMES: u32 = 9;
 /// Pause between two attempts to reach a server.
 const SERVER_PAUSE: Duration = Duration::from_secs(2);
@@ -177,8 +177,8 @@ impl WatchTotals {
 }
 
 impl WatchState {
-    /// The files to import: new and changed ones, and those that are read together with one of
-    /// these.
+    /// Returns the files to import: new and changed ones, and those that are read together with one
+    /// of these.
     fn changed(&mut self, paths: &[PathBuf], now: Instant) -> Vec<Candidate> {
         let files = find::all_files(paths);
         let due = self

@@ -30,7 +30,7 @@ pub(crate) struct AgentSetup {
     pub(crate) hook: bool,
 }
 
-/// The configuration files of an agent, with their changes.
+/// Returns the configuration files of an agent, with their changes.
 pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)> {
     let (program, arguments) = (&place.program, &place.arguments);
     let at = |path: &str| place.folder.join(path);
@@ -101,7 +101,8 @@ pub(crate) fn changes(agent: Agent, place: &AgentSetup) -> Vec<(PathBuf, Change)
     }
 }
 
-/// The hook that imports the session after each answer of the agent. Only new events are added.
+/// Returns the hook that imports the session after each answer of the agent. Only new events are
+/// added.
 fn hook(place: &AgentSetup) -> Change {
     Change::Hook {
         event: "Stop",
@@ -113,7 +114,7 @@ fn hook(place: &AgentSetup) -> Change {
     }
 }
 
-/// The configuration to reach a server by HTTP, without this program.
+/// Returns the configuration to reach a server by HTTP, without this program.
 pub(crate) fn by_http(agent: Agent, url: &str, namespace: Option<&str>) -> String {
     let headers = |key: &str| {
         let mut headers = json!({"Authorization": format!("Bearer {key}")});

@@ -116,7 +116,8 @@ impl Change {
         Path::new(&command).ends_with(PROGRAM).then_some(words)
     }
 
-    /// `hooks.EVENT` has groups, each with a list `hooks` of commands.
+    /// Adds the hook, or changes an existing one. In the file, `hooks.EVENT` is a list of groups,
+    /// and each group has a list `hooks` of commands.
     fn hook(&self, root: &CstObject) -> Result<(), String> {
         let Self::Hook {
             event,
@@ -223,8 +224,8 @@ fn member_object(object: &CstObject, name: &str) -> Result<CstObject, String> {
         .ok_or_else(|| format!("its `{name}` is not an object"))
 }
 
-/// Members of a server that is reached by its address; an entry that starts the server has none of
-/// them.
+/// Members of the entry of a server that is reached by its address. An entry that starts a server
+/// has none of them.
 const OF_ADDRESSES: [&str; 3] = ["url", "httpUrl", "headers"];
 
 /// Sets Treering's members of a server entry, and keeps those that the user added, such as
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(of_hook["type"], "command");
     }
 
-    // Each run added another hook that imported the same session.
+    // A second run must not add another hook, which would import the same session again.
     #[test]
     fn repeated_edit_adds_one_hook() {
         let old =
@@ -407,8 +408,8 @@ mod tests {
         assert_eq!(hook("treering", &[]).applied(&own).unwrap(), own);
     }
 
-    // The next run removed the environment and timeout that a user had added to a server entry.
-    // Existing options must be found and kept.
+    // A run must keep the environment and the timeout that a user has added to a server entry, and
+    // must find its existing options.
     #[test]
     fn edit_keeps_other_fields_of_the_server_entry() {
         let old = r#"{"mcpServers": {"treering": {"command": "/opt/treering",

@@ -235,8 +235,8 @@ fn home() -> Result<PathBuf, ClientError> {
         })
 }
 
-/// The program that the agent starts: its name if `PATH` contains it, so that the file can be
-/// shared.
+/// Returns the program that the agent starts: its name if `PATH` contains it, so that the file can
+/// be shared.
 fn program() -> String {
     const NAME: &str = "treering";
     let paths = env::var_os("PATH").unwrap_or_default();
@@ -247,7 +247,7 @@ fn program() -> String {
     }
 }
 
-/// Arguments of the program: `mcp` and the given options.
+/// Returns the arguments of the program: `mcp` and the given options.
 fn arguments(args: &InitArgs, common: &Common) -> Result<Vec<String>, ClientError> {
     let mut arguments = vec!["mcp".to_owned()];
     let mut add = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
@@ -401,7 +401,7 @@ mod tests {
         assert!(edit(&path).unwrap().is_nothing());
         assert!(first.write().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), new);
-        // A file with a byte order mark was refused as invalid JSON.
+        // A byte order mark must not make the file invalid, and must stay.
         fs::write(&path, format!("\u{feff}{old}")).unwrap();
         edit(&path).unwrap().write().unwrap();
         let marked = fs::read_to_string(&path).unwrap();
@@ -416,7 +416,7 @@ mod tests {
         assert_eq!(names, 2, "nothing else is left");
         #[cfg(unix)]
         {
-            // A dangling link was replaced by a file.
+            // A dangling link must be refused, not replaced by a file.
             fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink(dir.path().join("none"), &path).unwrap();
             assert!(edit(&path).unwrap_err().to_string().contains("is a link"));

@@ -6,12 +6,12 @@ const STORES: [&str; 2] = ["--data", "--server"];
 /// Options of `mcp` only.
 const OF_THE_DOOR: [&str; 2] = ["--writable", "--allow-approvals"];
 
-/// Arguments of a program: the subcommand, and options with their values.
+/// Options of a program with their values, without the subcommand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options(Vec<Vec<String>>);
 
 impl Options {
-    /// The options among words. Words before the first option are ignored.
+    /// Returns the options among words. Words before the first option are ignored.
     pub(crate) fn of(words: &[String]) -> Self {
         let mut options: Vec<Vec<String>> = Vec::new();
         for word in words {
@@ -49,12 +49,12 @@ impl Options {
         (Self(all), kept)
     }
 
-    /// Whether one of them names a store.
+    /// Returns true if one of them names a store.
     pub(crate) fn names_store(&self) -> bool {
         self.0.iter().any(|option| STORES.contains(&name(option)))
     }
 
-    /// These options and one more.
+    /// Returns these options and one more.
     pub(crate) fn and(mut self, option: &[String]) -> Self {
         self.0.push(option.to_vec());
         self
@@ -66,7 +66,7 @@ impl Options {
         Self(self.0.into_iter().filter(of_all).collect())
     }
 
-    /// The options as words of a command line.
+    /// Returns the options as words of a command line.
     pub(crate) fn words(self) -> Vec<String> {
         self.0.into_iter().flatten().collect()
     }
@@ -121,8 +121,7 @@ mod tests {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    // A run with fewer options made the agent read another store, or removed its write access,
-    // without a message.
+    // A run with fewer options must not make the agent read another store or lose its write access.
     #[test]
     fn merge_keeps_options_that_are_not_given() {
         for (there, given, all, kept) in [

@@ -18,8 +18,8 @@ pub(crate) struct Question {
     pub(crate) tool: String,
     /// Arguments as JSON text.
     pub(crate) arguments: Bytes,
-    /// Number of the call, from 1, among the calls of this tool with these arguments that have or
-    /// will have a result.
+    /// Number of the call, from 1, among the calls of this tool with these arguments. Cancelled
+    /// calls are not counted.
     pub(crate) occurrence: u32,
     /// It waits for an approval first.
     pub(crate) pending: bool,
@@ -65,7 +65,7 @@ impl Player {
         })
     }
 
-    /// Open calls that were not denied, sorted by id.
+    /// Returns open calls that were not denied, sorted by id.
     pub(crate) fn open(&self) -> impl Iterator<Item = &Question> {
         let open = self.open.values();
         open.filter(|question| !self.denied.contains(&question.call_id))
@@ -110,7 +110,7 @@ impl Player {
     }
 }
 
-/// Tool and arguments. Equal if the arguments are equal as JSON.
+/// Returns a key of tool and arguments. Keys are equal if the arguments are equal as JSON.
 fn key(tool: &str, arguments: &[u8]) -> (String, String) {
     let canonical = match serde_json::from_slice::<Value>(arguments) {
         Ok(mut value) => {

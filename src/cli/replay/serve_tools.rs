@@ -89,7 +89,7 @@ enum MissPolicy {
 }
 
 impl ReplayArgs {
-    /// The address at which the store is served during the replay.
+    /// Returns the address at which the store is served during the replay.
     pub(crate) fn listens(&self) -> Option<SocketAddr> {
         self.again.listen
     }
@@ -156,7 +156,7 @@ pub(crate) async fn listen(
     done.and(stopped)
 }
 
-/// Answers calls until the end, then compares.
+/// Answers calls until the replay ends, then compares both branches.
 ///
 /// # Errors
 /// Errors of the store or the output; [`ClientError::Usage`] if the branch has no parent.
@@ -200,7 +200,7 @@ pub(crate) async fn run(
     replay.conclude(args.full, out).await
 }
 
-/// The followed branch, and the recorded one.
+/// Returns the followed branch, and the recorded one.
 async fn places(
     again: &ServeToolsArgs,
     place: FoundBranch,
@@ -411,7 +411,7 @@ impl Replay<'_> {
         self.say(question, Tone::Bad, "missed: nothing is recorded", out)
     }
 
-    /// The same call on the recorded branch, if it was denied.
+    /// Returns the same call on the recorded branch, if it was denied.
     async fn denied(&self, question: &Question) -> Result<Option<pb::ToolCall>, ClientError> {
         let request = pb::ToolHistoryRequest {
             conversation_id: self.source.conversation.clone(),

@@ -67,7 +67,7 @@ async fn unknown_names(
     Ok(why)
 }
 
-/// Checks whether `--path` contains only part of a name. If calls name the path, it is complete.
+/// Returns a hint if `--path` may be only part of a name, because no call names this path.
 async fn of_paths(
     request: &pb::SearchRequest,
     store: &Connection,

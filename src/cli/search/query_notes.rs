@@ -11,7 +11,8 @@ use super::{
     Role, SearchArgs,
 };
 
-/// A text whose share of the query is at least this contains all of it, except for rounding.
+/// A text contains all of the query if its share of the query is above this. The limit is below 1
+/// because of rounding.
 const ALL_TOGETHER: f32 = 0.999;
 
 /// The parts of the query that the notes need.
@@ -25,7 +26,7 @@ pub(super) struct QueryNotes {
     offset: u32,
     /// There are both a role filter and a tool or path filter, which no event can pass together.
     roles_and_calls: bool,
-    /// It is a regular expression, newest hit first.
+    /// Hits have no score and come newest first: there is a regular expression, or no query.
     pub(super) is_regex: bool,
     /// There is no query: everything that passes the filters is listed.
     pub(super) is_listing: bool,
@@ -56,13 +57,13 @@ impl QueryNotes {
         }
     }
 
-    /// Maximum number of hits to show.
+    /// Returns the maximum number of hits to show.
     pub(super) fn hits_max(&self) -> usize {
         let limit = self.limit.map(usize::try_from);
         limit.and_then(Result::ok).unwrap_or(usize::MAX)
     }
 
-    /// The conversations to show, of all with hits.
+    /// Returns the conversations to show, out of all conversations with hits.
     pub(super) fn conversations<'a>(
         &self,
         all: &'a [pb::ConversationHits],
@@ -115,7 +116,7 @@ impl QueryNotes {
         note
     }
 
-    /// Notes from the answer itself.
+    /// Returns notes that follow from the answer itself.
     pub(super) fn told(&self, answer: &pb::SearchResponse) -> Vec<String> {
         let mut told = Vec::new();
         if answer.parts_only {

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use treering_domain::{MessageAppended, Reasoning, Role};
 
-    // Context around a hit showed reasoning as if it were part of the answer.
+    // Context around a hit must not show reasoning as if it were part of the answer.
     #[test]
     fn reasoning_and_answer_get_separate_headings() {
         let thought = |text: &str| {
