@@ -38,7 +38,8 @@ pub(crate) struct UpgradeArgs {
 /// Checks or upgrades.
 ///
 /// # Errors
-/// [`ClientError::Usage`] for a server; errors of opening the store.
+/// [`ClientError::Usage`] if a server is named instead of a folder; [`ClientError::Outcome`] if an
+/// erasure or the index cannot be finished; errors of opening the store.
 pub(crate) async fn run(
     args: &UpgradeArgs,
     common: &Common,

@@ -1,5 +1,5 @@
-//! Options of `serve` and `demo` for HTTP on the port of the services, and the HTTP services for
-//! people and agents.
+//! HTTP on the port of the gRPC services: the options of `serve` and `demo`, and the HTTP services
+//! for people and agents.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -42,7 +42,7 @@ impl WebArgs {
 pub(crate) struct WebOptions {
     /// Serve web pages.
     pub(crate) pages: bool,
-    /// Serve agents.
+    /// Options for serving agents; `None`: agents are not served.
     pub(crate) agents: Option<HttpOptions>,
     /// Allowed hosts of requests, besides the server's own names.
     pub(crate) hosts: Vec<String>,
@@ -115,7 +115,7 @@ impl Web {
         }
     }
 
-    /// Closes the services. The server must be closed before.
+    /// Closes the services. The server must be closed first.
     pub(crate) async fn close(self) {
         if let Some(pages) = self.pages {
             pages.close().await;
