@@ -1,8 +1,8 @@
-//! Connects to the server that holds a data folder, as the folder's lock file names it.
+//! Connects to the server that holds a data folder. The folder's lock file names its address.
 //!
-//! The address comes from a file, not from the user. Therefore nothing, in particular not the key,
-//! is sent there before the server has proved that it holds the folder. The lock file is trusted
-//! only if it is private to the user and names a loopback address.
+//! The address comes from a file, not from the user. Therefore only a random question is sent
+//! there, and not the key, until the server has proved that it holds the folder. The lock file is
+//! trusted only if it is private to the user and names a loopback address.
 
 use std::{path::Path, time::Duration};
 

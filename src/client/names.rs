@@ -1,10 +1,15 @@
 //! Resolves the names of conversations on the command line. All commands use this one resolver, and
 //! it uses the same calls as any client.
 //!
-//! A name is a complete UUID or source id; or a prefix or suffix of one that matches only one
-//! conversation, not counting its agents; or `@last`, `@2` … in the order of `ls`, without the
-//! long-term context; or several words of a title, or all of it. A single word is often a mistyped
-//! id, so it only yields suggestions. `NAME#REVISION`, as commands print it, names one event.
+//! A name is one of these:
+//!
+//! - a complete UUID or source id;
+//! - a prefix or suffix of one, if it matches only one conversation and its agents;
+//! - `@last`, `@2` and so on, in the order of `ls`, not counting the long-term context;
+//! - several words of a title, or the whole title.
+//!
+//! A single word is often a mistyped id, so it only yields suggestions. `NAME#REVISION`, as
+//! commands print it, names one event.
 
 mod mistyped;
 
@@ -23,9 +28,9 @@ use treering_engine::LONG_TERM_LABEL;
 
 /// Conversations per page, the same as in `ls`, so that both agree on which one is `@last`.
 const PAGE: u32 = 500;
-/// Limit for counting the conversations that match a part of an id.
+/// Maximum number of conversations that are requested for a part of an id.
 const NAMED_MAX: u32 = 100;
-/// Shortest part of an id or word of a title that is matched, in bytes.
+/// Minimum length, in bytes, of a part of an id or of words of a title.
 const PART_BYTES_MIN: usize = 2;
 /// Minimum number of characters of an id that are shown when short forms are equal.
 const APART_CHARS_MIN: usize = 8;
@@ -33,9 +38,9 @@ const APART_CHARS_MIN: usize = 8;
 const LISTED_MAX: usize = 6;
 /// Maximum number of similar names that an error suggests.
 const NEAR_MAX: usize = 3;
-/// Ids in such a list are cut to this many characters; nobody types a longer one.
+/// Ids in an error are cut to this many characters; nobody types a longer one.
 const ID_CHARS: usize = 120;
-/// Titles in such a list are cut to this many characters.
+/// Titles in an error are cut to this many characters.
 const TITLE_CHARS: usize = 40;
 /// Minimum similarity, from 0 to 1, at which a name is suggested for another.
 const NEAR: f64 = 0.82;
@@ -154,7 +159,7 @@ pub fn split(text: &str) -> Option<(&str, u64)> {
     (!name.is_empty()).then_some((name, revision))
 }
 
-/// Returns the number in `@2` …; `@last` is 1.
+/// Returns the number in a name such as `@2`; `@last` is 1.
 fn counted(name: &str) -> Option<usize> {
     match name.strip_prefix('@')? {
         "last" => Some(1),
@@ -162,8 +167,8 @@ fn counted(name: &str) -> Option<usize> {
     }
 }
 
-/// Returns true for a number after `@`, such as `@0` or `@-1`: a mistyped `@2`, never words of a
-/// title.
+/// Returns true for `@` and a number, as in `@0` or `@-1`. Such a name is a mistyped `@2`, never
+/// words of a title.
 fn is_no_number(name: &str) -> bool {
     let number = name.strip_prefix('@').map(str::parse::<i128>);
     number.is_some_and(|number| number.is_ok())
@@ -461,7 +466,7 @@ fn listed(name: &str, summaries: &[pb::ConversationSummary]) -> String {
     text
 }
 
-/// Returns the id of a conversation that contains the part.
+/// Returns that id of the conversation which contains the part.
 fn id_with<'a>(part: &str, summary: &'a pb::ConversationSummary) -> Option<&'a str> {
     let own = summary.conversation_id.as_str();
     let ids = [&summary.source_id, short_id("", own), own];
@@ -508,7 +513,7 @@ pub async fn branch_of(
                 printable(&event.branch)
             ),
         }),
-        // The inherited history of another conversation has that conversation's revisions.
+        // Events inherited from another conversation keep its revisions, so this one may exist.
         (None, _) if summary.is_none_or(|summary| summary.shares_history) => {
             Ok(branch.map(str::to_owned))
         }
@@ -647,7 +652,7 @@ mod tests {
         );
     }
 
-    // `treering log nothing` showed the only conversation with that word in its title.
+    // `treering log nothing` must not show the only conversation with "nothing" in its title.
     #[test]
     fn single_word_of_a_title_is_only_a_proposal() {
         for name in ["lexer", "Lexer-fix"] {
@@ -671,8 +676,8 @@ mod tests {
         assert_eq!(whole.only(ByTitle::Several).unwrap(), "aa11-77");
     }
 
-    // A session's short id also matched each of its agents, so an id printed by search could not be
-    // typed.
+    // A session's short id is also a prefix of its agents' ids. It must name the session, because
+    // `search` prints it and users type it again.
     #[test]
     fn short_id_resolves_to_the_session_before_its_agents() {
         let all = [
@@ -688,8 +693,8 @@ mod tests {
         assert!(one_of(&[]).is_none());
     }
 
-    // Errors listed matches by ids that did not contain the typed prefix, and similar names with
-    // all 36 characters of the id.
+    // Errors must list each match by an id that contains the typed prefix, and must not print all
+    // 36 characters of an id if fewer are unique.
     #[test]
     fn suggested_names_can_be_typed() {
         let (one, other) = (
