@@ -31,7 +31,8 @@ use super::{
     window::WindowInput,
 };
 
-/// Optional sections are dropped too if the conversation gets less than this share of the budget.
+/// Optional sections are dropped too if the conversation gets less than 1/`STARVED_SHARE` of the
+/// budget.
 const STARVED_SHARE: u64 = 4;
 
 /// Result of fitting a draft to its budget.

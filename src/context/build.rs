@@ -1,5 +1,5 @@
-//! Compresses the tables of OpenAI's encodings, which would be two thirds of the program. It embeds
-//! the whole table of the current encoding, and only the tokens of the older one.
+//! Compresses the tables of OpenAI's encodings, which would be two thirds of the program. The
+//! program embeds the whole table of the current encoding, and only the tokens of the older one.
 
 use std::{
     env,

@@ -13,13 +13,13 @@ const SOURCE: &str = "calls of the conversation";
 const TOOLS_MAX: usize = 128;
 /// Maximum number of keys of one object in a schema.
 const KEYS_MAX: usize = 48;
-/// Anthropic's limit.
+/// Maximum length of a key in a schema, in characters: Anthropic's limit.
 const KEY_CHARS_MAX: usize = 64;
 /// Maximum nesting of objects in a schema.
 const DEPTH_MAX: usize = 4;
 /// Maximum number of array items that are read.
 const ITEMS_MAX: usize = 32;
-/// Maximum size of arguments that are read. Shorter calls show the same keys.
+/// Maximum size of arguments that are read, in bytes. Shorter calls show the same keys.
 const ARGUMENTS_BYTES_MAX: usize = 1 << 20;
 /// Estimated bytes in memory per byte of the schema.
 const MEMORY_FACTOR: u64 = 8;

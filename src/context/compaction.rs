@@ -3,7 +3,7 @@
 //!
 //! A cut is at the end of a turn, so questions stay with their answers and calls with their
 //! results. The last finished turns and the open turn stay. Functions here work on a window. The
-//! engine counts its tokens and appends the event.
+//! engine counts the window's tokens and appends the `Compacted` event.
 
 use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
@@ -21,7 +21,7 @@ use treering_domain::{
 
 pub use names::tool_names_in;
 
-/// Minimum limit of an extract, in characters: about 1,500 tokens.
+/// The length limit of an extract is at least this many characters: about 1,500 tokens.
 pub const EXTRACT_CHARS_MIN: usize = 6_000;
 /// Maximum length of the material (the text for a summarising model), in characters: about 60,000
 /// tokens, which fits in the context window of every current model. The middle of longer material
@@ -262,11 +262,11 @@ fn extract(window: &WindowInput, events: &[Arc<WindowEvent>], policy: &Compactio
 
 /// Prefix of the noted entities at the end of a summary.
 const ENTITIES_PREFIX: &str = "\n\nEntities: ";
-/// Maximum length of that line, in characters; entities beyond it are only counted.
+/// Maximum length of the line of entities, in characters; entities beyond it are only counted.
 const ENTITIES_CHARS_MAX: usize = 4_000;
 
-/// Adds a line with the entities noted since the last compaction and those in the summary that this
-/// one replaces. Ids thus survive every compaction, whoever wrote the summary.
+/// Adds a line of entities to a summary: those noted since the last compaction, and those in the
+/// previous summary. Ids thus survive every compaction, whoever wrote the summary.
 #[must_use]
 pub fn with_entities(mut summary: String, window: &WindowInput) -> String {
     let earlier = previous(window).and_then(|text| {
@@ -337,8 +337,8 @@ fn bytes(event: &Arc<WindowEvent>) -> usize {
     }
 }
 
-/// Returns the maximum length of an extract of `replaced` characters, in characters: a share of
-/// them, within limits.
+/// Returns the maximum length, in characters, of an extract from `replaced` bytes of text: a share
+/// of `replaced`, within limits.
 fn extract_chars(replaced: usize, policy: &CompactionPolicy) -> usize {
     /// Estimated characters per token.
     const TOKEN_CHARS: usize = 4;
@@ -357,8 +357,8 @@ fn previous(window: &WindowInput) -> Option<&str> {
     }
 }
 
-/// Returns the first events of a window as text for a summarising model, after the previous
-/// summary.
+/// Returns text for a summarising model: the previous summary, and then the first events of a
+/// window.
 #[must_use]
 pub fn material(window: &WindowInput, events: &[Arc<WindowEvent>]) -> String {
     let tools = tools_of(window);

@@ -26,8 +26,8 @@ pub enum Section {
     Compaction,
     /// Messages of finished turns, with the calls of their steps.
     Messages,
-    /// Results of calls of finished turns. In the budget, a part of the steps in `Messages`: the
-    /// part that can be shortened to digests.
+    /// Results of calls of finished turns. They belong to the steps in `Messages`, but have their
+    /// own line because they can be shortened to digests.
     ToolResults,
     OpenTurn,
     Guidance,
@@ -142,7 +142,8 @@ impl Item {
         }
     }
 
-    /// Whether the user wrote the item. A late result told as a message does not count.
+    /// Whether the user wrote the item. Notices of a harness, and late results that are sent as
+    /// messages, do not count.
     #[must_use]
     pub fn is_of_user(&self) -> bool {
         let by_user = matches!(
@@ -209,8 +210,8 @@ pub struct Message {
     pub parts: Parts,
     /// Name of the author within the role, or empty.
     pub author: String,
-    /// Whether the user did not write it: a harness wrote it in the user's role, or it tells a late
-    /// tool result. It may be cut like a result.
+    /// Whether the user did not write it: a harness wrote it in the user's role, or it carries a
+    /// late tool result. It may be cut like a result.
     pub is_told: bool,
 }
 
@@ -281,7 +282,7 @@ pub struct Call {
     pub tool: String,
     /// Arguments as the model wrote them: JSON of any type, or a text that is not JSON.
     pub arguments: JsonText,
-    /// Whether long texts in them were cut.
+    /// Whether long texts in the arguments were cut.
     pub arguments_shortened: bool,
     /// The provider's id of the item, or empty.
     pub item_id: String,

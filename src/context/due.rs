@@ -30,7 +30,7 @@ pub struct DialogueDue<'a> {
     pub previous: Option<&'a SummaryRecorded>,
     /// Index in the window of the first event to summarise.
     pub first: usize,
-    /// Index after the last of them.
+    /// Index after the last event to summarise.
     pub end: usize,
     /// First revision that the new summary covers.
     pub from: Revision,

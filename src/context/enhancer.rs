@@ -11,7 +11,8 @@ use super::{
     window::WindowInput,
 };
 
-/// A stage of the pipeline: a pure function of the window and the policy that changes the draft.
+/// A stage of the pipeline, which changes the draft. It depends only on the draft, the window and
+/// the policy.
 ///
 /// It sets the [`Fate`] of items that it shortens or drops. The pipeline then counts the tokens.
 pub trait Enhancer: fmt::Debug + Send + Sync {
@@ -47,7 +48,8 @@ impl EnhancerReport {
     }
 }
 
-/// Runs the built-in enhancers and then the caller's. Counts the tokens of new items, unscaled.
+/// Runs the built-in enhancers and then the caller's. Counts the tokens of new items, without a
+/// calibration factor.
 pub fn run(
     window: &WindowInput,
     policy: &ContextPolicy,

@@ -20,7 +20,7 @@ pub struct Explanation {
     pub conversation: ConversationId,
     /// The branch.
     pub branch: BranchName,
-    /// Revision of the branch as of which the request was built.
+    /// Revision of the branch at which the request was built.
     pub revision: Revision,
     /// Provider of the body.
     pub provider: Provider,
@@ -133,6 +133,6 @@ pub struct SharedPrefix {
     pub previous_bytes: u64,
     /// Tokens of the previous request.
     pub previous_tokens: u64,
-    /// Revision as of which the previous request was built.
+    /// Revision at which the previous request was built.
     pub previous_revision: Revision,
 }

@@ -22,8 +22,8 @@ use treering_domain::{ContentPart, ConversationId, MessageAppended, ToolResultRe
 
 /// Guesses about recorded text. All methods are pure: the same input gives the same output.
 pub trait Heuristics: fmt::Debug + Send + Sync {
-    /// Reads a message in the user's role that records a command run by the user at the agent's
-    /// prompt. None for other messages.
+    /// Returns the command that a message in the user's role records: one that the user ran at the
+    /// agent's prompt. None for other messages.
     fn local_command(&self, message: &MessageAppended) -> Option<LocalCommand>;
 
     /// Whether a harness wrote a message in the user's role.
@@ -39,23 +39,24 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
     /// there are none.
     fn said_with(&self, texts: &[&str]) -> Option<String>;
 
-    /// Reads the user's comment in place of a call's result. None if the text is the output of a
-    /// tool.
+    /// Returns the user's comment that a text in place of a call's result contains. None if the
+    /// text is the output of a tool.
     fn reply<'t>(&self, text: &'t str) -> Option<Reply<'t>>;
 
     /// Cuts the output of a test or build run to about `bytes_max` bytes. Returns the text and the
-    /// number of omitted bytes. None for other texts, or if head and tail say as much.
+    /// number of omitted bytes. None for other texts, or if the head and tail of the text are just
+    /// as informative.
     fn cut_run(&self, text: &str, bytes_max: usize) -> Option<(String, usize)>;
 
     /// Returns the writer of the notes of one request.
     fn notes<'h>(&'h self) -> Box<dyn NoteWriter + 'h>;
 
-    /// Returns the digest of a tool result: a few lines, never empty, at most `max_chars`
-    /// characters (at least one).
+    /// Returns the digest of a tool result: a few lines, never empty, of at most `max_chars`
+    /// characters. A `max_chars` of 0 counts as 1.
     fn digest(&self, of: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize) -> String;
 
-    /// Returns a tool result as one line, never empty, of at most `max_chars` characters (at least
-    /// one).
+    /// Returns a tool result as one line, never empty, of at most `max_chars` characters. A
+    /// `max_chars` of 0 counts as 1.
     fn result_summary(&self, result: &ToolResultRecorded, max_chars: usize) -> String;
 
     /// Returns the dialogue summary of events, of at most `max_chars` characters.
@@ -90,8 +91,8 @@ pub trait Heuristics: fmt::Debug + Send + Sync {
     /// Whether [`extract`](Self::extract) wrote the summary.
     fn is_extract(&self, summary: &str) -> bool;
 
-    /// Returns the analysis that a model wrote before its summary proper, with the same content.
-    /// None if there is none.
+    /// Returns the range of the analysis that a model wrote before the summary itself. The analysis
+    /// repeats what the summary says, so it can be left out. None if there is no analysis.
     fn analysis(&self, summary: &str) -> Option<Range<usize>>;
 }
 
@@ -149,8 +150,8 @@ pub enum Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Returns the comment on this call as text, in pairs of context and words. Includes a refusal
-    /// without a reason, because the call must not be repeated.
+    /// Returns the comment on this call as pairs: a context, and the user's words. Includes a
+    /// refusal without a reason, because the call must not be repeated.
     #[must_use]
     pub fn told(&self, call: &str) -> Vec<(String, &'a str)> {
         match self {

@@ -55,8 +55,9 @@ where
 }
 
 fn replaced(text: &str, found: &[Range<usize>]) -> String {
-    /// Replacement for a name, and for a name shorter than that.
+    /// Replacement for a name.
     const STAND_IN: &str = "[tool]";
+    /// Replacement for a name that is shorter than [`STAND_IN`].
     const SHORT_STAND_IN: &str = "…";
     let mut without = String::with_capacity(text.len());
     let mut end = 0;

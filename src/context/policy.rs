@@ -136,7 +136,8 @@ pub enum Drop {
 }
 
 impl Drop {
-    /// First content that a reference can restore, last what the model works on.
+    /// The default order: first content that a reference can restore, last content that the model
+    /// is working on.
     pub const DEFAULT: [Self; 9] = [
         Self::ToolResults,
         Self::Reasoning,

@@ -1,5 +1,5 @@
 //! References to whole results. A request explains `#REVISION` once and offers a tool to read it.
-//! The caller answers its calls through `Tools.GetResult`.
+//! The caller answers calls of that tool through `Tools.GetResult`.
 
 use super::{
     budget::BUDGET,
@@ -189,7 +189,7 @@ pub fn definition(name: &str) -> ToolDefinition {
     }
 }
 
-/// Arguments of a call of the tool.
+/// Arguments of a call of the tool that reads results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadArguments {
     /// Conversation of the event; none for the conversation of the call.
@@ -279,8 +279,8 @@ fn place(reference: &str) -> Option<(Option<ConversationId>, Revision)> {
 mod tests {
     use super::*;
 
-    // Every request explained `[short #N]`, which does not occur under the default policy, but not
-    // the form that does occur. It also mentioned a tool when none was offered.
+    // The note must explain the forms of references that the request contains, and no others. It
+    // must not mention a tool that is not offered.
     #[test]
     fn note_explains_only_the_reference_forms_in_use() {
         let id = ConversationId(uuid::Uuid::from_u128(7));

@@ -1,4 +1,4 @@
-//! Content shared by requests without copies: an item's content with its cached counts and
+//! Content that requests share without copying it: an item's content with its cached counts and
 //! descriptions, and the parts of recorded events.
 //!
 //! Shared content never changes: [`SharedContent::make_mut`] makes a copy without cached values. A
@@ -70,7 +70,8 @@ impl SharedContent {
         &mut noted.content
     }
 
-    /// Returns the cached counts, or the result of `count`, which is cached unless it is none.
+    /// Returns the cached counts, or else caches and returns the result of `count`. If that is
+    /// none, returns 0 and caches nothing.
     pub(super) fn counts(
         &self,
         counted_for: CountTarget,

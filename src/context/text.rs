@@ -188,8 +188,8 @@ mod tests {
 
     use super::*;
 
-    // Six of seven calls ended with "Shell cwd was reset to", and test runs with their command, so
-    // nothing showed whether tests passed.
+    // Many results end with "Shell cwd was reset to", and test runs end with their command. If such
+    // lines were quoted, nothing would show whether tests passed.
     #[test]
     fn shell_notices_are_not_meaningful_lines() {
         for line in [
@@ -206,7 +206,8 @@ mod tests {
         }
     }
 
-    /// A quotation of terminal output or of hidden text must be what is visible.
+    /// A quotation must contain only what is visible, even if it is from terminal output or has
+    /// hidden text.
     #[test]
     fn one_line_removes_control_and_hidden_characters() {
         for (text, expected) in [

@@ -12,8 +12,9 @@ pub struct Turn {
     pub first: usize,
     /// Index after its last event.
     pub end: usize,
-    /// Index of the last message, call or result in it. Events after it (context, discoveries,
-    /// system messages) belong to the next turn as well.
+    /// Index of its last event that can begin or end a turn (a message, or an event of a call or
+    /// sub-context). A compaction that cuts after the turn keeps the events after this one
+    /// (context, discoveries, system messages).
     pub last_act: usize,
     /// Whether it has ended. Only the last turn may be open.
     pub finished: bool,
@@ -60,7 +61,8 @@ pub fn turns(conversation: ConversationId, events: &[Arc<WindowEvent>]) -> Vec<T
     turns
 }
 
-/// Whether an event is a message, call or result.
+/// Whether an event can begin or end a turn: a message other than a system or developer message, or
+/// an event of a call or sub-context.
 fn is_act(body: &EventBody) -> bool {
     match body {
         EventBody::MessageAppended(message) => {

@@ -49,7 +49,7 @@ pub struct WindowInput {
     pub info: Arc<ConversationInfo>,
     /// State of the branch as of `revision`.
     pub branch: Arc<BranchState>,
-    /// The revision as of which the request is built.
+    /// The revision at which the request is built.
     pub revision: Revision,
     /// The branch's history after the last compaction's cut, oldest first.
     pub events: Vec<Arc<WindowEvent>>,
@@ -111,8 +111,8 @@ impl WindowInput {
         places.map(|(place, event)| (event.at, place)).collect()
     }
 
-    /// Returns the index in `events` from which working memory counts: after the last compaction.
-    /// Kept turns are before it.
+    /// Returns the index in `events` of the first event that counts for working memory: the one
+    /// after the last compaction. The turns that the compaction kept are before it.
     #[must_use]
     pub(crate) fn memory_begins(&self) -> usize {
         let Some(compaction) = self.branch.compaction else {

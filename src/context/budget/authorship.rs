@@ -1,5 +1,5 @@
-//! Finds the user's words in an item, which stay longest. [`Heuristics`] distinguish them from
-//! notices of a harness.
+//! Finds the user's words in an item. The budget keeps them longest. [`Heuristics`] distinguishes
+//! them from notices of a harness.
 
 use crate::{
     draft::{Call, Content, Item, Outcome},
@@ -7,7 +7,7 @@ use crate::{
 };
 use treering_domain::{ContentPart, EventRef};
 
-/// Returns the user's comment in place of a call's result, and its event.
+/// Returns the comment that the user gave in place of a call's result, and its event.
 pub(super) fn reply<'c>(
     call: &'c Call,
     heuristics: &dyn Heuristics,

@@ -7,9 +7,10 @@ use std::borrow::Cow;
 const LEAST_BYTES: usize = 160;
 /// Shorter runs of NUL bytes may be separators.
 const FILLED_BYTES: usize = 32;
-/// Minimum percentage of digits in encoded data, and of bytes whose kind (lower case, upper case,
-/// digit) differs from the previous byte. Names and paths have fewer.
+/// Minimum percentage of digits in encoded data. Names and paths have fewer.
 const DIGITS_PERCENT: usize = 5;
+/// Minimum percentage of bytes in encoded data whose kind (lower case, upper case, digit) differs
+/// from that of the byte before. Names and paths have fewer.
 const CHANGES_PERCENT: usize = 30;
 /// How far before a run to look for the start of a URL, in bytes.
 const ADDRESS_BYTES_MAX: usize = 2_048;

@@ -17,8 +17,8 @@ const FIRST_LINE: [&str; 6] = [
 /// Argument names that hold a shell command.
 const COMMAND: [&str; 3] = ["command", "cmd", "script"];
 
-/// Returns the line number, in its file, of the first line of a result. None if the result begins
-/// with the first line of the file, or if the call does not show it.
+/// Returns the line number, in its file, of the first line of a result. None if this is line 1, or
+/// if neither the text nor the call shows the number.
 pub(super) fn first_line(call: &Call, text: &str) -> Option<u64> {
     let asked = || {
         let arguments: Value = serde_json::from_slice(call.arguments.as_bytes()).ok()?;
@@ -64,7 +64,8 @@ fn command(arguments: &Value) -> Option<String> {
     }
 }
 
-/// Returns the first line of the one file that a command prints. None for any other command.
+/// Returns the number, in its file, of the first line that a command prints. None if the command
+/// does not simply print lines of one file.
 fn printed(command: &str) -> Option<u64> {
     let mut command = command.trim();
     while let Some((first, rest)) = command.split_once("&&")

@@ -26,13 +26,14 @@ use treering_domain::ContentPart;
 
 /// Percentage of the budget that a layout fills. The rest is room to grow.
 const TARGET_PERCENT: u64 = 82;
-/// Tokens of the other sections are rounded up to this share of the budget. A value that changes
-/// with each request thus does not move the layout.
+/// Tokens of the other sections are rounded up to a multiple of 1/`STEADY_SHARE` of the budget, so
+/// that small changes from request to request do not move the layout.
 const STEADY_SHARE: u64 = 32;
-/// Share of the budget that a long result keeps when room is short, clamped to `SHORT_TOKENS`.
+/// A long result keeps 1/`SHORT_SHARE` of the budget when room is short, clamped to `SHORT_TOKENS`.
 const SHORT_SHARE: u64 = 32;
 const SHORT_TOKENS: (u64, u64) = (100, 600);
-/// Estimated bytes per token, to choose the size of a cut. The cut text is counted.
+/// Estimated bytes per token, to choose the size of a cut. The tokens of the cut text are then
+/// counted.
 const TOKEN_BYTES: f64 = 3.5;
 
 /// What may be cut or dropped.
@@ -186,7 +187,7 @@ impl<'a> Layout<'a, '_> {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    /// Cuts results, oldest first, until the rest fits. Returns false if that is not enough.
+    /// Shortens pieces, oldest first, until all pieces fit. Returns false if that is not enough.
     fn shorten(&mut self) -> bool {
         let mut tokens = self.tokens();
         let pieces = self.pieces.iter();

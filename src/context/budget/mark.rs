@@ -10,8 +10,8 @@ use crate::heuristics::Heuristics;
 pub(super) const RESULT: &str = "this result";
 /// Tenths of the kept text that come before the cut.
 const HEAD_TENTHS: usize = 5;
-/// A cut moves to a line end within this share of the part, or within `LINE_WITHIN_BYTES` if the
-/// part is small.
+/// A cut moves to a line end within 1/`LINE_WITHIN` of the part, or within `LINE_WITHIN_BYTES` if
+/// the part is small.
 const LINE_WITHIN: usize = 4;
 const LINE_WITHIN_BYTES: usize = 100;
 /// Bytes of encoded data that stay, so that its kind can be recognised.
@@ -25,7 +25,7 @@ pub(super) struct CutMark<'h> {
     pub whole: String,
     /// The file line at which the text begins, if it is known and is not line 1.
     pub begins: Option<u64>,
-    /// Bytes and lines before the text that are already omitted.
+    /// Bytes and lines of the whole text that precede this text.
     pub skipped: (usize, usize),
 }
 
@@ -65,7 +65,7 @@ impl<'h> CutMark<'h> {
 
     /// Returns the head and tail of a text, about `bytes_max` bytes in total.
     pub fn cut(&self, text: &str, bytes_max: usize) -> String {
-        // The end of the text is before any reminders that a harness appended.
+        // Reminders that a harness appended are not the end of the text.
         let told = self.heuristics.without_notices(text);
         if told.len() > bytes_max
             && let Some(json) = json::cut(told, bytes_max)
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
     use crate::heuristics::PlainHeuristics;
 
-    // Omitted lines can be read by number, but the mark did not name them.
+    // The mark must name the omitted lines, because they can be read by number.
     #[test]
     fn cut_mark_names_the_omitted_lines() {
         let mark = CutMark::of(RESULT, Some("#7".to_owned()), &PlainHeuristics);

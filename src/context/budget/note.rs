@@ -156,9 +156,8 @@ mod tests {
     use super::*;
     use treering_domain::Revision;
 
-    // A message kept through a compaction was recorded before the summary but comes after it. Notes
-    // then said `#922 to #1446` although #888 was dropped too, and `#889 to #1386` although #922
-    // stayed.
+    // A message kept through a compaction was recorded before the summary but comes after it. A
+    // note must not say `#922 to #1446` if #888 was dropped too, or `#889 to #1386` if #922 stayed.
     #[test]
     fn note_ranges_exclude_kept_events() {
         let at = |conversation: u128, revision| EventRef {

@@ -8,21 +8,24 @@ use super::{
 };
 use crate::{heuristics::Heuristics, tokens::Tally};
 
-/// Minimum size of a note as a share of the budget, clamped to `NOTE_TOKENS`. These are unscaled
-/// counts, because the text of a note is the same for every model.
+/// The minimum size of a note is 1/`NOTE_SHARE` of the budget, clamped to `NOTE_TOKENS`. These
+/// limits are multiplied by the calibration factor, because the text of a note is the same for
+/// every model.
 const NOTE_SHARE: u64 = 32;
 const NOTE_TOKENS: (u64, u64) = (60, 400);
-/// Share of the budget that quotes may use in all notes together.
+/// Quotes in all notes together may use 1/`WORDS_SHARE` of the budget.
 const WORDS_SHARE: u64 = 10;
-/// Tokens for one message of the user, and for one answer: the minimum, and the maximum if there is
-/// room.
+/// Minimum tokens for one message of the user, and the maximum if there is room.
 const WORD_TOKENS: (u64, u64) = (160, 1_200);
+/// As [`WORD_TOKENS`], for one answer.
 const ANSWER_TOKENS: (u64, u64) = (30, 80);
-/// Tokens for a call with its outcome, and the maximum number of calls.
+/// Tokens for a call with its outcome.
 const CALL_TOKENS: u64 = 50;
+/// Maximum number of calls for which a note gets tokens.
 const CALLS_TOLD: u64 = 24;
-/// Tokens for a user's comment on a call, in addition to its text, and the bytes per token.
+/// Tokens for a user's comment on a call, in addition to its text.
 const REPLY_TOKENS: u64 = 40;
+/// Estimated bytes per token of a user's comment.
 const TOKEN_BYTES: u64 = 3;
 
 /// Room for notes, in tokens.

@@ -116,8 +116,8 @@ pub(super) fn of<'a>(
     pieces
 }
 
-/// Replaces results and notices that are repeated later by a note, and removes reminders that are
-/// repeated later.
+/// Replaces earlier copies of repeated results and notices with a note. Removes earlier copies of
+/// repeated reminders.
 pub(super) fn collapse_repeats(
     pieces: &mut [Piece<'_>],
     scope: Scope<'_>,

@@ -5,9 +5,9 @@
 use crate::{called_tools::CalledTools, steps, window::WindowInput};
 use treering_domain::{EventBody, Role, ToolDefinition};
 
-/// Returns the called tools in the order of their first call, beginning with calls after the last
-/// compaction's cut. If the definitions exceed `bytes_max` bytes, the most recently called tools
-/// stay.
+/// Returns the called tools in the order of their first call. Tools called before the last
+/// compaction's cut come first. If the definitions exceed `bytes_max` bytes, the most recently
+/// called tools stay.
 ///
 /// Tools are at the front of a request, so each change invalidates the provider's prompt cache.
 /// Definitions are therefore refined only when the user speaks again or the number of calls has
@@ -33,7 +33,8 @@ pub(super) fn from_calls(window: &WindowInput, bytes_max: usize) -> Vec<ToolDefi
 }
 
 /// Returns how many of the window's calls are used to derive arguments: those before the user's
-/// last message, or the last power of two.
+/// last message, or the largest power of two that is not above the number of calls, if that is
+/// more.
 fn settled(window: &WindowInput) -> usize {
     let (mut calls, mut before_user) = (0_usize, 0);
     for event in &window.events {

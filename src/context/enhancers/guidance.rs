@@ -25,7 +25,7 @@ pub(super) const PARAMS: &[Param] = &[Param::new(
 )];
 
 /// Adds a `[TOOL GUIDANCE]` message at the place of each event that discovers tools or gives
-/// guidance. Each tool gets one message; the first recorded guidance is used.
+/// guidance. The guidance of each tool is sent once, as it was first recorded.
 #[derive(Debug)]
 pub(super) struct ToolGuidance;
 

@@ -1,4 +1,4 @@
-//! Replaces results of finished turns by digests.
+//! Replaces results of finished turns with digests.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,7 +33,7 @@ pub(super) const PARAMS: &[Param] = &[
 const MAX_CHARS: usize = 600;
 /// Minimum size of a replaced result, in bytes. A reference alone takes a dozen.
 const BYTES_MIN: usize = 48;
-/// A text that is this many times longer in bytes always has more tokens.
+/// If a text has this many times the bytes of another, it always has more tokens.
 const SURELY_LONGER: usize = 8;
 
 /// Replaces results as [`ContextPolicy::tool_results`] says.

@@ -75,8 +75,8 @@ impl Enhancer for CompactionSummary {
                 ..event.at
             });
             let cut = compacted.stands_until(event.at.revision);
-            // A session that continues another one in its own file begins with a summary of events
-            // that are not in this log.
+            // A session that continues another session in a new file begins with a summary of
+            // events that are not in this log.
             if cut > Revision(1) {
                 text.push_str(&format!("{BEHIND}{first} to /{cut}.)"));
             }

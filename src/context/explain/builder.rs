@@ -161,7 +161,8 @@ fn head(content: &Content) -> String {
     }
 }
 
-/// Returns the step's text or calls, or else its reasoning, because most requests omit that.
+/// Returns the beginning of the step's text, or else of its first call, or else of its reasoning.
+/// Reasoning comes last because most requests omit it.
 fn step_head(step: &Step) -> String {
     let parts = |is_thought: bool| {
         step.blocks.iter().find_map(|block| match block {

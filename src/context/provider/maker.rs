@@ -1,10 +1,10 @@
 //! The maker of a piece of reasoning. Reasoning may be sent only to the same provider and the same
 //! model family.
 //!
-//! A **family** is a model's name without the date and stage of its release: without a path in
-//! front (`openai/`), a tag at the end (`:beta`, `@20250101`), a date (`-20250929`, `-2025-08-07`),
-//! a three-digit build (`-001`), or `-latest`, `-preview` or `-exp` with the text after it. The
-//! generation stays: `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
+//! A **family** is a model's name without the parts that identify a host or a release. These are a
+//! path in front (`openai/`), a tag at the end (`:beta`, `@20250101`), a date (`-20250929`,
+//! `-2025-08-07`), a three-digit build (`-001`), and `-latest`, `-preview` or `-exp` with the text
+//! after it. The generation stays: `claude-sonnet-4` and `claude-sonnet-4-5` are two families.
 
 use super::{super::draft::Maker, Provider, VENDORS};
 use treering_domain::Reasoning;
@@ -18,7 +18,7 @@ pub(crate) struct Vendor {
     pub provider: Provider,
     /// Prefixes of its model [families](family).
     pub models: &'static [&'static str],
-    /// Names in recordings of the vendor and of other services that host its models.
+    /// Words by which a recording names the vendor or a service that hosts its models.
     pub words: &'static [&'static str],
     /// Whether cached tokens are reported separately, not as part of the input tokens.
     pub reports_cache_apart: bool,

@@ -97,7 +97,7 @@ fn canonical(name: &str) -> String {
     name.to_owned()
 }
 
-/// Parameters with the provider's names, in the order of the table.
+/// Parameters with the provider's names, in the order of [`KNOWN`].
 pub(super) struct Parameters<'a> {
     /// Parameters except the tool choice.
     pub fields: Fields<'a>,

@@ -301,8 +301,8 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// Returns the pieces of a message, without blank texts. If none are left, the message is not
-    /// sent, with a warning.
+    /// Returns the pieces of a message, without blank texts. If none are left, adds a warning that
+    /// the message is left out.
     ///
     /// # Errors
     /// [`RenderError::Unsupported`].
@@ -342,7 +342,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         self.medium(kind, media, place).map(Some)
     }
 
-    /// Returns a medium, its text, or a note why it was left out.
+    /// Returns a medium, its text, or a note that says why it was left out.
     fn medium(
         &mut self,
         kind: MediumKind,
@@ -538,7 +538,8 @@ pub(super) fn system_message(text: &str) -> String {
 mod tests {
     use super::*;
 
-    // `Error:` before the output of a command that found nothing made the model look for an error.
+    // If the output of a command that finds nothing begins with `Error:`, the model looks for an
+    // error.
     #[test]
     fn output_with_an_exit_code_is_not_called_an_error() {
         let plain = |text: &'static str| {

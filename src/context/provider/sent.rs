@@ -1,5 +1,5 @@
-//! Determines which part of a content is sent to a provider, to count its tokens. Follows the same
-//! rules as the adapters.
+//! Determines in which form content is sent to a provider, so that its tokens can be counted.
+//! Follows the same rules as the adapters.
 
 use std::borrow::Cow;
 

@@ -43,7 +43,7 @@ pub(crate) struct ReshapeRules {
     pub takes: MediaRule,
 }
 
-/// Returns why a provider does not accept a medium at a place.
+/// Checks whether a provider accepts a medium at a place. The error says why it does not.
 pub(crate) type MediaRule = fn(MediaPlace, &Medium<'_>) -> Result<(), &'static str>;
 
 /// Where reasoning may be in a step's message.
@@ -55,7 +55,7 @@ pub(crate) enum ReasoningPlacement {
     Anywhere,
     /// Before at least one item of the step.
     BeforeMore,
-    /// Directly before the item that it led to, one piece each.
+    /// Directly before the item that it led to; at most one piece for each item.
     BeforeItsItem,
 }
 

@@ -10,8 +10,8 @@ use super::{
     table::UnitFields,
 };
 
-/// Anthropic's breakpoint as written: always the last field of its object, which distinguishes it
-/// from fields in recorded values.
+/// Anthropic's breakpoint as the adapter writes it. It is the last field of an object that the
+/// adapter writes, which distinguishes it from the same text in recorded values.
 const BREAKPOINT: &str = r#","cache_control":{"type":"ephemeral"}"#;
 
 /// Depth down to which node positions are needed to find the units.
@@ -54,8 +54,8 @@ pub(super) fn of_body(
 struct BodyUnits {
     /// The tools (true) and the instructions, if there are any.
     heads: Vec<(bool, Range<usize>)>,
-    /// For each message: the position of its role, which is part of each unit, and its own
-    /// position.
+    /// For each message or block that is a unit: the position of its role (empty for a message),
+    /// and its own position. The hash of a block includes the role.
     messages: Vec<(Range<usize>, Range<usize>)>,
 }
 

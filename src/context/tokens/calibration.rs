@@ -22,11 +22,11 @@ const FACTOR_HELD: f64 = 0.15;
 /// A series ends when usage falls below this share of the previous usage, because the sender
 /// dropped content that is counted here.
 const FALLS_BELOW: f64 = 0.99;
-/// A series also ends when usage rises by more than this many tokens plus this many times the
-/// tokens counted since, because unrecorded content was sent.
+/// A series also ends when usage rises by more than the first value, plus the second value times
+/// the tokens counted since the previous usage. Unrecorded content was then sent.
 const RISES_BY: (f64, f64) = (8_000.0, 3.0);
-/// If the offset is below minus this share of the reported usage, the calibration is rejected,
-/// because the provider was sent less than is recorded here.
+/// The calibration is rejected if the scaled count exceeds the reported usage by more than this
+/// share of the usage, because the provider was sent less than is recorded here.
 const SHORTFALL_MAX: f64 = 0.1;
 /// Factors are rounded to multiples of this, so that a new usage rarely changes which items fit the
 /// budget.
@@ -103,7 +103,7 @@ fn reported(item: &Item, usages: &HashMap<EventRef, u64>) -> Option<u64> {
     item.events.iter().find_map(|at| usages.get(at).copied())
 }
 
-/// Whether a body is for another vendor than its model's. This happens if a call names no model and
+/// Whether a body is for a vendor other than its model's. This happens if a call names no model and
 /// the conversation's model is used. Gateways accept OpenAI's formats for every model.
 fn goes_elsewhere(draft: &Draft) -> bool {
     let description = draft.provider.description();
@@ -170,7 +170,8 @@ struct Series {
     last: Option<Point>,
 }
 
-/// Sums over all series, each about its own means: one common slope, and an offset for each series.
+/// Sums for a least-squares fit over all series. The series share one slope, and each has its own
+/// offset.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slope {
     together: f64,
@@ -286,8 +287,8 @@ mod tests {
         assert_eq!(found.offset, 650);
     }
 
-    // If another history was sent (for example, one compacted elsewhere), slopes are impossible for
-    // a tokenizer. They must not inflate counts.
+    // If another history was sent (for example, one compacted elsewhere), the slope is not that of
+    // any tokenizer. It must not inflate counts.
     #[test]
     fn factor_is_clamped() {
         for (step, factor) in [(9_000.0, 1.5), (10.0, 0.9)] {
@@ -309,9 +310,9 @@ mod tests {
             .collect()
     }
 
-    // A harness dropped old results in the middle of a session. Usage fell from 71,856 to 62,250
-    // while the count grew, and a budget of 16,000 tokens allowed 115 kB. Later usage grows as
-    // before, from another offset.
+    // A harness may drop old results in the middle of a session: usage then falls (in one session,
+    // from 71,856 to 62,250) while the count grows. Later usage grows as before, from another
+    // offset.
     #[test]
     fn drop_of_usage_starts_a_new_series() {
         let mut recorded = grows(1_000..30_000, 40_000.0);
@@ -331,8 +332,8 @@ mod tests {
         assert_eq!(found.offset, 20_000);
     }
 
-    // The factor changed with each new usage, and 17 of 24 requests of a growing session lost their
-    // prefix. It must stay until it is off by a lot.
+    // If the factor changed with each new usage, many requests of a growing session would lose
+    // their prefix (17 of 24 in one session). It must stay until it is off by a lot.
     #[test]
     fn factor_changes_only_on_large_deviation() {
         let mut recorded = grows(1_000..20_000, 40_000.0);
@@ -426,8 +427,7 @@ mod tests {
     }
 
     // The harness of an imported session sends its own system prompt to its own model. The usage of
-    // that model was applied to other models if it had no model name, and to requests without a
-    // model.
+    // that model must not be applied to other models, or to requests without a model.
     #[test]
     fn calibration_uses_usage_of_the_same_model_family() {
         let story = reported_by("claude-opus-4-5-20251101");

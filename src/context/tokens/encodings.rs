@@ -51,7 +51,8 @@ impl Encoding {
     }
 }
 
-/// Decompresses a table of the build. Panics on errors, because all counts would be wrong.
+/// Decompresses a table that the build compressed. Panics on errors, because all counts would be
+/// wrong.
 fn unpacked<T: DeserializeOwned>(table: &[u8]) -> T {
     let read = |table| -> io::Result<T> {
         let raw = io::BufReader::new(zstd::Decoder::new(table)?);
@@ -73,7 +74,8 @@ mod tests {
 
     use super::*;
 
-    // Counts that differ from OpenAI's shorten requests too early, or exceed the provider's limit.
+    // If counts differed from OpenAI's, requests would be shortened too early, or would exceed the
+    // provider's limit.
     proptest! {
         #[test]
         fn encoding_equals_the_bpe_openai_library(text in ".{0,200}|[a-zA-Z' \\r\\n/\t0-9.]{0,300}") {

@@ -85,7 +85,7 @@ impl Tally {
         }
     }
 
-    /// Returns the tally for the content that this provider and model are sent.
+    /// Returns the tally for the content that is sent to this provider and model.
     #[must_use]
     pub fn sent_to(self, provider: Provider, model: &str) -> Self {
         Self {
@@ -207,7 +207,7 @@ impl Tally {
         })
     }
 
-    /// Adds the framing of a message. A blank message is not sent.
+    /// Adds the framing of a message. Only Treering's own format sends blank messages.
     fn framed(&self, said: u64) -> u64 {
         match (said, self.provider) {
             (0, Provider::Neutral) => MESSAGE_TOKENS,

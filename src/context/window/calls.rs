@@ -49,7 +49,8 @@ impl UnansweredCall {
         self.stage = Stage::Started(executor.to_owned());
     }
 
-    /// Returns the text while the call may still end, and its event.
+    /// Returns the text for a call that may still end, and the event of its refusal, if it was
+    /// refused.
     pub fn open(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::Requested => "no result yet: the call has not ended".to_owned(),
@@ -62,7 +63,7 @@ impl UnansweredCall {
         (text, None)
     }
 
-    /// Returns the text after the model continued without a result, and its event.
+    /// As [`Self::open`], after the model continued without a result.
     pub(crate) fn frozen(&self) -> (String, Option<EventRef>) {
         let text = match &self.stage {
             Stage::WaitsForApproval => {
@@ -79,8 +80,8 @@ impl UnansweredCall {
         (text.to_owned(), None)
     }
 
-    /// Returns the text for a cancelled call, and its event. A denial takes precedence over the
-    /// cancellation after it.
+    /// Returns the text for a cancelled call, and the event of its denial or cancellation. A denial
+    /// takes precedence over the cancellation after it.
     pub fn cancelled(&self, at: EventRef, cancelled: &ToolCallCancelled) -> (String, EventRef) {
         if let (Stage::Refused(why, by), CancelReason::Denied) = (&self.stage, cancelled.reason) {
             return (why.clone(), *by);

@@ -4,8 +4,9 @@
 //! while that step waits for results or is still being recorded.
 //!
 //! An assistant message begins a new step, unless the last step has only reasoning, or has the same
-//! message id and no outcome in between. A call also begins a new step if it names another message,
-//! or if every call of the last step has an outcome, because the model must have read them.
+//! message id and no outcome in between. A call also begins a new step if it does not name a
+//! message of the last step and all calls of that step have outcomes, because the model must have
+//! read the outcomes.
 
 use std::{
     borrow::Cow,
@@ -71,7 +72,7 @@ impl FoldedWindow {
         empty.and(branch, events, cancellation)
     }
 
-    /// Extends the fold by new events; `events` is the whole window. The result equals that of
+    /// Extends the fold with new events; `events` is the whole window. The result equals that of
     /// [`FoldedWindow::of`], but takes less time.
     #[must_use]
     pub fn grown(
@@ -195,7 +196,7 @@ struct WindowFold {
     answered: HashSet<String>,
     wire_ids: HashSet<String>,
     preamble: BTreeSet<EventRef>,
-    /// The conversation's model as of this event.
+    /// The conversation's model as of the last folded event.
     model: String,
     /// Whether an event of this window set the model.
     model_set: bool,
@@ -277,11 +278,11 @@ impl WindowFold {
         }
     }
 
-    /// Applies an imported compaction. Its summary replaces all earlier events, even in the middle
-    /// of a turn, because the source no longer showed its model those steps. The user's requests in
-    /// that turn stay. A note names the replaced steps, so that these requests do not look as if no
-    /// work was done on them. An open call usually has no result; a late result becomes a note.
-    /// Turns that the source kept stay whole.
+    /// Applies an imported compaction. Its summary replaces all earlier events, even the steps of a
+    /// turn that had not ended, because the source no longer showed its model those steps. The
+    /// user's requests in that turn stay. A note names the replaced steps; otherwise it would seem
+    /// that no work was done on these requests. An open call usually has no result; a late result
+    /// becomes a note. Turns that the source kept stay whole.
     fn compacted(&mut self, at: EventRef, compacted: &Compacted) {
         if compacted.trigger != CompactionTrigger::Imported || compacted.kept_turns > 0 {
             return;
@@ -656,7 +657,8 @@ impl WindowFold {
         let mut items = self.items.clone();
         let has_open = match &self.current {
             Some(current) if !current.open.is_empty() => {
-                // The open calls of the last step get no result, but the event that says why.
+                // The open calls of the last step have no result. Their outcome says why, and names
+                // the event that refused the call, if there is one.
                 let mut told = Self {
                     items: items.split_off(current.index),
                     current: Some(CurrentStep {

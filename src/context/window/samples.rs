@@ -376,7 +376,7 @@ fn body(story: &Story, branch: &BranchState, next: SampleStep) -> Option<EventBo
     })
 }
 
-/// Returns the turn boundary at index `back`, modulo their number, after the last cut.
+/// Returns the turn boundary at index `back`, modulo the number of boundaries, after the last cut.
 fn boundary(story: &Story, branch: &BranchState, back: u8) -> Option<u64> {
     let is_call = |number: usize| {
         let next = story.events.get(number).map(|event| &event.body);

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::{CommonMembers, beside, is_map, size};
 
-/// A longer common value is not stated once, because it would take the room that it saves.
+/// Maximum size, in bytes, of a common value that is stated once. A longer one would take the room
+/// that it saves.
 const SAME_BYTES_MAX: usize = 64;
 /// Minimum number of items with the same value for it to be stated once.
 const SAME_LEAST: usize = 3;

@@ -24,7 +24,8 @@ impl Layout<'_, '_> {
         self.restore_repeats(left);
     }
 
-    /// Gives room to cut pieces, in this order. Returns the remaining tokens.
+    /// Restores or lengthens pieces that were cut, in the given order. Returns the remaining
+    /// tokens.
     fn refit(&mut self, order: Vec<usize>, mut left: u64) -> u64 {
         let mut tries = 0;
         for at in order {
@@ -65,7 +66,8 @@ impl Layout<'_, '_> {
         }
     }
 
-    /// If much room is left, adds parts of dropped pieces that are too large to add whole.
+    /// If much room is left, adds dropped pieces again, newest first: whole, or in part if they are
+    /// too large.
     fn fill_with_parts(&mut self, mut left: u64, note: u64) -> u64 {
         let mut tries = 0;
         for at in (0..self.pieces.len()).rev() {

@@ -1,10 +1,10 @@
 //! Anthropic Messages.
 //!
-//! Roles alternate: consecutive messages of one role are merged. All results of a batch are in the
-//! one user message after it, before any text. Arguments are an object, and ids use Anthropic's
-//! characters. Thinking is sent unmodified and in order. The system prompt is at the top. Up to
-//! four cache breakpoints follow the tools, the system prompt, the stable messages, and an earlier
-//! user message.
+//! Roles alternate: consecutive messages of one role are merged. All results of a step are in the
+//! one user message after the step, before any text. Arguments are an object, and ids use
+//! Anthropic's characters. Thinking is sent unmodified and in order. The system prompt is at the
+//! top. Up to four cache breakpoints follow the tools, the system prompt, the stable messages, and
+//! an earlier user message.
 
 mod body;
 mod thinking;

@@ -405,7 +405,8 @@ fn thought(reasoning: &Reasoning) -> Part<'_> {
     }
 }
 
-/// Google's signatures are base64. SDKs decode them.
+/// Returns a signature in base64. Google's signatures are base64, but Google's SDKs decode them, so
+/// a recorded one may be raw bytes.
 fn signature_of(reasoning: &Reasoning) -> Cow<'_, str> {
     let text = media::opaque_text(&reasoning.signature);
     if media::is_base64(&text) {

@@ -365,7 +365,8 @@ fn item_of(item: &DraftItem) -> Item<'_> {
     };
     Item {
         r#type,
-        // The section must not change when the turn ends, because the item was sent with it.
+        // An item of the open turn is sent with the section that it has later, so that it does not
+        // change when the turn ends.
         section: match item.section {
             Section::OpenTurn => Section::Messages,
             section => section,

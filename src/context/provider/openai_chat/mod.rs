@@ -1,8 +1,8 @@
 //! OpenAI Chat Completions.
 //!
-//! Arguments are a JSON *string*, unchanged byte for byte. The `tool` messages of a batch follow
-//! its assistant message directly, in the order of the calls. They accept only text, so media of
-//! results follow in a user message. The format has no field for reasoning.
+//! Arguments are a JSON *string*, unchanged byte for byte. The `tool` messages directly follow the
+//! assistant message with their calls, in the order of the calls. They accept only text, so media
+//! of results follow in a user message. The format has no field for reasoning.
 
 mod body;
 

@@ -1,7 +1,7 @@
 //! OpenAI Responses.
 //!
 //! `input` is flat: a `function_call` and its `function_call_output` are separate items with the
-//! same `call_id`. The outputs of a batch follow its last call. A `reasoning` item is directly
+//! same `call_id`. The outputs of a step follow its last call. A `reasoning` item is directly
 //! before the item that it led to, and is omitted if that item is. OpenAI stores nothing, so
 //! reasoning is sent encrypted.
 //!
@@ -205,7 +205,7 @@ struct Writer<'a, 'p> {
     step_hash: Option<Box<blake3::Hasher>>,
     /// Ids used so far, both OpenAI's and generated ones. Each is used once.
     item_ids: HashSet<String>,
-    /// How often an id was generated from a signature.
+    /// Number of ids generated from each signature, by the hash of the signature.
     signatures: HashMap<[u8; 32], u64>,
 }
 
@@ -314,8 +314,8 @@ impl<'a> Writer<'a, '_> {
         Ok(())
     }
 
-    /// Adds pending reasoning before a new item. Of several pieces, only the last is directly
-    /// before the item; pieces with the same id are one item.
+    /// Adds pending reasoning before a new item. Only reasoning directly before the item is sent:
+    /// the last piece, and the pieces before it with the same id, which are one item.
     fn before(&mut self, at: usize, thoughts: &mut Vec<&'a Thought>, begins_item: bool) {
         if thoughts.is_empty() || !begins_item {
             return;
@@ -367,7 +367,7 @@ impl<'a> Writer<'a, '_> {
         self.push(Item::Message(message), vec![at]);
     }
 
-    /// Adds a call, and returns its output, which comes after the batch.
+    /// Adds a call. Returns its output, which comes after all calls of the step.
     fn call(&mut self, at: usize, call: &'a Call) -> Result<Item<'a>, RenderError> {
         let call_id = self.reader.ids.assign(&call.wire_id);
         let arguments = call.arguments.as_str();
