@@ -41,7 +41,7 @@ struct NoteLimits {
     /// Number of answers that ended turns, and of texts of the model beside calls.
     answers: usize,
     thoughts: usize,
-    /// Number of calls, the characters of each, and of its outcome.
+    /// Number of calls, and the characters of each call and of its outcome.
     calls: usize,
     call_chars: usize,
     ended_chars: usize,
@@ -55,7 +55,8 @@ const CALL_CHARS: usize = 70;
 type LimitStep = (fn(&mut NoteLimits, usize), &'static [usize]);
 
 /// The contents of a note, in the order in which they get room. The newest of each kind are shown.
-/// User messages come before the work done about them. Tool names matter least.
+/// User messages get room before the work that was done for them. Tool names are listed only if the
+/// first step fits.
 const MORE: [LimitStep; 11] = [
     // User messages, together with one answer and the last calls.
     (
@@ -205,7 +206,7 @@ struct DroppedContent<'a> {
     answers: Vec<(EventRef, &'a str)>,
     /// Texts of the model beside calls.
     thoughts: Vec<(EventRef, &'a str)>,
-    /// Paths in the calls are shown relative to it.
+    /// The directory to which paths in calls are shown relative, if there is one.
     below: Option<String>,
 }
 
@@ -554,7 +555,7 @@ fn came(call: &Call, chars_max: usize) -> String {
 mod tests {
     use super::*;
 
-    // Five of the six lines of a note were reads of the same file.
+    // Repeated calls must share a line. In one note, five of six lines were reads of the same file.
     #[test]
     fn calls_that_come_again_are_one_line() {
         let calls: Vec<Call> = ["a", "b", "a", "a"]
@@ -575,7 +576,7 @@ mod tests {
         assert_eq!(told, ["Grep a (no result) (3 times)", "Grep b (no result)"]);
     }
 
-    // `#151 Bash (17 times)` stood for 17 different commands.
+    // A line such as `#151 Bash (17 times)` must not stand for 17 different commands.
     #[test]
     fn calls_that_differ_are_not_told_as_one() {
         let long = "x".repeat(CALL_CHARS);

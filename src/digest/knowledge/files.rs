@@ -106,7 +106,7 @@ impl FileTable {
         named.max_by_key(|place| self.files[*place].recency)
     }
 
-    /// Adds a file without a name.
+    /// Adds a file. The caller then records its name with [`Self::name`].
     pub(super) fn add(
         &mut self,
         path: &str,

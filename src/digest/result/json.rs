@@ -66,7 +66,7 @@ fn is_short(value: &Value) -> bool {
     }
 }
 
-/// Returns a member with a nested value, and the length of a list.
+/// Returns a member with a nested value, and its length if the value is a list.
 fn nested(key: &str, value: &Value, room: usize) -> String {
     let told = compact(value, room);
     match value {

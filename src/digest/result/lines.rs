@@ -34,8 +34,8 @@ const BESIDE: Worth = 400;
 const LAST: Worth = 600;
 const FIRST: Worth = 500;
 const DEFINES: Worth = 200;
-/// Lines of the same worth beyond this number are worth less, because the first errors matter most
-/// and the end needs room.
+/// Maximum number of lines of one sort (see [`by_itself`]) with their full worth. Further lines are
+/// worth less, because the first errors matter most and the end needs room.
 const ALIKE_MAX: u32 = 6;
 
 impl<'a> Output<'a> {
@@ -97,7 +97,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Reads `Exit code 1`, `exit status: 101`, `returned code 2` or `<returncode>1<`.
+/// Reads `Exit code 1`, `exit status: 101`, `return code 2` or `<returncode>1<`.
 fn exit_code(line: &str) -> Option<i64> {
     const SIGNS: [&str; 6] = [
         "exit code",
@@ -172,8 +172,8 @@ fn heading_depth(line: &str) -> usize {
     }
 }
 
-/// Returns the worth of a line in a report: the verdict most, then headings and numbered or bold
-/// findings.
+/// Returns the worth of a line in a report. The verdict is worth most, then headings, then numbered
+/// or bold findings.
 fn of_report(line: &str) -> Worth {
     let bare = line.trim_start().trim_start_matches(['-', ' ']);
     let numberless = bare.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -187,7 +187,7 @@ fn of_report(line: &str) -> Worth {
     }
 }
 
-/// Returns the worth of a line by its text, and which of two sorts it is.
+/// Returns the worth of a line by its text, and its sort: 0 for totals, 1 for other lines.
 fn by_itself(text: &str, kind: OutputKind) -> Option<(Worth, usize)> {
     let line = text.trim_start();
     match kind {
@@ -328,8 +328,8 @@ pub(crate) fn numberless(line: &str) -> &str {
         .trim_start()
 }
 
-/// Returns a line with its indentation, without control characters and line numbers. In code,
-/// spaces between words stay.
+/// Returns a line with its line number and indentation, without control characters. In code, diffs
+/// and other text, spaces between words stay.
 pub(super) fn as_it_stands(line: &str, kind: OutputKind) -> String {
     let bare = line.trim_start();
     let said = numberless_part(bare);

@@ -39,7 +39,8 @@ const LINE_CHARS_MAX: usize = 200;
 /// Number of bytes read at the beginning and at the end of a longer text.
 const LOOKED_AT_BYTES: usize = 256 << 10;
 
-/// Returns the digest of a result, at most `max_chars` characters (at least one). Never empty.
+/// Returns the digest of a result: never empty, of at most `max_chars` characters. A `max_chars` of
+/// 0 counts as 1.
 #[must_use]
 pub fn digest(said: ResultOf<'_>, result: &ToolResultRecorded, max_chars: usize) -> String {
     let text = text_of(result);
@@ -78,7 +79,7 @@ pub(crate) fn tells_failure(result: &ToolResultRecorded) -> bool {
 }
 
 /// Returns the contents of JSON: short members whole, then leaves of long members while there is
-/// room. For very long JSON, only its type.
+/// room. Very long JSON is only described by type and size.
 fn of_json(
     result: &ToolResultRecorded,
     text: &str,

@@ -22,7 +22,8 @@ const DIRECTORY_ARGUMENTS: [&str; 7] = [
     "dir",
 ];
 
-/// Maximum length of an output that may only report a missing file (`|| echo …`), in bytes.
+/// Maximum length, in bytes, of an output that may only say (by `|| echo …`) that a file is
+/// missing.
 const NOT_FOUND_BYTES_MAX: usize = 60;
 
 /// Records the files of a command line.
@@ -570,7 +571,7 @@ fn plain_operands_or_patterns(words: &[ShellWord], with_value: &str) -> Vec<Shel
     operands
 }
 
-/// As [`plain_operands_or_patterns`], without words that only a shell can expand.
+/// As [`plain_operands_or_patterns`], for callers that ignore words that only a shell can expand.
 fn plain_operands(words: &[ShellWord], with_value: &str) -> Vec<ShellWord> {
     plain_operands_or_patterns(words, with_value)
 }

@@ -1,4 +1,5 @@
-//! Effects of a call on files, read from its arguments and from its result if that names files.
+//! Effects of a call on files. They are read from its arguments, and from its result if the result
+//! names files.
 //!
 //! - [`rule`]: which tools touch files, and how their calls are read;
 //! - `tools`: tools with one purpose: readers, writers, editors, searches;
@@ -28,7 +29,7 @@ use super::read::{PATH_BYTES_MAX, below, clean};
 pub use rule::{FileEffectForm, FileEffectRule};
 use treering_domain::{ToolCallRequested, ToolResultRecorded};
 
-/// Maximum number of files of one call. Later files are ignored.
+/// Maximum number of files of one call. Further files are only counted.
 const TOUCHES_MAX: usize = 2_000;
 /// Maximum number of bytes of a result that are read.
 pub(super) const OUTPUT_BYTES_MAX: usize = 1 << 20;
@@ -100,8 +101,8 @@ impl FileEffects {
         touched
     }
 
-    /// Records an effect. A relative path starts at `directory`. The last effect on a file decides
-    /// its state.
+    /// Records an effect. A relative path starts at `directory`. Several effects on one file are
+    /// combined by [`and_then`].
     fn add(&mut self, directory: Option<&str>, path: &str, touch: FileEffect) {
         let Some(path) = clean(path, PATH_BYTES_MAX).filter(|path| !is_no_file(path)) else {
             return;
@@ -141,7 +142,7 @@ pub(crate) fn and_then(before: FileEffect, now: FileEffect) -> FileEffect {
     }
 }
 
-/// Whether the path is a directory or is not on a disk.
+/// Whether the path does not name one file on a disk: a directory, device, URL or pattern.
 fn is_no_file(path: &str) -> bool {
     path.ends_with(['/', '\\'])
         || matches!(path, "." | ".." | "-" | "~")
@@ -211,8 +212,8 @@ pub(crate) fn touched_by(
     FileEffects::of(form, spoken).files
 }
 
-/// Whether a call's tool only looks at files. Such a call does not leave an open error if it finds
-/// nothing.
+/// Whether a call's tool only looks at files. If such a call fails because it finds nothing, that
+/// is not an error that remains to be solved.
 pub(crate) fn only_looks(call: &ToolCallRequested) -> bool {
     use FileEffectForm::{Glob, List, Read, Search, Stat};
     matches!(

@@ -45,7 +45,7 @@ impl OutputFilter {
     }
 }
 
-/// Returns the paths of lines that end in one.
+/// Returns the path of each line that is a path or ends with one.
 pub(super) fn paths(lines: OutputFilter, output: &str) -> Vec<&str> {
     if lines == OutputFilter::Changed {
         return Vec::new();
