@@ -5,14 +5,15 @@ use treering_context::text::counted;
 
 /// Longer texts are cut to head and tail.
 const TEXT_BYTES_MAX: usize = 256 * 1024;
-/// Share of the room for failures, and the maximum number of lines kept below each failure.
+/// Divisor of the room: failures get at most half of it.
 const FAILED_SHARE: usize = 2;
+/// Maximum number of lines kept below each failure.
 const BESIDE_LINES: usize = 3;
 /// Size of a mark for omitted lines, in bytes. Shorter gaps stay.
 const GAP_BYTES: usize = 40;
 
 /// Returns test or build output cut to about `bytes_max` bytes, and the number of bytes removed.
-/// None if the text is something else, or if head and tail keep as much.
+/// None if the text is something else or needs no cut, or if a cut to head and tail is better.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> Option<(String, usize)> {
     if text.len() > TEXT_BYTES_MAX {
         return None;
@@ -27,7 +28,8 @@ pub(crate) fn cut(text: &str, bytes_max: usize) -> Option<(String, usize)> {
     run.close_gaps();
     let gone = run.gone();
     let told = run.told();
-    // If a line is longer than the room, head and tail keep more.
+    // If little is kept, for example because one line is longer than the room, head and tail keep
+    // more.
     let is_used = is_all || told.len() >= bytes_max / 2;
     (gone > 0 && is_used && told.len() <= bytes_max + bytes_max / 8).then_some((told, gone))
 }
@@ -176,8 +178,8 @@ mod tests {
         )
     }
 
-    // The only line that named the failed package was cut from the middle, while eight lines of `ok
-    // … (cached)` stayed.
+    // A cut to head and tail would remove the only line that names the failed package, and keep
+    // eight lines of `ok … (cached)`.
     #[test]
     fn failures_are_kept_before_passes() {
         let (told, gone) = cut(&go_run(12), 500).unwrap();

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::summary::reports_error;
 
-/// Minimum number of passing lines for a text to be test output.
+/// Minimum number of passing lines that are enough to treat any text as test output.
 const PASSED_LEAST: usize = 3;
 
 /// Meaning of a line.
@@ -15,7 +15,7 @@ const PASSED_LEAST: usize = 3;
 pub(crate) enum RunLine {
     /// A failure, or the overall outcome.
     Failed,
-    /// A success: a passing test, an up-to-date package.
+    /// A success or normal progress: a passing test, an up-to-date package, a download.
     Passed,
     /// Anything else.
     Plain,
@@ -45,8 +45,8 @@ fn of_line(text: &str) -> RunLine {
     }
 }
 
-/// Whether a line reports a success in the format of go, cargo, pytest, unittest, jest, mocha, TAP,
-/// maven, gradle, dotnet, ctest or googletest.
+/// Whether a line reports a success or normal progress in the format of go, cargo, pytest,
+/// unittest, jest, mocha, TAP, maven, gradle, dotnet, ctest or googletest.
 fn has_passed(line: &str) -> bool {
     const STARTS: [&str; 27] = [
         "ok  \t",
@@ -95,8 +95,8 @@ fn has_passed(line: &str) -> bool {
         || line.contains(" Passed ") && line.ends_with(" sec")
 }
 
-/// Whether a line is like `tests/test_a.py::test_b PASSED [ 12%]` or `tests/test_a.py ....s.. [
-/// 12%]`.
+/// Whether a line of pytest reports no failure and ends with a percentage:
+/// `a.py::test_b PASSED [ 12%]`, `a.py ....s.. [ 12%]`.
 fn is_passed_with_share(line: &str) -> bool {
     let Some((said, share)) = line.rsplit_once('[') else {
         return false;
@@ -107,8 +107,8 @@ fn is_passed_with_share(line: &str) -> bool {
     share.ends_with("%]") && (said.ends_with(" PASSED") || said.ends_with(" SKIPPED") || are_dots)
 }
 
-/// Whether a line is like `[INFO] Tests run: 12, Failures: 0, Errors: 0, … Time elapsed: 0.1 s - in
-/// org.A`.
+/// Whether a line is Maven's total of a test class without failures:
+/// `Tests run: 12, Failures: 0, Errors: 0, … Time elapsed: 0.1 s`.
 fn is_passed_class(line: &str) -> bool {
     let is_class = line.contains("Time elapsed: ") && line.contains("Tests run: ");
     is_class && line.contains("Failures: 0, Errors: 0")

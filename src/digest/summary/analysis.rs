@@ -8,7 +8,7 @@ const BEGINS_WITHIN_BYTES: usize = 1_000;
 /// Beginnings of an analysis, and of the part after it.
 const FORMS: [[&str; 2]; 2] = [["Analysis:\n", "\nSummary:\n"], ["<analysis>", "<summary>"]];
 
-/// Returns the analysis in a summary.
+/// Returns the byte range of the analysis in a summary.
 #[must_use]
 pub fn analysis(summary: &str) -> Option<Range<usize>> {
     let head = &summary[..summary.floor_char_boundary(BEGINS_WITHIN_BYTES)];
@@ -16,7 +16,7 @@ pub fn analysis(summary: &str) -> Option<Range<usize>> {
         let is_line = |at: &usize| summary[..*at].is_empty() || summary[..*at].ends_with('\n');
         let start = head.find(begin).filter(is_line)?;
         let end = start + summary[start..].find(next)?;
-        // The part after it keeps its title.
+        // The title `Summary:` belongs to the part after the analysis.
         let end = end + usize::from(next.starts_with('\n'));
         Some(start..end)
     })

@@ -33,8 +33,9 @@ const MAIN_KEYS: [&str; 17] = [
     "id",
     "code",
 ];
-/// Arguments that contain a command. They take precedence, with those that name a place.
+/// Arguments that contain a command.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
+/// Arguments that name a place or a query. If the main argument is one of them, no id precedes it.
 const WHERE: [&str; 9] = [
     "pattern",
     "regex",
@@ -60,7 +61,7 @@ const PATHS: [&str; 6] = [
 ];
 /// Maximum length of a path that is shown whole, in characters. A clipped path cannot be opened.
 const PATH_CHARS_MAX: usize = 200;
-/// Characters read of one argument to describe it.
+/// Maximum number of characters of an argument that are read to describe it.
 const LOOKED_AT_CHARS: usize = 1_000;
 /// First words in the names of tools that only read or think.
 const READ_VERBS: [&str; 34] = [
@@ -139,8 +140,8 @@ pub(super) fn acts(tool: &str) -> bool {
     }
 }
 
-/// Returns the purpose of a tool in words. A summary must not lead the model to a tool that may be
-/// gone.
+/// Returns the name of a tool as plain words. A summary with the exact name could lead the model to
+/// call a tool that no longer exists.
 pub(super) fn in_words(tool: &str) -> String {
     words(own(tool)).join(" ")
 }
@@ -226,7 +227,7 @@ fn id(object: &Map<String, Value>) -> Option<String> {
     told.find(|id| !id.is_empty())
 }
 
-/// Returns a command line, without its leading `cd` if it is long.
+/// Returns a command line. If it has more than `chars_max` characters, its leading `cd` is removed.
 fn without_cd(command: &str, chars_max: usize) -> &str {
     let command = command.trim();
     if command.chars().count() <= chars_max {
@@ -311,7 +312,7 @@ fn first_text(object: &Map<String, Value>) -> Option<&str> {
     top.find(|text| says_something(text)).or_else(deep)
 }
 
-/// Returns all short arguments while there is room. For calls without well-known argument names.
+/// Returns the short arguments that fit. None if an argument has a well-known name.
 fn values(object: &Map<String, Value>, chars_max: usize) -> Option<String> {
     const SHORT: usize = 35;
     let has_telling = |name: &&str| object.get(*name).is_some_and(Value::is_string);
@@ -349,8 +350,8 @@ fn clip_front(path: &str, max_chars: usize) -> String {
 }
 
 /// Returns how a call ended: the line with an error, a verdict or a total, else the last line with
-/// content, with `…` if there are others. If the text ends with a line without content (`fi`), the
-/// length of the text. For JSON, its error. Otherwise empty.
+/// content, after `…` if there are other lines. If the last line only closes a block (`fi`),
+/// returns the number of lines instead. For JSON, returns its error, or an empty text.
 pub(crate) fn ended(text: &str, chars_max: usize) -> String {
     /// Bytes read at the end of a long text, where a run reports its outcome.
     const LOOKED_AT_BYTES: usize = 8 << 10;
@@ -453,7 +454,7 @@ mod tests {
         said_of(arguments, 70, None)
     }
 
-    // The description of `Grep` had the place, but not the pattern.
+    // The description of a search must contain its pattern, not only its place.
     #[test]
     fn search_call_is_described_by_its_pattern() {
         let both = r#"{"path":"/repo/src","pattern":"fn parse","output_mode":"content"}"#;
@@ -463,7 +464,7 @@ mod tests {
         assert_eq!(told(r#"{"path":"/repo/src"}"#), "/repo/src");
     }
 
-    // `search_direct_flight MCO` had neither the destination nor the date, although there was room.
+    // `search_direct_flight MCO` would lack the destination and the date, although there is room.
     #[test]
     fn call_is_described_by_all_short_arguments() {
         let flight = r#"{"origin":"MCO","destination":"BOS","date":"2024-05-21","seats":2}"#;
@@ -527,7 +528,7 @@ mod tests {
         }
     }
 
-    // A note said that tests ran, but not how they ended.
+    // A note must say how tests ended, not only that they ran.
     #[test]
     fn outcome_of_a_call_is_its_last_meaningful_line() {
         assert_eq!(ended("running\n0 issues.\n\n", 40), "… 0 issues.");
@@ -545,8 +546,8 @@ mod tests {
         assert_eq!(ended("", 40), "");
     }
 
-    // A review requested changes for two critical findings, but the note said that lint and tests
-    // passed. The outcome of reading a script was `fi`, and a status with two files showed one.
+    // A review can request changes although its last line says that lint and tests pass. The last
+    // line of a script (`fi`) has no content, and that of a status shows only one file.
     #[test]
     fn outcome_prefers_a_verdict_over_the_last_line() {
         let review = "# Review\n\n**Verdict: REQUEST CHANGES**\n\n2 critical findings.\n\n\
@@ -568,7 +569,7 @@ mod tests {
         assert!(!shows_a_file(r#"{"command":"cat build.log"}"#));
     }
 
-    // The 60 characters for a command only showed its directory.
+    // A short description must show what a command does, not only the directory that it runs in.
     #[test]
     fn command_is_described_without_its_cd() {
         let deep = "/Users/dev/workspaces/mono/packages/agent/with/a/long/name/of/its/own";
@@ -577,7 +578,7 @@ mod tests {
         assert_eq!(told(r#"{"command":"cd /w && make"}"#), "cd /w && make");
     }
 
-    // `refused update_issue ## Problem …` did not say which issue.
+    // `refused update_issue ## Problem …` would not say which issue.
     #[test]
     fn id_or_path_comes_first_in_a_call_description() {
         let issue = r###"{"description":"## Problem\nIt is so","id":"ENT-241"}"###;

@@ -261,8 +261,8 @@ mod tests {
         dialogue_summary(id, &events, max_chars)
     }
 
-    /// A successor needs the requests, the outcome, failures, open tasks, and the names of files
-    /// and ids.
+    /// The model that continues needs the requests, the outcome, failures, open tasks, and the
+    /// names of files and ids.
     #[test]
     fn dialogue_summary_lists_requests_answers_and_failures() {
         let text = summary(

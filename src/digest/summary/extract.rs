@@ -319,8 +319,8 @@ fn again(gathered: &SummaryMaterial, room: usize) -> String {
     clip(&lines.join("\n"), room)
 }
 
-/// Marks an earlier summary as of its time: its instructions no longer apply, and its open tasks
-/// may be done.
+/// Returns an earlier summary without its analysis and its instructions, which no longer apply. Its
+/// lists of open tasks are marked `(as of then)`, because the tasks may be done.
 fn as_of_then(summary: &str) -> String {
     const ORDERS: [&str; 2] = [
         "without asking the user any further questions",
@@ -391,7 +391,7 @@ fn listed(said: &[Quotation], room: usize, chars_max: usize) -> String {
         .map(|(label, line)| label.chars().count() + line.chars().count());
     let lengths: Vec<usize> = lengths.collect();
     let most = level(&lengths, room.saturating_sub(lines.len() * 12)).min(chars_max);
-    // If not even a few words of each fit, only the last texts.
+    // If not even a few words of each text fit, lists only the last texts.
     const WORDS: usize = 60;
     let skipped = if most < WORDS {
         lines.len().saturating_sub((room / (WORDS + 12)).max(1))

@@ -189,7 +189,7 @@ pub(super) fn open_tasks(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// A successor needs files and ids, not numbers, dates, URLs or abbreviations.
+    /// The model that continues needs files and ids, not numbers, dates, URLs or abbreviations.
     #[test]
     fn facts_list_files_and_ids() {
         let mut facts = Facts::new(20);
@@ -216,8 +216,7 @@ mod tests {
         );
     }
 
-    // `0-9a-fA-F` and `N-1` were listed as recurring ids, but `OBUT9V`, an argument of seven calls,
-    // was not.
+    // `0-9a-fA-F` and `N-1` only look like ids; the booking code `OBUT9V` is one.
     #[test]
     fn ids_are_recognised() {
         for id in [

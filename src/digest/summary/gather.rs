@@ -28,7 +28,8 @@ use treering_domain::{
     ToolResultRecorded,
 };
 
-/// Minimum size of a message after an imported compaction to be its summary, in bytes.
+/// Minimum size of the message after an imported compaction for it to count as the summary, in
+/// bytes.
 const SUMMARY_BYTES_MIN: usize = 400;
 /// Maximum number of bytes kept of a message.
 const SAID_BYTES_MAX: usize = 64 << 10;
@@ -38,10 +39,10 @@ const DECISIONS_MAX: usize = 40;
 const COMMAND_CHARS_MAX: usize = 200;
 /// Maximum number of calls with effects; the last ones are kept.
 const ACTS_MAX: usize = 40;
-/// Maximum lengths of such a call's arguments and outcome.
+/// Maximum lengths of such a call's arguments and outcome, in characters.
 const ACT_CHARS_MAX: usize = 400;
 const OUTCOME_CHARS_MAX: usize = 1_000;
-/// Maximum length of a call that the user commented on.
+/// Maximum length of a call's arguments in its description, in characters.
 const NAMED_CHARS_MAX: usize = 80;
 /// Label of requests from before an imported summary.
 const BEFORE_SUMMARY: &str = "before that summary";
@@ -75,7 +76,7 @@ pub(super) struct SummaryMaterial {
     pub failures: Vec<(String, String)>,
     /// Successful commands, each with its last run and output.
     pub commands: Vec<(String, String)>,
-    /// Calls with effects other than on files and in a shell, and their outcomes.
+    /// Calls with effects outside files and the shell, and their outcomes.
     pub acts: Vec<(String, String)>,
     /// Skills that were used, in order.
     pub skills: Vec<String>,
@@ -347,7 +348,7 @@ impl SummaryMaterial {
         }
     }
 
-    /// Keeps a call with effects other than on files or in a shell.
+    /// Keeps a call with effects outside files and the shell.
     fn did(&mut self, call: &ToolCallRequested, result: &ToolResultRecorded) {
         let arguments = calls::whole(call.arguments.as_str(), ACT_CHARS_MAX);
         let what = format!("{} {arguments}", calls::in_words(&call.tool));
@@ -388,7 +389,7 @@ impl SummaryMaterial {
     }
 }
 
-/// Describes a call in words: the purpose of its tool, and its most important arguments.
+/// Describes a call: the tool's name as plain words, and its most important arguments.
 fn named(call: &ToolCallRequested) -> String {
     let said = calls::said_of(call.arguments.as_str(), NAMED_CHARS_MAX, None);
     let tool = calls::in_words(&call.tool);
@@ -415,8 +416,8 @@ fn text_of(result: &ToolResultRecorded) -> String {
     }
 }
 
-/// Returns the question at the end of a text. A short one (`What do you think?`) includes the line
-/// before it, its subject.
+/// Returns the question at the end of a text. A short question (`What do you think?`) is returned
+/// with the line before it, which has the subject.
 fn offer(text: &str) -> Option<String> {
     const SAYS_ENOUGH: usize = 60;
     const OFFER_CHARS_MAX: usize = 400;
@@ -436,7 +437,7 @@ fn offer(text: &str) -> Option<String> {
     Some(format!("{before} {question}"))
 }
 
-/// Returns the sentences of a text with a decision. A remedy is joined with the sentence before it,
+/// Returns the sentences that contain a decision. A remedy is joined with the sentence before it,
 /// which has the cause.
 fn decisions(text: &str) -> Vec<String> {
     let mut told = Vec::new();

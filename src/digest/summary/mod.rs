@@ -5,7 +5,7 @@
 //!
 //! - [`result_summary`]: one tool result in a line, for its digest;
 //! - [`dialogue_summary`]: the outcome of turns;
-//! - [`compaction_extract`]: the facts that a successor needs, in sections.
+//! - [`compaction_extract`]: the facts for the model that continues, in sections.
 
 mod analysis;
 mod calls;

@@ -6,12 +6,13 @@ use super::{
 };
 use treering_domain::{ContentPart, Media, MediaSource, ToolResultRecorded};
 
-/// Maximum length of an error before the rest, as a share of the room.
+/// Divisor of the room: an error before other content gets at most half of it, or 80 characters if
+/// that is more.
 const ERROR_SHARE: usize = 2;
 
-/// Returns a result in one line of at most `max_chars` characters (at least one), never empty. The
-/// error comes first, then the text if it fits, else the shape of JSON or the first lines with
-/// content, and counts.
+/// Describes a result in one line of 1 to `max_chars` characters. An error comes first, then the
+/// whole text. If the text does not fit, the shape of JSON or the first lines with content take its
+/// place, with counts.
 #[must_use]
 pub fn result_summary(result: &ToolResultRecorded, max_chars: usize) -> String {
     let max_chars = max_chars.max(1);

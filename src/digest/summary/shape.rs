@@ -10,14 +10,13 @@ use super::text::{clip, counted, one_line};
 const SHOWN_MAX: usize = 8;
 /// Maximum length of a quoted key or value, in characters.
 const QUOTED_CHARS_MAX: usize = 60;
-/// Maximum depth at which values are read. Elements of a top-level array are read, but not their
-/// contents.
+/// Depth from which arrays and objects are skipped instead of read. The top level has depth 0.
 const DEPTH_MAX: u8 = 3;
 
 /// The shape of a JSON text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
-    /// Null, a boolean or a number, in its original text.
+    /// Null, a boolean or a number, as text.
     Plain(String),
     /// A string, clipped.
     Text(String),
@@ -25,7 +24,7 @@ pub(super) enum Shape {
     Array(Vec<Shape>, usize),
     /// The first members, and their number.
     Object(Vec<(String, Shape)>, usize),
-    /// A value below the depth limit.
+    /// An array or object that is nested too deep to be read.
     Deep,
 }
 

@@ -1,12 +1,13 @@
-//! The task list that an agent keeps by calls: as a whole (`todos`, `plan`, `tasks`), or task by
-//! task (`TaskCreate`, `TaskUpdate`).
+//! The task list that an agent maintains through tool calls. A call writes the whole list (`todos`,
+//! `plan`, `tasks`), or creates or updates one task (`TaskCreate`, `TaskUpdate`).
 
 use serde_json::Value;
 
 use super::text::{clip, one_line};
 
-/// Limits of a task list.
+/// Maximum length of a task, in characters.
 const TASK_CHARS_MAX: usize = 200;
+/// Maximum number of open tasks that are returned.
 const TASKS_MAX: usize = 20;
 /// Keys of a task list, and of a task's text in it.
 const LISTS: [&str; 3] = ["todos", "plan", "tasks"];
@@ -58,7 +59,7 @@ impl TaskList {
         told.take(TASKS_MAX).collect()
     }
 
-    /// Number of tasks, both open and done.
+    /// Returns the number of tasks, open and done.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -166,8 +167,7 @@ fn text_of(task: &Value) -> Option<String> {
 mod tests {
     use super::*;
 
-    // A request counted ten calls that created and changed tasks, but named neither the open tasks
-    // nor the finished ones.
+    // A request must name the open tasks, not only count the calls that created and changed them.
     #[test]
     fn open_tasks_are_tracked_from_every_task_tool() {
         let mut tasks = TaskList::default();
@@ -208,7 +208,7 @@ mod tests {
         ));
         assert!(tasks.note("TaskList", "{}", "elsewhere", true));
         assert_eq!(tasks.open(), ["b (pending)"]);
-        // A failed call must change nothing. A finished task was listed as the next one.
+        // A failed call must change nothing, or a finished task could be listed as the next one.
         let update = r#"{"taskId":"2","status":"in_progress"}"#;
         assert!(tasks.note("TaskUpdate", update, "Sibling tool call errored", false));
         assert!(tasks.note("TaskUpdate", update, "Task not found", true));

@@ -102,7 +102,7 @@ pub(crate) fn is_filler(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    // `wow`, `yo` and `ok` took the place of the user's requests.
+    // `wow`, `yo` and `ok` must not take the place of the user's requests.
     #[test]
     fn praise_and_assent_are_not_requests() {
         for little in [

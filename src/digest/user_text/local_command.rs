@@ -112,7 +112,8 @@ mod tests {
 
     use super::*;
 
-    // Gemini CLI records a command as a sentence of the user, which was mistaken for the task.
+    // Gemini CLI records a command as a sentence of the user, which must not be mistaken for the
+    // task.
     #[test]
     fn commands_of_gemini_cli_are_recognised() {
         let text = "I ran the following shell command:\n```sh\nls -l\n```\n\nThis produced the \
@@ -122,8 +123,8 @@ mod tests {
         assert_eq!(read("I ran the following shell command:\nls. Why?"), None);
     }
 
-    // A listing of 52,000 bytes that a user ran at the prompt counted as the last message, which is
-    // never cut. So no request of 8,000 tokens could be built. Text that the user writes or pastes
+    // The user's last message is never cut. If a long listing that the user ran at the prompt
+    // counted as that message, no small request could be built. Text that the user writes or pastes
     // remains the user's.
     #[test]
     fn shell_commands_of_the_user_are_recognised() {

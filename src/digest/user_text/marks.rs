@@ -34,7 +34,7 @@ const PI_KINDS: [&str; 6] = [
 /// pi's role for a command that the user ran.
 const PI_COMMAND: &str = "bashExecution";
 
-/// Returns a message as a command that the user ran at the prompt, if it is one.
+/// Returns the command that the user ran at the prompt, if the message records one.
 pub(crate) fn local_command(message: &MessageAppended) -> Option<LocalCommand> {
     match &message.parts[..] {
         [ContentPart::Text(text)] => read(text),
@@ -146,8 +146,8 @@ mod tests {
         message
     }
 
-    // A skill's text that a harness added counted as the last message of the user, and the task was
-    // dropped. Only a mark of the message itself counts, not a mark in its content.
+    // A skill's text that a harness added must not count as the user's last message, or the task
+    // could be dropped. Only a mark of the message itself counts, not a mark in its content.
     #[test]
     fn marked_messages_are_attributed_to_the_harness() {
         use RawEncoding::{JsonPatch, Whole};

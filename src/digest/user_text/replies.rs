@@ -1,5 +1,5 @@
-//! Reads the user's words in place of a call's result: reasons for a refusal, and answers to the
-//! call's questions.
+//! Reads the user's words that are recorded as a call's result: reasons for a refusal, and answers
+//! to the call's questions.
 
 use treering_context::heuristics::Reply;
 
@@ -12,7 +12,8 @@ const REFUSED: [&str; 3] = [
 /// Text before the user's reason, and the harness's text after it.
 const SAID: &str = "the user said:";
 const BEHIND: [&str; 2] = ["\n\nNote: The user's next message", "\n\n<system-reminder>"];
-/// Beginning of the reason if the user gave none but wants to talk.
+/// Beginning of the harness's text in place of a reason, when the user gave none but wants to
+/// discuss the questions.
 const NOTHING_SAID: &str = "The user wants to clarify these questions";
 /// Texts before the answers, and the text after them.
 const ANSWERED: [&str; 2] = [
@@ -79,8 +80,8 @@ fn pairs(text: &str) -> Vec<(&str, &str)> {
 mod tests {
     use super::*;
 
-    // A user's answer to a question is a decision, but was recorded as a result. A request of
-    // 16,000 tokens and the extract of that session had the question without the answer.
+    // A user's answer to a question is a decision, but is recorded as a result. Requests and
+    // extracts must contain the answer, not only the question.
     #[test]
     fn answers_to_questions_are_parsed() {
         let text = "User has answered your questions: \"Embedded or inline?\"=\"Inline \
@@ -100,8 +101,8 @@ mod tests {
         assert_eq!(told[0], first);
     }
 
-    // `refused: I want the formula to be called x` said the opposite: the user refused a plan, and
-    // wished this instead.
+    // `refused: I want the formula to be called x` would say the opposite: the user refused a plan,
+    // and wants this instead.
     #[test]
     fn refusal_is_parsed_with_its_reason() {
         let refused = "The user doesn't want to proceed with this tool use. The tool use was \

@@ -67,8 +67,8 @@ impl Ids {
         }
     }
 
-    /// Counts ids in arguments, because an id in several calls will be needed again. Ignores text
-    /// that was written or searched for.
+    /// Counts ids in arguments, because an id in several calls will be needed again. Only whole
+    /// values count, not ids within longer text that was written or searched for.
     pub(crate) fn of_arguments(&mut self, arguments: &str) {
         let Ok(arguments) = serde_json::from_str::<Value>(arguments) else {
             return;
@@ -96,7 +96,8 @@ impl Ids {
         self.named.push(clip(&told, 80));
     }
 
-    /// Returns the ids in more than one text, in the order of their first occurrence.
+    /// Returns the ids that occurred in more than one text or call, in the order of their first
+    /// occurrence, followed by the noted ids. At most `IDS_MAX`: the last ones.
     pub fn again(self) -> Vec<String> {
         let mut all = repeated(&self.counts, &self.order);
         all.extend(self.named);

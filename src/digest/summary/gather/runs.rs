@@ -118,7 +118,7 @@ fn is_quiet(program: &str) -> bool {
     QUIET.contains(&name) || name == "git" && words.next().is_some_and(|verb| looks.contains(&verb))
 }
 
-/// Returns the last line of a result that has content.
+/// Returns a result in short: the members of JSON, else the first and the last line with content.
 pub(super) fn last_words(result: &ToolResultRecorded) -> String {
     let text = text_of(result);
     // The first and last lines of JSON have no information.
