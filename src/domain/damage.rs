@@ -19,7 +19,7 @@ pub enum DamageKind {
     Missing,
     /// The event does not continue the chain of the event before it.
     Broken,
-    /// It builds on an event of another conversation that cannot be served.
+    /// The event builds on an event of another conversation that cannot be served.
     Inherited,
 }
 

@@ -23,7 +23,7 @@ use super::{
 pub struct PastBranch {
     /// The state just after the revision.
     pub state: Arc<BranchState>,
-    /// Whether the next event of the branch is a tool call. The message at the revision then did
+    /// Whether the next event of the branch is a tool call. If so, the message at the revision did
     /// not end its turn.
     pub followed_by_call: bool,
 }
@@ -187,8 +187,8 @@ struct Batch<'a, L, B> {
     limits: &'a Limits,
     author: Author,
     changed: BTreeMap<ConversationId, ChangedConversation>,
-    /// Whether the batch's first event on a branch is a tool call. The message at the branch's
-    /// stored head then did not end its turn.
+    /// Whether the batch's first event on a branch is a tool call. If so, the message at the
+    /// branch's stored head did not end its turn.
     starts_with_call: BTreeMap<(ConversationId, BranchId), bool>,
 }
 
@@ -274,7 +274,8 @@ impl<L: Lookup, B: Borrow<EventBody>> Batch<'_, L, B> {
         Ok(SequencedEvent { branch, at })
     }
 
-    /// Returns true for the events of the engine's own erasure, to which no rule applies.
+    /// Returns true for the events of the engine's own erasure, which are exempt from the rules for
+    /// sealed conversations, branches and single events.
     fn erases(&self, body: &EventBody) -> bool {
         let says = matches!(
             body,

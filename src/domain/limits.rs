@@ -67,9 +67,9 @@ pub const JSON_VALUES_MAX: usize = 1 << 20;
 /// and its projection rows, so that events without bodies are not free.
 pub(crate) const QUOTA_EVENT_BYTES: u64 = 128;
 
-/// Pauses before each query to the log for the outcome of an in-doubt group while callers wait:
-/// 1.76 s in total. Most disk or network problems are over by then, and a caller should not wait
-/// much longer for an "outcome unknown".
+/// Pauses before successive queries to the log about the outcome of a group in doubt, while callers
+/// wait. The total is 1.76 s. Most disk or network problems are over by then, and a caller should
+/// not wait much longer for an "outcome unknown".
 pub const ASK_WHILE_WAITING: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(10),
@@ -126,7 +126,8 @@ pub struct Limits {
     pub lineage_depth_max: usize,
     /// Maximum number of open calls on a branch.
     pub open_calls_max: usize,
-    /// Maximum number of active-context keys, of discovered tools, and of entities of a branch.
+    /// Maximum number, on a branch, of active-context keys, of discovered tools, of guidance, of
+    /// entities, and of running sub-contexts; each is counted separately.
     pub branch_items_max: usize,
     /// Maximum number of appends that wait for the writer; further ones are refused.
     pub queue_appends_max: usize,
@@ -152,7 +153,7 @@ pub struct Limits {
     /// Maximum number of concurrent CPU-bound reads that take milliseconds; further ones wait.
     /// Small, because they share the processor with the threads that serve calls.
     pub short_reads_max: usize,
-    /// Maximum number of concurrent reads of pages after the first; further ones wait.
+    /// Maximum number of concurrent reads of second and later pages; further ones wait.
     pub bulk_reads_max: usize,
     /// Maximum number of concurrent long CPU-bound reads (requests of large windows, folds of long
     /// histories); further ones wait, so that their memory is bounded.

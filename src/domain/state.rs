@@ -115,7 +115,7 @@ pub struct TurnState {
     pub answered: bool,
     /// The last message ends the turn, unless a tool call follows it.
     pub closing: bool,
-    /// Turns that ended since the last compaction.
+    /// Number of turns that ended since the last compaction's cut.
     pub finished: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct BranchState {
     pub depth: u32,
     /// Its last revision: that of its own last event, or its fork point.
     pub head: Revision,
-    /// Events in its history, including inherited ones.
+    /// Number of events in its history, including inherited ones.
     pub history_events: u64,
     /// The branch is archived and accepts no more events.
     pub archived: bool,
