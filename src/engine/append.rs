@@ -344,8 +344,8 @@ impl Inner {
         })
     }
 
-    /// Waits until reads see the log up to an offset. The wait is bounded, because the events
-    /// staged there may never have been written.
+    /// Waits until reads see the log up to an offset. The wait is bounded, because the events up to
+    /// there may never be written.
     async fn wait_for_projections(&self, offset: u64) {
         let mut news = self.appends.news.of_log();
         let come = news.wait_for(|reached| *reached >= offset);
@@ -462,7 +462,7 @@ impl ReadPath {
             .await
     }
 
-    /// Inserts the events that were already stored between the appended ones.
+    /// Merges the already stored events into the appended ones, in the batch's order.
     async fn put_known(
         &self,
         known: KnownEvents,

@@ -89,8 +89,8 @@ mod tests {
         Namespace::default().key(ConversationId(uuid::Uuid::from_u128(number)))
     }
 
-    // Each append of any agent woke ten thousand agents that waited for decisions, and each of them
-    // looked up its branch.
+    // If each append woke ten thousand agents that wait for decisions, each of them would look up
+    // its branch.
     #[test]
     fn append_wakes_waiters_of_its_conversation() {
         let (sender, news) = channel(0);

@@ -198,8 +198,8 @@ pub(super) fn sign_index(dir: &Path, identity: LogIdentity) -> std::io::Result<(
 mod tests {
     use super::*;
 
-    // A single changed byte in this file named a timeline that never existed, and an intact store
-    // was refused.
+    // A single changed byte in this file could name a timeline that never existed; an intact store
+    // would then be refused.
     #[test]
     fn changed_origin_file_is_ignored() {
         let dir = tempfile::tempdir().unwrap();

@@ -538,7 +538,7 @@ impl ReadPath {
     }
 }
 
-/// Returns the facets of all conversations that a filter matches.
+/// Returns the facets that a conversation must have to match a filter.
 fn facets_of(filter: &ListFilter) -> Vec<Facet<'_>> {
     let labels = filter.labels.iter();
     let labels = labels.map(|(name, value)| Facet::Label(name, value));

@@ -131,7 +131,8 @@ impl DeltaBuilder {
         self.ended.extend(ended.map(|(_, _, at)| at));
     }
 
-    /// Records an unreadable stretch; one that begins where a recorded one does replaces it.
+    /// Records an unreadable stretch. It replaces the recorded stretch that begins
+    /// at the same offset, if there is one.
     pub(crate) fn lost(&mut self, stretch: Option<(u64, u64)>) {
         self.delta.lost.extend(stretch);
     }

@@ -1,8 +1,8 @@
 //! Conversation ids that are derived from names.
 //!
-//! Ids are unique in the whole store. If clients could choose a derived id, someone could take it
-//! in another namespace and block the conversation of that name. Derived ids therefore have their
-//! own UUID version, which clients cannot choose, and include the namespace.
+//! If clients could choose a derived id, a client could take it and block the conversation of that
+//! name. Derived ids therefore have their own UUID version, which clients cannot choose. They are
+//! derived from the namespace too, so equal names in two namespaces have different ids.
 
 use uuid::Builder;
 

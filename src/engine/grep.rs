@@ -67,7 +67,7 @@ impl Inner {
         let more = loop {
             work::check()?;
             let Some(candidate) = batch.next() else {
-                // Few candidates fill most pages.
+                // A few candidates are usually enough to fill a page.
                 let next =
                     candidates.hits(read_to, (2 * read_to).clamp(FIRST_BATCH, LARGEST_BATCH));
                 let next = next.map_err(|error| self.search_failed(&index, error))?;
@@ -101,7 +101,7 @@ impl Inner {
                 Err(error) => return Err(error.into()),
             };
             let Some(found) = found else { continue };
-            // Only one more match proves that there are more.
+            // A match beyond a full page proves that there are more.
             if is_full && !counts_all {
                 break true;
             }

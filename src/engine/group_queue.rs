@@ -140,7 +140,7 @@ mod tests {
         }
         assert!(offsets(&feed, 85, 100).is_empty());
         assert_eq!(offsets(&feed, 89, 100), (89..=100).collect::<Vec<_>>());
-        // A group that exceeds the limit alone is not kept.
+        // A group that exceeds the limit by itself is not kept.
         feed.push(&group(101, 400));
         assert_eq!(lock(&feed.groups).bytes, 0);
     }

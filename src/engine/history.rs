@@ -198,8 +198,9 @@ impl History {
         }
     }
 
-    /// Returns the branch that a revision in another branch's history was appended to, and the
-    /// revision where that history leaves it.
+    /// Returns the owner of a revision in a branch's history: the branch that the revision was
+    /// appended to. The second value is the owner's last revision in that history, or `None` if the
+    /// owner is the branch itself. Returns `None` if the revision is not in the history.
     pub(crate) fn owner_of(
         &self,
         conversation: ConversationKey,

@@ -177,7 +177,7 @@ fn place_of_pattern<'a>(text: &'a str, pattern: &Pattern) -> Option<(Passage<'a>
     if line.len() > SNIPPET_BYTES_MAX {
         let start = from.saturating_sub(SNIPPET_BYTES_MAX / 4).max(line.start);
         let start = passage.text.floor_char_boundary(start);
-        // Begin at a word boundary, and at the line's start only if the match still fits.
+        // Begin at the line's start if the match still fits, otherwise at a word boundary.
         let fits = first.end - line.start <= SNIPPET_BYTES_MAX;
         let blank = passage.text[start..from].find(char::is_whitespace);
         piece.start = match (fits, blank) {

@@ -1,8 +1,9 @@
 //! Adds events to the search index, asynchronously to the log and without delaying it.
 //!
-//! An index is replaced for two reasons only, damage and a different version, and only once its
-//! replacement is complete: [`remake`](super::reindex) builds it in a separate folder. After any
-//! other failure the indexer retries, and searches report that the index lags.
+//! A failure leads to a replacement of the index only if the index is damaged, has a different
+//! version or belongs to another log. [`remake`](super::reindex) builds the replacement in a
+//! separate folder; it is used once it is complete. After any other failure the indexer retries,
+//! and searches report that the index lags.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,15 +30,15 @@ use treering_search::{IndexError, IndexSearchError, SearchIndex, SearchOptions};
 
 pub(super) use super::reindex::rebuild_index;
 
-/// An index at least this far behind commits rarely: each commit creates a segment, and many small
-/// segments are merged repeatedly.
+/// An index more than this many events behind commits rarely: each commit creates a segment, and
+/// many small segments are merged repeatedly.
 const BEHIND_EVENTS: u64 = 16_384;
-/// An index at least this far behind is written by several threads; starting them costs
+/// An index more than this many events behind is written by several threads; starting them costs
 /// milliseconds.
 const HURRIED_EVENTS: u64 = 65_536;
 /// Number of threads in that case, so that an import and the first search after it finish sooner.
 const HURRIED_THREADS: usize = 2;
-/// How long additions may stay uncommitted in that case.
+/// How long additions may stay uncommitted if the index is more than [`BEHIND_EVENTS`] behind.
 const BEHIND_COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Idle time before the index's segments are merged.
 const IDLE_PAUSE: Duration = Duration::from_secs(3);
@@ -56,7 +57,7 @@ const FAILURES_BEFORE_CHECK: u32 = 3;
 /// Pause between two steps of an index that is nearly current, because indexing each group
 /// separately is inefficient. Skipped when someone waits.
 const STEP_PAUSE: Duration = Duration::from_millis(10);
-/// An index at least this far behind does not pause.
+/// An index more than this many events behind does not pause.
 const PAUSE_BEHIND_MAX: u64 = 512;
 /// Pause when the publisher is gone, which happens only while an engine closes.
 const GONE_PAUSE: Duration = Duration::from_millis(5);

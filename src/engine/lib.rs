@@ -5,7 +5,7 @@
 //! calls, searches, verifies and rebuilds. The gRPC services are a thin layer over it, and a
 //! program that embeds Treering uses it directly.
 //!
-//! It does not know gRPC, the command line or any provider's format.
+//! The engine does not know gRPC, the command line or any provider's format.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
@@ -147,7 +147,8 @@ pub use treering_log::{
     HolderSecret, LockHolder, LogIdentity, LogRepair, OpenMode, holder, holder_of,
 };
 pub use treering_meaning::Embedder;
-/// The text in which search counts bytes and lines, and which parts of it are reasoning.
+/// Types of searches; `searchable_text`, the text in which search counts bytes and lines; and
+/// `part_at`, which returns the part of an event at a byte of that text.
 pub use treering_search::{
     DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts, Scores, SearchFilters,
     part_at, searchable_text,
@@ -169,7 +170,7 @@ pub struct OpenOptions {
     pub fresh_projections: bool,
     /// From now on, store `Pseudonyms` in place of actors, correlation ids and idempotency keys.
     /// The store then does so at every later opening, regardless of this field. If the key was
-    /// lost, a new one is created only where this is set.
+    /// lost, a new one is created only if this is set.
     pub pseudonyms: bool,
     /// The store is opened only for checks; nothing will be appended. A store with pseudonyms then
     /// opens without their key.

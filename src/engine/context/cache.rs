@@ -67,7 +67,8 @@ impl Weighter<WindowKey, Arc<CachedWindow>> for WindowWeigher {
     }
 }
 
-/// Weighs a remembered request by its size, but by no less than `least`, which bounds their number.
+/// Weighs a remembered request by its size, but by at least `least`, so that the number of requests
+/// is bounded too.
 #[derive(Clone)]
 pub(super) struct SentWeigher {
     least: u64,
@@ -223,8 +224,8 @@ mod tests {
         Arc::new(SentUnits::new(Revision(1), &draft, &vec![unit; units]))
     }
 
-    // Memory kept growing under a mixed load: remembered requests were bounded by number, but a
-    // request of a large window takes megabytes.
+    // A bound on the number of remembered requests does not bound their memory: a request of a
+    // large window takes megabytes.
     #[test]
     fn request_cache_is_bounded_in_bytes() {
         let limits = Limits {

@@ -203,9 +203,9 @@ impl Engine {
         })
     }
 
-    /// Suggests a call's arguments: fills in files, variables and the working directory where
-    /// arguments are null, empty, or missing although the tool's definition on the branch names
-    /// them.
+    /// Suggests a call's arguments: fills in files, variables and the working directory. It fills
+    /// arguments that are null or empty, and missing ones that the tool's definition on the branch
+    /// names.
     ///
     /// # Errors
     /// As [`Engine::knowledge`]; [`ReadError::Invalid`] when the arguments are not a JSON object.
@@ -318,7 +318,8 @@ impl Engine {
         if let Some(known) = folded.as_ref().filter(|known| known.head >= head) {
             return Ok((known.head, Arc::clone(&known.knowledge)));
         }
-        // Taken out during the change, so that an interrupted fold leaves nothing behind.
+        // The knowledge is taken out of the entry, so that an interrupted fold leaves nothing
+        // behind.
         let (known, after) = match folded.take() {
             Some(known) => (Arc::unwrap_or_clone(known.knowledge), known.head),
             None => (self.nothing_known(asked), Revision::NONE),

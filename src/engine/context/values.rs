@@ -48,7 +48,8 @@ impl ValueRef<'_> {
     }
 }
 
-/// Returns references to the values of a state; usually short and often needed ones come first.
+/// Returns references to the values of a state. Those that are usually short and often needed come
+/// first.
 fn wanted_of(branch: &BranchState) -> impl Iterator<Item = (ValueRef<'_>, EventRef)> {
     let fields = [
         (ValueRef::SystemPrompt, branch.system_prompt),

@@ -258,7 +258,7 @@ impl ReadPath {
         id: ConversationKey,
         branch: &BranchState,
     ) -> Result<Vec<Segment>, ReadError> {
-        // A cut is in revisions of the compacted conversation; segments inherited from another
+        // A cut is a revision of the compacted conversation; segments inherited from another
         // conversation are older.
         let cut_in = |segment: &Segment| {
             branch

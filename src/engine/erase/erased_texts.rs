@@ -238,8 +238,8 @@ fn without_tags(text: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    // An erasure left an import's title with the secret in it. But a title "Hi" must not be erased
-    // with every text that contains these letters.
+    // An erasure must not leave an import's title with the secret in it. But a title "Hi" must not
+    // be erased with every text that contains these letters.
     #[test]
     fn title_made_from_a_text_is_detected() {
         let prompt =

@@ -30,8 +30,8 @@ const NAMED_BY_CALLS: [EventKind; 2] = [
 pub(super) struct IndexedErasure {
     namespace: Namespace,
     offsets: BTreeSet<u64>,
-    /// Conversations with calls whose request is erased, or that share a history with erased
-    /// events: the tools and paths of their results are read again.
+    /// Conversations with erased call requests, and, if there are any, conversations that share a
+    /// history with erased events. The tools and paths of their results are read again.
     called_in: HashSet<ConversationId>,
 }
 

@@ -228,8 +228,8 @@ impl Engine {
     /// Erases content. Each event keeps its stub (ids, numbers and enums) and its hashes, so the
     /// chain still verifies. The stream first reports what is erased; a dry run ends there. When
     /// the outcome arrives, the content is in none of the store's files and every read returns
-    /// stubs. A started erasure is finished even if the stream is dropped. It queues behind another
-    /// erasure or a rebuild.
+    /// stubs. A started erasure is finished even if the stream is dropped. An erasure waits for a
+    /// running erasure or rebuild to end.
     ///
     /// Appends wait while the erasure is recorded and while the projections are replaced; reads
     /// continue. An erasure takes about as long as reading the log, rewriting the affected

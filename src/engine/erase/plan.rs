@@ -108,7 +108,7 @@ pub(super) struct ErasePlan {
     /// By sub-context: offset of the event with its purpose, and offsets of its results.
     pub(super) spawned: HashMap<ConversationId, u64>,
     pub(super) answers: HashMap<ConversationId, Vec<u64>>,
-    /// Labels and metadata of events that are erased only for the conversation's title.
+    /// Labels and metadata of events that are erased only because of the conversation's title.
     pub(super) described: BTreeMap<ConversationId, ConversationChanged>,
     /// Remaining room for texts that are compared with titles, in bytes.
     pub(super) echo_room: usize,
@@ -576,7 +576,8 @@ impl ErasePlan {
         Ok(body)
     }
 
-    /// Records labels and metadata of an event that is erased for its title; these must be kept.
+    /// Records labels and metadata of an event that is erased only because of its title, so that
+    /// they can be kept.
     fn note_described(&mut self, id: ConversationId, body: &EventBody) {
         let (labels, metadata) = match body {
             EventBody::ConversationCreated(created) => (&created.labels, &created.metadata),

@@ -46,8 +46,8 @@ pub(crate) enum InterruptedErasure {
     Hidden(Arc<Erasure>, Option<String>),
 }
 
-/// Repeats recorded erasures that may still be on the disk: scrubs the log, and removes the
-/// projections and the index, which are then rebuilt from it.
+/// Repeats recorded erasures whose content may still be on the disk: scrubs the log, and removes
+/// the projections and the index, which are later rebuilt from the log.
 ///
 /// # Errors
 /// [`OpenError`] when the recorded erasures cannot be read.

@@ -391,7 +391,7 @@ impl Paths<'_> {
                 self.found.insert(cut.clone());
             }
         }
-        // All items under it are truncated to the same path.
+        // All items under the found path are truncated to that path.
         let is_done = depth == self.query.depth_max && self.found.contains(&cut);
         let passed = is_done.then(|| name::beginning(&cut).ok()).flatten();
         Ok(passed.map(KeyAfter::Beginning))

@@ -104,7 +104,7 @@ impl ItemOp {
     }
 }
 
-/// A search for items: newest first, or with a query best first.
+/// A search for items: newest first or, with a query, best match first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ItemSearch {
     /// Only items under this path; empty for any.

@@ -107,8 +107,8 @@ impl ReadPath {
         Ok(tools)
     }
 
-    /// Returns a branch's state just before one of its own events; `None` before the first event of
-    /// all.
+    /// Returns a branch's state just before one of its own events; `None` if there is no earlier
+    /// event.
     pub(super) async fn branch_before(
         &self,
         conversation: ConversationKey,
