@@ -31,8 +31,8 @@ use treering_search::{
 
 /// Name of the vectors' folder in the data folder.
 pub(super) const VECTORS_FOLDER: &str = "vectors";
-/// Number of passages that are embedded before their vectors are written. Writing rewrites the
-/// columns of their segments.
+/// Number of passages that are embedded before their vectors are written. Each write rewrites the
+/// whole column of every segment that it adds to.
 const PASSAGES_MAX: usize = 512;
 /// Number of windows that are embedded at once: about a second of work for a small model. Closing
 /// waits for them.
@@ -82,7 +82,7 @@ pub struct VectorStats {
     pub embedded: u64,
     /// Stored vectors: a long passage has several.
     pub vectors: u64,
-    /// Their size, in bytes.
+    /// Size of the stored vectors, in bytes.
     pub bytes: u64,
     /// Why no vectors are being made; empty if nothing is wrong.
     pub failure: String,
@@ -135,7 +135,8 @@ impl Meaning {
         &self.vectors
     }
 
-    /// Returns why a search by meaning missed `passages`, the number without vectors; `None` for 0.
+    /// Returns why a search by meaning did not compare some passages. `passages` is the number of
+    /// passages without vectors; returns `None` if it is 0.
     pub(super) fn lagging(&self, passages: u64) -> Option<String> {
         if passages == 0 {
             return None;
@@ -314,7 +315,8 @@ enum StepOutcome {
     Embedded,
     /// All passages have vectors.
     Complete,
-    /// The index is being rebuilt. Its vectors are found again by their texts.
+    /// The index is being rebuilt. Existing vectors stay usable: they are keyed by the hash of
+    /// their text.
     NoIndex,
 }
 
@@ -342,7 +344,8 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     failure.map_or(Ok(StepOutcome::Embedded), Err)
 }
 
-/// Embeds passages. Also returns those done before a failure, or before the engine closes.
+/// Embeds passages and returns their vectors. After a failure, or when the engine closes, returns
+/// the vectors made so far.
 async fn embed(
     inner: &Inner,
     this: &Meaning,
@@ -385,8 +388,8 @@ async fn embed(
     (done, None)
 }
 
-/// Rounds vectors. `None` for a vector without direction, such as of a text with only unknown
-/// characters.
+/// Rounds vectors. Returns `None` for a vector without direction, such as that of a text with only
+/// unknown characters.
 fn rounded(vectors: Vec<Vec<f32>>) -> Result<Vec<Option<StoredVector>>, StepError> {
     let rounded = vectors
         .iter()

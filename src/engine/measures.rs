@@ -40,13 +40,13 @@ pub struct Measures {
     pub group_appends: Distribution,
     /// Bytes of successful appends.
     pub appended_bytes: u64,
-    /// Number of groups that were not appended, or are in doubt.
+    /// Number of groups that were not appended, or whose outcome is unknown.
     pub failed_groups: u64,
     /// Number of refused appends, by the stable name of the rule or problem.
     pub refused_appends: BTreeMap<&'static str, u64>,
-    /// Number of appends that wait for the writer, and its limit.
+    /// Number of appends that wait for the writer, and the maximum.
     pub queue_appends: (u64, u64),
-    /// Bytes of these appends, and their limit.
+    /// Size of the appends that wait for the writer, and the maximum.
     pub queue_bytes: (u64, u64),
     /// The last offset that reads see.
     pub head: u64,
@@ -72,7 +72,7 @@ pub struct Measures {
     pub disk_floor_bytes: u64,
     /// Number of active subscriptions.
     pub subscriptions: u64,
-    /// Number of log offsets that the slowest of them is behind.
+    /// Number of log offsets by which the slowest subscription is behind.
     pub subscription_lag: u64,
     /// Usage and capacity of each cache.
     pub caches: Vec<CacheUse>,
@@ -247,7 +247,7 @@ impl Follower {
         self.seen.store(offset, Ordering::Relaxed);
     }
 
-    /// Records whether it is up to date and waits.
+    /// Records whether the subscription is up to date and waits.
     pub(crate) fn record_waiting(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }

@@ -1,5 +1,6 @@
-//! One memory budget for all caches of a store. Half of it is divided into fixed shares. Full
-//! caches get what others do not use of the other half. The budget is redistributed every second.
+//! One memory budget for all caches of a store. Half of it guarantees each cache a fixed minimum.
+//! Of the other half, full caches share what the other caches do not use. The budget is
+//! redistributed every second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -149,8 +150,8 @@ impl Inner {
 struct Use {
     used: u64,
     room: u64,
-    /// Minimum capacity. An item larger than the cache never enters it, so a smaller cache could
-    /// not show that it needs more.
+    /// Minimum capacity. A cache does not admit an item larger than itself, so a cache that is too
+    /// small would stay empty and never count as full.
     least: u64,
 }
 

@@ -49,10 +49,11 @@ const VIEWS_DURABLE_EVERY: Duration = Duration::from_secs(1);
 const SHARE_MEMORY_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a failure before damaged projections are rebuilt again.
 const MEND_AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Cache size for projection pages, and for frames, during inspection, in bytes.
+/// Size of each of the two caches (projection pages, log frames) while a store is inspected before
+/// it is opened, in bytes.
 const VIEWS_LOOK_CACHE_BYTES: usize = 1 << 20;
-/// Maximum size of events that wait in memory for the index, in bytes: those that arrive between
-/// two of its steps and while it commits.
+/// Maximum total size of the events that wait in memory for the indexer, in bytes. Events wait
+/// between two of its steps and while it commits.
 const FEED_BYTES_MAX: usize = 4 << 20;
 /// Maximum time that closing waits for running reads.
 const READS_END_WITHIN: Duration = Duration::from_secs(2);
@@ -435,7 +436,7 @@ async fn to_read(options: &OpenOptions, log: Arc<RedbLog>) -> Result<Arc<RedbLog
     Ok(Arc::new(log.map_err(refused)?))
 }
 
-/// Returns the store's pseudonyms; starts them if the options say so.
+/// Returns the store's pseudonyms, if it has them. Creates their key if the options ask for it.
 fn pseudonyms(options: &OpenOptions) -> std::io::Result<Option<Pseudonyms>> {
     match options.pseudonyms && !options.mode.is_read_only() {
         true => Pseudonyms::begin(&options.data_dir).map(Some),
@@ -494,8 +495,9 @@ impl Inner {
 }
 
 impl ReadPath {
-    /// Closes the projections once running reads have ended: another engine may open the folder
-    /// while handles of this one remain. Returns true if no one uses them any more.
+    /// Closes the projections and waits a limited time for running reads to end. Another engine may
+    /// then open the folder, although handles of this engine remain. Returns true if no read uses
+    /// the projections any more.
     async fn close_projections(&self) -> bool {
         let projections = self.projections.swap(Arc::new(Projections::closed()));
         let patience = tokio::time::Instant::now() + READS_END_WITHIN;
@@ -506,7 +508,8 @@ impl ReadPath {
     }
 }
 
-/// Returns the log's default options. Tests of the whole program seal segments sooner.
+/// Returns the log's default options. End-to-end tests set an environment variable to get smaller
+/// segments.
 fn log_options() -> RedbLogOptions {
     const SEGMENT_BYTES_MIN: u64 = 1 << 20;
     let mut options = RedbLogOptions::default();

@@ -6,8 +6,8 @@ use super::{Engine, PackingMode, error::ReadError};
 use treering_domain::with_causes;
 use treering_log::{LogError, RedbLog, Rewriter};
 
-/// Maximum bytes of frames that closing packs, a few tenths of a second; more is left for idle
-/// times.
+/// Maximum size of the frames that closing packs, in bytes: a few tenths of a second of work. More
+/// is packed later, when the store is idle.
 const CLOSE_BYTES_MAX: u64 = 16 << 20;
 
 /// A flag that is never set, for packing that is not interrupted.
@@ -77,7 +77,7 @@ impl LogPacker {
     }
 
     fn close_quickly(&self) -> Result<(), LogError> {
-        // Segments sealed earlier may be large.
+        // Segments that still wait for packing may be large, so closing leaves them.
         if !self.log.has_to_rewrite() && self.log.seal_last(CLOSE_BYTES_MAX)? {
             self.log.rewrite_next(&NEVER)?;
         }

@@ -62,7 +62,7 @@ impl Inner {
         }))
     }
 
-    /// Returns the stored large body of the newest event with a key, on the branch that an event is
+    /// Returns the stored large body of the newest event with `key` on the branch that `event` is
     /// for.
     async fn body_like(
         &self,

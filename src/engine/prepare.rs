@@ -84,7 +84,7 @@ impl ValidatedBody {
         is_like_another || self.bytes.len() > INLINE_BODY_BYTES_MAX
     }
 
-    /// Returns the reference of a record to this body stored at `home_offset`.
+    /// Returns the reference that a record stores when this body is stored at `home_offset`.
     pub(crate) fn reference(&self, home_offset: u64) -> BlobRef {
         BlobRef {
             hash: self.hash,
@@ -105,7 +105,7 @@ pub(super) struct ValidatedBatch {
     pub(crate) key_salt: Option<KeySalt>,
     /// Size of all bodies, in bytes.
     pub(crate) bytes: usize,
-    /// The engine's own record of an erasure.
+    /// The batch is the engine's own record of an erasure.
     pub(crate) by_eraser: bool,
     /// The first event of the conversation, in case it does not exist.
     creation: Option<Creation>,
@@ -360,7 +360,7 @@ impl ValidatedBatch {
         salt.is_none_or(|salt| salt.hash(self.content_hash) == used.content_hash)
     }
 
-    /// Returns the conversations that the decision needs.
+    /// Returns the conversations that the writer needs to decide on this batch.
     pub(crate) fn conversations(&self) -> Vec<ConversationId> {
         let mut ids = Vec::new();
         let mut note = |id| {

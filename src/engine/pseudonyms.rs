@@ -131,15 +131,15 @@ impl Engine {
     /// Returns true when the store has pseudonyms, whether or not their key is present.
     ///
     /// # Errors
-    /// [`AppendError::Read`] when the record of that cannot be read.
+    /// [`AppendError::Read`] when the projections cannot be read.
     pub fn has_pseudonyms(&self) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
         Ok(self.inner.appends.pseudonyms.is_some()
             || self.inner.reads.find_row(&namespace, id)?.is_some())
     }
 
-    /// If the store has pseudonyms, records that; errors if their key is missing. `anew`: the key
-    /// was just created.
+    /// Records that the store has pseudonyms, if it has them. Fails if their key is missing.
+    /// `anew`: the key was just created.
     pub(super) async fn keep_pseudonyms(self, anew: bool) -> Result<Self, OpenError> {
         let dir = &self.inner.options.data_dir;
         let kept = self.say_pseudonyms(anew).await;
@@ -158,7 +158,8 @@ impl Engine {
         }
     }
 
-    /// Returns false if the store has pseudonyms but their key is missing.
+    /// Records that the store has pseudonyms, if it has them. Returns false if their key is
+    /// missing.
     async fn say_pseudonyms(&self, anew: bool) -> Result<bool, AppendError> {
         let (namespace, id) = place()?;
         let is_said = self.inner.reads.find_row(&namespace, id)?.is_some();
@@ -181,7 +182,7 @@ impl Engine {
         });
         let command = AppendCommand::new(namespace, vec![NewEvent::new(id, created)]);
         if let Err(error) = self.append(command).await {
-            // They are in effect anyway, because the key exists.
+            // Pseudonyms are in effect anyway, because the key exists.
             let error = with_causes(&error);
             tracing::warn!(%error, "could not record that this store has pseudonyms; the next \
                                     start retries");

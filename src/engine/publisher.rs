@@ -111,8 +111,8 @@ impl EnginePublisher {
         let projections = (self.reopen)().map_err(|error| with_causes(&error).to_string())?;
         let path = self.projections_path.as_deref();
         if projections.path().as_deref() == path {
-            // Until they catch up, they answer as of an earlier event. Projections that are being
-            // rebuilt answer only once they are complete.
+            // Until the reopened projections catch up, reads see an earlier state. Projections that
+            // are rebuilt at another path are not used until they are complete.
             self.projections.store(Arc::new(projections.clone()));
         }
         let whole = catch_up(projections, path, &self.reader, head, |_| beat.sign());

@@ -47,15 +47,16 @@ pub struct ReadQuery {
     pub kinds: Vec<EventKind>,
     /// Maximum number of events.
     pub limit: u64,
-    /// Return only the tags of each event in place of its body, and the type of a framework's
-    /// event; decode them with `codec::tags`.
+    /// Return only the tags of each event instead of its body, plus the type of a framework event;
+    /// decode them with `codec::tags`.
     pub headers_only: bool,
     /// Only events that match the filter.
     pub filter: ReadFilter,
     /// Where an earlier read stopped with [`ReadError::ScanBound`](super::ReadError). This read
     /// continues there; everything else must be as in the earlier read.
     pub go_on_at: Option<ReadStop>,
-    /// With a filter: stop with that error after scanning this many events.
+    /// With a filter: stop with [`ReadError::ScanBound`](super::ReadError) after scanning this many
+    /// events.
     pub scan_max: u64,
 }
 
@@ -322,7 +323,8 @@ pub struct ConversationSummary {
     pub created_at: TimestampMicros,
     /// When the last event was recorded.
     pub updated_at: TimestampMicros,
-    /// When the first event happened according to its author, otherwise, when it was recorded.
+    /// When the first event happened according to its author; if the author gave no time, when it
+    /// was recorded.
     pub happened_from: TimestampMicros,
     /// The latest time at which one of its events happened.
     pub happened_to: TimestampMicros,
@@ -494,7 +496,7 @@ pub struct RewindCommand {
     pub actor: String,
     /// Maximum number of removed events to return; the newest ones are returned.
     pub limit: usize,
-    /// Return them without bodies.
+    /// Return the removed events without bodies.
     pub headers_only: bool,
 }
 
@@ -679,7 +681,7 @@ pub struct RecordedResult {
     pub event: StoredEvent,
     /// Name of the tool; empty if the event is neither a call nor a result.
     pub tool: String,
-    /// The result. For another event, only the call id is set, if the event is a call.
+    /// The result. If the event is not a result, only the call id is set, and only for a call.
     pub result: ToolResultRecorded,
     /// The text in which search counts bytes and lines; for a call, its arguments as written.
     pub text: String,

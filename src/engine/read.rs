@@ -23,10 +23,10 @@ use treering_log::{LogError, Record};
 use treering_projections::{EventEntry, EventRange, EventTerm};
 use treering_proto::tags;
 
-/// Records of the log that are scanned per batch.
+/// Maximum number of log records that are scanned per batch.
 const LOG_PAGE: u64 = 1_024;
-/// Records in the first page of a log read. A backward read does not know their size, so it starts
-/// small; and a small first page keeps many new reads cheap.
+/// Number of records in the first page of a log read. It is small because a backward read does not
+/// know the size of the records in advance, and because it keeps many new reads cheap.
 const FIRST_PAGE: u64 = 64;
 /// Maximum number of stretches (ranges of revisions) that one page of entries covers.
 const STRETCHES_AHEAD: usize = 64;
@@ -41,7 +41,7 @@ impl Engine {
         self.read_as(query, |events| events)
     }
 
-    /// Like [`Self::read`], but converts each batch with `make` on the thread that reads it, off
+    /// Like [`Self::read`], but converts each batch with `make` on the thread that reads it, not on
     /// the threads that serve calls.
     pub fn read_as<T: Send + 'static>(
         &self,
@@ -213,8 +213,8 @@ impl ReadPath {
 fn stretches(own: ConversationKey, segments: &[Segment], query: &ReadQuery) -> Vec<RevisionRange> {
     let begins_in = query.begins_in.map(|id| own.sibling(id));
     let begins_in = begins_in.filter(|id| *id != own);
-    // The bound applies in the conversation that the read begins in; segments between it and the
-    // branch are read whole.
+    // The bound at which the read begins applies to the segments of the conversation `begins_in`.
+    // Segments between that conversation and the branch's own are read whole.
     let begins = begins_in.and_then(|id| segments.iter().position(|of| of.conversation == id));
     let ends = begins_in.and_then(|id| segments.iter().rposition(|of| of.conversation == id));
     let mut stretches: Vec<_> = segments
@@ -320,7 +320,7 @@ pub(super) struct LogCursor {
     /// The offsets still to be read, both inclusive.
     first: u64,
     last: u64,
-    /// Number of records that a backward read tries next.
+    /// Maximum number of records in the next page.
     page: u64,
     looked_at: u64,
     history: History,
@@ -382,14 +382,15 @@ impl LogCursor {
         Ok(records)
     }
 
-    /// Returns the last records, newest first. The log is read forward, so if a page exceeds the
-    /// byte limit, its start is dropped.
+    /// Returns the last records, newest first. The log can only be read forward. If a page exceeds
+    /// the byte limit, its oldest records are left for the next page.
     async fn backward(&mut self, inner: &Inner) -> Result<Vec<(u64, Record)>, ReadError> {
         let count = self.page.clamp(1, LOG_PAGE).min(self.last - self.first + 1);
         let mut from = self.last - count + 1;
         loop {
             work::check()?;
-            // The previous page may begin in the same frame.
+            // Use the frame cache: the page read before this one may begin in the frame in which
+            // this page ends.
             let records = records(from, self.last - from + 1, |from, count| {
                 inner.reads.reader.records(from, count, PAGE_BYTES)
             });

@@ -1,5 +1,6 @@
 //! Rebuilding projections and index from the log while the store is in use. One rebuild runs at a
-//! time. Both are built in separate places beside the old ones, and replace them once complete.
+//! time. The new projections and the new index are built beside the old ones, and replace them once
+//! complete.
 
 use std::{
     path::{Path, PathBuf},

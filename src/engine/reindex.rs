@@ -175,7 +175,8 @@ async fn swap(indexer: &Arc<Indexer>, fresh: Arc<SearchIndex>) -> Result<(), Fai
     let swapping = Arc::clone(indexer);
     let opened = blocking(move || {
         let old = swapping.index();
-        // An index writes by path, also for background merges.
+        // An index opens files by path, even in background merges, so both must stop before their
+        // folders are renamed.
         fresh.stop_writing();
         old.stop_writing();
         drop(fresh);

@@ -35,8 +35,8 @@ pub struct Repair {
 }
 
 /// Determines what the store in a folder has lost. If only the manifest is lost, it is rebuilt.
-/// With `accept_loss`, the store continues without what is lost: projections and index that have
-/// seen it are moved aside, and rebuilt when the store is opened.
+/// With `accept_loss`, the store continues without what is lost: projections and an index that may
+/// contain lost events are moved aside, and rebuilt when the store is opened.
 ///
 /// # Errors
 /// [`OpenError`]: nothing has changed, or the call can be repeated.
@@ -100,7 +100,7 @@ fn repair_log(dir: &Path, accept_loss: bool) -> Result<Repair, OpenError> {
 /// Data derived from a store's log, as evidence about the log.
 struct DerivedData {
     witness: ConsistencyEvidence,
-    /// Projections that are evidence.
+    /// The projections, if they are evidence.
     projections: Option<Projections>,
     /// Files from before an accepted loss, left by an interrupted repair.
     earlier: Vec<PathBuf>,

@@ -16,7 +16,7 @@ use treering_domain::{
     EventBody, EventKind, Expectation, ExpectedRevision, NewEvent, Rejection, Revision, Rule,
 };
 
-/// Maximum number of optimistic retries when another writer was first.
+/// Maximum number of attempts to append. An attempt fails when another writer was first.
 const ATTEMPTS_MAX: usize = 16;
 
 /// Kinds that are only about branches or the whole conversation; they are not reported as removed.

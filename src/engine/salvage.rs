@@ -81,7 +81,8 @@ pub struct CutConversation {
     pub conversation: ConversationId,
     /// The first omitted revision.
     pub revision: Revision,
-    /// Log position of the event there, or of the event that reveals the loss.
+    /// Log position of the event that is damaged or reveals the loss. For a lost end, the first
+    /// position of the unreadable part.
     pub position: Position,
     /// The fault.
     pub what: String,
@@ -362,7 +363,8 @@ impl SalvageTarget {
         }
     }
 
-    /// Returns the record's body, if the record is the sound next event of its conversation.
+    /// Returns the record's body, if the record is undamaged and is the next event of its
+    /// conversation.
     async fn check(
         &self,
         source: &LogReader,
@@ -437,8 +439,8 @@ impl SalvageTarget {
         }
     }
 
-    /// Truncates conversations whose end is lost according to the projections: no later event of
-    /// them reveals the loss.
+    /// Truncates conversations whose end is lost according to the projections. The log alone does
+    /// not reveal such a loss, because no later event follows.
     fn truncate_lost_ends(&mut self, projections: &Projections, head: u64, lost: &[Range<u64>]) {
         let reached = projections.reached().unwrap_or_default();
         if lost.len() == 1 && reached <= head {
@@ -622,7 +624,7 @@ impl EventLog for FailingDiskLog {
         self.0.acquire(shard).await
     }
 
-    /// The salvaged log is never written.
+    /// Fails: the damaged log is never written.
     async fn append(&self, _: ShardId, _: Epoch, _: u64, _: FrameBatch) -> Result<u64, LogError> {
         Err(LogError::Closed)
     }

@@ -34,7 +34,8 @@ use treering_search::{
 const GROUPED_HITS: usize = 1_000;
 /// How long a search that met a damaged index waits for a new one.
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
-/// Minimum difference between two matched shares of a query that counts as clear.
+/// A hit is clearly better than another if the share of the query that it matches is larger by at
+/// least this.
 const CLEARLY_MORE: f32 = 0.25;
 
 impl Engine {
@@ -330,7 +331,7 @@ impl Inner {
             reading,
             regex,
             by,
-            // Its text was already taken.
+            // The text of that event has already replaced `text`.
             similar_to: _,
             limit,
             offset,

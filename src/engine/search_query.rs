@@ -29,7 +29,7 @@ pub struct SearchRequest {
     pub within: ConversationFilters,
     /// Filters on events.
     pub filters: SearchFilters,
-    /// Whether events of one kind with equal text are collapsed duplicates.
+    /// Whether events of one kind with equal text are collapsed into one hit.
     pub copies: DuplicateHandling,
     /// Also count the hits of this many conversations at most, best first. Each costs a look-up of
     /// its title. `None` for no counts.

@@ -29,8 +29,8 @@ const SUB_CONTEXTS_MAX: usize = 1_000;
 const CHOSEN_FEW_MAX: usize = 100;
 /// Memory per selected conversation, in bytes.
 const CHOSEN_BYTES: usize = size_of::<ConversationId>();
-/// Memory per shown branch, in bytes: in the filter, in the query made from it, and for its number
-/// in a segment.
+/// Memory per shown branch, in bytes: the sum for the filter, the query made from the filter, and
+/// the branch's number in an index segment.
 const SHOWN_BYTES: usize = 160;
 
 /// Looks up which events the active branches show, while a search runs.

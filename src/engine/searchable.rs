@@ -115,7 +115,7 @@ pub(super) async fn searchable(
 /// Maximum number of records before the range that are searched for the time of its first event.
 const RECORDS_BEFORE_MAX: u64 = 64;
 
-/// The time of the last event that has one, in an append.
+/// The time of the last event of an append that states when it happened.
 #[derive(Clone, Copy, Debug)]
 struct LastTime {
     /// All events of one append to a conversation have the same recording time.
@@ -163,8 +163,8 @@ fn note_time(last: &mut LastTimes, header: &EventHeader) -> Option<TimestampMicr
     (noted.recorded_at == recorded_at).then_some(noted.happened_at)
 }
 
-/// A range may begin in the middle of an append. Returns the time of the append's last event before
-/// the range, if that event or an earlier one has a time.
+/// Returns the last time that an append states before offset `from`, where a range begins; empty if
+/// there is none. A range may begin in the middle of an append, and its events inherit that time.
 async fn last_times_before(inner: &Inner, from: u64) -> LastTimes {
     let mut times = LastTimes::new();
     let first = from.saturating_sub(RECORDS_BEFORE_MAX).max(1);
@@ -231,7 +231,8 @@ impl RecentCalls {
         self.0.insert(of, Call::of(request));
     }
 
-    /// Returns a call, read from the last request with its id before the event.
+    /// Returns the call with this id. If it was not read recently, reads the last request with the
+    /// id before the event.
     async fn call(
         &self,
         inner: &Inner,

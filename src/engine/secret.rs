@@ -1,4 +1,5 @@
-//! Secrets of a store: 32 random bytes, each in its own file that only its owner can read.
+//! Secrets of a store. Each secret is 32 random bytes in its own file, which only the file's owner
+//! can read.
 
 use std::{io, path::Path};
 
