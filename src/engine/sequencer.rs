@@ -122,7 +122,7 @@ pub(super) struct EngineSequencer {
     staged_blobs: Vec<(Namespace, ContentHash)>,
     usage: Usage,
     salts: SaltSource,
-    /// [`CachedConversations::erasures`] when the state here was last reset.
+    /// [`CachedConversations::erasures`] when this sequencer last discarded its state.
     erasures: u64,
     deltas: Deltas,
     published: Arc<AtomicU64>,
@@ -200,8 +200,8 @@ impl EngineSequencer {
         TimestampMicros::now().max(TimestampMicros(self.last_time.0 + 1))
     }
 
-    /// Decides the events that are not stored yet, and returns those that are. Decides nothing if
-    /// all are stored.
+    /// Decides the batch without the events that are already stored, and also returns those events.
+    /// Decides nothing if all events are stored.
     fn decide_new(
         &mut self,
         request: &mut WriteRequest,
@@ -303,7 +303,7 @@ impl EngineSequencer {
         companion: Option<(WriteRequest, AcceptedBatch)>,
     ) -> Result<PendingAppend<WriteAnswer>, AppendError> {
         let mut batch = self.seal(next_offset, request, &mut decided, now)?;
-        // Change no state before both are sealed.
+        // Change no state before both batches are sealed.
         let companion = match companion {
             Some((request, mut decided)) => {
                 let now = self.now();
@@ -313,7 +313,7 @@ impl EngineSequencer {
             None => None,
         };
         if request.prepared.by_eraser {
-            // Some salts of this tree are about to be erased: start a new one.
+            // Some salts of the current tree are about to be erased: start a new tree.
             self.salts.renew();
         }
         self.take(&request.prepared, decided, &batch);
@@ -418,8 +418,8 @@ impl Sequencer for EngineSequencer {
 
     fn stage(&mut self, next_offset: u64, mut request: WriteRequest) -> PendingAppend<WriteAnswer> {
         self.forget_erased(&mut request);
-        // Use one time for the look-up and the record: a key that has expired now is expired when
-        // the batch is recorded.
+        // Use one time for the look-up and the record, so that a key which the look-up treats as
+        // expired is also expired at the recorded time.
         let now = self.now();
         match self.known_key(&request, now) {
             Ok(None) => {}
@@ -489,7 +489,7 @@ impl Sequencer for EngineSequencer {
         self.usage.aborted(committed);
         self.recent.aborted(committed);
         // States dropped here are read again from the projections, so wait until those have
-        // everything that is committed. Until then, the cache refuses.
+        // everything that is committed. Until then, the cache refuses to load states.
         let patience = std::time::Instant::now() + PUBLISH_WAIT_MAX;
         while self.published.load(Ordering::Acquire) < committed
             && std::time::Instant::now() < patience

@@ -50,8 +50,8 @@ pub struct ShippedBlock {
     pub count: u32,
     /// The block, in the format of `treering_log::block`.
     pub bytes: Bytes,
-    /// Home offsets of large bodies that its records refer to and that are shipped with the record
-    /// at that offset.
+    /// Home offsets of large bodies that the block's records refer to, but that are shipped in
+    /// another page, with the record at the home offset.
     pub needs: Vec<u64>,
 }
 
@@ -108,7 +108,7 @@ pub enum ShipmentItem {
         mark: ShipMark,
         /// When it was recorded.
         recorded_at: TimestampMicros,
-        /// Nothing more is published at present.
+        /// Nothing more of the requested range is published at present.
         is_all: bool,
     },
 }
@@ -181,8 +181,8 @@ impl Engine {
         self.inner.log.identity()
     }
 
-    /// Returns some of the stored records between two offsets, for a single scan of the log; `to`
-    /// must be published.
+    /// Returns the first stored records of a range, as many as one read returns. It is meant for a
+    /// single scan of the log. `to` must be published.
     ///
     /// # Errors
     /// [`ReadError::Damaged`] when there are none.

@@ -1,7 +1,7 @@
 //! Signatures of receipts and heads.
 //!
 //! A store has its own Ed25519 key, created when it first signs. The public key is part of the
-//! erasure events, so the hash chain vouches for it, and of the signed object. The signed text is
+//! signed object, and of the erasure events, so the hash chain vouches for it. The signed text is
 //! the JSON object without white space and without its last field, the signature; reformatting the
 //! object therefore does not break the signature.
 

@@ -1,4 +1,5 @@
-//! Conversation states: the writer's cache, and what callers load ahead of it.
+//! Conversation states: the writer's cache, and the states that callers load in advance for the
+//! writer.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -102,8 +102,8 @@ impl FollowedSource {
     }
 }
 
-/// Returns the log offset that a subscription starts after, as far as that is known without
-/// reading.
+/// Returns the log offset from which the lag of a subscription is measured: the requested start in
+/// the log; for other sources, the published head.
 fn start_of(followed: &FollowedSource, query: &SubscribeQuery, inner: &Inner) -> u64 {
     match (followed, query.start) {
         (FollowedSource::Log, StartAfter::Place(place)) => place,

@@ -34,7 +34,7 @@ const CALL_KINDS: [EventKind; 5] = [
     EventKind::ToolResultRecorded,
     EventKind::ToolCallCancelled,
 ];
-/// The state in the error for a missing result.
+/// The `state` in [`ReadError::CallNotFound`] when the result is missing.
 const RECORDED: &str = "with a recorded result";
 /// Maximum length of a result's text in a history, in bytes.
 const RESULT_HEAD_BYTES: usize = 200;
@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Waits until a call is decided or has ended, for at most `timeout`. Returns the call as it is
-    /// then, and whether it was decided.
+    /// then, and false after a timeout.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] when the branch has no such call.
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// Returns a recorded result with its text. A revision may also name another event with a text,
-    /// because requests also refer to messages and calls that they omit.
+    /// because requests to a model also refer to messages and calls that they leave out.
     ///
     /// # Errors
     /// [`ReadError::CallNotFound`] or [`ReadError::RevisionNotFound`].
@@ -245,8 +245,8 @@ impl Engine {
             address: address.clone(),
             as_of: None,
             tool: Some(tool.to_owned()),
-            // Reading from the end, the first match is the last one. Counting from the start needs
-            // all.
+            // The calls are read backward, so the first match is the last call. Counting from the
+            // start needs all matches.
             limit: if occurrence == 0 { 1 } else { usize::MAX },
         };
         let find = |engine: Self, mut query: ToolHistoryQuery| async move {
@@ -330,7 +330,7 @@ impl ReadPath {
         Ok(calls)
     }
 
-    /// Returns the tool of a call, from the last request with its id before an event.
+    /// Returns the tool of a call, as named by the last request with the call's id before an event.
     pub(super) fn tool_of(&self, header: &EventHeader, call_id: &str) -> Result<String, ReadError> {
         let entry = self.request_of(header, call_id)?;
         Ok(entry.map(|entry| entry.tool).unwrap_or_default())

@@ -2,7 +2,7 @@
 //! detect two batches that fit separately but not together.
 //!
 //! A namespace's usage is read from the projections at the first use and counted from then on.
-//! Batches that the projections lack are remembered until they have them.
+//! Batches that the projections lack are remembered until the projections have them.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +25,7 @@ pub(super) struct Usage {
     projections: SharedProjections,
     known: HashMap<Namespace, NamespaceUse>,
     recent: VecDeque<PendingUsage>,
-    /// Batches up to this offset are only in the projections.
+    /// Batches up to this offset are no longer remembered, because the projections have them.
     pruned_to: u64,
 }
 

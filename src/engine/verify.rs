@@ -33,12 +33,12 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 const HEADS_PAGE: usize = 4_096;
 /// Number of events that are folded between two checks for cancellation.
 const FOLD_STEP_EVENTS: u64 = 8_192;
-/// Up to this many events, the projections for the comparison are built in memory: some ten
-/// megabytes.
+/// Up to this many events, the projections for the comparison are built in memory, which takes
+/// about ten megabytes.
 const FRESH_IN_MEMORY_EVENTS_MAX: u64 = 100_000;
 /// Cache size for the pages of larger projections, in bytes.
 const FRESH_CACHE_BYTES: usize = 16 << 20;
-/// How often a verification restarts because an erasure intervened.
+/// Maximum number of attempts of a verification. An attempt is repeated if an erasure intervened.
 const TRIES_MAX: u32 = 8;
 /// Retry hint after the last try, in milliseconds.
 const AGAIN_AFTER_ERASINGS_MS: u64 = 10_000;
@@ -106,10 +106,10 @@ impl Engine {
 
     /// Reads and checks everything. `deep` also compares projections and index with the result of a
     /// rebuild. Appends and reads continue; events appended meanwhile are not checked. An erasure
-    /// changes what is compared: a verification waits for a running one, restarts when one
-    /// intervened, and ends with [`ReadError::Busy`] when erasures keep intervening. Only one
-    /// verification runs at a time: another one is refused with [`ReadError::Busy`]. Drop the
-    /// stream to stop it. Faults in other namespaces than `namespace` name their position but not
+    /// changes what is compared: a verification waits for a running erasure, restarts when an
+    /// erasure intervened, and ends with [`ReadError::Busy`] when erasures keep intervening. Only
+    /// one verification runs at a time: another one is refused with [`ReadError::Busy`]. Drop the
+    /// stream to stop it. Faults in namespaces other than `namespace` name their position but not
     /// their conversation.
     pub fn verify(
         &self,
@@ -427,8 +427,8 @@ impl Check {
     /// Checks that the index reaches the head, and has as many passages as the log.
     async fn check_index(&mut self, count: bool, head: u64) -> Result<(), ReadError> {
         let inner = Arc::clone(&self.inner);
-        // Wait only once, because each wait counts the failures that end it. Poll, because a stuck
-        // indexer must not block cancellation.
+        // Use a single wait: it ends after a number of indexing failures, and a new wait would
+        // count them from zero. Poll, because a stuck indexer must not block cancellation.
         let mut waited = std::pin::pin!(inner.search.indexer.wait_for(head));
         let reached = loop {
             self.stop.check()?;
@@ -482,7 +482,8 @@ impl Check {
         .await
     }
 
-    /// Reports a fault. Fails if an erasure intervened, because then it may not be one.
+    /// Reports a fault. Fails if an erasure intervened, because the erasure may have caused the
+    /// difference.
     async fn tell(&mut self, fault: Fault) -> Result<(), ReadError> {
         if !self.is_undisturbed() {
             return Err(ReadError::Stopped);

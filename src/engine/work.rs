@@ -289,8 +289,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lowers this thread's priority below those that serve calls. Where that is impossible it keeps
-/// the normal priority, which is slower for all but correct.
+/// Lowers this thread's priority below those that serve calls. Where that is impossible, the thread
+/// keeps the normal priority: the results are the same, but calls may be slower.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
