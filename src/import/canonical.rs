@@ -12,7 +12,7 @@ use treering_domain::{
     ToolResultRecorded, Usage,
 };
 
-/// The origin of raw forms with this base.
+/// Name of the origin for raw forms that are stored as patches against this rendering.
 pub(super) const ORIGIN: &str = "openai-chat";
 
 /// Renders a message with its calls.

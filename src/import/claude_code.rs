@@ -63,8 +63,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// False while no line has a time, a message or a title: the first line is still being written,
-    /// or it is a note of the tool that precedes everything else.
+    /// Returns false while no line has a time, a message or a title: the first line is still being
+    /// written, or it is a note of the tool that precedes everything else.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         #[derive(serde::Deserialize)]
@@ -181,7 +181,8 @@ fn is_agent(file: &Path) -> bool {
     stem(file).is_some_and(|stem| stem.starts_with("agent-"))
 }
 
-/// True for the file of a sub-agent in the folder of its session: it is read with the session.
+/// Returns true for the file of a sub-agent in the folder of its session: it is read with the
+/// session.
 #[must_use]
 pub fn is_read_with_session(path: &Path) -> bool {
     if !is_agent(path) || !is_lines(path) {
@@ -210,12 +211,12 @@ pub fn began(head: &[u8]) -> Option<String> {
     lines.find_map(|line| Some(serde_json::from_slice::<TimedLine>(line).ok()?.timestamp))
 }
 
-/// True for custom events that hold an unchanged line.
+/// Returns true for custom events that hold an unchanged line.
 pub(super) fn is_line(custom: &Custom) -> bool {
     custom.type_name.starts_with(render::TYPE_PREFIX)
 }
 
-/// True for a line of a session, by its type and fields.
+/// Returns true for a line of a session, by its type and fields.
 #[must_use]
 pub(crate) fn is_session_line(value: &Value) -> bool {
     const TYPES: [&str; 12] = [
@@ -286,7 +287,7 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     });
     files.sort();
     for file in files {
-        // A file beside it may belong to another session.
+        // A file beside the session's own file may belong to another session.
         let inside = file.starts_with(&own_folder);
         if !inside && first_session_id(&file).as_deref() != Some(session.id.as_str()) {
             continue;
@@ -304,10 +305,11 @@ pub fn read_session_from(path: &Path, source: LineSource) -> Result<Session, Ses
     Ok(session)
 }
 
-/// Returns the session id: the file name if a line has that id (a resumed session begins with lines
-/// of the earlier one), else the id of the first message, else of any line (progress lines may name
-/// the session of a surrounding process). If no line has an id, returns the file name, or for
-/// standard input a hash of the first line.
+/// Returns the session id. It is the file name if a line has that id; a resumed session begins with
+/// lines of the earlier session, which have another id. Otherwise it is the id in the first
+/// message, or else the id in the first line that has one: lines other than messages may name the
+/// session of a surrounding process. If no line has an id, returns the file name, or for standard
+/// input a hash of the first line.
 fn session_id(lines: &[Bytes], path: &Path) -> String {
     let name = stem(path).filter(|_| path.as_os_str() != "-");
     let (mut first, mut of_message) = (None, None);
@@ -339,7 +341,7 @@ struct LineIdentity {
 }
 
 impl LineIdentity {
-    /// Returns `None` when the line does not have them.
+    /// Returns `None` when the line names no session.
     fn read(line: &[u8]) -> Option<Self> {
         let marks: Self = serde_json::from_slice(line).ok()?;
         (!marks.session_id.is_empty()).then_some(marks)

@@ -60,7 +60,8 @@ pub(super) fn import(name: &str, records: &[Record]) -> Result<ImportedConversat
     Ok(steps.finish())
 }
 
-/// Returns the kind of a line; an item without an envelope counts as a line with it.
+/// Returns the kind of a line. Items without an envelope get the kind that their envelope would
+/// have.
 fn kind(record: &Record) -> &str {
     const ITEMS: [&str; 14] = [
         "message",

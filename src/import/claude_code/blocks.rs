@@ -9,7 +9,8 @@ use treering_domain::{ContentPart, JsonText, Media, MediaSource, Reasoning};
 /// The provider that signs the reasoning in these sessions.
 pub(super) const PROVIDER: &str = "anthropic";
 
-/// Returns the parts of content, which is a text or a list of blocks. `model` wrote its reasoning.
+/// Returns the parts of content, which is a text or a list of blocks. `model` is the model that
+/// wrote the reasoning blocks.
 pub(crate) fn read(content: &Value, model: &str) -> Vec<ContentPart> {
     match content {
         Value::Null => Vec::new(),

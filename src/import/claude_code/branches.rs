@@ -1,7 +1,7 @@
 //! Assigns lines to branches by `parentUuid`.
 //!
 //! The tool's tree has more forks than its user made: the results of parallel calls are children of
-//! different lines of one assistant message, a message that the user wrote while they ran is a
+//! different lines of one assistant message, a message that the user wrote while the calls ran is a
 //! sibling, and progress lines are children too. All of these continue the branch. A branch is
 //! opened only where a prompt was repeated or an answer retried.
 
@@ -16,7 +16,7 @@ struct Step {
     /// The first line of the assistant message that the step belongs to or answers.
     group: usize,
     is_results: bool,
-    /// A message of the user or a skill, from while the calls of that message ran.
+    /// A message of the user or of a skill that was written while the calls of the group ran.
     is_aside: bool,
 }
 
@@ -53,8 +53,10 @@ pub(super) fn places(lines: &[SessionLine]) -> Tree {
             Some(step) if is_results || is_aside => step.group,
             _ if line.is_assistant() => {
                 // Message ids may repeat: some servers have only a thousand. So a line joins an
-                // answer only if it directly follows it. After a result, only a line with nothing
-                // but calls joins, because a call is recorded when it is complete and runs at once.
+                // answer with the same id only if it directly follows that answer. A result may
+                // come between two calls of one answer, because a call is recorded and run as soon
+                // as it is complete. So after a result, a line joins only if it has nothing but
+                // calls.
                 let id = line.message_id();
                 let of_it = groups.get(&id).copied().filter(|group| {
                     step.is_some_and(|step| step.group == *group)
@@ -130,7 +132,7 @@ fn told(line: &SessionLine) -> MessageRole {
     }
 }
 
-/// True for an answer, or a piece of one, with calls only.
+/// Returns true for an answer, or a piece of one, that has only calls.
 fn only_asks(line: &SessionLine) -> bool {
     let blocks = line.blocks();
     !blocks.is_empty() && blocks.iter().all(|block| block["type"] == "tool_use")
@@ -141,7 +143,7 @@ fn asks_for_calls(line: &SessionLine) -> bool {
     line.is_assistant() && blocks.any(|block| block["type"] == "tool_use")
 }
 
-/// True when a step follows the tip of its branch although it names `parent`.
+/// Returns true when a step follows the tip of its branch although it names `parent`.
 fn goes_on(this: &Step, line: &SessionLine, parent: &Step, tip: &Step) -> bool {
     if parent.index == tip.index {
         return true;

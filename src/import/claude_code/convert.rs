@@ -180,7 +180,8 @@ fn first_prompt(lines: &[SessionLine]) -> Option<String> {
     titles.next().map(|title| shortened(&title))
 }
 
-/// Returns the session's folder, from the first of its own lines that names it, else from any line.
+/// Returns the session's metadata (id, folder, Git branch, version) from the first of its own lines
+/// that names a folder, or else from the first line that does.
 fn meta(source_id: &str, lines: &[SessionLine]) -> JsonText {
     let mut says = lines.iter().filter(|line| line.value["cwd"].is_string());
     let is_own = |line: &&SessionLine| line.text_of("sessionId") == source_id;
@@ -441,8 +442,8 @@ impl Converter {
         child.asked_by.get_or_insert(asked_by);
         let conversation = child.conversation;
         // Unless a progress line already named the call, only the result tells which call started
-        // the sub-agent. The raw form of the line must stay on the first of the line's events that
-        // can have a raw form.
+        // the sub-agent. The spawn event cannot have a raw form, so the first event of the line
+        // that can have one is still the result.
         self.transcript.spawn(branch, child.spawned(&call_id));
         self.transcript.push(branch, body);
         self.transcript.push(
@@ -471,7 +472,8 @@ impl Converter {
         known.or_else(by_agent).or_else(by_prompt)
     }
 
-    /// Stores on the first event the data of a line that its events cannot express.
+    /// Stores the data of a line that its events cannot express, as the raw form of the first
+    /// event.
     fn keep_raw(&mut self, bodies: &mut [EventBody], line: &SessionLine, model: &str) {
         let origin = match line.form {
             LineForm::Progress => render::PROGRESS_ORIGIN,

@@ -20,7 +20,7 @@ pub(super) struct SessionLine {
 pub(super) enum LineForm {
     /// An ordinary line.
     Plain,
-    /// Progress of a sub-agent: its line is inside.
+    /// A progress line that contains a line of a sub-agent.
     Progress,
     /// A placeholder in the session for a progress line that moved to the sub-agent's lines.
     Moved {
@@ -94,7 +94,8 @@ impl SessionLine {
         self.said()[field] == Value::Bool(true)
     }
 
-    /// Returns the original text; it is UTF-8 whenever it can be parsed.
+    /// Returns the original text, or an empty one if it is not UTF-8. A line that could be parsed
+    /// is UTF-8.
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.text).unwrap_or_default()
     }
@@ -107,7 +108,7 @@ impl SessionLine {
         self.says("assistant")
     }
 
-    /// True for a line of this type whose message has a typed form.
+    /// Returns true for a line of this type whose message has a typed form.
     fn says(&self, role: &str) -> bool {
         let content = &self.said()["message"]["content"];
         self.text_of("type") == role
@@ -119,18 +120,18 @@ impl SessionLine {
         self.text_of("type") == "system" && self.text_of("subtype") == "compact_boundary"
     }
 
-    /// True for lines that form the conversation.
+    /// Returns true for lines that form the conversation.
     pub(super) fn is_step(&self) -> bool {
         self.is_user() || self.is_assistant() || self.is_boundary()
     }
 
-    /// True for a message for people that the model does not see.
+    /// Returns true for a message for people that the model does not see.
     pub(super) fn is_shown_only(&self) -> bool {
         let transcript = self.flag("isVisibleInTranscriptOnly") && !self.flag("isCompactSummary");
         transcript || self.flag("isApiErrorMessage")
     }
 
-    /// True when the line has a parent field, even a null one.
+    /// Returns true when the line has a parent field, even a null one.
     pub(super) fn names_parent(&self) -> bool {
         self.said().get("parentUuid").is_some()
     }
@@ -150,7 +151,7 @@ impl SessionLine {
         content.map_or(&[][..], Vec::as_slice)
     }
 
-    /// True when every block of the message is a tool result.
+    /// Returns true when every block of the message is a tool result.
     pub(super) fn is_results(&self) -> bool {
         let blocks = self.blocks();
         self.is_user() && !blocks.is_empty() && blocks.iter().all(|b| b["type"] == "tool_result")
@@ -180,9 +181,9 @@ pub(super) fn first_prompt(lines: &[SessionLine]) -> Option<String> {
 
 type Chain = (String, Vec<SessionLine>);
 
-/// Returns the session's own lines, and the lines of each side chain in it, by agent id or the id
-/// of its first line. The progress of a sub-agent is a side chain too, unless the sub-agent has its
-/// own file with the same lines.
+/// Returns the session's own lines, and the lines of each side chain in it. A side chain is named
+/// by its agent id or, without one, by the id of its first line. The progress of a sub-agent is a
+/// side chain too, unless the sub-agent has its own file with the same lines.
 pub(super) fn split_chains(
     lines: Vec<SessionLine>,
     with_files: &HashSet<&str>,

@@ -35,7 +35,7 @@ pub(super) fn progress(said: Value) -> Value {
     })
 }
 
-/// Renders the line of these events. The first one holds its raw form.
+/// Renders the line that these events come from. The first event holds the raw form of the line.
 pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) -> Value {
     let mut message = Map::new();
     let mut line = Map::new();
@@ -77,7 +77,7 @@ pub(super) fn line(bodies: &[&EventBody], occurred_at: Option<TimestampMicros>) 
     // A prompt is a plain text; assistant messages are lists of blocks.
     let alone = plain.filter(|_| bodies.len() == 1 && role == "user");
     message.insert("content".into(), alone.unwrap_or(Value::Array(content)));
-    // Fields of nearly every line are rendered, so that few lines need a patch for them.
+    // Render the fields that nearly every line has, so that few lines need a patch for them.
     if role == "assistant" {
         message.insert("type".into(), "message".into());
         message.insert("stop_sequence".into(), Value::Null);
@@ -192,7 +192,7 @@ pub fn session_lines(events: &[StoredEvent]) -> Result<Vec<Vec<u8>>, ExportFault
     Ok(lines)
 }
 
-/// True for the first event of a line: it has the raw form.
+/// Returns true for the first event of a line, which has the line's raw form or the whole line.
 fn starts_line(body: &EventBody) -> bool {
     raw_of(body).is_some() || matches!(body, EventBody::Custom(_))
 }

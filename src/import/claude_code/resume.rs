@@ -184,7 +184,7 @@ fn tool_use(call: &Call<'_>) -> Value {
     json!({"type": "tool_use", "id": call.id, "name": call.asked.tool, "input": call.input()})
 }
 
-/// True for messages of a harness in the role of the user, if the source marks them.
+/// Returns true for messages of a harness in the role of the user, if the source marks them.
 fn is_meta(step: &Step) -> bool {
     let EventBody::MessageAppended(said) = &step.body else {
         return false;
@@ -443,8 +443,9 @@ mod tests {
         }
     }
 
-    // Ollama has 999 ids, so two answers sometimes share one. An id must never join content, or
-    // calls after the end of an answer, to something before a result or before a user's message.
+    // Ollama has 999 ids, so two answers sometimes share one. So text after a result or after a
+    // user's message must begin a new answer, even with the same id, and so must a call after a
+    // finished answer.
     #[test]
     fn message_id_does_not_join_across_a_result_or_a_user() {
         let piece = |text: &str, finish: &str| {

@@ -1,5 +1,5 @@
-//! Assigns each line of a rollout to a branch: lines are sequential, and a rollback leaves the
-//! turns that it takes back.
+//! Assigns each line of a rollout to a branch. Each line follows the one before it. After a
+//! rollback, the next line forks a new branch before the turns that were taken back.
 
 use super::{
     super::{
