@@ -350,8 +350,8 @@ mod tests {
         assert!(import_line(line.as_bytes()).unwrap().notes.is_empty());
     }
 
-    // A client keeps the fields of messages and calls that events do not have, without having to
-    // make patches: an object with the remaining fields suffices, and arguments stay as they were.
+    // A client must be able to keep fields that events do not have without making patches. An
+    // object with the remaining fields must suffice, and arguments must stay as they were.
     #[test]
     fn remaining_fields_of_a_client_are_exported() {
         let rest = |data: &'static str| {

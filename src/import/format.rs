@@ -78,7 +78,7 @@ impl Format {
         Self::Pi,
     ];
 
-    /// True when there is an importer for it.
+    /// Returns true when there is an importer for this format.
     #[must_use]
     pub fn is_imported(self) -> bool {
         Self::IMPORTED.contains(&self)

@@ -130,7 +130,7 @@ fn message(steps: &mut Steps, branch: BranchIndex, record: &Record) {
     }
 }
 
-/// Appends what the model said, with the model and tokens in `of`.
+/// Appends what the model said. The model and the token counts are read from `of`.
 fn said_by_model(
     steps: &mut Steps,
     branch: BranchIndex,

@@ -138,7 +138,7 @@ pub enum Continues {
     Nothing,
     /// An answer of the provider, by its id.
     Answer(String),
-    /// The conversation at the provider, as it is at the time.
+    /// The provider's own conversation, in its current state.
     Latest,
 }
 

@@ -3,7 +3,8 @@
 //! Parsed values hold 64-bit integers and floats. A number that needs more would change, so its
 //! text must be kept.
 
-/// True when every number in this (well-formed) JSON text keeps its value when parsed into 64 bits.
+/// Returns true when every number in this (well-formed) JSON text keeps its value when parsed into
+/// 64 bits.
 pub(super) fn numbers_survive(json: &str) -> bool {
     let bytes = json.as_bytes();
     let mut at = 0;

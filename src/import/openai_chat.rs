@@ -137,7 +137,7 @@ fn time_of(message: &Value) -> Option<treering_domain::TimestampMicros> {
     canonical::read_time(&message["x"]["ts"])
 }
 
-/// True for a message that marks a compaction and precedes its summary.
+/// Returns true for a message that marks a compaction and precedes its summary.
 fn is_boundary(message: &Value) -> bool {
     let x = &message["x"];
     is_said(&x["compact_boundary"]) && !is_said(&x["compact_summary"])
@@ -147,7 +147,7 @@ fn is_said(flag: &Value) -> bool {
     !matches!(flag, Value::Null | Value::Bool(false))
 }
 
-/// True for custom events that hold an unchanged message.
+/// Returns true for custom events that hold an unchanged message.
 pub(super) fn is_message(custom: &Custom) -> bool {
     custom.type_name == MESSAGE_TYPE
 }
@@ -163,7 +163,7 @@ fn nothing_more() -> RawMessage {
     }
 }
 
-/// True when the message says that older context was replaced.
+/// Returns true when the message says that older context was replaced.
 fn is_compaction(message: &Value) -> bool {
     let x = &message["x"];
     ["compact_boundary", "compact_summary", "compaction"]
@@ -193,8 +193,8 @@ fn title(messages: &[Message<'_>]) -> Option<String> {
 }
 
 /// Returns the subject of a prompt: its first line, or the next line if the first only announces it
-/// (`Implement the following plan:`); or a command with its arguments. `None` for text of a tool:
-/// with a tag, or as JSON.
+/// (`Implement the following plan:`); or a command with its arguments. `None` for text that a tool
+/// wrote, which begins with a tag or is JSON.
 pub fn headline(text: &str) -> Option<String> {
     let of_tag = |tag: &str| {
         let (_, rest) = text.split_once(&format!("<{tag}>"))?;
@@ -238,7 +238,8 @@ fn is_list_item(line: &str) -> bool {
 
 struct Import {
     transcript: Transcript,
-    /// By branch whose last message announced a compaction: the tokens before it.
+    /// For each branch whose last message announced a compaction: the number of tokens before the
+    /// compaction.
     boundaries: HashMap<BranchIndex, u64>,
     /// By call id: the tool of its last call, on any branch.
     tools: HashMap<String, String>,

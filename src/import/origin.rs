@@ -1,6 +1,6 @@
 //! Where an exported session comes from. Each record of an export names the last event that it
-//! stands for; an import of the session appends only what follows the exported records, to that
-//! branch of that conversation.
+//! stands for; an import of the session appends only what follows the exported records, to the
+//! branch from which they were exported.
 //!
 //! Agents append to such a file, or copy its records to another one. Both keep the field.
 
@@ -52,14 +52,15 @@ pub(super) fn end(mut records: Vec<Value>, end: Place) -> Vec<Value> {
 pub struct ExportOrigin {
     /// The conversation that was exported.
     pub conversation: ConversationId,
-    /// By index of the imported events, up to the last exported one: the place of each; `None`
-    /// before the first exported one.
+    /// For each imported event up to the last exported one, by index: the stored event that it
+    /// stands for; `None` before the first exported one.
     events: Vec<Option<EventId>>,
 }
 
 impl ExportOrigin {
-    /// `places` are those of the imported events. Records without a place between exported records
-    /// are notices of the agent about the copy.
+    /// Returns the origin for the places of the imported events; `None` if no event has a place.
+    /// Events without a place between exported ones are notices of the agent about the copy, and
+    /// get the place before them.
     pub(super) fn of(places: &[Option<Place>]) -> Option<Self> {
         let last = places.iter().rposition(Option::is_some)?;
         let conversation = places[last]?.conversation;
@@ -75,8 +76,8 @@ impl ExportOrigin {
         })
     }
 
-    /// True if these are the events of the conversation that was exported. Another store may have a
-    /// conversation with the same id.
+    /// Returns true if these are the events of the conversation that was exported. Another store
+    /// may have a conversation with the same id.
     #[must_use]
     pub fn is_in(&self, stored: &[StoredEvent]) -> bool {
         let known: std::collections::HashSet<_> =

@@ -54,7 +54,7 @@ impl Piece {
     }
 }
 
-/// Returns the messages of a record: itself, or its list.
+/// Returns the messages of a record: the record itself, or the messages in its list.
 pub(super) fn messages(record: &Record) -> Vec<&Value> {
     let listed = [&record.value["messages"], &record.value["$set"]["messages"]];
     match listed.iter().find_map(|list| list.as_array()) {
@@ -102,7 +102,8 @@ struct SessionReader {
     order: Vec<String>,
     /// The last piece of the current branch.
     last: Option<usize>,
-    /// Set when the next piece forks after this piece, or at the root.
+    /// Set when the next piece begins a new branch: the piece that it forks after, or `None` for
+    /// the root.
     back_to: Option<Option<usize>>,
 }
 
@@ -209,7 +210,7 @@ impl SessionReader {
         self.order.push(id.to_owned());
     }
 
-    /// True when nothing has changed except calls and tokens.
+    /// Returns true when nothing has changed except calls and tokens.
     fn is_as_known(&self, id: &str, message: &Value) -> bool {
         let grown = ["toolCalls", "tokens"];
         let fixed = |value: &Value| -> Option<Map<String, Value>> {
@@ -225,7 +226,7 @@ impl SessionReader {
         fixed(known) == fixed(message) && !self.has_other_results(known, message)
     }
 
-    /// True when a known result has changed.
+    /// Returns true when a known result has changed.
     fn has_other_results(&self, known: &Value, message: &Value) -> bool {
         let results = |value: &Value| -> HashMap<String, Value> {
             let calls = value["toolCalls"].as_array().into_iter().flatten();
@@ -285,7 +286,8 @@ impl SessionReader {
     }
 
     /// Handles a list of all messages as the tool now has them. Unchanged messages are replaced by
-    /// their ids. If messages were dropped, a new first message is a summary.
+    /// their ids. If the list omits earlier messages and begins with a new one, that new message is
+    /// their summary.
     fn checkpoint(&mut self, record: &Value, messages: &[Value]) {
         let id_of = |message: &Value| message["id"].as_str().unwrap_or_default().to_owned();
         let is_known = |message: &&Value| self.known.contains_key(&id_of(message));
@@ -301,7 +303,7 @@ impl SessionReader {
         kept["$set"]["messages"] = messages.iter().map(shorter).collect();
         let first = messages.first().filter(|first| !is_known(first));
         let summary = first.and_then(|first| first_text(&first["content"]));
-        // The tool's list lacks its notices.
+        // The list never contains the tool's notices, so their absence does not count.
         let is_said = |id: &&String| {
             matches!(
                 self.known[*id].value["type"].as_str(),
@@ -340,7 +342,7 @@ impl SessionReader {
             });
             let known = match known {
                 Some(known) => known,
-                // The checkpoint's record already contains new messages.
+                // The checkpoint's record already contains the new messages.
                 None if is_compaction => MessageState {
                     value: message.clone(),
                     at,

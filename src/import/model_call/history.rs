@@ -29,13 +29,13 @@ struct StoredStep {
 }
 
 impl StoredStep {
-    /// True if a call may omit the step.
+    /// Returns true if a call may omit the step.
     fn is_optional(&self) -> bool {
         let says_nothing = |message| self.calls.is_empty() && same::is_optional(message);
         self.message.as_ref().is_some_and(says_nothing)
     }
 
-    /// True if this step is erased and may have been `step`.
+    /// Returns true if this step is erased and may have been `step`.
     fn may_say(&self, step: &CallStep) -> bool {
         let is_same = match (&self.message, step) {
             (Some(stored), CallStep::Said { message, .. }) => stored.role == message.role,
@@ -83,9 +83,9 @@ pub struct HistoryPlace {
 }
 
 impl HistoryPlace {
-    /// True if the call belongs to the conversation: it continues one of its answers, or it begins
-    /// with the same instructions and the same prompt. A call with other instructions or another
-    /// prompt, such as for a title or by a sub-agent, is a conversation of its own.
+    /// Returns true if the call belongs to the conversation: it continues one of its answers, or it
+    /// begins with the same instructions and the same prompt. A call with other instructions or
+    /// another prompt, such as one for a title or by a sub-agent, is a conversation of its own.
     #[must_use]
     pub fn belongs(&self) -> bool {
         self.continues_answer || (self.repeats_prompt && self.has_instructions)
@@ -282,10 +282,12 @@ impl<'a> StoredHistory<'a> {
             for end in &ends {
                 self.add_matches(*end, step, digest, &mut next);
             }
-            // An erased message is repeated if something follows it; otherwise the step is new.
+            // A step counts as a repetition of an erased message only if other steps follow it;
+            // otherwise it is new.
             let is_last = index + 1 == call.request.len();
             let counts = |node: &usize| !(is_last && self.nodes[*node].is_erased);
-            // Of equal histories, the one on the active branch, or the latest.
+            // Among equal steps, prefer one that is not erased, then one on the active branch, then
+            // the latest.
             let rank = |node: &usize| {
                 let step = &self.nodes[*node];
                 (!step.is_erased, step.branch == self.active, *node)
@@ -371,7 +373,8 @@ impl<'a> StoredHistory<'a> {
         told.map(|step| step.digest).collect()
     }
 
-    /// Returns the events that a call at this place repeats, in order, without the first.
+    /// Returns the events that a call at this place repeats, in order, without the conversation's
+    /// first event.
     pub(super) fn path(
         &self,
         place: &HistoryPlace,
@@ -394,7 +397,7 @@ impl<'a> StoredHistory<'a> {
     }
 }
 
-/// True for events that represent parts of calls, and for settings.
+/// Returns true for events that represent parts of calls, and for settings.
 fn is_repeated(event: &StoredEvent) -> bool {
     matches!(
         event.header.kind(),

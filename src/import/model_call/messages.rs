@@ -87,7 +87,8 @@ fn call(block: &Value) -> Option<ToolCallRequested> {
     steps::call(text(block, "id"), text(block, "name"), input)
 }
 
-/// Results come first, as steps of their own. The rest of the message follows.
+/// Adds the steps of a user's message: first each result as a step of its own, then the rest of the
+/// message.
 fn user(message: &Value, asked: &mut Vec<CallStep>) {
     let mut parts = Vec::new();
     if message["content"].is_string() {

@@ -66,7 +66,7 @@ fn finished(mut step: CallStep, answer: &Value) -> CallStep {
     step
 }
 
-/// Returns the step of an item. `model` wrote its reasoning.
+/// Returns the step of an item. `model` is the model that wrote the reasoning in it.
 fn step(item: &Value, model: &str) -> Option<CallStep> {
     let assistant = |parts: Vec<ContentPart>, call: Option<ToolCallRequested>| CallStep::Said {
         message: MessageAppended::new(Role::Assistant, parts),

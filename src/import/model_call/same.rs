@@ -19,7 +19,7 @@ const NOTICE: &str = "<system-reminder>";
 /// What a harness puts in place of an old result.
 const CLEARED: &str = "[Old tool result content cleared";
 
-/// Minimum length of call ids, in bytes, that are random and thus distinguish calls.
+/// Minimum length, in bytes, of call ids that are assumed to be random and therefore unique.
 const RANDOM_ID_BYTES_MIN: usize = 16;
 
 /// A digest of a message's content.
@@ -95,8 +95,8 @@ pub(super) fn prompt(step: &CallStep) -> Option<String> {
     headline(&text).filter(|_| !is_notice).map(|_| text)
 }
 
-/// True for a message that a client may omit or change when it repeats the history: a notice of the
-/// harness, or instructions.
+/// Returns true for a message that a client may omit or change when it repeats the history: a
+/// notice of the harness, instructions, or an answer with nothing but reasoning.
 pub(super) fn is_optional(message: &MessageAppended) -> bool {
     match message.role {
         Role::System | Role::Developer => true,
@@ -115,7 +115,7 @@ pub(super) fn cleared(step: &CallStep) -> Option<&str> {
     text.starts_with(CLEARED).then_some(result.call_id.as_str())
 }
 
-/// True for a notice of a harness.
+/// Returns true for a notice of a harness.
 fn is_notice(part: &ContentPart) -> bool {
     matches!(part, ContentPart::Text(text) if text.trim_start().starts_with(NOTICE))
 }

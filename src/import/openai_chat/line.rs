@@ -151,7 +151,7 @@ fn made_id(line: &[u8]) -> String {
     format!("chat-{}", &hash[..MADE_ID_CHARS])
 }
 
-/// Hexadecimal digits of the hash in an id: 64 bits.
+/// Number of hexadecimal digits of the hash in an id: 64 bits.
 const MADE_ID_CHARS: usize = 16;
 
 fn text(value: &RawValue, field: &str) -> Result<Option<String>, ImportFault> {

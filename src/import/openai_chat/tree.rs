@@ -8,8 +8,8 @@ use crate::tree::{MessageRole, Parent, Tree};
 /// A message without `x.parent` follows the previous one. So does one whose parent is missing or
 /// null: lists are cut and joined, and a missing message must not drop the earlier history.
 ///
-/// If a message has two children, the later one begins a branch, unless it has no children and
-/// cannot be a branch ([`LeafPlacement::of`]).
+/// If a message has two children, the later child begins a branch, unless it has no children of its
+/// own and cannot be a branch ([`LeafPlacement::of`]).
 pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
     let messages: Vec<&Value> = messages.collect();
     let last_child = last_children(&messages);
@@ -32,8 +32,8 @@ pub(super) fn places<'a>(messages: impl Iterator<Item = &'a Value>) -> Tree {
         let is_passed = last_child[index].is_none() && last_child[tip] > Some(index);
         let this = told(message);
         let goes_on = tip == parent || tree.goes_on(parent, this, |at| told(messages[at]));
-        // Local commands stay on the branch: a later message could show that they have no children,
-        // and a session that grew would then contain them twice.
+        // Local commands always stay on the branch. Otherwise, a later message could show that they
+        // have no children and so move them, and a session that grew would contain them twice.
         if goes_on && (this == MessageRole::Local || !is_passed) {
             tree.continues(branch, link);
             continue;
@@ -85,7 +85,7 @@ fn parent_of(message: &Value, index: usize) -> Option<usize> {
         .filter(|parent| *parent < index)
 }
 
-/// True when a call of the message has no result so far.
+/// Returns true when a call of the message has no result so far.
 fn is_open(messages: &[&Value], parent: usize) -> bool {
     asked(messages[parent]).any(|id| {
         let mut behind = messages[parent..].iter();
@@ -287,8 +287,8 @@ mod tests {
     }
 
     // The output of `/compact` is a child of the command, but the compaction is a child of the
-    // message before the command. The compaction must continue the branch, or everything that the
-    // user says next is on a branch without the summary, with all that had been compacted.
+    // message before the command. The compaction must continue the branch. Otherwise, everything
+    // that the user says next is on a branch that has the full history instead of the summary.
     #[test]
     fn output_of_a_user_command_opens_no_branch() {
         let user = |parent: Value, content: &str| json!({"role": "user", "content": content, "x": {"parent": parent}});

@@ -49,7 +49,7 @@ impl SessionDocument {
     }
 }
 
-/// Sorts the fields of a message and of its parts, because each form has another order.
+/// Sorts the fields of a message and of its parts, because their order differs between the forms.
 fn sort_fields(message: &mut Value) {
     if let Some(info) = message["info"].as_object_mut() {
         info.sort_keys();
@@ -61,7 +61,7 @@ fn sort_fields(message: &mut Value) {
     }
 }
 
-/// True for an answer that has neither ended nor failed.
+/// Returns true for an answer that has neither ended nor failed.
 fn is_unfinished(message: &Value) -> bool {
     let info = &message["info"];
     info["role"] == "assistant" && info["time"]["completed"].is_null() && info["error"].is_null()
@@ -167,7 +167,7 @@ impl SessionPaths {
 }
 
 /// Returns the JSON files of a folder, sorted by name and so by time, because the tool's ids grow.
-/// Skips links out of `storage` and pipes.
+/// Skips pipes, and links that lead out of `storage`.
 fn objects(folder: &Path, storage: &Path, left: &mut usize) -> Result<Vec<Value>, SessionFault> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) if is_inside(folder, storage) => entries.flatten(),
@@ -196,8 +196,8 @@ fn objects(folder: &Path, storage: &Path, left: &mut usize) -> Result<Vec<Value>
     Ok(objects)
 }
 
-/// True for the file of a message or a part whose session is in the tool's folder: it is read with
-/// the session.
+/// Returns true for the file of a message or a part whose session is in the tool's folder: it is
+/// read with the session.
 #[must_use]
 pub fn is_read_with_session(path: &Path) -> bool {
     let name = |path: &Path| {
@@ -251,7 +251,7 @@ pub fn sessions_of(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// True for a file that is named like the tool's databases.
+/// Returns true for a file that is named like the tool's databases.
 #[must_use]
 pub fn is_named_as_database(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());

@@ -3,9 +3,9 @@
 use treering_domain::{EventBody, NewEvent};
 use treering_proto::body;
 
-/// Splits events into batches that can be appended one after the other. An event that refers to
-/// earlier history of a branch (a fork or a compaction that is not at its head) needs that history
-/// to be stored, and no batch may be too large.
+/// Splits events into batches that can be appended one after the other. An event that refers back
+/// to the history of a branch (a fork or a compaction) begins a new batch, because that history
+/// must be stored first. A batch exceeds the limits only if a single event does.
 #[must_use]
 pub fn batches(events: Vec<NewEvent>, events_max: usize, bytes_max: usize) -> Vec<Vec<NewEvent>> {
     let mut batches: Vec<Vec<NewEvent>> = Vec::new();

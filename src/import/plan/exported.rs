@@ -27,7 +27,7 @@ pub(super) fn places(
     let path = known.path(last.branch);
     let place = |revision: Option<Revision>| {
         let behind = revision.map(|at| path.partition_point(|(known, _)| *known <= at));
-        // Events before the first exported record are the conversation's beginning.
+        // Events before the first exported record stand for the conversation's beginning.
         let at = behind.map_or(Some(0), |behind| behind.checked_sub(1));
         let (after, line) = at.and_then(|at| path.get(at).copied()).unwrap_or_default();
         Cursor {

@@ -124,8 +124,8 @@ struct Merge<'a> {
     /// By the branch's name in the source.
     cursors: HashMap<BranchName, Cursor>,
     /// The last settings of the source, by its branch name. They are appended before the next event
-    /// if that is new. Before a known event, they were appended by an earlier import, and somebody
-    /// may have changed them since.
+    /// if that is new. Before a stored event they are dropped, because an earlier import appended
+    /// them and somebody may have changed them since.
     configs: HashMap<BranchName, NewEvent>,
     /// The model, if the stored events do not name it: appended before the first new event.
     first_config: Option<NewEvent>,
@@ -191,7 +191,8 @@ impl Merge<'_> {
         self.cursors.insert(name, place.clone());
     }
 
-    /// Moves the start to the beginning of the part, if the source is a later part of a longer one.
+    /// If the source is a later part of a longer stored conversation, moves the start to where that
+    /// part begins.
     fn find_part(&mut self, follows: Option<&str>, first: &NewEvent) {
         let Some(id) = follows else { return };
         let root = self.cursor(&BranchName::default());
@@ -224,8 +225,8 @@ impl Merge<'_> {
         self.plan.places.push((branch, cursor.after));
     }
 
-    /// Handles a fork in the source. Whether the store needs a branch is decided at its first
-    /// event.
+    /// Handles a fork in the source. The first event after the fork decides whether the store needs
+    /// a branch.
     fn fork(&mut self, name: BranchName, forked: &BranchForked) {
         let (branch, after) = self.place_of(forked.fork_revision);
         let line = self.known.lines.iter().position(|line| line.id == branch);
@@ -246,7 +247,7 @@ impl Merge<'_> {
             .unwrap_or((BranchId::MAIN, Revision::NONE))
     }
 
-    /// Returns the event with revisions of the store.
+    /// Returns the event with its revisions in the import replaced by those in the store.
     fn translated(&self, event: &NewEvent) -> NewEvent {
         let mut event = event.clone();
         match &mut event.body {
@@ -429,9 +430,9 @@ impl Merge<'_> {
         self.push_structure(EventBody::BranchActivated, &name, self.latest);
     }
 
-    /// True when no stored step matches the source, and the source has fewer steps than the active
-    /// branch, or as many but older ones. A tool that resumes a session may leave another, nearly
-    /// empty file of it.
+    /// Returns true when no stored step matches the source, and the source has fewer steps than the
+    /// active branch, or as many but older ones. A tool that resumes a session may leave another,
+    /// nearly empty file of it.
     fn is_stub(&self) -> bool {
         let parted = !self.plan.parted.is_empty() && !self.is_part && self.known_steps == 0;
         let known = || self.known.steps_of_active();
@@ -444,7 +445,7 @@ impl Merge<'_> {
     }
 }
 
-/// True for messages, calls and other steps of a conversation.
+/// Returns true for messages, calls and other steps of a conversation.
 fn is_step(kind: EventKind) -> bool {
     !matches!(kind, EventKind::ConversationCreated | EventKind::Custom)
 }
