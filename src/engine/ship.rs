@@ -50,8 +50,8 @@ pub struct ShippedBlock {
     pub count: u32,
     /// The block, in the format of `treering_log::block`.
     pub bytes: Bytes,
-    /// Home offsets of large bodies that the block's records refer to, but that are shipped in
-    /// another page, with the record at the home offset.
+    /// Home offsets of large bodies that the block's records refer to, but that are shipped with
+    /// another record: the one at the home offset.
     pub needs: Vec<u64>,
 }
 
@@ -365,7 +365,7 @@ struct BlockBuilder {
     packer: Packer,
     /// Large bodies that are shipped with the page.
     homes: HashSet<u64>,
-    /// Large bodies that are shipped with another page.
+    /// Large bodies that are shipped with the record at their home offset.
     needs: HashSet<u64>,
 }
 
