@@ -442,8 +442,8 @@ impl Converter {
         child.asked_by.get_or_insert(asked_by);
         let conversation = child.conversation;
         // Unless a progress line already named the call, only the result tells which call started
-        // the sub-agent. The spawn event cannot have a raw form, so the first event of the line
-        // that can have one is still the result.
+        // the sub-agent. The line's raw form is on the first of its events that can have one. The
+        // spawn event cannot, so recording it first does not change which event that is.
         self.transcript.spawn(branch, child.spawned(&call_id));
         self.transcript.push(branch, body);
         self.transcript.push(

@@ -443,9 +443,9 @@ mod tests {
         }
     }
 
-    // Ollama has 999 ids, so two answers sometimes share one. So text after a result or after a
-    // user's message must begin a new answer, even with the same id, and so must a call after a
-    // finished answer.
+    // Ollama has 999 ids, so two answers sometimes share one. Text after a result or after a user's
+    // message must therefore begin a new answer, even with the same id. The same holds for a call
+    // after a finished answer.
     #[test]
     fn message_id_does_not_join_across_a_result_or_a_user() {
         let piece = |text: &str, finish: &str| {
