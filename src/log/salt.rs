@@ -151,7 +151,8 @@ impl Salt {
         PATH.with_borrow_mut(|path| path.leaf(&self.node, self.offset))
     }
 
-    /// Returns the highest known node from which this salt follows, for the record at an offset.
+    /// Returns the highest known node from which the salt can be derived, for the record at an
+    /// offset.
     pub(super) fn node_at(&self, offset: u64) -> SaltNode {
         if self.node.height > 0 && self.offset == offset {
             return *self.node;
@@ -279,7 +280,8 @@ impl Path {
 }
 
 /// The highest known nodes above the salts of a frame's records. They may cover more offsets than
-/// the frame, because erasing a salt rewrites its segment as blocks.
+/// the frame has. That reveals no erased salt: erasing a salt rewrites its segment as blocks, which
+/// store only nodes that cover nothing else.
 #[derive(Debug, Default)]
 pub(super) struct FrameSalts {
     last: Option<SaltNode>,

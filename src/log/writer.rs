@@ -8,8 +8,9 @@
 //!
 //! A log may fail without reporting whether it appended a group. The waiting callers are told so
 //! within seconds; the writer keeps asking the log, refuses appends meanwhile, and continues once
-//! it knows: the group is published, or what was staged for it is rolled back. Only another owner
-//! of the log, or a panic, stops the writer for good. [`WriterHealth`] reports its state.
+//! it knows: the group is published, or what was staged for it is rolled back. Appends stop for
+//! good only when the log is closed or has another owner, when a group cannot be published, and
+//! after a panic. [`WriterHealth`] reports the writer's state.
 
 mod commit;
 mod error;
@@ -156,7 +157,7 @@ pub struct QueueFull {
     pub retry_after_ms: u64,
 }
 
-/// Why a request was not accepted. Nothing of it was or will be appended.
+/// Why a request was not accepted. No part of it was or will be appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// The queue is full.
@@ -271,7 +272,7 @@ impl<S: Sequencer> GroupWriter<S> {
         self.queue.size().0
     }
 
-    /// Returns the bytes of those requests.
+    /// Returns the size of the requests that [`Self::queued`] counts, in bytes.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queue.size().1

@@ -75,7 +75,7 @@ pub async fn create_schema(url: &str) -> Result<(), PostgresError> {
 }
 
 /// Returns the SQL statements that let a role append and read, and nothing else: it can neither
-/// change nor delete what is stored.
+/// change nor delete stored frames and bodies.
 #[must_use]
 pub fn grants(role: &str) -> String {
     let role = format!("\"{}\"", role.replace('"', "\"\""));

@@ -1,8 +1,9 @@
 //! The block form of a sealed segment: a stream of blocks, stored in rows that fill redb's pages,
 //! and an index of the blocks.
 //!
-//! redb rounds a value that is larger than a page up to a power of two of pages. Storing each block
-//! as a value would waste a third; so the blocks form one stream, which is cut at page boundaries.
+//! redb stores a value that is larger than a page in 2, 4, 8 or more pages: always a power of two.
+//! Storing each block as its own value would waste a third of the space. So the blocks form one
+//! stream, which is cut at page boundaries.
 
 use std::{io, sync::Arc};
 
@@ -40,7 +41,8 @@ const PAGE_BYTES: usize = 4096;
 const PAGE_OVERHEAD_BYTES: usize = 4 + 4 + 8;
 /// Size of a full extent, which fills a page of 64 KiB. Reading one block reads that much.
 const EXTENT_BYTES: usize = 16 * PAGE_BYTES - PAGE_OVERHEAD_BYTES;
-/// Size of one transaction, in bytes; redb keeps its pages in memory.
+/// Number of bytes after which a transaction is committed, because redb keeps the pages of an open
+/// transaction in memory.
 const COMMIT_BYTES: usize = 8 << 20;
 
 /// What is loaded when a segment of blocks is opened.
@@ -147,7 +149,7 @@ fn read_dictionary(
 struct Stream<'a, T> {
     extents: &'a T,
     here: Option<Extent<'a>>,
-    /// Iterator over the following extents, once they were needed.
+    /// Iterator over the following extents; `None` until one of them is needed.
     behind: Option<Range<'a, u64, &'static [u8]>>,
 }
 
@@ -226,7 +228,7 @@ impl<'a, T: ReadableTable<u64, &'static [u8]>> Stream<'a, T> {
 
 impl PackedSegment {
     /// Returns the blocks from the one that contains `from` on, until they have `bytes_max` bytes
-    /// in total. A damaged block is returned as its error.
+    /// in total. A damaged block is returned as its error and is the last result.
     pub(super) fn read(
         &self,
         segment: &impl Readable,
@@ -380,7 +382,7 @@ impl<'a> PackedSegmentWriter<'a> {
                 Some(transaction) => transaction,
                 None => {
                     let mut begun = database.begin_write()?;
-                    // The final commit makes all of them durable.
+                    // The final commit makes all transactions durable.
                     begun.set_durability(Durability::None)?;
                     transaction.insert(begun)
                 }

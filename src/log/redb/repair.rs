@@ -39,12 +39,12 @@ pub struct LogRepair {
     pub manifest_lost: bool,
     /// The manifest was rebuilt completely from the segments and written.
     pub manifest_rebuilt: bool,
-    /// The manifest can be rebuilt from the segments, but was not written yet.
+    /// The manifest can be rebuilt from the segments, but has not been written yet.
     pub can_be_rebuilt: bool,
     /// Why the manifest cannot be rebuilt, when nothing else is lost.
     pub unproven: Option<String>,
-    /// Evidence from the witnesses that the log was replaced by another version of it; how many
-    /// events are lost is unknown.
+    /// Evidence from the projections or the index that the log was replaced by another version of
+    /// it. In that case, the number of lost events is unknown.
     pub contradiction: Option<String>,
     /// The loss was accepted: a new timeline begins after what is kept.
     pub went_on: bool,
@@ -83,8 +83,8 @@ pub struct ConsistencyEvidence {
 
 /// A log under a lock, to be inspected or repaired.
 ///
-/// The witness must be determined under the same lock: otherwise another process could repair the
-/// log meanwhile, and the witness would be outdated.
+/// The [`ConsistencyEvidence`] for a repair (the witness) must be collected under the same lock:
+/// otherwise another process could repair the log meanwhile, and the evidence would be outdated.
 #[derive(Debug)]
 pub struct RepairSession {
     data: PathBuf,
@@ -160,7 +160,8 @@ impl RepairSession {
     /// aside, and nothing is deleted.
     ///
     /// # Errors
-    /// As [`RepairSession::look`], with nothing changed. If it fails halfway, it can be repeated.
+    /// Those of [`RepairSession::look`], before anything is changed, and I/O errors. A repair that
+    /// failed halfway can be repeated.
     pub fn mend(&self, witness: &ConsistencyEvidence, accept: bool) -> Result<LogRepair, LogError> {
         let told = self.look(witness)?;
         if !told.can_be_rebuilt && (!accept || told.is_whole()) {
@@ -362,8 +363,8 @@ fn assess<F: Folder>(
     Ok((left, outcome))
 }
 
-/// Returns the entry of a segment as it ends now, and an entry for its lost rest: once that loss is
-/// accepted, it is not reported again.
+/// Returns an entry for the part of a segment that is left, and one for the part after it that is
+/// lost. The second entry keeps an accepted loss from being reported again.
 fn ends_at(entry: SegmentEntry, end: LogMark) -> impl Iterator<Item = SegmentEntry> {
     let first = end.offset + 1;
     let (kept, lost) = match entry.sealed {

@@ -1,7 +1,7 @@
 //! Scrubbing: removing erased content from disk.
 //!
 //! The manifest records an erasure as in progress before any record says what to erase, and as done
-//! once no file of the log contains any of it. In between, the affected sealed segments are
+//! once no file of the log contains erased content. In between, the affected sealed segments are
 //! rewritten. An interrupted erasure starts again; segments that were done before are rewritten
 //! without effect.
 
@@ -47,8 +47,8 @@ impl<F: Folder> RedbLog<F> {
         self.manifest().erasing
     }
 
-    /// Records in the manifest that an erasure begins, durably; records after the current head say
-    /// what to erase.
+    /// Notes in the manifest, durably, that an erasure begins. The records that are appended after
+    /// the current head say what to erase.
     ///
     /// # Errors
     /// I/O errors. The erasure may have begun then, and can be begun again.
@@ -75,9 +75,9 @@ impl<F: Folder> RedbLog<F> {
             .collect()
     }
 
-    /// Rewrites the segments that contain erased content, without it, and those that still store
-    /// frames, because frames reveal the salts of other records too. `report` is called with the
-    /// number of finished segments and their total.
+    /// Rewrites the segments that contain erased content, so that they no longer contain it. Also
+    /// rewrites the segments that still store frames, because frames reveal the salts of other
+    /// records too. `report` is called with the number of finished segments and their total.
     ///
     /// # Errors
     /// The error of the first step that failed. Earlier steps stay done, and the scrub can be

@@ -1,8 +1,8 @@
 //! Sealing a full segment, rotating to a new file after a failed sync, and recovering from a failed
 //! append.
 //!
-//! Each takes effect in one step, when the manifest is replaced: before that nothing has changed,
-//! and afterwards nothing is written to the old file.
+//! Sealing and rotating take effect in one step, when the manifest is replaced: before that nothing
+//! has changed, and afterwards nothing is written to the old file.
 
 use std::sync::atomic::Ordering;
 

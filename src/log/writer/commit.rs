@@ -131,12 +131,12 @@ impl Commits {
 enum Outcome {
     There,
     NotThere(GroupError),
-    /// With the head if the batch was appended, and the cause.
+    /// `wanted` is the head if the batch was appended; `what` is the cause of the failure.
     Unknown {
         wanted: u64,
         what: String,
     },
-    /// The outcome was unknown and always will be: another owner has the log.
+    /// The outcome was unknown and always will be: the log is closed or has another owner.
     Lost(LogError),
 }
 
@@ -345,7 +345,8 @@ impl Committer {
         }
     }
 
-    /// Handles a group that is certainly not in the log, or a log that has another owner.
+    /// Handles a group that was not appended. Stops appending if the log is closed or has another
+    /// owner.
     fn handle_absent<S: Sequencer>(&mut self, sequencer: &mut S, error: &GroupError) {
         sequencer.aborted(error);
         let of_log = match error {
@@ -470,7 +471,8 @@ fn first_and_last(what: &str, error: &LogError) -> String {
     format!("{first}{THEN}{error}")
 }
 
-/// Returns true when another owner decides the order now, so that this writer must stop.
+/// Returns true when this writer must stop, because the log is closed or another owner decides the
+/// order now.
 fn ends_ownership(error: &LogError) -> bool {
     matches!(
         error,

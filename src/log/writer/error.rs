@@ -14,7 +14,7 @@ pub enum GroupError {
         /// What went wrong.
         what: String,
     },
-    /// The outcome of an earlier batch is unknown, so that this one has no offset yet. It was not
+    /// The outcome of an earlier batch is unknown, so this batch has no offset yet. It was not
     /// appended.
     #[error("the outcome of an earlier batch is still unknown ({what}); nothing was appended")]
     Unsettled {

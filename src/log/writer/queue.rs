@@ -41,7 +41,7 @@ pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     limits: WriterLimits,
-    /// Smoothed time from taking a request to its commit, in microseconds.
+    /// Smoothed time that a group takes for each of its requests, in microseconds.
     request_micros: AtomicU64,
 }
 
