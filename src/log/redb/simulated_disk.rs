@@ -318,8 +318,8 @@ impl Disk {
         self.renames.push(change);
     }
 
-    /// Returns the names after a power loss: the durable names, changed by either the first few
-    /// unsynced changes or a random set of them.
+    /// Returns the names after a power loss: the durable names with some of the unsynced changes,
+    /// either the first few or a random set.
     fn names_after_crash(&mut self, random: &mut Random) -> BTreeMap<String, FileId> {
         let mut names = self.lasting_names.clone();
         let in_order = random.below(2) == 0;

@@ -249,8 +249,8 @@ mod tests {
         assert_eq!(slow.health().ready, Ok(()));
     }
 
-    // A disk that was full for one append must not keep the store unready for ever: nobody would try
-    // again.
+    // A disk that was full for one append must not keep the store unready for ever: nobody would
+    // try again.
     #[test]
     fn failure_expires_and_a_stop_does_not() {
         let health_state = HealthState::new();
