@@ -187,8 +187,8 @@ impl HttpEndpoint {
 
     /// Closes the interface. The engine belongs to the server, which closes it.
     pub async fn close(self) {
-        // Fails while requests are still being answered; the last of them then drops the
-        // connection.
+        // `into_inner` returns `None` while requests are still being answered. In that case, the
+        // last of them drops the connection.
         let callers = Arc::into_inner(self.gate).map(|gate| {
             drop(gate.protocol);
             gate.callers

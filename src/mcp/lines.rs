@@ -217,8 +217,8 @@ mod tests {
         lines.close().await.unwrap();
     }
 
-    // An agent that closed its input but not its output is gone: the program stayed until it was
-    // killed.
+    // An agent that can no longer read answers is gone, even if it keeps the other direction open.
+    // The program must then end and not wait until it is killed.
     #[tokio::test]
     async fn receive_ends_when_the_output_is_closed() {
         let (read, _open) = duplex(64);

@@ -41,7 +41,7 @@ struct State {
     open: Option<OpenStore>,
     /// Rebuild the projections at the next open: damaged ones were found.
     fresh_projections: bool,
-    /// Leave the folder to others until then.
+    /// Leave the folder to others until this time.
     left_until: Option<Instant>,
 }
 
@@ -52,7 +52,8 @@ struct OpenStore {
     since: Instant,
     /// Whether others must wait until it is closed.
     keeps_out: bool,
-    /// Whether it is a folder: open in this process, or through a server that may change.
+    /// Whether the target is a folder. Its store is open in this process, or through the folder's
+    /// server, which may end.
     is_folder: bool,
 }
 

@@ -126,7 +126,7 @@ impl Talk {
     }
 }
 
-/// Formats events; each is dropped before the next is read.
+/// Formats events. They are read in batches, and each batch is dropped before the next is read.
 ///
 /// # Errors
 /// Those of the store.

@@ -207,9 +207,9 @@ struct Piece {
     what: String,
     /// Bytes of the whole text.
     total: u64,
-    /// Offset of its first byte.
+    /// Offset of the part's first byte.
     start: u64,
-    /// Number of its first line, if known.
+    /// Number of the part's first line, if known.
     line: Option<u64>,
     text: String,
 }
@@ -307,7 +307,7 @@ impl Piece {
         self.end() >= self.total
     }
 
-    /// Cuts it at its last line end, unless less than half would remain.
+    /// Cuts the part after its last line end, unless less than half would remain.
     fn ending_with_line(mut self) -> Self {
         if let Some(at) = self.text.rfind('\n')
             && at + 1 >= self.text.len() / 2
@@ -317,7 +317,7 @@ impl Piece {
         self
     }
 
-    /// Starts it after its first line end, unless less than half would remain.
+    /// Starts the part after its first line end, unless less than half would remain.
     fn beginning_with_line(mut self) -> Self {
         if let Some(at) = self.text.find('\n')
             && at < self.text.len() / 2
@@ -382,7 +382,7 @@ fn after_end(what: impl Into<String>) -> Failure {
     )
 }
 
-/// Returns the byte range of lines, counted from 1; `None` when there are not so many.
+/// Returns the byte range of lines, counted from 1; `None` when the text ends before the first one.
 fn lines_of(text: &str, first: u64, last: u64) -> Option<std::ops::Range<usize>> {
     let index = |line: u64| usize::try_from(line).unwrap_or(usize::MAX);
     let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
@@ -425,8 +425,8 @@ mod tests {
         }
     }
 
-    // The arguments of a call could not be read at all: the answer was its result, and a line
-    // number from a search was beyond the end of that.
+    // The arguments of a call could not be read: the answer was the call's result instead, which
+    // did not have the line numbers that a search had returned for the arguments.
     #[test]
     fn call_arguments_are_read_by_lines_and_bytes() {
         let call = Call {
