@@ -106,7 +106,7 @@ pub fn read(span: &Span, room: &mut ValueAllowance) -> Result<SpanMeaning, SpanF
     })
 }
 
-/// Returns true for a model call by conventions that have no operation names.
+/// Returns true for a model call that follows a convention without operation names.
 fn is_old_chat(span: &Span, operation: &str) -> bool {
     operation.is_empty()
         && (span.attributes.contains_key("llm.request.type")
@@ -247,7 +247,7 @@ struct JsonMessages {
     output: Vec<Value>,
 }
 
-/// The messages of whichever convention the span follows.
+/// Returns the messages, whichever convention the span follows.
 fn said(
     attributes: &Attributes,
     events: &[(String, Attributes)],

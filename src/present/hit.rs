@@ -22,8 +22,8 @@ pub fn what(hit: &pb::SearchHit, called: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// Splits a snippet into pieces, and says which of them match. Ranges that do not fit into the text
-/// are skipped, because they come from elsewhere.
+/// Splits a snippet into pieces, and says which of them match. Skips ranges that do not fit into
+/// the text: they are input, which may be wrong.
 #[must_use]
 pub fn pieces<'a>(text: &'a str, matches: &[pb::Highlight]) -> Vec<(&'a str, bool)> {
     let mut pieces = Vec::new();
@@ -54,8 +54,8 @@ pub fn copies(hit: &pb::SearchHit, max: usize) -> (Vec<String>, u64) {
 /// Returns the title of the conversation, and what the call does.
 #[must_use]
 pub fn about(hit: &pb::SearchHit, chars_max: usize) -> Vec<String> {
-    // The snippet of a call may already be what the call does, or a line that says nothing about
-    // it.
+    // The snippet of a call may already show what the call does, or it may be a line that says
+    // nothing about that.
     let is_call = hit.kind == i32::from(pb::EventKind::ToolCallRequested);
     let is_shown = |text: &str| {
         let line = text.lines().map(str::trim).find(|line| !line.is_empty());

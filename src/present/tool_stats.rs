@@ -27,7 +27,7 @@ pub enum CallOutcome {
 }
 
 impl CallOutcome {
-    /// In the order of the filters.
+    /// All outcomes, in the order of the filters.
     pub const ALL: [Self; 4] = [Self::Succeeded, Self::Failed, Self::Stopped, Self::Open];
 
     /// Returns the outcome for a status.
@@ -266,7 +266,7 @@ pub enum ToolOrder {
 }
 
 impl ToolOrder {
-    /// In the order of the columns.
+    /// All sort orders, in the order of the columns.
     pub const ALL: [Self; 6] = [
         Self::Tool,
         Self::Calls,

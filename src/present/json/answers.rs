@@ -1,5 +1,5 @@
-//! JSON for answers that are more or less than one message. Scripts rely on the field names: fields
-//! may only be added.
+//! JSON for answers that do not correspond to exactly one message. Scripts rely on the field names:
+//! fields may only be added.
 
 use super::{Array, Object, of};
 use crate::{pb, text::short_id};

@@ -112,7 +112,7 @@ fn write_fields(object: &mut Object, view: &[ViewField], message: &DynamicMessag
     }
 }
 
-/// True for empty bytes, and for an enum value that this version does not know.
+/// Returns true for empty bytes, and for an enum value that has no word, see `word_of`.
 fn says_nothing(value: &Value, shown: &ViewField) -> bool {
     match (value, shown.field.kind()) {
         (Value::Bytes(bytes), _) => bytes.is_empty(),

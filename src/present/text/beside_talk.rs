@@ -15,8 +15,8 @@ const RECORDS: [&str; 7] = [
     "treering/imported",
 ];
 
-/// Returns true for such a record, and for an empty message of the model, which some sources record
-/// before each call.
+/// Returns true for a secondary event: a record that imports keep unchanged, or an empty message of
+/// the model, which some sources record before each call.
 #[must_use]
 pub fn is_beside_talk(event: &pb::Event) -> bool {
     match &event.body {
@@ -35,7 +35,7 @@ pub fn is_beside_talk(event: &pb::Event) -> bool {
     }
 }
 
-/// Returns a line that says how many such events are not shown; `None` for 0.
+/// Returns a line that says how many secondary events are not shown; `None` for 0.
 #[must_use]
 pub fn left_out(events: u64, how: &str) -> Option<String> {
     let what = match events {

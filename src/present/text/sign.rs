@@ -141,7 +141,7 @@ mod tests {
         );
     }
 
-    /// `--json` printed such characters, and the terminal interpreted them. With escapes, the
+    /// `--json` printed control characters, and the terminal interpreted them. With escapes, the
     /// string has the same meaning, and programs read what was recorded.
     #[test]
     fn json_escapes_control_characters() {
