@@ -147,8 +147,9 @@ pub struct ProjectionDelta {
 }
 
 impl ProjectionDelta {
-    /// Removes the changes to these damaged conversations, except the used keys and ids: a fold of
-    /// the log also skips the events after the damage.
+    /// Removes the changes to the conversations for which `damaged` returns true, because a fold of
+    /// the log also skips the events after the damage. Keeps the used idempotency keys and event
+    /// ids.
     pub fn leave_out(&mut self, damaged: impl Fn(ConversationKey) -> bool) {
         self.events
             .retain(|(_, event)| !damaged(event.conversation));

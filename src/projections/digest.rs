@@ -17,7 +17,7 @@ const TABLES: [(&str, TableId); 3] = [
 ];
 
 impl Projections {
-    /// Returns the BLAKE3 hash of every row of every table, in order. Projections of the same log
+    /// Returns one BLAKE3 hash over all rows of all tables, in order. Projections of the same log
     /// up to the same offset have the same digest, however they were built.
     ///
     /// # Errors

@@ -87,10 +87,11 @@ pub struct FoundEvents {
     pub is_all: bool,
 }
 
-/// Errors of all reads: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`], [`ProjectionsError::Storage`].
+/// Errors of every read: [`ProjectionsError::Damaged`], [`ProjectionsError::Closed`],
+/// [`ProjectionsError::Storage`].
 impl Projections {
-    /// Returns the matching events by revision: one page where the index has that order, otherwise
-    /// all. Returns `None` when that would read more than `rows_max` rows.
+    /// Returns the matching events, ordered by revision. If the index is in that order, returns one
+    /// page. Otherwise returns all events, or `None` if more than `rows_max` rows would be read.
     ///
     /// # Errors
     /// As for every read.
@@ -377,7 +378,7 @@ pub(super) fn put(rows: &mut Rows, found: &FoundBy) -> Result<(), ProjectionsErr
     Ok(())
 }
 
-/// Adds rows for which chunks have which kinds.
+/// Adds the rows that say which kinds of events each chunk has.
 pub(super) fn put_kinds<'a>(
     rows: &mut Rows,
     events: impl Iterator<Item = &'a EventEntry>,

@@ -57,7 +57,7 @@ pub struct Heads {
     count: u64,
 }
 
-/// The file.
+/// The file with the heads that are not in memory.
 struct SpillFile {
     /// One transaction that is never committed: nothing has to be durable. Declared before the
     /// database, because it must be dropped first.

@@ -1,5 +1,5 @@
-//! The keys of the projections' two tables. They determine the order: all rows of a conversation
-//! are adjacent, and everything that is found by namespace is under its namespace.
+//! The keys of the tables `conversations` and `namespaces`. They determine the order: all rows of a
+//! conversation are adjacent, and everything that is found by namespace is under its namespace.
 //!
 //! | table | key | row |
 //! |---|---|---|
@@ -451,7 +451,8 @@ mod tests {
         assert_eq!(key(0), key(999_999));
     }
 
-    // User input may be longer than an id, whose key continues with other bytes.
+    // A source id of any length must be read without the conversation id that follows it in the
+    // key.
     #[test]
     fn source_id_is_decoded_from_its_key() {
         let namespace = Namespace::default();

@@ -18,11 +18,11 @@ pub const KINDS: u8 = 8;
 /// The result of decoding bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The bytes are not such a row.
+    /// The bytes are not a row of the given kind.
     Refused,
-    /// They are, and encoding and decoding the row again gives the same row.
+    /// The bytes are such a row, and encoding and decoding it again gives the same row.
     Read,
-    /// They are, but encoding and decoding the row again gives a different one.
+    /// The bytes are such a row, but encoding and decoding it again gives a different one.
     Changed,
 }
 

@@ -355,7 +355,7 @@ pub(super) fn get<T: DeserializeOwned>(
     }
 }
 
-/// Returns the rows whose keys begin with this one.
+/// Returns the rows whose keys have this prefix.
 pub(super) fn prefix(table: &ReadTable, prefix: &Key) -> Range {
     let end = prefix.after_prefix();
     let bounds = (

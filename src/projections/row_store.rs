@@ -24,9 +24,9 @@ use super::{
 /// Approximate memory of a cached block, in bytes.
 const BLOCK_MEMORY_BYTES: usize = 14 << 10;
 
-/// Runs work on the store and converts panics to [`ProjectionsError::Damaged`]. redb trusts a file that
-/// was closed properly and may panic if it was changed since; nothing of a panicking transaction is
-/// kept, and the projections can be rebuilt.
+/// Runs work on the store and converts panics to [`ProjectionsError::Damaged`]. redb trusts a file
+/// that was closed properly and may panic if it was changed since; nothing of a panicking
+/// transaction is kept, and the projections can be rebuilt.
 pub(super) fn catch_redb_panics<T>(
     work: impl FnOnce() -> Result<T, ProjectionsError>,
 ) -> Result<T, ProjectionsError> {
@@ -94,8 +94,8 @@ pub(super) struct RowStore {
     pub(super) durable: AtomicU64,
 }
 
-/// A database that is dropped with panics caught: when dropped, redb records the free pages in the
-/// file, and panics where damage has made them inconsistent.
+/// Catches the panics of a database that is dropped: redb then records the free pages in the file,
+/// and panics if damage has made them inconsistent.
 struct DatabaseGuard(Option<Database>);
 
 impl DatabaseGuard {

@@ -227,7 +227,7 @@ pub(super) fn merge(
         if let Some(small) = next.clone()
             && block_builder::bytes_of(&rows) < SMALL_BYTES
         {
-            // A small remainder is merged with the next block, together with the changes to that.
+            // A small remainder is merged with the next block and the changes to that block.
             rows.extend(take_block(table, &small)?);
             next = next_key(table, small)?;
             rows = merged(rows, before(&mut changes, next.as_ref()));

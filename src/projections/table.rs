@@ -30,7 +30,8 @@ pub(super) const META: TableId = TableId::Meta;
 pub(super) const CONVERSATIONS: TableId = TableId::Conversations;
 pub(super) const NAMESPACES: TableId = TableId::Namespaces;
 
-/// Number of rows in the first piece of a range, and the growth factor of the next pieces.
+/// Number of rows in the first piece of a range; then the growth factor and the maximum number of
+/// rows of the next pieces.
 const PIECE_ROWS: usize = 8;
 const PIECE_GROWTH: usize = 4;
 const PIECE_ROWS_MAX: usize = 512;
@@ -83,7 +84,7 @@ impl ReadTable {
         Self { snapshot, table }
     }
 
-    /// Returns the rows between two keys, in order; iterates from both ends.
+    /// Returns the rows between two keys, in order, as an iterator from both ends.
     pub(super) fn range<'k, R: RangeBounds<&'k [u8]>>(&self, bounds: R) -> Range {
         let own = |bound: Bound<&&[u8]>| bound.map(|key| Bytes::copy_from_slice(key));
         Range {
@@ -214,7 +215,7 @@ fn merged(
 /// An iterator over the rows between two keys, which reads ahead in pieces.
 pub(super) struct Range {
     table: ReadTable,
-    /// The bounds of the rows that were not returned yet.
+    /// The bounds of the rows that have not been returned yet.
     bounds: Bounds,
     piece: VecDeque<Row>,
     backward: bool,
