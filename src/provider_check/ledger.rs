@@ -45,7 +45,7 @@ impl<'a> Ledger<'a> {
         self.open.entry(id).or_default().push(at);
     }
 
-    /// Reports an id that is already used.
+    /// Records an id, and reports it if it is already used.
     pub fn own(&mut self, id: Cow<'a, str>, path: fmt::Arguments<'_>, report: &mut Violations) {
         if !self.seen.insert(id) {
             report.add(CALL_ID_UNIQUE, path, "an id is used twice");
