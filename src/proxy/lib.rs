@@ -1,8 +1,8 @@
 //! A proxy between agents and model providers that records their calls.
 //!
 //! `forward` passes a request on and streams the answer back unchanged; `tee` keeps a copy of the
-//! answer. Both go into the bounded `queue`, from which the `recorder` takes them one at a time.
-//! `answer` reads what a provider sent, `session` finds the id by which a client names its
+//! answer. The request and this copy go together into the bounded `queue`, from which the
+//! `recorder` takes one call at a time. `answer` reads what a provider sent, `session` finds the id by which a client names its
 //! conversation, and `treering_import::model_call` converts the call to events. Because of the
 //! queue, no answer waits for the store.
 //!

@@ -87,8 +87,8 @@ impl RunningProxy {
         &self.counts
     }
 
-    /// Waits for answers in progress, records the waiting calls, and returns the counts. Both waits
-    /// are limited.
+    /// Waits for answers in progress, records the queued calls, and returns the counts. Each of the
+    /// first two steps has a time limit.
     pub async fn stop(mut self) -> Arc<CallCounts> {
         // There is no receiver if the task has failed.
         let _ = self.stop.send(true);
