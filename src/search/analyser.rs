@@ -4,7 +4,7 @@
 //! - A run of letters and digits is a **part**, in lower case. `camelCase` and `HTTPServer` are cut
 //!   at case changes. Any other character separates, so `snake_case`, `kebab-case`, `a.b`, `a::b`
 //!   and paths are split too. Each part takes the next position: the words of a path form a phrase,
-//!   and its tail finds it.
+//!   and a query for the tail of a path finds the path.
 //! - An identifier of several parts also gives one **whole** (`parseConfig` and `parse_config` both
 //!   give `parseconfig`), at the position of its first part.
 //! - An English word whose stem differs also gives its **stem**, at the same position: phrases
@@ -140,8 +140,8 @@ pub(crate) struct Analyser {
     /// Stems; an empty one stands for the word itself.
     stems: Vec<Box<str>>,
     parts: Vec<Range<usize>>,
-    /// When set, plain words are skipped unless they begin with one of these bytes (a stem begins
-    /// as its word does). Positions do not change.
+    /// When set, plain words are skipped unless they begin with one of these bytes. A stem begins
+    /// with the same byte as its word. Positions do not change.
     first_bytes: Option<Box<[bool; 256]>>,
 }
 

@@ -8,8 +8,9 @@ use treering_domain::{Media, MediaSource, is_text_type};
 /// Unspecific types, for which the content decides.
 const UNKNOWN_TYPES: [&str; 2] = ["", "application/octet-stream"];
 
-/// Returns the text of a file that is stored in the event, if its type or, for unknown types, its
-/// content is text; otherwise an empty text.
+/// Returns the text of a file that is stored in the event, or an empty text if the file is not
+/// text. A file is text if its media type is a text type or unspecific, and its content is UTF-8
+/// without NUL bytes.
 pub(super) fn text(file: &Media) -> Cow<'_, str> {
     let nothing = Cow::Borrowed("");
     let (media_type, bytes) = match &file.source {

@@ -22,8 +22,8 @@ use super::{
     vectors::VectorIndex,
 };
 
-/// Maximum number of passages in each of the two lists. It does not depend on the page, so that
-/// pages fit together.
+/// Maximum number of passages found by words, and of those found by meaning. It does not depend on
+/// the page, so that all pages of a search agree on the order.
 const LIST_MAX: usize = 1_000;
 /// Weight of the meaning in a combined search; the words have the rest. Chosen with known items of
 /// real sessions, checked with scifact: docs/MEANING.md.

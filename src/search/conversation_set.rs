@@ -57,7 +57,7 @@ struct FoundInSegment {
 }
 
 impl ChosenConversations {
-    /// Returns the set, which then keeps a memory reservation of a search.
+    /// Returns the set, which keeps this memory reservation until the set is dropped.
     #[must_use]
     pub fn holding(self, held: HeldMemory) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl ChosenConversations {
             + found.values().map(of_segment).sum::<usize>()
     }
 
-    /// Matches passages of these conversations.
+    /// Returns a query that matches the passages of these conversations.
     pub(super) fn query(&self) -> Box<dyn Query> {
         let chosen = self.clone();
         let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {
@@ -200,8 +200,8 @@ fn add_ordinals(
     })
 }
 
-/// Calls `each` with the conversations that a segment has, and their ordinals. The ids must be
-/// sorted, without duplicates.
+/// Calls `each` with each of these conversations that the segment has, and its ordinal. The ids
+/// must be sorted, without duplicates.
 pub(super) fn each_number(
     column: &BytesColumn,
     ids: &[ConversationId],

@@ -125,7 +125,8 @@ pub fn part_at(body: &EventBody, byte: usize) -> Option<&ContentPart> {
     })
 }
 
-/// Returns the names of attached files, within the bounds of indexed paths.
+/// Returns the names of attached files, within the limits on the number and length of indexed
+/// paths.
 pub fn attached_names(body: &EventBody) -> impl Iterator<Item = &str> {
     let parts = match body {
         EventBody::MessageAppended(message) => message.parts.as_slice(),
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(is_reasoning.collect::<Vec<_>>(), expected);
     }
 
-    // A document that a user attached could only be found by its name.
+    // A document that a user attached must be found by its text, not only by its name.
     #[test]
     fn attached_documents_are_searched_and_named() {
         let attached = |media_type: &str, name: &str, bytes: &'static [u8]| {
@@ -434,7 +435,7 @@ mod tests {
         assert_eq!(end, text.len());
     }
 
-    // A byte in no passage could never be found; one in two would be found twice.
+    // A byte in no passage could never be found; a byte in two passages would be found twice.
     proptest! {
         #[test]
         fn passages_cover_the_whole_text(lines in prop::collection::vec("\\PC{0,400}", 0..60)) {

@@ -1,7 +1,7 @@
 //! Clauses that must not match, in a form that tantivy 0.27 excludes correctly.
 //!
 //! tantivy calls `seek_danger` for documents before the clause's first match, which phrases do not
-//! support: a debug assertion fails. Here a clause is only used by plain seeking.
+//! support: a debug assertion fails. Here, only plain `seek` is called on a clause.
 
 use tantivy::{
     DocId, DocSet, Score, SegmentReader, TantivyError,

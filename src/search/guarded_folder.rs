@@ -49,7 +49,7 @@ impl GuardedFolder {
         ))
     }
 
-    /// Such systems do not allow an open folder to be moved.
+    /// Always succeeds: systems other than Unix do not allow an open folder to be moved.
     #[cfg(not(unix))]
     fn check(&self) -> io::Result<()> {
         let _ = (&self.folder, &self.path);

@@ -26,8 +26,8 @@ pub(super) struct RankedPassage {
 }
 
 /// Orders documents, best first, and keeps the best passage of each event or text. Passages of the
-/// pool come first on every page, so that pages fit together. Equal scores are ordered by log
-/// position, because merges change document ids.
+/// pool come before all others, so that all pages of a search agree on the order. Equal scores are
+/// ordered by log position, because merges change document ids.
 pub(super) fn ranked(
     columns: &OpenColumns,
     found: &[ScoredPassage],
@@ -74,7 +74,8 @@ pub(super) fn ranked(
     Ok(kept)
 }
 
-/// Raises the scores of hits that rank first by a whole name to at least those of later hits.
+/// Raises the score of each hit to at least the scores of the hits after it. A hit with a whole
+/// name may rank before hits with higher scores.
 pub(super) fn keep_in_order(hits: &mut [Hit]) {
     raise(hits.iter_mut().map(|hit| (&mut hit.score, &mut hit.scores)));
 }

@@ -2,7 +2,7 @@
 //!
 //! Each segment has its own dictionary, which each search consults, so a few large segments are
 //! smaller and faster than many small ones. While events arrive, tantivy's merge policy only limits
-//! the number of segments; idle time allows more.
+//! the number of segments; idle time allows more merging.
 
 use std::{
     sync::{Arc, PoisonError, Weak},

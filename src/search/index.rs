@@ -52,7 +52,7 @@ const WRITER_HEAP_BYTES_MIN: usize = 15_000_000;
 const WRITER_HEAP_BYTES_MAX: usize = 2_000_000_000;
 /// Memory factor of each writer thread while the index catches up.
 const HURRIED_HEAP_FACTOR: usize = 2;
-/// How many segments of similar size are merged at once while the index catches up.
+/// Minimum number of segments of similar size that are merged at once while the index catches up.
 const HURRIED_SEGMENTS_MIN: usize = 24;
 /// Share of erased passages above which a segment is rewritten.
 const ERASED_SHARE_MAX: f32 = 0.2;
@@ -62,8 +62,8 @@ const ERASED_SHARE_MAX: f32 = 0.2;
 pub struct SearchOptions {
     /// Memory for uncommitted documents, in bytes: 15 MB to 2 GB. More makes rebuilding faster.
     pub writer_heap_bytes: usize,
-    /// Indexing threads, which share that memory. More threads write more and smaller segments,
-    /// which suits an index that is built from scratch.
+    /// Number of indexing threads, which share `writer_heap_bytes`. More threads write more and
+    /// smaller segments, which suits an index that is built from scratch.
     pub writer_threads: usize,
     /// Indexing threads while the index catches up. Each gets twice `writer_heap_bytes`: fewer and
     /// larger segments are less work.
@@ -117,7 +117,7 @@ pub struct SearchIndex {
     pub(super) dir: PathBuf,
     options: SearchOptions,
     pub(super) merges: Merges,
-    /// Held while segments are merged by `joining`.
+    /// Held by merges in idle time, merges before closing, and purges: one of them runs at a time.
     pub(super) joining: Arc<Mutex<()>>,
     reader: IndexReader,
     published: RwLock<PublishedState>,
@@ -137,7 +137,7 @@ impl std::fmt::Debug for SearchIndex {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merges {
     AsTheyCome,
-    /// While the index catches up: small segments are merged later, when no events arrive.
+    /// While the index catches up: segments are merged only when many have a similar size.
     WhenMany,
     Never,
 }
@@ -400,9 +400,9 @@ impl SearchIndex {
         Ok(state.added_to)
     }
 
-    /// Switches catching up on or off. While on, the index uses [`SearchOptions::hurried_threads`]
-    /// and more memory, and does not merge segments that would soon be merged again. Commits first.
-    /// Does nothing with fewer than two `hurried_threads`.
+    /// Commits, then turns the catch-up mode on or off. In this mode, the index uses
+    /// [`SearchOptions::hurried_threads`] and more memory, and does not merge segments that would
+    /// soon be merged again. Does nothing with fewer than two `hurried_threads`.
     ///
     /// # Errors
     /// As [`Self::commit`].

@@ -1,6 +1,7 @@
 //! The histories of branches to which a search is restricted.
 //!
-//! Each conversation may have one, so a search looks up only those of its candidates.
+//! Every conversation may have its own restriction, so a search looks up only the restrictions of
+//! its candidates.
 
 use std::{
     collections::HashMap,
@@ -122,7 +123,7 @@ impl ShownBranches {
         none && self.0.others == OtherConversations::Shown
     }
 
-    /// Matches the passages that are shown.
+    /// Returns a query that matches the passages that are shown.
     pub(super) fn query(&self) -> Box<dyn Query> {
         let shown = self.clone();
         let predicate = FunctionPredicate::from(move |reader: &SegmentReader| {

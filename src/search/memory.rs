@@ -13,9 +13,9 @@ use super::{
     query::{DuplicateHandling, SearchQuery},
 };
 
-/// Memory that a search may hold besides its answer, in bytes, for data that grows with the store:
+/// Maximum memory of one search besides its answer, in bytes, for data that grows with the store:
 /// the conversations with a label, for example, or those with matches. It suffices for four million
-/// conversations; two long-running searches may run at once.
+/// conversations. Two long-running searches may run at once, and each has this limit.
 pub const SEARCH_BYTES_MAX: usize = 64 << 20;
 
 /// Approximate memory of an 8-byte hash in a set, in bytes.
@@ -236,8 +236,8 @@ mod tests {
         (0..1_000).filter(|offset| set.contains(*offset)).collect()
     }
 
-    // An event must take one bit. A pattern of several words once used 32 bytes for each event with
-    // one of the words, in a set for each word: more than the store's own caches.
+    // An event must take one bit. A pattern needs a set of events for each of its words; with 32
+    // bytes for each event, these sets would exceed the store's own caches.
     #[test]
     fn event_set_uses_one_bit_per_event() {
         let memory = SearchMemory::of(1_000);

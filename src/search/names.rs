@@ -1,8 +1,8 @@
 //! Names of several parts in a query: `parse_config`, `src/main.rs`, `foo::bar`.
 //!
-//! A text with the whole name differs from one with its parts. The index distinguishes an
-//! identifier from its parts. For a path or names joined by signs it knows only that the parts are
-//! adjacent; the text itself shows the signs.
+//! A text with the whole name is a better match than one with only its parts. The index
+//! distinguishes an identifier from its parts. For a path or names joined by signs, it knows only
+//! that the parts are adjacent; the text itself shows the signs.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use super::{
 
 /// Signs that join the parts of one name. A colon joins only as `::`, `://` or `:\`.
 const JOINTS: &str = "_/\\.-:#@~>";
-/// Shortest mixed-case identifier of two capitalised parts that counts as a program's, in bytes.
-/// Shorter ones are as often names of things (`GitHub`).
+/// Minimum length of a mixed-case identifier of two capitalised parts, in bytes, to count as one
+/// from a program. Shorter ones are just as often proper names (`GitHub`).
 const MADE_BYTES_MIN: usize = 10;
 /// Maximum number of signs between two parts; more are a drawn line.
 const GAP_BYTES_MAX: usize = 4;
@@ -107,8 +107,8 @@ fn is_made(word: &str, parts: &[AnalysedTerm<'_>]) -> bool {
     identifier.contains('_') || is_clear && are_humps
 }
 
-/// Returns whether the signs between parts are those of paths and programs. `TCR/CD3` could be
-/// either.
+/// Returns whether the signs between parts show that they form a path or a name in a program.
+/// `TCR/CD3` could also be prose, so its sign does not show that.
 fn is_joined<'a>(parts: &[AnalysedTerm<'_>], gaps: impl Iterator<Item = &'a str>) -> bool {
     let (mut soft, mut has_dot) = (0, false);
     for gap in gaps {
@@ -142,8 +142,8 @@ fn joins(gap: &str) -> bool {
 mod tests {
     use super::{super::analyser::Analyser, *};
 
-    // A non-name must not push down texts that say the same in other words, and a name among signs
-    // is still a name.
+    // Words that are wrongly taken for a name would lower the rank of texts that say the same in
+    // other words. A name between signs must still be recognised.
     #[test]
     fn names_in_a_query_are_recognised() {
         let shown = |word: &str| {

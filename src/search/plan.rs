@@ -1,7 +1,8 @@
 //! Turns a parsed query and filters into tantivy queries.
 //!
-//! A word alone is lenient: an identifier or path matches as a whole (all parts in a row, ranked
-//! first) and by its parts. A word that must or must not match is strict: all parts in a row.
+//! An optional word matches leniently: an identifier or path matches as a whole (all parts in a
+//! row, ranked first) and by its parts. A required or excluded word matches strictly: only with all
+//! parts in a row.
 
 use std::{collections::BTreeSet, sync::Arc};
 

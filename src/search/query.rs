@@ -243,8 +243,8 @@ pub enum NameCompleteness {
     Parts,
     /// At least one name's parts were found in a row, and no name as one word.
     InARow,
-    /// At least one name was found: as one word, or as parts in a row where the index cannot tell
-    /// more.
+    /// At least one name was found: as one word, or, if the index does not have the name as one
+    /// word, as parts in a row.
     Whole,
 }
 

@@ -1,6 +1,6 @@
 //! Recognises texts that quote a memory: results of memory tools, and what memory programs put into
-//! a session. They repeat events that are searched themselves, so every use of a memory would put
-//! one more copy before the original.
+//! a session. Such texts repeat events that a search finds by themselves. If they were not
+//! recognised, every use of a memory would add a copy that ranks before the original.
 
 use super::arguments::call_target;
 
@@ -8,8 +8,8 @@ use super::arguments::call_target;
 /// rename tools and servers; the text stays.
 pub const RECALL_MARK: &str = "[from treering]";
 
-/// The mark must be within this many first bytes: agents put a line or a JSON envelope before it,
-/// and prompts a sentence.
+/// Maximum length of the beginning of a text in which the mark counts, in bytes: agents put a line
+/// or a JSON envelope before the mark, and prompts put a sentence before it.
 const MARK_WITHIN_BYTES: usize = 1_024;
 
 /// Names of memory servers, in lower case with `_` between words. All of a server's tools read its
@@ -129,8 +129,8 @@ pub fn is_recalled_text(text: &str) -> bool {
         })
 }
 
-/// Returns the address of the event that a recalled text quotes at a byte, as it stands in the
-/// text: the last address before, otherwise the first one after it.
+/// Returns the address of the event that a recalled text quotes at this byte, as written in the
+/// text. It is the last address before the byte, or else the first one after it.
 #[must_use]
 pub fn quoted_address(text: &str, byte: usize) -> Option<&str> {
     let at = text.floor_char_boundary(byte);

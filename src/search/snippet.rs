@@ -23,8 +23,8 @@ pub struct Snippet {
     pub highlights: Vec<Range<usize>>,
     /// The offset of `text` in the passage, in bytes.
     pub byte_start: usize,
-    /// The byte range in the passage of the first of the best matches: all of a name; for a pasted
-    /// line, the first matching word of the line with the best match. Empty, at 0, when nothing
+    /// The byte range, in the passage, of the first match in the best group of matches. For a name,
+    /// it is the whole name; for a pasted line, the first matching word. `0..0` when nothing
     /// matches.
     pub first: Range<usize>,
 }
@@ -302,8 +302,8 @@ impl Pattern {
     }
 }
 
-/// Returns a piece that holds the best matches, or their beginning. It begins with their line if
-/// all matches in it fit, otherwise with a word.
+/// Returns a piece that holds the best matches, or their beginning. It begins at the start of their
+/// line if the text from there to the last match fits, otherwise at the start of a word.
 fn cut(passage: &str, best: &Range<usize>, max_bytes: usize) -> Range<usize> {
     let (lead, at) = (max_bytes / 4, best.start);
     let latest = passage.len().saturating_sub(max_bytes);

@@ -26,8 +26,9 @@ use super::{
 use treering_base::cancel;
 use treering_domain::{ConversationId, Position, TimestampMicros};
 
-/// Maximum number of events on which a pattern is tried. Each takes 32 bytes, twice; reading the
-/// texts of 332,000 took 8 s on two busy cores.
+/// Maximum number of events on which a pattern is tried. Each takes 32 bytes, and up to twice as
+/// many are held while they are collected. Reading the texts of 332,000 events took 8 s on two busy
+/// cores.
 pub(crate) const CANDIDATES_MAX: usize = 500_000;
 
 /// Number of candidates collected at first. A page has ten hits, and a regular expression matches
@@ -363,8 +364,8 @@ pub(super) fn each_match(
 mod tests {
     use super::*;
 
-    // Two passages of one event made a full collection look complete: older events were skipped
-    // without a sign that there are more.
+    // Two passages of one event must not make a full collection look complete: older events would
+    // be skipped without a sign that there are more.
     #[test]
     fn collector_reports_older_places() {
         let memory = SearchMemory::default();

@@ -522,7 +522,8 @@ mod tests {
 
     use super::*;
 
-    /// The tree in short form: `a b` should, `+a` must, `-a` must not, `[...]` group.
+    /// Returns the tree in short form: `a` is a `Should` clause, `+a` a `Must` clause, `-a` a
+    /// `MustNot` clause, and `[...]` a group.
     fn shown(text: &str) -> String {
         fn one(text: &str, node: &Node) -> String {
             match node {

@@ -14,8 +14,8 @@ use tantivy_fst::Automaton;
 
 use super::error::IndexSearchError;
 
-/// Maximum number of bytes of a search's path globs together. A state of the simulation takes about
-/// a quarter of this, once for each byte of the longest term.
+/// Maximum number of bytes of a search's path globs together. A state of the simulation takes up to
+/// about a quarter of this memory, and there is one state for each byte of the longest term.
 pub(crate) const GLOBS_BYTES_MAX: usize = 8 << 10;
 
 /// Checks the total length of path globs.
@@ -117,7 +117,7 @@ impl TermPattern {
     }
 }
 
-/// The current steps, a bit each. One is made for each byte of each term, so short patterns must
+/// The current steps, a bit each. A set is made for each byte of each term, so short patterns must
 /// not allocate.
 #[derive(Clone, Debug)]
 pub(super) struct StepSet(SmallVec<[u64; 2]>);
@@ -212,7 +212,7 @@ impl Automaton for TermPattern {
 pub(super) struct SubstringPattern {
     prefix: Vec<u8>,
     piece: Vec<u8>,
-    /// For each prefix of `piece`, the length of its longest proper prefix that also ends it.
+    /// For each prefix of `piece`, the length of its longest proper prefix that is also its suffix.
     borders: Vec<usize>,
 }
 
@@ -311,8 +311,9 @@ mod tests {
         pattern.is_match(&term.bytes().fold(pattern.start(), accept))
     }
 
-    // 256 globs with four stars each once took 670 MiB as tables, and one with many stars exceeded
-    // a hidden limit and found nothing. Each must match what it says.
+    // Each glob must match what it says, however many stars it has. State tables would not allow
+    // that: 256 globs with four stars each would take 670 MiB, and a glob with many stars would
+    // exceed a hidden limit and find nothing.
     #[test]
     fn patterns_match_terms() {
         for (glob, term, expected) in [

@@ -16,7 +16,8 @@ const COMPARED_MAX: usize = 1 << 16;
 
 impl SearchIndex {
     /// Returns the recorded tool names that match these names in any case. A name in double quotes
-    /// is exact. The names themselves are always in the result.
+    /// is exact. The result contains the names themselves, too. It is cut at the maximum number of
+    /// values in a filter.
     ///
     /// # Errors
     /// [`IndexSearchError`] when the index is damaged.
@@ -45,7 +46,7 @@ impl SearchIndex {
         }
         found.sort_unstable();
         found.dedup();
-        // Names that match nothing cost nothing, but their number is limited.
+        // The result is used as a filter, which has a maximum number of values.
         found.truncate(FILTER_VALUES_MAX.max(names.len()));
         Ok(found)
     }
@@ -77,7 +78,7 @@ impl SearchIndex {
     }
 }
 
-/// The name between double quotes.
+/// Returns the name between double quotes, or `None` when there are no quotes.
 fn unquoted(name: &str) -> Option<&str> {
     name.strip_prefix('"')?.strip_suffix('"')
 }

@@ -33,9 +33,9 @@ pub struct VerbatimQuery {
 /// How much of a query, as typed, a text contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbatimMatch {
-    /// The number of the query's names.
+    /// The number of the query's names that the text contains.
     pub names: usize,
-    /// Whether it contains the whole query.
+    /// Whether the text contains the whole query.
     pub line: bool,
 }
 
