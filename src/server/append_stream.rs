@@ -76,7 +76,7 @@ fn response(answer: Answer) -> pb::AppendStreamResponse {
     }
 }
 
-// Only one exists at a time and is consumed at once, so a box would cost more than the space.
+// Only one exists at a time and is consumed at once, so a box would cost more than it saves.
 #[allow(clippy::large_enum_variant)]
 enum Step {
     /// The next answer in order.

@@ -1,11 +1,12 @@
-//! The audit: who used which key to decide, erase, export, read everything or read very much; and
-//! who changed keys. Entries are events of the reserved namespace, durable and chained like all
-//! others.
+//! The audit: who used which key to decide on an approval, erase, export, read everything, or read
+//! an unusually large amount; and who changed keys. Entries are events of the reserved namespace,
+//! durable and chained like all others.
 //!
 //! Without keys callers have no names, so nothing is recorded. A decision and its entry are
 //! appended together. An erasure, an export and a read of everything are recorded before they
 //! begin, or refused; a backup runs anyway and logs that it could not be recorded. The entry for a
-//! key that has read very much is written afterwards and retried until it is on disk.
+//! key that has read an unusually large amount is written afterwards and retried until it is on
+//! disk.
 
 use std::sync::Arc;
 
@@ -30,17 +31,17 @@ use treering_proto::body::EncodedBody;
 /// The namespace of the server's own records.
 pub const SYSTEM_NAMESPACE: &str = "_system";
 
-/// Type name of these events; their content is a JSON object.
+/// Type name of audit entries, whose content is a JSON object.
 pub const AUDIT_TYPE: &str = "treering.audit";
 
-/// The id of their conversation.
+/// Returns the id of the conversation that holds the audit entries.
 #[must_use]
 pub fn audit_conversation() -> ConversationId {
     const AUDIT: Uuid = Uuid::from_u128(0x1b64_90d5_52f7_4cb0_8a3e_93d1_0c7e_a4f2);
     ConversationId(AUDIT)
 }
 
-/// Returns true when the audit exists, so that the store has had keys.
+/// Returns true when the audit exists, which means that the store has had keys.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -170,8 +171,8 @@ impl Audit {
         self.note_read("export", caller, Some(conversation)).await
     }
 
-    /// Records which keys have read very much, each once an hour. Returns false when it must be
-    /// retried.
+    /// Records which keys have read an unusually large amount, each once an hour. Returns false if
+    /// this must be retried.
     pub(crate) async fn keys_read(&self, keys: &KeyStore) -> bool {
         let mut all_noted = true;
         for (id, name, reads) in keys.reads() {

@@ -29,16 +29,17 @@ pub const MANY_READ: ReadBounds = ReadBounds {
     bytes: 256 << 20,
     within: Duration::from_secs(3_600),
 };
-/// Most recent reads remembered, so that the audit does not record each part of one read.
+/// Maximum number of recent reads that are remembered, so that the audit does not record each part
+/// of one read.
 pub(crate) const READS_NOTED_MAX: usize = 10_000;
-/// Maximum number of idempotency keys of one request: some hundred KiB, answered in milliseconds.
+/// Maximum number of idempotency keys of one request: a few hundred KiB, answered in milliseconds.
 pub(crate) const KNOWN_KEYS_MAX: usize = 4_096;
 
 /// Maximum number of conversations of one look-up of newest events.
 pub const LATEST_CONVERSATIONS_MAX: usize = 256;
 
-/// Maximum number of events of one look-up. Each may decompress its own frame: some hundred
-/// milliseconds.
+/// Maximum number of events of one look-up. Each may require decompressing another frame, which
+/// takes a few hundred milliseconds for all of them.
 pub const LOOKUPS_MAX: usize = 4_096;
 
 /// Maximum number of bytes of bodies or values in the answer of a look-up, within tonic's default
@@ -48,7 +49,8 @@ pub const LOOKUP_BYTES_MAX: usize = 3 << 20;
 /// Maximum number of types in one filter. Each event is compared with all of them.
 pub(crate) const FILTER_TYPES_MAX: usize = 64;
 
-/// Maximum number of keys of one look-up in an active context: its default maximum.
+/// Maximum number of keys of one look-up in an active context: the default maximum number of keys
+/// in an active context.
 pub(crate) const CONTEXT_KEYS_MAX: usize = 10_000;
 
 /// Maximum number of requests of one append stream that wait for their answers.
@@ -69,7 +71,8 @@ pub(crate) const DECISION_WAIT_MAX: Duration = Duration::from_secs(3_600);
 /// Longest search, including the waits for the index and for its turn.
 pub(crate) const SEARCH_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Longest wait for the log position at which a request is built, and longest build.
+/// Longest wait for the log position that a model request must include, and longest time to build
+/// the request.
 pub(crate) const BUILD_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Hits, conversations or calls in an answer, unless the client chooses.
@@ -80,7 +83,7 @@ pub(crate) const PAGE_DEFAULT: usize = 100;
 /// Longest error text, in bytes: it is sent in an HTTP/2 header.
 pub(crate) const ERROR_TEXT_BYTES_MAX: usize = 1_024;
 
-/// Interval of engine health checks for clients that watch it.
+/// Interval of engine health checks for clients that watch the health of a service.
 pub(crate) const HEALTH_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Time for streams to end after the grace period.
@@ -121,17 +124,19 @@ pub(crate) const CONNECTION_HOLDS_OF_FREE: usize = 3;
 /// pass.
 pub(crate) const CONNECTION_SHARE_BYTES: usize = 64 << 10;
 
-/// When a client should retry after this memory was exhausted.
+/// Time after which a client should retry when [`BYTES_IN_FLIGHT_MAX`] was reached.
 pub(crate) const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
 
-/// Longest time for a request to arrive, not counting time for its size.
+/// Longest time for a request to arrive. A large request gets more time: see
+/// [`MESSAGE_BYTES_PER_SECOND_MIN`].
 pub(crate) const MESSAGE_WAIT: Duration = Duration::from_secs(30);
 
 /// Slowest rate at which a large request may arrive, in bytes per second (2 Mbit/s). Slower clients
 /// should send smaller requests, since they hold memory that others need.
 pub(crate) const MESSAGE_BYTES_PER_SECOND_MIN: usize = 256 << 10;
 
-/// Larger compressed messages are decompressed on a blocking thread.
+/// Largest compressed message that is decompressed in place, in bytes. Larger ones are decompressed
+/// on a blocking thread.
 pub(crate) const INFLATE_HERE_BYTES_MAX: usize = 4 << 10;
 
 /// Maximum number of connections, unless the limit of open files is low. Each may make the server
@@ -142,8 +147,8 @@ pub(crate) const CONNECTIONS_MAX: usize = 1_024;
 /// the index need the others.
 pub(crate) const FILES_PER_CONNECTION_MIN: usize = 2;
 
-/// Time for a new connection to send the HTTP/2 preface and settings. If HTTP/1 is served too, it
-/// starts at the first byte, which has [`FIRST_BYTE_WAIT`].
+/// Time for a new connection to send the HTTP/2 preface and settings. If HTTP/1 is served too, this
+/// time starts at the first byte, for which the client has [`FIRST_BYTE_WAIT`].
 pub(crate) const HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
 
 /// Minimum number of bytes of both: the 24-byte preface and a 9-byte frame header.
@@ -168,7 +173,7 @@ pub(crate) const METRICS_CONNECTIONS_MAX: usize = 16;
 /// Longest lifetime of such a connection, including its answer.
 pub(crate) const METRICS_CONNECTION_MAX: Duration = Duration::from_secs(30);
 
-/// Largest request head on it, in bytes.
+/// Largest head of a request for metrics or health, in bytes.
 pub(crate) const METRICS_HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// Time for an idle connection to acknowledge that it is closed.
@@ -180,7 +185,7 @@ pub(crate) const GOODBYE_LOOK: Duration = Duration::from_millis(25);
 /// Pause after a failed accept (no free file descriptor), to avoid a busy loop.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Minimum interval of log lines about events of every connection.
+/// Minimum interval of log lines about events that may occur for every connection.
 pub(crate) const CONNECTION_LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// Bytes that a connection reads before its calls are started. Bounds how many immediately
@@ -199,7 +204,8 @@ pub(crate) const HEADER_LIST_BYTES_MAX: u32 = 16 << 10;
 /// revoked. New calls check by themselves.
 pub(crate) const KEYS_LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Interval of writing times of last use. A crash loses at most this much.
+/// Interval at which the times of last use of keys are written. A crash loses the uses of at most
+/// one interval.
 pub(crate) const KEY_USES_EVERY: Duration = Duration::from_secs(60);
 
 /// Maximum number of concurrent TLS handshakes: each takes about a millisecond of a core, and slow
@@ -241,7 +247,7 @@ pub(crate) const SPAN_CONVERSATIONS_MAX: usize = 512;
 /// The same in bytes, approximately.
 pub(crate) const SPAN_CONVERSATIONS_BYTES: usize = 32 << 20;
 
-/// Maximum number of traces, and ends of histories, whose conversation is cached.
+/// Maximum number of traces whose conversation is cached. The same limit applies to histories.
 pub(crate) const SPAN_TRACES_MAX: usize = 8_192;
 
 /// Attempts to compare spans when others append to their conversation.

@@ -117,8 +117,8 @@ pub struct ServeOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// Counters of calls and connections. `None`: not counted.
     pub measures: Option<Arc<ServerMeasures>>,
-    /// Handler of other requests on the same port, from browsers and agents. `None`: they are
-    /// refused.
+    /// Handler of requests on the same port that are not gRPC, from browsers and agents. `None`:
+    /// they are refused.
     pub web: Option<WebService>,
     /// Accepts spans of agents by OTLP.
     pub takes_spans: bool,
@@ -341,7 +341,7 @@ async fn serve_connections(
 }
 
 /// Reloads changed keys and certificates. Records key changes, times of last use, and keys that
-/// have read unusually much.
+/// have read an unusually large amount.
 async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());

@@ -52,8 +52,8 @@ impl RecentReads {
 mod tests {
     use super::*;
 
-    // A reader of single events must not double the log. A read in parts is recorded once a minute,
-    // for each key and conversation.
+    // A client that reads events one by one must not add an audit entry for each of them. A read in
+    // parts is recorded once a minute, for each key and conversation.
     #[tokio::test(start_paused = true)]
     async fn read_in_parts_is_recorded_once() {
         let key = || KeyId::generate().unwrap();

@@ -141,7 +141,8 @@ pub(super) fn messages(
 /// Assembles a result's text.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` when it does not begin with `start`, is too long, or is not UTF-8 as a whole.
+/// `INVALID_ARGUMENT` when the stream does not begin with `start`, or when the whole text is too
+/// long or is not UTF-8.
 pub(super) async fn assemble(
     requests: impl Stream<Item = Result<pb::RecordResultRequest, Status>>,
     bytes_max: usize,

@@ -292,8 +292,8 @@ mod tests {
         }
     }
 
-    // A renewal with an expired certificate, one of next year or another host's must not replace a
-    // valid one, which would end the service for every client.
+    // A certificate that has expired, is not valid yet or belongs to another host must not replace
+    // a valid one: that would end the service for every client.
     #[test]
     fn invalid_certificate_does_not_replace_a_valid_one() {
         let dir = tempfile::tempdir().unwrap();

@@ -88,7 +88,7 @@ impl BoundedBody {
         self
     }
 
-    /// Returns the next frame for the services. The caller updates the state when it ends.
+    /// Returns the next frame for the services. The caller updates the state when the body ends.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Frame<Bytes>>, Status>> {
         loop {
             if let Some((received, inflating)) = &mut self.inflating {

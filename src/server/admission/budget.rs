@@ -1,8 +1,8 @@
 //! Counts bytes received but not handled yet, for each connection and the whole server.
 //!
-//! A connection may hold a few times the memory that is still free, and always its own share. So a
-//! single client can send the largest message, many clients divide the memory, and a small request
-//! passes even when others hold their maximum.
+//! A connection may hold up to a fixed multiple of the memory that is still free, and always its
+//! own share. A single client can therefore send the largest message, many clients divide the
+//! memory, and a small request passes even when others hold their maximum.
 
 use std::sync::{
     Arc,
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!(next.grow(1), Err(ConnectionFull));
     }
 
-    // Half-sent messages once held 480 MiB on a machine with a gigabyte. The default has room for
-    // one of the largest messages and little more, and a configuration with larger ones still
-    // admits one of them.
+    // Half-sent messages must not use up the memory of a small machine. The default has room for
+    // one of the largest messages and little more, and a configuration with larger messages must
+    // still admit one of them.
     #[test]
     fn one_largest_message_fits_the_budget() {
         use crate::{bounds, bytes_in_flight_max};

@@ -1,7 +1,8 @@
 //! The request limits and message shapes of every served method.
 //!
-//! Built from the descriptors that reflection serves. A method not listed here gets the small
-//! limit; so does one without a descriptor, whose bytes all count as decoded.
+//! Built from the descriptors that reflection serves. A method that is not one of the `CARRIERS`
+//! gets the small limit, and so does one without a descriptor. The decoded size of a message
+//! without a descriptor is taken to be its received size.
 
 use std::collections::HashMap;
 

@@ -171,7 +171,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Resolves the conversation of the events that name none. `None`: the request names none.
+    /// Resolves the conversation of the events that name none. Returns `None` if the request does
+    /// not name or create a conversation either.
     async fn default_conversation(
         &mut self,
         parsed: &ParsedAppend,

@@ -206,7 +206,7 @@ impl Acceptor {
 
     /// Asks the connection that has been idle longest to end, unless all idle ones are already
     /// ending. If too many are ending, waits for one of them. Returns false if all connections are
-    /// busy.
+    /// busy, or if none of them ends in time.
     async fn close_longest_idle(&mut self) -> bool {
         if let Some(count) = self.crowded.count() {
             tracing::warn!(

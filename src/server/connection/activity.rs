@@ -1,4 +1,4 @@
-//! The activity of a connection: its running calls, or since when it is idle.
+//! The activity of a connection: its running calls, or when it became idle.
 
 use std::{
     pin::Pin,
@@ -33,8 +33,8 @@ struct Calls {
     since: Instant,
 }
 
-/// Since when a connection is idle. If there are too many, the one with the smallest value is
-/// closed first.
+/// When a connection became idle. If there are too many connections, the one with the smallest
+/// value is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IdleSince {
     /// Whether it ever had a call; false sorts first.
@@ -63,7 +63,7 @@ impl Activity {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns since when the connection is idle, or `None` while a call runs.
+    /// Returns when the connection became idle, or `None` while a call runs.
     pub(crate) fn idle(&self) -> Option<IdleSince> {
         let calls = *self.calls();
         (calls.running == 0).then_some(IdleSince {

@@ -65,7 +65,7 @@ pub struct NamedMetric {
 pub enum NamedValue {
     /// A value that only grows.
     Counter(Arc<dyn Fn() -> u64 + Send + Sync>),
-    /// A value that may fall, given the offset of the last visible event. The function returns
+    /// A value that may fall. The function takes the offset of the last visible event, and returns
     /// `None` when the value is unknown.
     Gauge(Arc<dyn Fn(u64) -> Option<u64> + Send + Sync>),
 }

@@ -39,7 +39,7 @@ const FILES: [&str; 4] = [
 /// Returns the descriptors of the service.
 pub(super) fn descriptors() -> &'static [u8] {
     static DESCRIPTORS: LazyLock<Vec<u8>> = LazyLock::new(|| {
-        // A damaged set fails a test: the method would have no descriptor.
+        // A test would detect a damaged set, since the method would have no descriptor.
         let all = FileDescriptorSet::decode(opentelemetry_proto::DESCRIPTORS);
         let mut all = all.unwrap_or_default();
         all.file.retain(|file| FILES.contains(&file.name()));

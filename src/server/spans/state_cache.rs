@@ -1,5 +1,5 @@
-//! Bounded caches of conversations that received spans. All can be rebuilt from the store, except
-//! the conversation of a trace.
+//! Bounded caches of conversations that received spans. The state of a conversation can be read
+//! from the store again; the conversation of a trace or of a history cannot.
 
 use std::{
     collections::{HashMap, VecDeque},

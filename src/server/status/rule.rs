@@ -1,4 +1,4 @@
-//! Converts broken append rules to code and facts.
+//! Converts broken append rules to status codes and facts.
 
 use tonic::Code;
 

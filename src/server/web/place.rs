@@ -98,8 +98,8 @@ impl WebPlace {
         let host = said.host().trim_matches(['[', ']']).to_ascii_lowercase();
         let ip: Option<IpAddr> = host.parse().ok();
         let bound = self.address.ip();
-        // If the server is bound to all addresses, any address is its own: unlike a name, another
-        // site cannot point an address here.
+        // If the server is bound to all addresses, any address is its own: another site can point
+        // a name at this server, but not an address.
         host == "localhost"
             || ip.is_some_and(|ip| {
                 ip.to_canonical().is_loopback() || ip == bound || bound.is_unspecified()
@@ -109,8 +109,9 @@ impl WebPlace {
             })
     }
 
-    /// Returns the origin of the page that sends the request, or `None` when no page does. It must
-    /// be this host's own or one of `named`, which are written as by [`web_origin`].
+    /// Returns the origin of the page that sends the request, or `None` when no page does. The
+    /// origin must be this host's own or one of `named`, which have the form that [`web_origin`]
+    /// returns.
     ///
     /// # Errors
     /// [`WebRefusal::OtherSite`].
@@ -132,7 +133,7 @@ impl WebPlace {
         let is_safe = matches!(*method, Method::GET | Method::HEAD);
         let mode = headers.get("sec-fetch-mode");
         let is_link = is_safe && mode.is_some_and(|mode| mode == "navigate");
-        // Another page may link here, but nothing else.
+        // A page of another site may link here, but may not send other requests.
         if fetched.is_some_and(|site| !matches!(site, b"same-origin" | b"none")) && !is_link {
             return Err(WebRefusal::OtherSite);
         }
