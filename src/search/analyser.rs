@@ -81,7 +81,7 @@ pub(crate) struct AnalysedTerm<'a> {
     pub(crate) start: usize,
     /// The offset after its last byte.
     pub(crate) end: usize,
-    /// The number of parts before it.
+    /// The position of its part: the first part of a whole, the last part of a definition.
     pub(crate) position: usize,
 }
 

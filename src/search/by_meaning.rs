@@ -43,9 +43,10 @@ pub struct MeaningQuery<'a> {
 }
 
 impl SearchIndex {
-    /// Searches the committed events by meaning. Finds events that were embedded, pass the query's
-    /// filters and have a positive similarity, most similar first. At most 1,000 hits are found,
-    /// and `total` counts only these.
+    /// Searches the committed events by meaning, and also by words if the query says so. By
+    /// meaning, finds events that were embedded, pass the query's filters and have a positive
+    /// similarity. The hits are ordered by score, best first. `total` counts at most 1,000 hits,
+    /// and later ones cannot be requested.
     ///
     /// # Errors
     /// As [`Self::search`]; [`IndexSearchError::TooFar`] after the first 1,000 hits.
