@@ -124,7 +124,7 @@ pub(crate) const CONNECTION_HOLDS_OF_FREE: usize = 3;
 /// pass.
 pub(crate) const CONNECTION_SHARE_BYTES: usize = 64 << 10;
 
-/// Time after which a client should retry when [`BYTES_IN_FLIGHT_MAX`] was reached.
+/// Time after which a client should retry when too many request bytes were in flight.
 pub(crate) const IN_FLIGHT_RETRY: Duration = Duration::from_millis(500);
 
 /// Longest time for a request to arrive. A large request gets more time: see

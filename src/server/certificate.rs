@@ -81,7 +81,8 @@ impl CertificateFacts {
         Ok(())
     }
 
-    /// Checks that it can replace another one: they share at least one name.
+    /// Checks that it can replace another one: they share at least one name, or the other one has
+    /// none.
     ///
     /// # Errors
     /// [`CertificateFault::OtherNames`].

@@ -23,7 +23,8 @@ const PREFIXES: [&str; 8] = [
     "output.value",
 ];
 
-/// Prefixes that identify a span of a model, tool or agent: at least one attribute has one of them.
+/// Prefixes that identify a span of a model, tool or agent: at least one attribute has one of them,
+/// or the name of an event has the first one.
 const TELLING: [&str; 3] = ["gen_ai.", "llm.", "openinference."];
 
 /// Prefix of the service name of SDKs that have no configured name.
