@@ -2,9 +2,9 @@
 //!
 //! `forward` passes a request on and streams the answer back unchanged; `tee` keeps a copy of the
 //! answer. The request and this copy go together into the bounded `queue`, from which the
-//! `recorder` takes one call at a time. `answer` reads what a provider sent, `session` finds the id by which a client names its
-//! conversation, and `treering_import::model_call` converts the call to events. Because of the
-//! queue, no answer waits for the store.
+//! `recorder` takes one call at a time. `answer` reads what a provider sent, `session` finds the id
+//! by which a client names its conversation, and `treering_import::model_call` converts the call to
+//! events. Because of the queue, no answer waits for the store.
 //!
 //! This crate does not know the command line or the contents of a store.
 
