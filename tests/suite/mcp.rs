@@ -804,7 +804,7 @@ async fn every_request_is_answered() {
         .told("search", json!({"query": "session NOT session"}))
         .await;
     assert!(
-        none.starts_with("Nothing found") && none.contains("as a query"),
+        none.starts_with("Nothing found") && none.contains("operators were applied"),
         "{none}"
     );
     let beyond = agent
