@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path};
 
+use futures::StreamExt;
+
 use super::*;
 use treering_base::disk::copying::copy_folder;
 use treering_domain::*;
@@ -276,23 +278,30 @@ async fn refused_log_is_not_changed() {
     }
 }
 
-/// Flips a bit at every occurrence of `mark` in a store's first segment, or flips it back.
+/// Flips a bit at every occurrence of `mark` in a store's segments, or flips it back.
 fn toggle(data: &Path, mark: &[u8]) {
-    let path = data.join(LOG_FOLDER).join("0000000000000001.redb");
-    let mut bytes = std::fs::read(&path).unwrap();
     let mut changed = mark.to_vec();
     changed[0] ^= 1;
-    let found: Vec<_> = bytes
-        .windows(mark.len())
-        .enumerate()
-        .filter(|(_, window)| *window == mark || *window == changed)
-        .map(|(at, _)| at)
-        .collect();
-    assert!(!found.is_empty());
-    for at in found {
-        bytes[at] ^= 1;
+    let mut found = 0;
+    for entry in std::fs::read_dir(data.join(LOG_FOLDER)).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "redb") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path).unwrap();
+        let is_mark = |at: &usize| {
+            let window = &bytes[*at..*at + mark.len()];
+            window == mark || window == changed
+        };
+        let ends = (bytes.len() + 1).saturating_sub(mark.len());
+        let places: Vec<_> = (0..ends).filter(is_mark).collect();
+        for at in &places {
+            bytes[*at] ^= 1;
+        }
+        found += places.len();
+        std::fs::write(&path, bytes).unwrap();
     }
-    std::fs::write(&path, bytes).unwrap();
+    assert!(found > 0);
 }
 
 async fn rebuild(engine: &Engine) {
@@ -354,6 +363,54 @@ async fn bad_frame_blocks_neither_opening_nor_erasing() {
     harm();
     let engine = open(&data, OpenMode::Append).await.unwrap();
     assert_eq!(under_way(&engine), None);
+    engine.close().await;
+}
+
+// A store with an old erasure lost its manifest, so the erasure must be repeated. One unreadable
+// frame prevented the whole store from opening. It must be readable, without the erased content, and
+// finish the erasure once the frame is readable again.
+#[tokio::test]
+async fn bad_frame_beside_an_erasure_hides_the_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let engine = open(&data, OpenMode::Create).await.unwrap();
+    let id = append(&engine, &["one word"]).await;
+    let erase = EraseCommand {
+        namespace: Namespace::default(),
+        target: EraseTarget::Conversation(id),
+        keep_derived: false,
+        dry_run: false,
+        reason: "asked for".to_owned(),
+        actor: "ada".to_owned(),
+    };
+    let erased: Vec<_> = engine.erase(erase).collect().await;
+    assert!(erased.iter().all(Result::is_ok), "{erased:?}");
+    let (harmed, bad) = (append(&engine, &["two words"]).await, noise(b"bad"));
+    let last = AppendCommand::new(Namespace::default(), vec![custom(harmed, &bad)]);
+    engine.append(last).await.unwrap();
+    let whole = append(&engine, &["behind"]).await;
+    engine.close().await;
+    std::fs::remove_file(data.join(LOG_FOLDER).join("MANIFEST")).unwrap();
+    repair(&data, false).await.unwrap();
+
+    let harm = || toggle(&data, &bad[2_000..2_016]);
+    harm();
+    for mode in [OpenMode::Append, OpenMode::Read] {
+        let engine = open(&data, mode).await.unwrap();
+        let at_open = engine.erasing_at_open();
+        assert!(
+            matches!(at_open, ErasureAtOpen::Hidden { why: Some(why) } if why.contains("salvage")),
+            "{at_open:?}"
+        );
+        let read = |id| ReadQuery::all(Namespace::default(), EventSource::Conversation(id));
+        assert_eq!(engine.read_all(read(whole)).await.unwrap().len(), 2);
+        let left = format!("{:?}", engine.read_all(read(id)).await);
+        assert!(!left.contains("one word"), "{left}");
+        engine.close().await;
+    }
+    harm();
+    let engine = open(&data, OpenMode::Append).await.unwrap();
+    assert_eq!(*engine.erasing_at_open(), ErasureAtOpen::Finished);
     engine.close().await;
 }
 

@@ -119,7 +119,8 @@ pub(super) struct UnfinishedErasure {
     pub(crate) erasure: Erasure,
     /// Offset of the last erasure event; 0 if there is none.
     pub(crate) last: u64,
-    /// Unaccepted damage that may hide an erasure event; if set, [`finish_earlier`] fails.
+    /// Unaccepted damage that may hide an erasure event or erased content; if set, the erasures
+    /// cannot be finished.
     pub(crate) unread: Option<UnreadableRange>,
 }
 
@@ -165,7 +166,8 @@ pub(super) async fn recorded_since(
     }
     let mut plan = ErasePlan::new(None, EraseSelection::Recorded(listed), true);
     if last > 0 {
-        plan.read_to(None, reader, files, head, |_, _| {}).await?;
+        let lost = plan.read_to(None, reader, files, head, |_, _| {}).await?;
+        unread = unread.or(lost);
     }
     Ok(UnfinishedErasure {
         erasure: plan.erasure(),

@@ -161,8 +161,13 @@ impl ErasePlan {
         let around = (!self.keep_derived).then_some(inner);
         loop {
             let known = self.also.len();
-            self.read_to(around, &inner.reads.reader, files, head, &mut report)
+            let reader = &inner.reads.reader;
+            let lost = self
+                .read_to(around, reader, files, head, &mut report)
                 .await?;
+            if let Some(lost) = lost {
+                return Err(unread(&lost));
+            }
             if self.also.len() == known {
                 return Ok(());
             }
@@ -180,9 +185,10 @@ impl ErasePlan {
     }
 
     /// Reads the log up to an offset, and finds repetitions of erased content, if `around` is set.
+    /// Skips what cannot be read, and returns the first such range whose loss was not accepted.
     ///
     /// # Errors
-    /// As [`scan`](Self::scan).
+    /// When a readable record cannot be decoded, or the log cannot be read at all.
     pub(crate) async fn read_to(
         &mut self,
         around: Option<&Inner>,
@@ -190,8 +196,9 @@ impl ErasePlan {
         files: &RedbLog,
         head: u64,
         mut report: impl FnMut(u64, u64),
-    ) -> Result<(), EraseError> {
-        let lost = files.accepted_losses();
+    ) -> Result<Option<UnreadableRange>, EraseError> {
+        let accepted = files.accepted_losses();
+        let mut lost = None;
         while self.reached < head {
             let next = self.reached + 1;
             let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
@@ -202,14 +209,16 @@ impl ErasePlan {
                         self.reached = offset;
                     }
                 }
-                LogStretch::Lost(stretch) if is_accepted(&stretch, &lost) => {
+                LogStretch::Lost(stretch) => {
                     self.reached = stretch.last;
+                    if !is_accepted(&stretch, &accepted) {
+                        lost.get_or_insert(stretch);
+                    }
                 }
-                LogStretch::Lost(stretch) => return Err(unread(&stretch)),
             }
             report(self.reached, head);
         }
-        Ok(())
+        Ok(lost)
     }
 
     async fn record(

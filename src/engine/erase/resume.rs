@@ -6,7 +6,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use super::carry_out::recorded_since;
+use super::{carry_out::recorded_since, plan::unread};
 use crate::{
     catch_up,
     error::OpenError,
@@ -62,9 +62,13 @@ pub(crate) async fn finish_erasing(
     let recorded = recorded_since(&reader, log, log.head()).await;
     let recorded = recorded.map_err(|error| failed(dir, error))?;
     let (erasure, last) = (recorded.erasure, recorded.last);
-    if let Some(lost) = recorded.unread
-        && last == 0
-    {
+    let erasure = Arc::new(erasure);
+    if let Some(lost) = recorded.unread {
+        let why = with_causes(&unread(&lost)).to_string();
+        if last > 0 {
+            tracing::error!(why, "an interrupted erase could not be finished");
+            return Ok(InterruptedErasure::Hidden(erasure, Some(why)));
+        }
         tracing::warn!(
             "events {} to {} cannot be read: the next start checks again whether anything is left \
              to erase",
@@ -73,7 +77,6 @@ pub(crate) async fn finish_erasing(
         );
         return Ok(InterruptedErasure::Nothing);
     }
-    let erasure = Arc::new(erasure);
     if log.is_read_only() {
         return Ok(match last {
             0 => InterruptedErasure::Nothing,
