@@ -48,7 +48,7 @@ pub(crate) struct RestoreArgs {
     /// Restore up to this log position
     #[arg(long, value_name = "N")]
     position: Option<u64>,
-    /// Generation to restore; default: the newest that is not damaged
+    /// Generation to restore; default: the newest
     #[arg(long, value_name = "N")]
     generation: Option<u64>,
     /// Id of the store; the backup of another one is refused. Required if there are backups of
