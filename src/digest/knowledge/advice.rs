@@ -234,7 +234,7 @@ mod tests {
             said[0],
             "Nothing is known yet: list the files first (for example with list_files)."
         );
-        assert!(said[1].starts_with("Known files: a.nc, b.nc, c.nc and 1 more. Look"));
+        assert!(said[1].starts_with("Known files: a.nc, b.nc, c.nc and 1 more. Open"));
         assert!(
             said[1].ends_with("(for example with inspect_file)."),
             "{}",

@@ -430,7 +430,7 @@ fn hostile_lines_are_refused_without_quoting_them() {
     );
     let long = format!("{{\"id\":\"{}\",\"messages\":[]}}", "s".repeat(600));
     let cases: &[(&[u8], &str)] = &[
-        (b"", "no value"),
+        (b"", "the value is empty"),
         (b"secret", "not JSON"),
         (b"\xff\xfe", "UTF-8"),
         (b"[]", "not a JSON object"),

@@ -209,7 +209,7 @@ fn notices(told: &pb::Explanation, how: ExplanationText) -> Vec<String> {
     let mut lines = Vec::new();
     if let dropped @ 1.. = dropped_tokens(told) {
         lines.push(format!(
-            "Before the budget: {} tokens; {} were removed by dropping and shortening.",
+            "Before the budget: {} tokens; {} were dropped or shortened.",
             count(told.tokens_before_budget),
             count(dropped)
         ));
