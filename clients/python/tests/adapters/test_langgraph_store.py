@@ -220,10 +220,11 @@ def test_a_graph_that_remembers(db: treering.Treering) -> None:
 # makes it live longer, if the store is told so.
 def test_items_with_a_life(db: treering.Treering) -> None:
     store = TreeringStore(db, ttl={"refresh_on_read": True})
-    store.put(USERS, "short", {"n": 1}, ttl=0.005)
-    store.put(USERS, "read", {"n": 2}, ttl=0.02)
+    # In minutes. A busy machine takes a second for these calls.
+    store.put(USERS, "read", {"n": 2}, ttl=0.06)
+    store.put(USERS, "short", {"n": 1}, ttl=0.07)
     store.put(USERS, "long", {"n": 3}, ttl=10)
-    store.put(("over",), "x", {"n": 4}, ttl=0.005)
+    store.put(("over",), "x", {"n": 4}, ttl=0.06)
     assert len(store.search(())) == 4
     deadline = time.monotonic() + 30
     while store.get(USERS, "short", refresh_ttl=False) and time.monotonic() < deadline:
