@@ -668,10 +668,10 @@ test("answers are values", async () => {
 test("keys may end", async () => {
   const conv = await open().create("Keys");
   const hello = [make.user("Hello")];
-  const keyed = { idempotencyKey: "ts-hello", keyLifeSeconds: 1 };
+  const keyed = { idempotencyKey: "ts-hello", keyLifeSeconds: 3 };
   const first = await conv.append(hello, keyed);
   assert.ok((await conv.append(hello, keyed)).repeated);
-  await new Promise((ended) => setTimeout(ended, 1_020));
+  await new Promise((ended) => setTimeout(ended, 3_020));
   const later = await conv.append(hello, keyed);
   assert.ok(!later.repeated);
   assert.equal(later.revision, first.revision + 1);
