@@ -1,7 +1,7 @@
 // Compiles `src`: `npm run build`. `dist` has ES modules, `dist/cjs` the same for `require`.
 //
-// Frameworks have types of their own for CommonJS, so ours are compiled there too: a class that
-// extends one of an ES module is none of those that CommonJS knows.
+// Types are compiled for CommonJS too. Frameworks have separate types for CommonJS, and a class
+// that extends a class of an ES module does not fit these.
 
 import { spawnSync } from "node:child_process";
 import {
@@ -28,7 +28,7 @@ function compile(folder, config) {
 rmSync(join(PACKAGE, "dist"), { recursive: true, force: true });
 compile(PACKAGE, "tsconfig.build.json");
 
-// Within the package, where its dependencies are found.
+// In the package's folder, so that its dependencies are found.
 const work = mkdtempSync(join(PACKAGE, ".cjs-"));
 process.on("exit", () => rmSync(work, { recursive: true, force: true }));
 cpSync(join(PACKAGE, "src"), join(work, "src"), { recursive: true });
@@ -37,7 +37,7 @@ for (const name of readdirSync(join(work, "src"), { recursive: true })) {
   const file = join(work, "src", name);
   if (!name.endsWith(".ts")) continue;
   const text = readFileSync(file, "utf8");
-  // What CommonJS has in its place.
+  // CommonJS has `__filename` instead.
   if (text.includes("import.meta.url")) {
     writeFileSync(file, text.replaceAll("import.meta.url", "__filename"));
   }

@@ -1,5 +1,5 @@
-// Generates `src/gen` from the repository's `proto/`: `npm run generate`, and `npm install` of a
-// working tree. Nothing of it is committed; the package on npm has what is compiled from it.
+// Generates `src/gen` from the repository's `proto/`, on `npm run generate` and on `npm install` of
+// a working tree. It is not committed; the package on npm has the compiled code.
 //
 // Needs no protoc: buf and ts-proto are development dependencies.
 
@@ -16,7 +16,7 @@ const GENERATED = join(PACKAGE, "src", "gen");
 const OPTIONS = [
   "importSuffix=.js",
   "esModuleInterop=true",
-  // 64 bits: revisions and offsets are numbers; what a number cannot hold is refused.
+  // 64-bit revisions and offsets are numbers; decoding fails if a number cannot hold the value.
   "forceLong=number",
   "oneof=unions-value",
   "removeEnumPrefix=true",
@@ -24,7 +24,7 @@ const OPTIONS = [
   "outputServices=generic-definitions",
   "outputJsonMethods=false",
   "useExactTypes=false",
-  // Bytes are views of what came in; the answers are not changed.
+  // Bytes are views of the received buffer; nothing changes the answers.
   "env=both",
 ];
 
@@ -47,7 +47,7 @@ function generate(folder) {
     stdio: "inherit",
     env: { ...process.env, BUF_CACHE_DIR: join(folder, "cache") },
   });
-  // Options of the schema, which only the server's build reads.
+  // Options of the schema; only the server's build reads them.
   for (const unused of ["treering/v1/options.ts", "google/protobuf/descriptor.ts"]) {
     rmSync(join(folder, "gen", unused));
   }

@@ -1,7 +1,7 @@
-// What the first calls of a program with LangGraph's checkpointer take, beside reading all of the
-// thread: `node scripts/measure-langgraph.mjs [STEPS [KEPT]]` (400 steps, all messages kept),
-// after `npm run build`. Each step puts what a task wrote and a checkpoint with two messages more.
-// With KEPT the state has the last so many messages only: its size does not grow.
+// Measures a program's first calls of LangGraph's checkpointer, and a read of the whole thread:
+// `node scripts/measure-langgraph.mjs [STEPS [KEPT]]` (400 steps, all messages kept), after
+// `npm run build`. Each step puts a task's writes, and a checkpoint with two more messages. With
+// KEPT, the state has only that number of last messages: its size does not grow.
 
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -22,7 +22,7 @@ function text(number) {
   return Array.from({ length: WORDS }, (_, at) => word(at)).join(" ");
 }
 
-/** A step that follows on this state: its task's writes are put. */
+/** Begins a step after this state: puts its task's writes. */
 async function begun(saver, { config, messages }, step) {
   const added = [
     new HumanMessage({ content: text(2 * step), id: `human-${step}` }),
@@ -32,7 +32,7 @@ async function begun(saver, { config, messages }, step) {
   return { config, step, messages: [...messages, ...added].slice(-kept) };
 }
 
-/** Puts its checkpoint; the state then. */
+/** Puts the step's checkpoint; returns the new state. */
 async function put(saver, { config, step, messages }) {
   const versions = { messages: step + 1, step: step + 1 };
   const checkpoint = {
@@ -45,7 +45,7 @@ async function put(saver, { config, step, messages }) {
   return { config: await saver.put(config, checkpoint, metadata, versions), messages };
 }
 
-/** Milliseconds of each call, each of a program that has just begun. */
+/** Returns the milliseconds of each call, as the first call of a program. */
 async function firsts(db, time) {
   const ms = async (call) => {
     const began = performance.now();

@@ -1,5 +1,5 @@
 // Packs the `treering` program for this machine: `node scripts/platform.mjs PROGRAM FOLDER BILL`.
-// BILL is what `packaging/sbom.py make` wrote: the package has it as sbom.cdx.json.
+// BILL is the file that `packaging/sbom.py make` wrote: the package has it as sbom.cdx.json.
 //
 // Makes FOLDER/treering-PLATFORM-ARCH-VERSION.tgz, with the program stripped. It is installed
 // beside `treering`, which finds it there.
@@ -49,7 +49,7 @@ try {
   mkdirSync(dirname(copy));
   copyFileSync(program, copy);
   chmodSync(copy, 0o755);
-  // Symbols are most of it, and serve debuggers only.
+  // Symbols are most of the file, and only debuggers need them.
   spawnSync("strip", [...(platform === "darwin" ? ["-x"] : []), copy], { stdio: "inherit" });
   execFileSync("npm", ["pack", "--silent", "--pack-destination", resolve(folder)], {
     cwd: work,

@@ -1,7 +1,7 @@
 // Writes sbom.cdx.json: the packages that the client needs when it runs. `npm pack` calls this.
 //
-// npm makes it of an installation that has nothing else: `npm sbom --omit dev` leaves out what
-// something for development needs as well (here the runtime of Protocol Buffers).
+// npm lists a separate installation, because `npm sbom --omit dev` leaves out packages that a
+// development dependency needs too (here the runtime of Protocol Buffers).
 
 import { execFileSync } from "node:child_process";
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -16,7 +16,7 @@ const { name, version, description, license, dependencies } = JSON.parse(
 
 const work = mkdtempSync(join(tmpdir(), "treering-sbom-"));
 try {
-  // npm calls a project by its folder.
+  // npm names a project after its folder.
   const folder = join(work, name);
   mkdirSync(folder);
   const about = { name, version, description, license, dependencies };

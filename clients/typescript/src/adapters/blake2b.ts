@@ -1,5 +1,5 @@
-// BLAKE2b with a digest of any length: Node's own gives 64 bytes only, and a shorter one is
-// another hash, not a part of that. For short inputs, such as names.
+// BLAKE2b with a digest of any length. Node's has 64 bytes only, and a shorter digest is not a part
+// of it. For short inputs, such as names.
 
 const MASK = (1n << 64n) - 1n;
 const BLOCK_BYTES = 128;
@@ -44,7 +44,7 @@ const MIXES = [
 const rotated = (word: bigint, bits: bigint): bigint =>
   ((word >> bits) | (word << (64n - bits))) & MASK;
 
-/** RFC 7693, without a key; at most 64 bytes come out. */
+/** Returns a digest of at most 64 bytes (RFC 7693, without a key). */
 export function blake2b(input: Uint8Array, digestBytes: number): Uint8Array {
   const h = [...IV];
   h[0] = (h[0] ?? 0n) ^ 0x01010000n ^ BigInt(digestBytes);

@@ -1,6 +1,6 @@
-// What frameworks let through and the store does not take: calls without an id or a name, long
-// ones, and halves of surrogate pairs. The events say it as it can be said; the framework's own
-// value, in the frame beside them, keeps what it was.
+// Adapts values that frameworks allow and the store does not: missing or long ids and names of
+// calls, and halves of surrogate pairs. The events have an accepted value; the frame beside them
+// has the framework's own value.
 
 import { createHash } from "node:crypto";
 import type { NewEvent } from "../gen/treering/v1/event.js";
@@ -8,22 +8,22 @@ import { unique } from "../keys.js";
 import { utf8 } from "../words.js";
 import { warnOnce } from "./warning.js";
 
-/** Longest id or name that the store takes. */
+/** Maximum length of an id or a name in the store. */
 const SHORT_BYTES_MAX = 512;
 const DIGITS = 24;
-/** An id that was made here, or by `conv.toolCall`. */
+/** An id that this module or `conv.toolCall` made. */
 const MADE = /^call_[0-9a-f]{24}$/;
 const UNNAMED = "unnamed";
 
-/** The id of a call that has none: the same whenever the same message is stored. */
+/** Makes the id of a call that has none; the same text gives the same id. */
 const madeId = (of: string): string =>
   `call_${createHash("blake2b512").update(utf8(of)).digest("hex").slice(0, DIGITS)}`;
 
 const isLong = (text: string): boolean => utf8(text).length > SHORT_BYTES_MAX;
 
 /**
- * The id under which a call is stored. Of one that is too long it follows from the id alone:
- * its result, which may come much later, finds it.
+ * Returns the id under which a call is stored. A long id is replaced by a hash of that id alone, so
+ * that a later result of the call gets the same id.
  */
 export function callIdFor(id: unknown, of: string): string {
   const given = asText(id);
@@ -32,7 +32,7 @@ export function callIdFor(id: unknown, of: string): string {
   return madeId(given || of);
 }
 
-/** The name under which a call's tool is stored. */
+/** Returns the name under which a call's tool is stored. */
 export function toolFor(name: unknown): string {
   const given = asText(name);
   if (given && !isLong(given)) return given;
@@ -40,15 +40,15 @@ export function toolFor(name: unknown): string {
   return given ? cut(given) : UNNAMED;
 }
 
-/** Of the calls that are open, the one that a result without an id is for. */
+/** Returns the open call to which a result without an id belongs. */
 export function unnamedCall(open: ReadonlySet<string>): string | undefined {
   const ids = [...open];
   return ids.find((id) => MADE.test(id)) ?? (ids.length === 1 ? ids[0] : undefined);
 }
 
 /**
- * The event as the store takes it. `of` is what the ids of an item's calls follow from, where
- * they have none; empty: they follow from nothing.
+ * Returns the event as the store accepts it. Missing ids of calls are derived from `of`; if it is
+ * empty, they are random.
  */
 export function bounded(event: NewEvent, of: string, index: number): NewEvent {
   const body = wellFormed(event.body);
@@ -88,7 +88,7 @@ export function bounded(event: NewEvent, of: string, index: number): NewEvent {
 const asText = (value: unknown): string =>
   typeof value === "string" ? value.toWellFormed() : String(value ?? "");
 
-/** So much of a text as the store takes; a character that is cut is left out. */
+/** Cuts a text to the length that the store accepts, at a character boundary. */
 function cut(text: unknown): string {
   const given = asText(text);
   const encoded = utf8(given);
@@ -96,7 +96,7 @@ function cut(text: unknown): string {
   return new TextDecoder().decode(encoded.subarray(0, SHORT_BYTES_MAX), { stream: true });
 }
 
-/** The same where all of its texts are Unicode; else with U+FFFD for halves of pairs. */
+/** Returns the value with U+FFFD for halves of surrogate pairs; the same object if it has none. */
 export function wellFormed<T>(value: T): T {
   if (typeof value === "string") {
     if (value.isWellFormed()) return value;

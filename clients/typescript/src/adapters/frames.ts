@@ -1,9 +1,9 @@
-// A framework's items beside the typed events that hold what they say.
+// Stores a framework's items beside the typed events that hold their content.
 //
 // An item (a line of a transcript, an input item, a message) is stored as typed events, which
-// are searched and sent, and as a frame: a custom event with what the typed events do not say,
-// so that the framework gets back exactly what it gave. Text is stored once: in the place of
-// each longer string that an event holds, the frame has a reference to it.
+// searches and requests use, and as a frame: a custom event with all other fields, so that the
+// framework gets back exactly what it gave. Text is stored once: the frame has a reference in the
+// place of each longer string that an event holds.
 //
 // A frame comes before the events of its items, in the same batch. The Python client's adapters
 // write and read the same frames.
@@ -15,12 +15,12 @@ import { fromUtf8, jsonText, type Parsed } from "../words.js";
 
 /** The key of a reference in a frame. */
 const REFERENCE = "$treering";
-/** The key, in the place of a reference, of an item that has something like one itself. */
+/** The key of an item that is stored whole, in the place of a reference. */
 const WHOLE = "whole";
 /** Shorter strings are not worth a reference. */
 const STRING_CHARS_MIN = 24;
 
-/** What an event says, by its `$case`. */
+/** The body of an event. */
 export type Body = NewEvent["body"];
 
 /** An item with the events that hold it. */
@@ -29,16 +29,16 @@ export interface Framed {
   events: Event[];
 }
 
-/** What one frame holds. */
+/** A frame that was read. */
 export interface Frame {
-  /** The custom event that it is. */
+  /** The custom event of the frame. */
   event: Event;
   items: Framed[];
-  /** What the adapter keeps beside the items. */
+  /** Values that the adapter keeps beside the items. */
   beside: Record<string, Parsed>;
 }
 
-/** A frame as it is stored: of each item how many events it has, and the rest of it. */
+/** A frame as it is stored: for each item, the number of its events, and its packed form. */
 interface Content {
   items: [count: number, packed: Parsed][];
   beside?: Record<string, Parsed>;
@@ -46,7 +46,7 @@ interface Content {
 
 // ---- writing ----
 
-/** A frame and the events of its items: one batch, or a part of one. */
+/** Makes a frame and the events of its items, for one batch. */
 export function frame(
   typeName: string,
   items: readonly (readonly [item: unknown, events: readonly NewEvent[]])[],
@@ -65,7 +65,7 @@ export function frame(
   return [make.custom(typeName, content), ...items.flatMap(([, events]) => events)];
 }
 
-/** The item without what the events hold; all of it where that does not come back. */
+/** Replaces what the events hold by references; keeps the item whole if that is not reversible. */
 function pack(item: unknown, bodies: readonly Body[]): unknown {
   const held = heldBy(bodies);
   const strings = new Map<string, string>();
@@ -79,7 +79,7 @@ function pack(item: unknown, bodies: readonly Body[]): unknown {
   return isSame(filledFrom(packed, held), item) ? packed : { [REFERENCE]: { [WHOLE]: item } };
 }
 
-/** The same as JSON, to the order of keys; long texts are not written for it. */
+/** Whether two values are equal as JSON, including the order of keys. */
 function isSame(one: unknown, other: unknown): boolean {
   if (Object.is(one, other)) return true;
   if (Array.isArray(one)) {
@@ -114,21 +114,21 @@ function without(
   return mapped(value, (each) => without(each, strings, objects));
 }
 
-/** An object with other values; a key may be called `__proto__`. */
+/** Returns an object with changed values; a key may be `__proto__`. */
 function mapped(value: Record<string, unknown>, change: (each: unknown) => unknown) {
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, change(each)]));
 }
 
 // ---- reading ----
 
-/** `NaN` and the like, which Python writes into JSON, outside of strings. */
+/** `NaN` and `Infinity` outside of strings, which Python writes into JSON. */
 const NOT_JSON = /("(?:[^"\\]|\\.)*")|-?\bInfinity\b|\bNaN\b/g;
 
-/** JSON as Python writes it, without what JSON does not have. */
+/** Replaces `NaN` and `Infinity`, which Python writes into JSON, by `null`. */
 export const strictJson = (text: string): string =>
   text.replace(NOT_JSON, (_, string?: string) => string ?? "null");
 
-/** The content of a custom event that is JSON, also as Python writes that. */
+/** Parses the JSON content of a custom event, also as Python writes it. */
 export function jsonOf(data: Uint8Array): Parsed {
   const text = fromUtf8(data);
   try {
@@ -143,17 +143,17 @@ const contentOf = (event: Event): Content => {
   return body?.$case === "custom" ? jsonOf(body.value.data) : { items: [] };
 };
 
-/** What the adapter keeps beside the items of a frame. */
+/** Returns the values that the adapter keeps beside the items of a frame. */
 export const beside = (event: Event): Record<string, Parsed> => contentOf(event).beside ?? {};
 
-/** It is a frame of this type. */
+/** Whether an event is a frame of this type. */
 export const isFrame = (event: Event, typeName: string): boolean =>
   event.body?.$case === "custom" && event.body.value.typeName === typeName;
 
 /**
- * Events in their order: frames of this type, and other events that no frame claims.
+ * Yields, in order, frames of this type, and events that belong to no frame.
  *
- * Of a frame that a fork has cut there are the items that are whole.
+ * A frame that a fork has cut has its complete items only.
  */
 export async function* read(
   typeName: string,
@@ -176,7 +176,7 @@ export async function* read(
   if (waiting) yield* waiting.cut();
 }
 
-/** A frame whose events are still to come. */
+/** A frame of which more events may follow. */
 class Waiting {
   readonly held: Event[] = [];
   readonly #content: Content;
@@ -187,7 +187,7 @@ class Waiting {
     this.#count = this.#content.items.reduce((sum, [count]) => sum + count, 0);
   }
 
-  /** A batch has no gaps; what follows a cut has another revision. */
+  /** Revisions of a batch have no gaps; the event after a cut has a later revision. */
   isNext(event: Event): boolean {
     return event.revision === this.event.revision + this.held.length + 1;
   }
@@ -196,7 +196,7 @@ class Waiting {
     return this.held.length === this.#count;
   }
 
-  /** The frame with the items that are whole. */
+  /** Returns the frame with its complete items. */
   frame(): Frame {
     const items: Framed[] = [];
     let start = 0;
@@ -215,17 +215,17 @@ class Waiting {
     return { event: this.event, items, beside: this.#content.beside ?? {} };
   }
 
-  /** What is there of it: whole items, and events of one that is not. */
+  /** Yields the complete items of a cut frame, then the events of the incomplete item. */
   *cut(): Generator<Frame | Event> {
     const frame = this.frame();
-    // Items without events are there up to the cut only if others follow that are.
+    // Drop trailing items without events: they may have come after the cut.
     while (frame.items.length && !frame.items.at(-1)?.events.length) frame.items.pop();
     if (frame.items.length) yield frame;
     yield* this.held.slice(frame.items.reduce((sum, { events }) => sum + events.length, 0));
   }
 }
 
-/** An item of a frame, from the events that hold it. */
+/** Restores an item of a frame from its events. */
 export const filled = (packed: Parsed, bodies: readonly Body[]): Parsed =>
   filledFrom(packed, heldBy(bodies));
 
@@ -243,14 +243,14 @@ function withHeld(packed: Parsed, held: ReadonlyMap<string, unknown>): Parsed {
   return mapped(packed, (each) => withHeld(each, held));
 }
 
-/** What stands in the place of a reference; undefined for what is none. */
+/** Returns the content of a reference; undefined if the value is not a reference. */
 function onlyReference(value: unknown): unknown {
   return isObject(value) && Object.keys(value).length === 1 ? value[REFERENCE] : undefined;
 }
 
 // ---- what events hold ----
 
-/** Every value that a frame can refer to, by its place: `1.p0.text`. */
+/** Returns every value that a frame can refer to, by its place, such as `1.p0.text`. */
 function heldBy(bodies: readonly Body[]): Map<string, unknown> {
   const held = bodies.flatMap((body, index) => [...heldByOne(body, index)]);
   return new Map(held.filter(([, value]) => typeof value !== "string" || isWellFormed(value)));
@@ -322,5 +322,5 @@ function jsonOrNothing(text: string): unknown {
   }
 }
 
-/** Without halves of surrogate pairs, which do not come back from the store. */
+/** Whether a text has no halves of surrogate pairs; the store does not keep these. */
 const isWellFormed = (text: string): boolean => !/\p{Surrogate}/u.test(text);

@@ -1,5 +1,5 @@
-// Items of which the store does not take all that they say: the others are said whole, and of
-// these as much as it takes.
+// Repeats a write that the store refused, with fewer events of the refused items. All other items
+// keep their events.
 
 import * as errors from "../errors/index.js";
 import { type NewEvent, Role } from "../gen/treering/v1/event.js";
@@ -8,39 +8,39 @@ import { textOf } from "../parts.js";
 import { word } from "../words.js";
 import { warnOnce } from "./warning.js";
 
-/** How much of an item is said. */
+/** Which events of an item are sent. */
 enum Level {
   All = 0,
-  /** What a person or a model said, and no more. */
+  /** Only messages with the item's text. */
   Text = 1,
-  /** The item is kept as it is, beside the conversation's messages. */
+  /** None: only the frame holds the item. */
   Nothing = 2,
 }
 
-/** So often the state is read anew before less is said: somebody may have ended a call. */
+/** Refusals before fewer events are sent: another writer may have ended a call. */
 const STATE_REFUSALS_MAX = 3;
 
-/** What is said of the items of one write, by what names each. */
+/** The events to send of the items of one write, by the name of each item. */
 export class Lessened<K> {
   readonly #levels = new Map<K, Level>();
   #refusals = 0;
   #sent: readonly (readonly [K, number])[] = [];
   #first = 0;
 
-  /** What is said of an item. */
+  /** Returns the events to send of an item. */
   of(name: K, all: readonly NewEvent[]): readonly NewEvent[] {
     const level = this.#levels.get(name) ?? Level.All;
     if (level === Level.All) return all;
     return level === Level.Text ? all.flatMap(textOnly) : [];
   }
 
-  /** So it is sent: the events of each item, and the place in the batch of the first one. */
+  /** Notes what is sent: the number of events of each item, and the index of the first event. */
   sends(items: readonly (readonly [name: K, count: number])[], first: number): void {
     this.#sent = items;
     this.#first = first;
   }
 
-  /** Whether to try again, and with less: the store did not take what was sent. */
+  /** Whether to repeat the failed write, with fewer events if needed. */
   isToRepeat(error: unknown): boolean {
     if (!isRefused(error) || isTooLarge(error)) return false;
     this.#refusals += 1;
@@ -56,7 +56,7 @@ export class Lessened<K> {
     return this.#sent.map(([name]) => name);
   }
 
-  /** The item that the server names. */
+  /** Returns the item of the event that the server names. */
   #odd(error: unknown): K | undefined {
     if (!(error instanceof errors.InvalidEvent)) return undefined;
     let end = this.#first;
@@ -68,7 +68,7 @@ export class Lessened<K> {
     return undefined;
   }
 
-  /** False: there is nothing of them to leave out. */
+  /** Reduces the events of these items; returns false if they have none left. */
   #less(names: readonly K[]): boolean {
     let isLess = false;
     for (const name of names) {
@@ -81,15 +81,15 @@ export class Lessened<K> {
   }
 }
 
-/** What is too large is as large in its frame. */
+/** The item is too large, and so is its frame: fewer events do not help. */
 const isTooLarge = (error: unknown): boolean =>
   error instanceof errors.TooLarge || error instanceof errors.MessageTooLarge;
 
-/** The store does not take it. */
+/** Whether the store refused the write. */
 export const isRefused = (error: unknown): boolean =>
   [errors.Refused, errors.Invalid, errors.NotFound].some((kind) => error instanceof kind);
 
-/** An event as a message of its text; none where it has none. */
+/** Converts an event to a message with its text; returns none if it has no text. */
 function textOnly({ body }: NewEvent): NewEvent[] {
   if (body?.$case === "toolResultRecorded") {
     const text = textOf(body.value.parts) || body.value.errorMessage;

@@ -1,10 +1,10 @@
-// What OpenAI's Responses API, and what speaks its words, says of calls and contents.
+// Arguments and contents in the format of OpenAI's Responses API, which several frameworks use.
 
 import type { ContentPart } from "../gen/treering/v1/event.js";
 import { jsonText, laxJsonText } from "../words.js";
 import { warnOnce } from "./warning.js";
 
-/** Arguments as the model wrote them, be they JSON or not; a value as JSON, as far as it has it. */
+/** Returns the arguments that a model wrote as text, JSON or not; other values as JSON. */
 export function givenArguments(given: unknown): string {
   if (typeof given === "string") return given.toWellFormed();
   try {
@@ -15,7 +15,7 @@ export function givenArguments(given: unknown): string {
   }
 }
 
-/** The text of parts. */
+/** Returns the text of parts. */
 export const said = (parts: readonly ContentPart[]): string =>
   parts
     .map(({ part }) => {

@@ -1,4 +1,4 @@
-// A conversation as adapters use it: by a framework's id, begun when first written to.
+// A conversation as adapters use it: named by a framework's id, created at the first write.
 
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
@@ -11,30 +11,30 @@ import { fromUtf8, utf8 } from "../words.js";
 import { blake2b } from "./blake2b.js";
 import { bounded, unnamedCall } from "./bounds.js";
 
-/** Longest source, source id or call id that the store takes. */
+/** Maximum length of a source, source id or call id in the store. */
 const SHORT_BYTES_MAX = 512;
-/** Longest idempotency key. */
+/** Maximum length of an idempotency key. */
 const KEY_BYTES_MAX = 256;
 const DIGEST_BYTES = 16;
-/** So often another writer may come first. */
+/** Maximum number of attempts of a write; another writer may come first. */
 export const ATTEMPTS_MAX = 50;
 
-/** A text as it is, or, of one that is too long for the store, its head and its hash. */
+/** Returns a text; if it is too long for the store, its beginning and its hash. */
 export function short(text: string, bytesMax = SHORT_BYTES_MAX): string {
-  // As Python has it: half of a surrogate pair is a question mark.
+  // As in the Python client, half of a surrogate pair becomes a question mark.
   const encoded = utf8(text.replaceAll(/\p{Surrogate}/gu, "?"));
   if (encoded.length <= bytesMax) return fromUtf8(encoded);
   const digest = Buffer.from(blake2b(encoded, DIGEST_BYTES)).toString("hex");
-  // A character that is cut is left out.
+  // Cut at a character boundary.
   const decoder = new TextDecoder();
   const head = decoder.decode(encoded.subarray(0, bytesMax - digest.length - 1), { stream: true });
   return `${head}-${digest}`;
 }
 
-/** What a thread's conversation begins with. */
+/** Options of the conversation of a thread. */
 export interface ThreadOptions {
   title?: string | undefined;
-  /** UUID of the conversation that it is below; empty: of none. */
+  /** Returns the UUID of the parent conversation; empty for none. */
   parent?: () => Promise<string>;
 }
 
@@ -53,12 +53,12 @@ export class Thread {
     this.#options = options;
   }
 
-  /** The conversation, by its name where it was not looked up: there may be none. */
+  /** Returns the conversation without a lookup; it may not exist. */
   named(): Conversation {
     return this.#conversation ?? this.#db.conversation(this.sourceId);
   }
 
-  /** The conversation, if there is one. */
+  /** Returns the conversation if it exists. */
   async find(): Promise<Conversation | undefined> {
     if (this.#conversation) return this.#conversation;
     try {
@@ -70,7 +70,7 @@ export class Thread {
     return this.#conversation;
   }
 
-  /** The conversation; begins it the first time. */
+  /** Returns the conversation; creates it if needed. */
   async open(): Promise<Conversation> {
     const found = await this.find();
     if (found) return found;
@@ -78,7 +78,7 @@ export class Thread {
     const created = make.created(this.#options.title, {
       source: this.source,
       sourceId: this.sourceId,
-      // Its first revision: two programs that begin it at once say the same.
+      // Revision 1 of the parent: two programs that create it at once send the same event.
       parent: parent ? ParentRef.fromPartial({ conversationId: parent, revision: 1 }) : undefined,
     });
     const idempotencyKey = short(`open:${this.source}:${this.sourceId}`, KEY_BYTES_MAX);
@@ -96,10 +96,10 @@ export class Thread {
   }
 }
 
-/** An event for a branch. */
+/** Assigns an event to a branch. */
 const onBranch = (branch: string, event: NewEvent): NewEvent => ({ ...event, branch });
 
-/** A branch that begins after a revision of another one. */
+/** Makes the event of a fork, after a revision of another branch. */
 export const forked = (name: string, parentBranchId: number, forkRevision: number): NewEvent => ({
   ...NewEvent.fromPartial({}),
   body: {
@@ -109,11 +109,11 @@ export const forked = (name: string, parentBranchId: number, forkRevision: numbe
 });
 
 /**
- * Takes back what came after a revision, if nothing has come since the state was read, and goes
- * on from there with these events, in one step.
+ * Removes the events after a revision and appends these events, in one batch, if nothing was
+ * appended since the state was read.
  *
- * A branch that shares all up to there takes the name and the place of the old one, which
- * stays under another name and takes nothing more. Throws `Conflict` when something has come.
+ * A new branch that shares the events up to there takes the name and the place of the old one,
+ * which is renamed and archived. Throws `Conflict` if something was appended.
  */
 export async function rewind(
   conversation: Conversation,
@@ -134,25 +134,25 @@ export async function rewind(
 const isActive = ({ branch, summary }: Pick<ConversationState, "branch" | "summary">): boolean =>
   summary?.activeBranchId === (branch?.branchId ?? 0);
 
-/** So many events `rewind` puts before those with which it goes on. */
+/** Number of events that `rewind` appends before the given ones. */
 export const rewindEvents = (state: ConversationState): number => (isActive(state) ? 4 : 3);
 
-/** The revision of the branch's last event before one of its events. */
+/** Returns the revision of the branch's last event before this revision. */
 export async function before(conversation: Conversation, revision: number): Promise<number> {
   const options = { first: revision - 1, backward: true, limit: 1, headersOnly: true };
   for await (const event of conversation.events(options)) return event.revision;
   return 0;
 }
 
-/** Ids of calls that have no result. */
+/** Returns the ids of the open calls. */
 export const openCalls = ({ branch }: ConversationState): Set<string> =>
   new Set(branch?.openCalls.map(({ callId }) => callId));
 
 /**
- * The events of an item as a branch with these open calls takes them; keeps `open` up to date.
+ * Fits the events of an item to a branch with these open calls; keeps `open` up to date.
  *
- * A call whose id is open supersedes that one; a result of no call is a message of a tool. `of`
- * is what the ids of calls that have none follow from.
+ * A call with the id of an open call supersedes it; a result without an open call becomes a tool
+ * message. Missing ids of calls are derived from `of`.
  */
 export function fitted(events: readonly NewEvent[], open: Set<string>, of: string): NewEvent[] {
   const made: NewEvent[] = [];
@@ -181,11 +181,11 @@ function orphan(toolCallId: string, parts: Parameters<typeof make.message>[1]): 
   return event;
 }
 
-/** Lets one at a time do its work. */
+/** Runs one task at a time. */
 export class Mutex {
   #last: Promise<unknown> = Promise.resolve();
 
-  /** Does the work when all that came before has ended. */
+  /** Runs the task after all earlier ones. */
   run<T>(work: () => Promise<T>): Promise<T> {
     const mine = this.#last.then(work, work);
     this.#last = mine.catch(() => {});

@@ -1,8 +1,7 @@
-// Calls that have no result, and what a request tells a model of each.
+// Calls without a result, and the text that a request has in place of each result.
 //
-// Providers refuse a call without a result, so whoever gives messages to a framework puts
-// something in its place. The words are those of the server (`src/context/window/calls.rs`): a
-// test compares them with its requests.
+// Providers refuse a call without a result, so adapters give frameworks the same text. It is that
+// of the server (`src/context/window/calls.rs`): a test compares it with the server's requests.
 
 import {
   type ApprovalDecided,
@@ -13,10 +12,10 @@ import {
 } from "../gen/treering/v1/event.js";
 import type { Event } from "../types.js";
 
-/** The kinds of events, beside calls, that say what became of a call without a result. */
+/** The kinds of events, besides calls, that determine the text for a call without a result. */
 export const TOLD_BY = ["approval_decided", "tool_call_started", "tool_call_cancelled"] as const;
 
-/** What is told while a call may still end, and once the model has gone on. */
+/** The text while a call may still end, and the text after a later answer of the model. */
 interface Stage {
   open: string;
   frozen: string;
@@ -37,11 +36,11 @@ const APPROVED: Stage = {
   frozen: REQUESTED.frozen,
 };
 
-/** What was recorded of the calls of a branch, as far as it was read. */
+/** The states of the calls of a branch, from the events read so far. */
 export class Unanswered {
   readonly #stages = new Map<string, Stage>();
 
-  /** The same events; takes note of them. */
+  /** Takes events, and yields them unchanged. */
   async *noted(events: AsyncIterable<Event> | Iterable<Event>): AsyncGenerator<Event> {
     for await (const event of events) {
       this.take(event);
@@ -49,7 +48,7 @@ export class Unanswered {
     }
   }
 
-  /** Takes note of an event. */
+  /** Takes an event. */
   take({ body, callId }: Event): void {
     switch (body?.$case) {
       case "toolCallRequested": {
@@ -70,7 +69,7 @@ export class Unanswered {
     }
   }
 
-  /** What is told of a call; `wentOn`: the model has answered since. */
+  /** Returns the text for a call; `wentOn`: the model has answered since. */
   told(callId: string, wentOn: boolean): string {
     const { open, frozen } = this.#stages.get(callId) ?? REQUESTED;
     return wentOn ? frozen : open;
@@ -78,7 +77,7 @@ export class Unanswered {
 
   #cancelled({ callId, reason, detail }: ToolCallCancelled): Stage {
     const before = this.#stages.get(callId);
-    // A denial says more than the cancellation that follows it.
+    // Keep the denial: it says more than the cancellation that follows it.
     if (before?.isRefused && reason === CancelReason.DENIED) return before;
     return refused(withDetail(CANCELLED[reason] ?? "interrupted before it ended", detail));
   }

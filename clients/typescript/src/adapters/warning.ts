@@ -1,8 +1,8 @@
-// What adapters say when they cannot store something as it is: once in a program.
+// Warnings of adapters that cannot store a value unchanged; each is emitted once per process.
 
 const said = new Set<string>();
 
-/** A warning of Node's, of the type `TreeringWarning`. */
+/** Emits a warning of Node.js with the type `TreeringWarning`. */
 export function warnOnce(text: string): void {
   if (said.has(text)) return;
   said.add(text);

@@ -22,10 +22,10 @@ import { type Place, type PlainMessage, renderedAll } from "./layout.js";
 import { load, type StoredChat } from "./load.js";
 import { type HashOf, plan } from "./save.js";
 
-/** Times that a save is planned anew because somebody else was first. */
+/** Maximum number of attempts to save; another writer may come first. */
 const ATTEMPTS_MAX = 10;
 
-/** The id of a fork: its conversation and the name that its branches begin with. */
+/** The id of a fork: the id of its conversation, and the name prefix of its branches. */
 const FORK = /^(.+)~(chat-[0-9a-f]{12})$/;
 
 /** Options of a chat store. */
@@ -63,8 +63,8 @@ export interface ChatStore<M extends UIMessage = UIMessage> {
   /** Creates a chat and returns its id, a UUID. */
   createChat(): Promise<string>;
   /**
-   * Returns all messages of a chat; none if it does not exist. An earlier call without a result is
-   * returned as failed, which is not stored.
+   * Returns all messages of a chat; none if it does not exist. A call without a result is returned
+   * as failed, except in the last message; this is not stored.
    */
   loadChat(chatId: string): Promise<M[]>;
   /**
@@ -74,7 +74,7 @@ export interface ChatStore<M extends UIMessage = UIMessage> {
   saveChat(chat: SavedChat<M>): Promise<void>;
   /** Forks a chat and returns the id of the new one. */
   forkChat(chat: ForkChat): Promise<string>;
-  /** Approves or denies a waiting tool call. `loadChat` then has the decision. */
+  /** Approves or denies a waiting tool call. `loadChat` then returns the decision. */
   decide(decision: ToolDecision): Promise<void>;
   /** Returns the conversation of a chat. */
   conversation(chatId: string): Promise<Conversation>;
@@ -93,7 +93,7 @@ export function chatStore<M extends UIMessage = UIMessage>(
       return renderedAll(chat?.messages ?? []) as unknown as M[];
     },
     saveChat: async ({ chatId, messages }) => {
-      // As JSON has it: what comes back is what was compared.
+      // Loaded messages are JSON values, so compare with JSON values.
       await chats.save(chatId, JSON.parse(JSON.stringify(messages)) as PlainMessage[]);
     },
     forkChat: (chat) => chats.fork(chat),
@@ -117,12 +117,12 @@ class Chats {
     return { source: "ai", ...about };
   }
 
-  /** The conversation of a chat, on the branch that it is on now. */
+  /** Returns the conversation of a chat, on the chat's current branch. */
   async find(chatId: string): Promise<Conversation> {
     const [, id, name] = FORK.exec(chatId) ?? [];
     if (!id || !name) return this.#db.conversation(chatId);
     const conv = this.#db.conversation(id);
-    // Where the fork itself went another way, it is on the last branch of its name.
+    // Each later change of the fork created a branch `name.REVISION`: use the newest.
     const names = (await conv.branches()).map((branch) => branch.name);
     const last = names.findLast((each) => each === name || each.startsWith(`${name}.`));
     return conv.on(last ?? name);
@@ -148,7 +148,7 @@ class Chats {
     }
   }
 
-  /** False: some of it can only follow when this is there. */
+  /** Returns false if another save must follow, for events that require those of this save. */
   async #saveOnce(chatId: string, messages: readonly PlainMessage[]): Promise<boolean> {
     const found = await this.#read(chatId);
     if (!found) {
@@ -181,7 +181,7 @@ class Chats {
     }
   }
 
-  /** A branch for what the chat is from now on. */
+  /** Forks the chat and returns its new branch. */
   async #goAnotherWay(
     chatId: string,
     conv: Conversation,
@@ -208,7 +208,7 @@ class Chats {
   async decide({ chatId, toolCallId, approved, reason, by }: ToolDecision): Promise<void> {
     const conv = await this.find(chatId);
     const branch = (await conv.state()).branch?.name ?? "";
-    // Of a call with a long id; one without any is known by the id that it has here.
+    // A long id is stored as a hash. A call without an id has only its stored id.
     const callId = callIdFor(toolCallId, toolCallId);
     const waiting = (await conv.on(branch).pending()).find((call) => call.callId === callId);
     if (!waiting) throw new NotFound(`no call ${toolCallId} waits for a decision`);
@@ -218,7 +218,7 @@ class Chats {
   }
 }
 
-/** The revision to fork at; of what is inherited, only the conversation that has it knows it. */
+/** Returns the revision to fork at; throws `Refused` if its event is inherited. */
 function forkPoint(head: Place, { conversationId, revision }: Place): number {
   if (conversationId === head.conversationId) return revision;
   throw new Refused(`the chat inherits that message: fork ${conversationId} instead`);

@@ -1,21 +1,21 @@
-// Chats as they were read last, so that a save reads only what has come since.
+// Caches chats, so that a save reads only the events that came since the last read.
 
 import type { Conversation } from "../conversation/index.js";
 import type { ConversationState } from "../gen/treering/v1/conversation.js";
 import { Fold, type StoredChat } from "./load.js";
 
-/** Chats that are remembered; of others, all is read. */
+/** Maximum number of cached chats; other chats are read from the beginning. */
 const CHATS_MAX = 64;
 
 export class KnownChats {
-  /** By conversation and branch; the one that was used last is last. */
+  /** By conversation and branch, in the order of their last use. */
   readonly #folds = new Map<string, Fold>();
 
-  /** The chat of a conversation, whose state was just read. */
+  /** Returns the chat of a conversation, given its current state. */
   async read(conv: Conversation, { summary, branch }: ConversationState): Promise<StoredChat> {
     const on = conv.on(branch?.name ?? conv.branch);
     const key = `${summary?.conversationId} ${branch?.branchId}`;
-    // What is inherited from another conversation has revisions of that one.
+    // Inherited events have revisions of another conversation: such chats are not cached.
     const isOwn = summary?.sharesHistory === false;
     const fold = (isOwn && this.#folds.get(key)) || new Fold();
     const first = isOwn ? fold.head.revision + 1 : 0;

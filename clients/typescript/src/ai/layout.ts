@@ -1,5 +1,5 @@
-// How a message of the UI is stored: its texts, media, tool calls and results are events that
-// everybody reads, and what is the UI's own is a layout that says where they stand in it.
+// How a message of the UI is stored. Its texts, media, tool calls and results are ordinary events.
+// A layout keeps the order of its parts and all other fields.
 
 import type { UIMessage } from "ai";
 import type { ContentPart } from "../gen/treering/v1/event.js";
@@ -9,10 +9,10 @@ import { fromUtf8 } from "../words.js";
 /** The type of the events that hold layouts. */
 export const LAYOUT = "ai.ui-message";
 
-/** Any part of a message, of whatever version of `ai`. */
+/** A part of a message, of any version of `ai`. */
 export type UIPart = { type: string } & Record<string, unknown>;
 
-/** A message as JSON says it. */
+/** A message as JSON values. */
 export interface PlainMessage {
   id: string;
   role: UIMessage["role"];
@@ -20,38 +20,38 @@ export interface PlainMessage {
   parts: UIPart[];
 }
 
-/** Where a part of a message is. */
+/** Where a part of a message is stored. */
 export type Slot =
-  /** Here, whole. */
+  /** The whole part is in the layout. */
   | { inline: UIPart }
-  /** Its text or medium is the n-th part of what was said; the rest is here. */
+  /** Its text or medium is content part `content` of the message; `rest` has the other fields. */
   | { content: number; rest: UIPart }
-  /** Its input and output are those of a tool call; the rest is here. */
+  /** Its input and output are those of a tool call; `rest` has the other fields. */
   | { call: string; rest: UIPart; input: boolean; output?: OutputForm };
 
-/** How an output became text. */
+/** How an output is stored: as text, as JSON, or not at all. */
 export type OutputForm = "text" | "json" | "none";
 
-/** What is stored with each change of a message. */
+/** The layout of a message; appended with each change of the message. */
 export interface Layout {
-  /** Which message of the chat, from 0. */
+  /** Index of the message in the chat, from 0. */
   at: number;
   id: string;
   role: UIMessage["role"];
   metadata?: unknown;
-  /** So many slots of the layout before are as they were. */
+  /** Number of leading slots that are the same as in the previous layout. */
   keep: number;
   slots: Slot[];
-  /** Messages and calls before this event that belong to it and to no layout before. */
+  /** Number of message and call events, before this event, that belong to it. */
   events: number;
 }
 
-/** What became of a call. */
+/** The outcome of a call. */
 export type Outcome =
   | { kind: "result"; success: boolean; error: string; text: string; structured: unknown }
   | { kind: "cancelled"; isDenied: boolean };
 
-/** A call of a message, as the events tell it. */
+/** A call of a message, as read from the events. */
 export interface StoredCall {
   callId: string;
   tool: string;
@@ -59,17 +59,17 @@ export interface StoredCall {
   needsApproval: boolean;
   decision?: { approved: boolean; reason: string };
   outcome?: Outcome;
-  /** What a request tells of it while it has no result: as long as it may have one, and then. */
+  /** Text in place of a missing result: while the call may still end, and after that. */
   told: { open: string; frozen: string };
 }
 
-/** Where an event is. What was forked into a new conversation inherits another's events. */
+/** Where an event is. A chat that was forked into a new conversation inherits events. */
 export interface Place {
   conversationId: string;
   revision: number;
 }
 
-/** A message, as the events tell it. */
+/** A message, as read from the events. */
 export interface StoredMessage {
   id: string;
   role: UIMessage["role"];
@@ -87,7 +87,7 @@ export function toolOf(part: UIPart): string | undefined {
   return part.type.startsWith("tool-") ? part.type.slice("tool-".length) : undefined;
 }
 
-/** What a part says, as content of a message; undefined where the layout must hold it. */
+/** Returns a part as content of a message; undefined if the layout must hold it. */
 export function contentOf(part: UIPart): { content: ContentPart; rest: UIPart } | undefined {
   if (part.state === "streaming") return undefined;
   if (part.type === "file") return mediaOf(part);
@@ -110,11 +110,11 @@ function mediaOf(part: UIPart): { content: ContentPart; rest: UIPart } | undefin
   const make = mediaType.startsWith("image") ? image : mediaType.startsWith("audio") ? audio : file;
   const content = make(source, { mediaType, name: filename });
   const rest: UIPart = { ...others, type: part.type, ...(filename === "" ? { filename } : {}) };
-  // What does not come back as it was stays as it is.
+  // Keep the part in the layout if its URL would not be restored exactly.
   return saidBy(content).url === url ? { content, rest } : undefined;
 }
 
-/** What the providers want back with a thought. */
+/** The reasoning signature that the provider requires in later requests. */
 function signatureOf(part: UIPart): Parameters<typeof reasoning>[1] {
   const metadata = (part.providerMetadata ?? {}) as Record<string, Record<string, unknown>>;
   const asText = (value: unknown) => (typeof value === "string" ? value : undefined);
@@ -131,7 +131,7 @@ function signatureOf(part: UIPart): Parameters<typeof reasoning>[1] {
   return google ? { provider: "google", signature: asText(google.thoughtSignature) } : {};
 }
 
-/** The fields of a part that a content part stands for. */
+/** The fields of a UI part that a content part holds. */
 export function saidBy({ part }: ContentPart): Record<string, string> {
   if (part?.$case === "text") return { text: part.value };
   if (part?.$case === "reasoning") return { text: part.value.text };
@@ -146,9 +146,8 @@ export function saidBy({ part }: ContentPart): Record<string, string> {
 }
 
 /**
- * All messages, as the UI and models are given them: a call that the chat has left behind without
- * a result has failed, because providers refuse calls without one. Those of the last message may
- * still end.
+ * Returns all messages, as the UI and models get them. Providers refuse calls without a result, so
+ * such a call is returned as failed, except in the last message, where it may still end.
  */
 export function renderedAll(messages: readonly StoredMessage[]): PlainMessage[] {
   const last = messages.findLastIndex(({ role }) => role === "assistant");
@@ -167,17 +166,17 @@ export function renderedAll(messages: readonly StoredMessage[]): PlainMessage[] 
   });
 }
 
-/** A person's no is an end of its own. */
+/** Whether a call has neither an outcome nor a denial. */
 const isLeft = (part: UIPart, { outcome, decision }: StoredCall): boolean =>
   !outcome && decision?.approved !== false && !String(part.state).startsWith("output-");
 
-/** Whether a part says nothing but that its call has no result. */
+/** Whether a part has only the text in place of a missing result. */
 export const isFilled = (part: UIPart, { outcome, told }: StoredCall): boolean =>
   !outcome &&
   part.state === "output-error" &&
   (part.errorText === told.open || part.errorText === told.frozen);
 
-/** A message as the UI knows it: its layout, with what the events say by now. */
+/** Returns a message for the UI: its layout, filled from the events. */
 export function rendered(message: StoredMessage): PlainMessage {
   const parts = message.slots.map((slot) => {
     if ("inline" in slot) return slot.inline;
@@ -225,11 +224,11 @@ function outputOf(
 ): { output?: unknown } {
   if (form === "none") return {};
   if (form === "json") return { output: JSON.parse(text) };
-  // Recorded by somebody else.
+  // Another program recorded the result.
   return { output: form === undefined && structured !== undefined ? structured : text };
 }
 
-/** JSON of somebody's, or its text where it is none. */
+/** Returns parsed JSON, or the text if it is not JSON. */
 export function parsed(data: Uint8Array): unknown {
   const said = fromUtf8(data);
   try {

@@ -1,4 +1,4 @@
-// A chat, from the events of its branch.
+// Reads a chat from the events of its branch.
 
 import { Unanswered } from "../adapters/unanswered.js";
 import { ApprovalRequirement, CancelReason, Decision, Role } from "../gen/treering/v1/event.js";
@@ -31,7 +31,7 @@ export async function load(events: AsyncIterable<Event>): Promise<StoredChat> {
   return fold.end();
 }
 
-/** Messages and calls, one after another, that no layout has claimed. */
+/** A message or call event that no layout has claimed. */
 interface Pending {
   event: Event;
   call?: StoredCall;
@@ -39,7 +39,7 @@ interface Pending {
   end: Place;
 }
 
-/** A chat while it is read: more events may come. */
+/** Builds a chat from events. More events may follow later. */
 export class Fold {
   readonly #messages: StoredMessage[] = [];
   #pending: Pending[] = [];
@@ -48,12 +48,12 @@ export class Fold {
   #hasBegun = false;
   readonly #calls = new Unanswered();
 
-  /** The last event that was taken. */
+  /** The place of the last event that was taken. */
   get head(): Place {
     return this.#head;
   }
 
-  /** Takes the next event of the branch; one that it has is passed over. */
+  /** Takes the next event of the branch; skips an event that was already taken. */
   take(event: Event): void {
     const { body } = event;
     const { conversationId, revision } = this.#head;
@@ -69,7 +69,7 @@ export class Fold {
     else this.#happens(event);
   }
 
-  /** The chat as far as it was read. */
+  /** Returns the chat as read so far. */
   end(): StoredChat {
     const messages = [...this.#messages, ...guessed(this.#pending)].map((message) => ({
       ...message,
@@ -85,7 +85,7 @@ export class Fold {
     return { open: this.#calls.told(callId, false), frozen: this.#calls.told(callId, true) };
   }
 
-  /** What became of a call. */
+  /** Takes the decision on a call, or its outcome. */
   #happens(event: Event): void {
     const call = event.callId && this.#call(event.callId);
     if (!call) return;
@@ -104,7 +104,7 @@ export class Fold {
 
   /** The last call with that id. */
   #call(callId: string): StoredCall | undefined {
-    // A fork after the last message takes along what became of its calls.
+    // A fork after the last message includes the outcomes of its calls.
     const pending = this.#pending.findLast(({ call }) => call?.callId === callId);
     if (pending) {
       const last = this.#pending.at(-1);
@@ -136,7 +136,7 @@ export class Fold {
   }
 }
 
-/** What others appended, as messages of the UI. */
+/** Converts events of other programs, which have no layout, to messages of the UI. */
 function guessed(pending: readonly Pending[]): StoredMessage[] {
   const messages: StoredMessage[] = [];
   for (const each of pending) {
@@ -177,7 +177,7 @@ function add(message: StoredMessage, { event, call }: Pending): void {
   if (event.body?.$case === "messageAppended") message.content.push(...event.body.value.parts);
 }
 
-/** Of the UI; the results that came as messages are not its. */
+/** The role in the UI; undefined for messages of tools and for other events. */
 function roleOf({ body }: Event): StoredMessage["role"] | undefined {
   if (body?.$case === "toolCallRequested") return "assistant";
   if (body?.$case !== "messageAppended") return undefined;

@@ -1,4 +1,4 @@
-// What must be appended, so that a chat is what the UI says that it is.
+// Computes the events that a save must append, so that the stored chat equals the UI's.
 
 import { isDeepStrictEqual } from "node:util";
 import { callIdFor, toolFor, wellFormed } from "../adapters/bounds.js";
@@ -22,19 +22,19 @@ import {
 } from "./layout.js";
 import type { StoredChat } from "./load.js";
 
-/** What to do. */
+/** What a save must do. */
 export interface Plan {
-  /** The chat went another way after this revision: fork there. */
+  /** The last unchanged revision, if the chat was changed after it: fork there. */
   forkAt?: Place | undefined;
   events: NewEvent[];
-  /** Decisions wait for calls that are asked for only now: plan once more afterwards. */
+  /** Decisions on calls that this plan requests are missing: plan again after appending. */
   isPart: boolean;
 }
 
-/** Hash of a call's arguments, by its id: what a decision holds for. */
+/** Returns the hash of a call's arguments, by call id; a decision must state it. */
 export type HashOf = (callId: string) => Uint8Array | undefined;
 
-/** What a chat lacks. */
+/** Plans a save. */
 export function plan(chat: StoredChat, incoming: readonly PlainMessage[], hashOf: HashOf): Plan {
   const events: NewEvent[] = [];
   let isPart = false;
@@ -59,7 +59,7 @@ export function plan(chat: StoredChat, incoming: readonly PlainMessage[], hashOf
   return { forkAt: chat.messages[same - 1]?.end ?? chat.base, events, isPart };
 }
 
-/** How far a tool call has come. */
+/** The states of a tool call, in order. */
 const STATES = [
   "input-streaming",
   "input-available",
@@ -72,8 +72,8 @@ const STATES = [
 const rank = (part: UIPart): number => Math.min(STATES.indexOf(String(part.state)), 4);
 
 /**
- * The message as it is to be stored, if it is the stored one that went on: nothing that was
- * said is gone, and calls came further. Undefined: it is another message.
+ * Returns the message to store if `next` continues the stored one: all content is still there, and
+ * calls only progressed. Returns undefined if it is another message.
  */
 function evolved(
   stored: StoredMessage,
@@ -109,10 +109,10 @@ function evolvedPart(
   }
   if (was.toolCallId !== part.toolCallId) return undefined;
   if (slot.input && !isDeepStrictEqual(was.input, part.input)) return undefined;
-  // That it has no result is none.
+  // The text in place of a missing result is not a result.
   const call = stored.calls.get(slot.call);
   if (call && isFilled(part, call)) return was;
-  // The UI has not heard yet what became of it; the first decision holds.
+  // The UI does not have the outcome yet, or contradicts the first decision, which stays.
   if (rank(part) < rank(was) || isOverruled(was, part)) return was;
   const isEnded = rank(was) === 4;
   const isOther = was.state !== part.state || !isDeepStrictEqual(was.output, part.output);
@@ -128,7 +128,7 @@ type Approval = { approved?: boolean; reason?: string } & Record<string, unknown
 
 const approvalOf = (part: UIPart): Approval | undefined => part.approval as Approval | undefined;
 
-/** The events of a message that are not there yet, and its layout. */
+/** Returns the missing events of a message, and its layout. */
 function write(
   message: PlainMessage,
   at: number,
@@ -162,9 +162,9 @@ function commonPrefix(one: readonly Slot[], two: readonly Slot[]): number {
 
 class Writer {
   readonly events: NewEvent[] = [];
-  /** Messages and calls among them. */
+  /** Number of messages and calls among them. */
   said = 0;
-  /** What became of calls: it follows on all calls of the step, which are one answer. */
+  /** Decisions and outcomes; appended after all calls of the step, which are one answer. */
   #happened: NewEvent[] = [];
   isPart = false;
   readonly #message: PlainMessage;
@@ -185,23 +185,23 @@ class Writer {
     this.said += 1;
   }
 
-  /** What was said up to here becomes an event. */
+  /** Appends the content up to here as a message. */
   #flush(): void {
     if (this.#content.length === 0) return;
-    // Without the id of the UI's message: that spans several answers of the model, and what
-    // has one id is one answer.
+    // Without `messageId`: a message of the UI spans several answers of the model, and messages
+    // with the same `messageId` are one answer.
     this.#say(make.message(this.#message.role, this.#content));
     this.#content = [];
   }
 
-  /** An answer of the model is over. */
+  /** Ends an answer of the model. */
   endStep(): void {
     this.#flush();
     this.events.push(...this.#happened);
     this.#happened = [];
   }
 
-  /** Where a part is, after what it says was written. */
+  /** Writes the content of a part and returns where it is stored. */
   slot(part: UIPart, index: number, before: Slot | undefined): Slot {
     if (part.type === "step-start") this.endStep();
     const tool = toolOf(part);
@@ -216,7 +216,7 @@ class Writer {
     if (!found) return { inline: part };
     this.#content.push(wellFormed(found.content));
     this.#contents += 1;
-    // The event has it as it can be said, and the layout as it is.
+    // The event has the text with U+FFFD for invalid characters; the layout has the original.
     if (this.#content.at(-1) !== found.content) return { inline: part };
     return { content: this.#contents - 1, rest: found.rest };
   }
@@ -233,7 +233,7 @@ class Writer {
     const isWaiting = this.#decide(part, call, isNew);
     const { input, output, errorText: _, ...others } = part;
     const rest: UIPart = { ...others, type: part.type };
-    // Not yet what the tool returned.
+    // A preliminary output is not the result.
     if (part.preliminary === true && output !== undefined) rest.output = output;
     const slot = { call: callId, rest, input: input !== undefined };
     if (isWaiting) return { ...slot, rest: asRequested(rest) };
@@ -252,7 +252,7 @@ class Writer {
     return { callId, tool, input, needsApproval, told: { open: "", frozen: "" } };
   }
 
-  /** A person's word. True: it can only be recorded when the call is there. */
+  /** Appends the decision on a call. Returns true if the call must be appended first. */
   #decide(part: UIPart, call: StoredCall, isNew: boolean): boolean {
     const approval = approvalOf(part);
     if (approval?.approved === undefined || call.decision || !call.needsApproval) return false;
@@ -266,7 +266,7 @@ class Writer {
     return false;
   }
 
-  /** Its result, or that it has none. */
+  /** Appends the outcome of a call, if there is one. */
   #end(part: UIPart, callId: string): void {
     const { state, output, errorText } = part;
     if (state === "output-available" && part.preliminary !== true) {
@@ -281,7 +281,7 @@ class Writer {
   }
 }
 
-/** The part as it was before anybody decided. */
+/** Returns the part as it was before the decision. */
 function asRequested(part: UIPart): UIPart {
   const { approved: _, reason: __, ...approval } = approvalOf(part) ?? {};
   return { ...part, state: "approval-requested", approval };
@@ -292,7 +292,7 @@ const formOf = (output: unknown): OutputForm => {
   return isText(output) ? "text" : "json";
 };
 
-/** JSON can say half of a surrogate pair, and a text of the store cannot. */
+/** Whether the output is storable as text. JSON can hold half of a surrogate pair, text cannot. */
 const isText = (output: unknown): output is string =>
   typeof output === "string" && output.isWellFormed();
 

@@ -7,8 +7,8 @@
 //     for await (const message of query({ prompt, options: { sessionStore } })) ...
 //
 // A session is a conversation of messages, tool calls and results. You can search and fork it, and
-// build requests for any provider. The SDK gets its lines back, and what others said as lines. Needs
-// `@anthropic-ai/claude-agent-sdk`.
+// build requests for any provider. The SDK gets its own lines back unchanged, and lines for events
+// of other programs. Needs `@anthropic-ai/claude-agent-sdk`.
 
 import {
   foldSessionSummary,
@@ -32,17 +32,17 @@ import { linesOf } from "./others.js";
 
 const SOURCE = "claude-agent-sdk";
 const FRAME = "claude-agent-sdk.entries";
-/** Beside the lines: what the SDK for JavaScript keeps of a session. Python's has its own. */
+/** Key of the JavaScript SDK's summary of a session, beside the lines. Python's SDK has its own. */
 const SUMMARY = "summaryOfJavaScript";
-/** So many conversations are listed in one call. */
+/** Maximum number of conversations that one call lists. */
 const PAGE_MAX = 1_000;
-/** Of so many conversations the newest events are asked for in one call. */
+/** Maximum number of conversations whose newest events one call reads. */
 const LATEST_MAX = 256;
-/** Sessions of which is kept what is in them; of others it is read again. */
+/** Maximum number of cached sessions; other sessions are read again. */
 const SEEN_MAX = 1_024;
-/** Lines that are appended at once. */
+/** Maximum number of lines of one append. */
 const BATCH_ENTRIES_MAX = 500;
-/** Characters of lines that are appended at once; one line may be longer. */
+/** Maximum number of characters of one append; a single line may be longer. */
 const BATCH_CHARS_MAX = 8 << 20;
 
 /** A session as this program last saw it. */
@@ -62,14 +62,14 @@ type MainKey = Omit<SessionKey, "subpath">;
 /**
  * Stores the SDK's sessions as conversations.
  *
- * The source id of a session is `PROJECT_KEY/SESSION_ID`, that of a subagent, its child,
- * `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting replaces the
- * branch by an empty one; the old branch is archived and stays readable. The Python client's
- * `TreeringSessionStore` reads and writes the same sessions.
+ * The source id of a session is `PROJECT_KEY/SESSION_ID`. A subagent is a child conversation with
+ * the source id `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting
+ * replaces the branch by an empty one; the old branch is archived and stays readable. The Python
+ * client's `TreeringSessionStore` reads and writes the same sessions.
  */
 export class TreeringSessionStore implements SessionStore {
   readonly #db: Treering;
-  /** The one that was used last is last. */
+  /** In the order of their last use. */
   readonly #seen = new Map<string, Seen>();
 
   constructor(db: Treering) {
@@ -81,7 +81,7 @@ export class TreeringSessionStore implements SessionStore {
   /** Appends lines: all or none, up to 500. */
   async append(key: SessionKey, entries: SessionStoreEntry[]): Promise<void> {
     if (!entries.length) return;
-    // As JSON says it: what comes back is what any program reads.
+    // Convert to JSON values, as any program reads them later.
     const given: SessionStoreEntry[] = JSON.parse(JSON.stringify(entries));
     const seen = this.#seenOf(key);
     await seen.mutex.run(async () => {
@@ -89,7 +89,7 @@ export class TreeringSessionStore implements SessionStore {
     });
   }
 
-  /** Returns all lines of a session, and what others said as lines; `null` if there are none. */
+  /** Returns all lines of a session, with those of other programs; `null` if there are none. */
   async load(key: SessionKey): Promise<SessionStoreEntry[] | null> {
     const entries = await this.#lines(key);
     return entries.length ? entries : null;
@@ -147,7 +147,7 @@ export class TreeringSessionStore implements SessionStore {
       const fresh = withoutKnown(entries, seen.uuids);
       if (!fresh.length) {
         if ((await conversation.head()) === seen.head) return;
-        // Another program may have taken them back.
+        // Another program may have removed these lines.
         seen.isCurrent = false;
         continue;
       }
@@ -156,11 +156,11 @@ export class TreeringSessionStore implements SessionStore {
         return;
       } catch (error) {
         if (error instanceof errors.Conflict) {
-          // Another program wrote to the session, or took it back.
+          // Another program wrote to the session, or deleted it.
           seen.isCurrent = false;
           continue;
         }
-        // Better kept as a line only than not at all.
+        // Rather store a line without events than not at all.
         if (!lessened.isToRepeat(error)) throw error;
         if (!(error instanceof errors.Invalid)) seen.isCurrent = false;
       }
@@ -193,7 +193,7 @@ export class TreeringSessionStore implements SessionStore {
     for (const { uuid } of fresh) if (uuid) seen.uuids.add(uuid);
   }
 
-  /** Reads what is there: whatever was written by others since. */
+  /** Reads the session again, with what other programs wrote since. */
   async #look(key: SessionKey, seen: Seen): Promise<void> {
     const state = await (await seen.thread.open()).state();
     seen.uuids.clear();
@@ -201,7 +201,7 @@ export class TreeringSessionStore implements SessionStore {
     for await (const frame of this.#frames(key)) {
       seen.summary = summaryAfter(key, seen.summary, frame);
     }
-    // Those of others too: whoever sends back what was loaded must not store them again.
+    // Also lines of other programs: a program that sends loaded lines back must not store them.
     for (const { uuid } of await this.#lines(key)) if (uuid) seen.uuids.add(uuid);
     seen.head = state.branch?.head ?? 0;
     seen.open = openCalls(state);
@@ -238,20 +238,20 @@ export class TreeringSessionStore implements SessionStore {
     }
   }
 
-  /** What the SDK keeps of a session. */
+  /** Returns the SDK's summary of a session. */
   async #summaryOf(key: SessionKey, last: Event | undefined): Promise<Parsed> {
     const kept = last && frames.beside(last)[SUMMARY];
     if (kept) return kept;
-    // Python wrote it last, and keeps it in another shape.
+    // Python's SDK wrote last; its summary has another format.
     let summary: SessionSummaryEntry | undefined;
     for await (const frame of this.#frames(key)) summary = summaryAfter(key, summary, frame);
     return summary?.data ?? {};
   }
 
-  /** Nothing but its beginning is on the active branch. */
+  /** Whether the active branch has only the event that created the conversation. */
   async #isEmpty(summary: ConversationSummary): Promise<boolean> {
     if (summary.activeBranchId === 0) return summary.head <= 1;
-    // That was forked, made active, and the old one archived.
+    // Only the fork, its activation, and the archiving of the old branch may have followed.
     if (summary.head > summary.activeBranchId + 2) return false;
     const branches = await this.#db.conversation(summary.conversationId).branches();
     return branches.some(({ active, forkRevision }) => active && forkRevision <= 1);
@@ -314,7 +314,7 @@ const sourceOf = (of: string): string => `${SOURCE}:${of}`;
 
 const mtimeOf = ({ updatedAt }: ConversationSummary): number => updatedAt?.getTime() ?? 0;
 
-/** What the SDK keeps of a session, with these lines; nothing of subagents. */
+/** Adds lines to the SDK's summary of a session; subagents have no summary. */
 const folded = (
   key: SessionKey,
   before: SessionSummaryEntry | undefined,
@@ -324,7 +324,7 @@ const folded = (
     ? foldSessionSummary(before && structuredClone(before), key, entries)
     : undefined;
 
-/** The same, with the lines of a frame. */
+/** Adds the lines of a frame to the SDK's summary. */
 function summaryAfter(
   key: SessionKey,
   before: SessionSummaryEntry | undefined,
@@ -336,7 +336,7 @@ function summaryAfter(
   return folded(key, before, entries);
 }
 
-/** Where a summary would cut; 0 with nothing to cut. */
+/** Returns the revision where a compaction would cut; 0 if there is nothing to cut. */
 async function cutOf(conversation: Conversation): Promise<number> {
   try {
     return (await conversation.planCompaction({ keepTurns: 0 })).cutRevision;

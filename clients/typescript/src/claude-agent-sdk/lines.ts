@@ -1,4 +1,4 @@
-// Lines of the Claude Agent SDK's transcripts as typed events.
+// Converts lines of the Claude Agent SDK's transcripts to typed events.
 
 import type { SessionStoreEntry } from "@anthropic-ai/claude-agent-sdk";
 import { readBlocks, readMessages } from "../answers.js";
@@ -7,7 +7,7 @@ import * as make from "../make.js";
 import { textOf } from "../parts.js";
 import { type Parsed, utf8 } from "../words.js";
 
-/** Marks what the SDK put into the user's place itself. */
+/** Marks a user message that the SDK inserted. */
 const META = {
   origin: "claude-code",
   provider: "",
@@ -16,16 +16,16 @@ const META = {
   data: utf8('[{"op":"add","path":"/isMeta","value":true}]'),
 };
 
-/** It holds the summary of what was said before. */
+/** Whether a line is the summary of a compaction. */
 export const isSummary = (entry: SessionStoreEntry): boolean =>
   entry.type === "user" && entry.isCompactSummary === true;
 
-/** What a line says, as events; none for lines that nobody said. `cut` is where a summary cuts. */
+/** Converts a line to events; none if it is not a message. `cut` is where a summary cuts. */
 export function typed(entry: SessionStoreEntry, cut: number): NewEvent[] {
   try {
     return events(entry, cut);
   } catch (error) {
-    // Not the shape that it has today: kept as it is.
+    // The line has an unknown shape: only the frame holds it.
     if (error instanceof TypeError) return [];
     throw error;
   }

@@ -1,5 +1,5 @@
-// A session's lines: the SDK's own, and between them what other programs said. Python's client
-// makes the same lines, with the same ids.
+// Makes a session's lines: the SDK's own, and between them events of other programs as lines. The
+// Python client makes the same lines, with the same ids.
 
 import { createHash } from "node:crypto";
 import * as frames from "../adapters/frames.js";
@@ -9,7 +9,7 @@ import type { ContentPart } from "../gen/treering/v1/event.js";
 import type { Event } from "../types.js";
 import { fromArguments, type Parsed } from "../words.js";
 
-/** What a line has of the line before it. */
+/** Fields that a line copies from the line before it. */
 const ABOUT = ["sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch"];
 const FAILED = "Error: ";
 
@@ -20,12 +20,12 @@ const isFrame = (found: Found | undefined): found is frames.Frame =>
   found !== undefined && "items" in found;
 
 /**
- * The SDK's own lines unchanged, and between them what others said, in the same chain.
+ * Returns the SDK's own lines, and between them lines for events of other programs, in one chain.
  *
- * A line of others follows the line before it, also where the SDK's next line did not know it: that
- * one's `parentUuid` is then changed, because the SDK leaves out what is not in the chain of the
- * last line. The lines of others have the same ids each time, so they can be told apart when they
- * are sent back.
+ * A line of another program follows the line before it. The SDK ignores lines outside the chain of
+ * the last line, so the `parentUuid` of its own next line is changed if it does not have that line
+ * as its parent. Lines of other programs have the same ids each time, so that they are recognised
+ * when the SDK sends them back.
  */
 export async function linesOf(
   sessionId: string,
@@ -44,10 +44,10 @@ class Chain {
   readonly #others: Others;
   /** The id of the last line. */
   #tip: string | null = null;
-  /** The SDK's own calls without a result: nothing may come between. */
+  /** The SDK's own calls without a result: no line may come in between. */
   readonly #open = new Set<string>();
   #about: Line = {};
-  /** Lines of others, which come next. */
+  /** Lines of other programs, which come next. */
   #waiting: Line[] = [];
 
   constructor(sessionId: string, found: readonly Found[], calls: Unanswered) {
@@ -100,11 +100,11 @@ class Chain {
   }
 }
 
-/** What others said, as lines without their place in the chain. */
+/** Converts events of other programs to lines, without their place in the chain. */
 class Others {
   readonly #found: readonly Found[];
   readonly #calls: Unanswered;
-  /** Calls whose results are lines already, or stand behind their calls. */
+  /** Calls whose results are lines of the SDK, or are placed after their calls. */
   readonly #known: ReadonlySet<string>;
   readonly #results = new Map<string, Event>();
   readonly #last: number;
@@ -125,19 +125,19 @@ class Others {
     this.#last = found.findLastIndex(isAnswer);
   }
 
-  /** The lines of an event; results of others' calls stand behind these. */
+  /** Yields the lines of an event; results of other programs' calls follow the calls. */
   *linesOf(at: number, event: Event): Generator<Line> {
     if (event.kind === "message_appended") yield* this.#message(at, event);
     else if (event.kind === "tool_call_requested") {
       yield this.#call(at, event);
       if (!isCall(this.#found[at + 1])) yield* this.#answers(at);
     } else if (event.kind === "tool_result_recorded" && !this.#known.has(event.callId)) {
-      // Of a call of the SDK's, which a program ended for it.
+      // Another program recorded the result of a call of the SDK.
       yield lineOf(event, event.id, "user", [this.#result(event.callId, event)]);
     }
   }
 
-  /** Results of the calls that end here: models refuse calls without one. */
+  /** Yields results of the calls that end here: providers refuse calls without one. */
   *#answers(at: number): Generator<Line> {
     let begin = at;
     while (isCall(this.#found[begin - 1])) begin -= 1;
@@ -145,7 +145,7 @@ class Others {
       if (isFrame(each)) continue;
       const result = this.#results.get(each.callId);
       const content = this.#result(each.callId, result, at < this.#last);
-      // The same id whether there is a result yet: others follow on it.
+      // The id stays the same when the result comes: later lines refer to it.
       yield lineOf(result ?? each, derived(each.id, "result"), "user", [content]);
     }
   }
@@ -198,7 +198,7 @@ class Others {
     const { body } = event;
     const usage = body?.$case === "messageAppended" ? body.value.usage : undefined;
     const line = lineOf(event, id, "assistant", [block]);
-    // Lines of one answer have its id.
+    // Lines of one answer share a message id.
     Object.assign(line.message, {
       id: `msg_${first.id.replaceAll("-", "")}`,
       type: "message",
@@ -218,7 +218,7 @@ const lineOf = (event: Event, uuid: string, role: string, content: unknown): Lin
   timestamp: event.occurredAt.toISOString(),
 });
 
-/** The UUID of version 5 in the space of an event's id. */
+/** Returns the UUID of version 5 of a name, in the namespace of an event's id. */
 function derived(id: string, name: string): string {
   const space = Buffer.from(id.replaceAll("-", ""), "hex");
   const bytes = createHash("sha1").update(space).update(name).digest().subarray(0, 16);
@@ -230,7 +230,7 @@ function derived(id: string, name: string): string {
 const isCall = (each: Found | undefined): boolean =>
   each !== undefined && !isFrame(each) && each.kind === "tool_call_requested";
 
-/** The model said it. */
+/** Whether it is part of an answer of the model. */
 const isAnswer = (each: Found): boolean =>
   isFrame(each)
     ? each.items.some(({ item }) => item.type === "assistant")
@@ -244,7 +244,7 @@ function idsIn(line: Line, kind: string, name: string): string[] {
 
 function blockOf(part: ContentPart): Line[] {
   const held = part.part;
-  // Another maker's reasoning is for its own models only.
+  // Leave out reasoning: only the provider that made it accepts it.
   if (held?.$case === "reasoning") return [];
   if (held?.$case === "image") {
     const { source, mediaType } = held.value;

@@ -1,4 +1,4 @@
-// A conversation's tool calls, and what their results have shown.
+// The tool calls of a conversation, their results, and tool observations.
 
 import { Call, type CallOptions } from "../calls.js";
 import {
@@ -15,7 +15,7 @@ import { type Event, ToolCall, ToolResult } from "../types.js";
 import { asJsonBytes, fromUtf8 } from "../words.js";
 import { newCallId, Writing } from "./writing.js";
 
-/** Of a call's history: most that are asked for. */
+/** Maximum number of calls that are read from the history. */
 const CALLS_MAX = 10_000;
 
 /** A range of a result. */
@@ -57,7 +57,7 @@ export abstract class Tools extends Writing implements ReplayHost {
     );
   }
 
-  /** What open calls ask for; they are few and mostly near the head. */
+  /** Returns the arguments of open calls, which are few and mostly near the head. */
   async #argumentsOf(conversationId: string, calls: OpenCall[]): Promise<Map<string, Uint8Array>> {
     const asked = new Map<string, Uint8Array>();
     const own = new Set(
@@ -76,7 +76,7 @@ export abstract class Tools extends Writing implements ReplayHost {
       }
     }
     if (own.size < calls.length) {
-      // Of the conversation that this one was forked from.
+      // The conversation that this one was forked from has their requests.
       for (const call of await this.toolCalls({ limit: CALLS_MAX })) {
         if (!asked.has(call.callId)) asked.set(call.callId, call.proto.arguments);
       }

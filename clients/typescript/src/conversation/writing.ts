@@ -1,4 +1,4 @@
-// A conversation's writing: messages, answers, settings.
+// Appends to a conversation: messages, answers, settings.
 
 import { type AskedCall, readAnswer, readMessages } from "../answers.js";
 import { Answer, Call, type CallHost, type RecordResultOptions } from "../calls.js";
@@ -18,11 +18,11 @@ export type NeedsApproval = boolean | ((tool: string, args: Parsed) => boolean);
 
 /** Options of an answer. */
 export interface AnswerOptions extends AppendOptions {
-  /** Its tool calls. */
+  /** The tool calls of the answer. */
   toolCalls?: Iterable<AskedCall> | undefined;
   needsApproval?: NeedsApproval | undefined;
   usage?: Usage | undefined;
-  /** The provider's id. */
+  /** The provider's id of the answer. */
   messageId?: string | undefined;
   finishReason?: string | undefined;
 }
@@ -30,7 +30,7 @@ export interface AnswerOptions extends AppendOptions {
 /** A new id for a call. */
 export const newCallId = (): string => `call_${unique(24)}`;
 
-/** What is written to a conversation. */
+/** The methods that append to a conversation. */
 export abstract class Writing implements CallHost {
   constructor(
     protected readonly transport: Transport,
@@ -48,7 +48,7 @@ export abstract class Writing implements CallHost {
     signal?: AbortSignal,
   ): Promise<ToolCall>;
 
-  /** Of the conversation on its branch. */
+  /** The conversation and the branch, as requests name them. */
   protected get place(): { conversationId: string; branch: string } {
     return { conversationId: this.id, branch: this.branch };
   }
@@ -139,7 +139,7 @@ export abstract class Writing implements CallHost {
   ): Promise<Answer> {
     const { parts, calls, ...facts } = readAnswer(provider, response);
     const { idempotencyKey: key } = options;
-    // One that is made follows from the write's key: what is written again is the same.
+    // Missing ids are derived from the idempotency key, so that a retry appends the same calls.
     const toolCalls = key
       ? calls.map((call, place) => ({ ...call, id: call.id || callIdOf(`${key}/${place}`) }))
       : calls;

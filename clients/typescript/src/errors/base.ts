@@ -1,5 +1,5 @@
-// What can go wrong: the root and the kinds of trouble. A class for each of the server's
-// reasons is in `reasons.ts`.
+// The base class and the kinds of errors. `reasons.ts` has a class for each of the server's
+// reasons.
 
 import { status } from "@grpc/grpc-js";
 
@@ -19,7 +19,7 @@ export interface ErrorFacts {
 export class TreeringError extends Error {
   /** The server's reason; empty for classes of several reasons. */
   static readonly reason: string = "";
-  /** What to do. */
+  /** What to do about the error. */
   static readonly advice: string = "";
 
   /** gRPC status code, if a server answered or the connection failed. */
@@ -40,7 +40,7 @@ export class TreeringError extends Error {
     this.retryAfterMs = facts.retryAfterMs;
   }
 
-  /** What to do. */
+  /** What to do about the error. */
   get advice(): string {
     return (this.constructor as typeof TreeringError).advice;
   }
@@ -61,7 +61,7 @@ export class TreeringError extends Error {
   }
 }
 
-// ---- kinds of trouble ----
+// ---- kinds of errors ----
 
 /** The named object does not exist. */
 export class NotFound extends TreeringError {}
@@ -149,7 +149,7 @@ export class NoBinary extends TreeringError {
     "Install its platform package, put `treering` on the PATH, or set TREERING_BINARY.";
 }
 
-/** The time for a decision on a tool call ended without one. */
+/** The time for a decision on a tool call expired. */
 export class ApprovalExpired extends Refused {
   static override readonly advice: string = "Ask again with a new call.";
 }
@@ -188,7 +188,7 @@ export class CallDenied extends Refused {
     readonly callId: string,
     /** Who denied it. */
     readonly decidedBy: string,
-    /** Why. */
+    /** Why it was denied. */
     readonly reasonGiven: string,
   ) {
     super(`the call ${callId} was denied`);

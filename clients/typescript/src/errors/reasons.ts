@@ -93,7 +93,7 @@ export class EventIdConflict extends Conflict {
     "Use another id; `db.getEvents` returns the existing event.";
 }
 
-/** The newest event with a key is not the expected one: another writer was first. */
+/** The newest event with a key is not the expected event: another writer was first. */
 export class LatestMismatch extends Conflict {
   static override readonly reason = "LATEST_MISMATCH";
   static override readonly advice: string =
@@ -494,7 +494,7 @@ export class IndexFailed extends Failed {
   static override readonly reason = "INDEX";
 }
 
-/** The built request has other parts than its adapter stated, and was not returned. */
+/** The parts of the built request differ from what its adapter stated. It was not returned. */
 export class IllegalRequest extends Failed {
   static override readonly reason = "ILLEGAL_REQUEST";
   static override readonly advice: string = "This is a bug in Treering: please report it.";
@@ -535,7 +535,7 @@ export class KeyExpired extends Unauthenticated {
   static override readonly advice: string = "Use the new secret, or ask for another key.";
 }
 
-/** The call has no API key, and the client certificate stands for none. */
+/** The call has no API key, and the client certificate is not assigned to a key. */
 export class CertificateUnknown extends Unauthenticated {
   static override readonly reason = "CERTIFICATE_UNKNOWN";
   static override readonly advice: string =

@@ -1,4 +1,4 @@
-// The error of the right class, of what gRPC says.
+// Translates gRPC errors into errors of the right class.
 
 import { type ServiceError, status } from "@grpc/grpc-js";
 import { ErrorInfo, RetryInfo, Status } from "../gen/google/rpc/details.js";
@@ -8,7 +8,7 @@ import * as reasons from "./reasons.js";
 type ErrorClass = new (message: string, facts?: base.ErrorFacts) => base.TreeringError;
 
 const DETAILS = "grpc-status-details-bin";
-/** What gRPC says in front of what `encoding.ts` says. */
+/** gRPC's prefix to the messages of errors that `encoding.ts` throws. */
 const NOT_ENCODED = "Request message serialization failure: ";
 
 /** The class of each reason. */
@@ -34,7 +34,7 @@ const BY_CODE: ReadonlyMap<status, ErrorClass> = new Map<status, ErrorClass>([
   [status.PERMISSION_DENIED, base.PermissionDenied],
 ]);
 
-/** The error of the right class. */
+/** Makes an error of the right class. */
 export function makeError(message: string, facts: base.ErrorFacts): base.TreeringError {
   const kind =
     BY_REASON.get(facts.reason ?? "") ??
@@ -43,13 +43,13 @@ export function makeError(message: string, facts: base.ErrorFacts): base.Treerin
   return new kind(message, facts);
 }
 
-/** What a gRPC error says. */
+/** Translates a gRPC error. */
 export function fromRpc(error: ServiceError): base.TreeringError {
   const facts: base.ErrorFacts = { code: error.code };
   for (const value of error.metadata?.get(DETAILS) ?? []) {
     if (typeof value !== "string") readDetails(value, facts);
   }
-  // Nothing was sent: what was given is none of what the call takes.
+  // Nothing was sent: the arguments do not fit the request message.
   if (error.details?.startsWith(NOT_ENCODED)) {
     return new base.Invalid(error.details.slice(NOT_ENCODED.length));
   }
@@ -69,11 +69,11 @@ function readDetails(value: Uint8Array, facts: base.ErrorFacts): void {
       }
     }
   } catch {
-    // Details that this client cannot read: the code and the message are there.
+    // This client cannot read the details; the error still has a code and a message.
   }
 }
 
-/** What a stream of appends says about one of them. */
+/** Translates the error of one append in a stream of appends. */
 export function fromAppendError(
   code: number,
   message: string,
@@ -89,7 +89,7 @@ export function fromAppendError(
   });
 }
 
-/** Anything that a call threw, as ours. */
+/** Translates a gRPC error; returns anything else unchanged. */
 export function translated(error: unknown): unknown {
   const isRpc = error instanceof Error && typeof (error as ServiceError).code === "number";
   return isRpc && !(error instanceof base.TreeringError) ? fromRpc(error as ServiceError) : error;

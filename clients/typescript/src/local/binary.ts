@@ -1,4 +1,4 @@
-// The `treering` program: where it is, and commands of it.
+// Finds the `treering` program and runs its commands.
 
 import { execFile } from "node:child_process";
 import { accessSync, closeSync, constants, openSync, readSync, statSync } from "node:fs";
@@ -10,16 +10,16 @@ import type { Parsed } from "../words.js";
 
 const NAME = process.platform === "win32" ? "treering.exe" : "treering";
 
-/** What the system says of a program that it cannot run. */
+/** Error codes of the system for a program that it cannot run. */
 const NOT_RUN = ["ENOENT", "EACCES", "ENOEXEC"];
 
 /** Longest output of a command, in bytes. */
 const OUTPUT_BYTES_MAX = 1 << 30;
 
-/** The package that brings the program for this machine. */
+/** The package that has the program for this machine. */
 export const platformPackage = (): string => `@treering/${process.platform}-${process.arch}`;
 
-/** The program: the one that was named, of TREERING_BINARY, of the platform's package, of the PATH. */
+/** Finds the program: by the given path, TREERING_BINARY, the platform's package, the PATH. */
 export function findBinary(named?: string): string {
   const found = named || process.env.TREERING_BINARY || fromPackage() || fromPath();
   if (!found) throw new NoBinary("no treering program found");
@@ -52,7 +52,7 @@ function isProgram(path: string): boolean {
   }
 }
 
-/** The packages' own commands would look for the program again. */
+/** Whether it is a script: the packages' own commands are, and would look for the program again. */
 function isScript(path: string): boolean {
   const file = openSync(path, "r");
   try {
@@ -64,7 +64,7 @@ function isScript(path: string): boolean {
   }
 }
 
-/** What a command of `treering` prints on a server, from its lines of JSON. */
+/** Runs a `treering` command on a server and returns its parsed lines of JSON. */
 export async function runCommand(
   binary: string,
   entry: Entry,

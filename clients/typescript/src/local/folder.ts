@@ -1,4 +1,4 @@
-// The server of a folder: started here, or that of another process.
+// The server of a folder: started by this process, or by another one.
 
 import { existsSync, mkdirSync, realpathSync, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
@@ -8,10 +8,10 @@ import { ClientClosed, NoFolder, StoreInUse } from "../errors/index.js";
 import { findBinary } from "./binary.js";
 import { ServerProcess } from "./process.js";
 
-/** Time for a process that holds the store without serving it to let go. */
+/** Time to wait for a process that locks the store without serving it. */
 const LOCKED_WAIT_MS = 10_000;
 
-/** How the server of a folder is started. */
+/** Options of the server of a folder. */
 export interface FolderOptions {
   binary?: string | undefined;
   /** Options of `treering serve`. */
@@ -21,8 +21,8 @@ export interface FolderOptions {
 }
 
 /**
- * Objects for one folder share it; the last one that is closed ends it. When the other
- * process ends, `renew` starts one here.
+ * The server of a folder, for all clients here; closing the last client ends it. If the server of
+ * another process ends, `renew` starts one here.
  */
 export class Folder implements Endpoint {
   static readonly #all = new Map<string, Folder>();
@@ -40,7 +40,7 @@ export class Folder implements Endpoint {
     this.#options = options;
   }
 
-  /** The one for this folder. */
+  /** Returns the object of a folder, for one more client. */
   static at(path: string, options: FolderOptions): Folder {
     const real = realPath(path);
     let folder = Folder.#all.get(real);
@@ -52,17 +52,17 @@ export class Folder implements Endpoint {
     return folder;
   }
 
-  /** Starts the server, or finds the one that holds the folder, the first time. */
+  /** Returns the address. The first call starts the server, or finds the one that runs. */
   address(): Promise<string> {
     return this.#alone(async () => this.#address || this.#start());
   }
 
-  /** Looks again, unless the server that was started here runs. */
+  /** Starts or finds a server again, unless the server that was started here runs. */
   renew(): Promise<string> {
     return this.#alone(async () => (this.#server?.runs ? this.#address : this.#start()));
   }
 
-  /** Ends the server when nobody here uses it any more. */
+  /** Ends the server when its last client is closed. */
   async close(): Promise<void> {
     this.#users -= 1;
     if (this.#users > 0) return;
@@ -75,12 +75,12 @@ export class Folder implements Endpoint {
     });
   }
 
-  /** Of the server that was started here. */
+  /** Process id of the server that was started here. */
   get pid(): number | undefined {
     return this.#server?.pid;
   }
 
-  /** One thing after another. */
+  /** Runs one task at a time. */
   #alone<T>(work: () => Promise<T>): Promise<T> {
     const done = this.#work.then(work);
     this.#work = done.catch(() => {});
@@ -108,14 +108,14 @@ export class Folder implements Endpoint {
         return this.#address;
       }
       if (!line.locked_by) throw server.notStarted();
-      // It may be about to serve, or to end.
+      // The other process may be about to serve, or to end.
       if (Date.now() > end) throw new StoreInUse(`${this.#path} is locked by ${line.locked_by}`);
       await sleep(50);
     }
   }
 }
 
-/** Node's own recursion does not end where nothing can be made, as below `/proc`. */
+/** Node's `recursive` never returns where no folder can be made, as below `/proc`. */
 function makeFolder(path: string): void {
   if (existsSync(path) && statSync(path).isDirectory()) return;
   const above = dirname(path);
@@ -130,7 +130,7 @@ function makeFolder(path: string): void {
 
 function realPath(path: string): string {
   const full = resolve(path);
-  // Two names of one folder are one store, also before there is one.
+  // Several paths of one folder are one store, so create the folder and resolve its path.
   try {
     makeFolder(full);
     return realpathSync(full);

@@ -1,25 +1,24 @@
-// A server process. `treering serve --json --until-stdin-closes` says in one line where it
-// listens, and ends when the pipe to it closes: so it does not outlive this process, however
-// that ends.
+// A server process. `treering serve --json --until-stdin-closes` prints its address in one line,
+// and ends when its stdin closes: so it does not outlive this process, however this process ends.
 
 import { type ChildProcess, spawn } from "node:child_process";
 import type { Socket } from "node:net";
 import { createInterface } from "node:readline";
 import { NoBinary, ServerNotStarted } from "../errors/index.js";
 
-/** Time for a server to finish what it took; then it is told to end, then killed. */
+/** Time for a server to finish its calls; then it gets SIGTERM, then SIGKILL. */
 const END_WAIT_MS = 20_000;
 
-/** Lines that are kept of what the server said. */
+/** Lines of the server's output that are kept, for errors. */
 const LINES_KEPT = 20;
 
-/** What the server says of itself in its first line. */
+/** The first line that the server prints. */
 export interface FirstLine {
-  /** It serves here. */
+  /** Address of this server. */
   serving?: string;
-  /** Another process serves the folder here. */
+  /** Address of another process that serves the folder. */
   server?: string;
-  /** Who holds the folder without serving it. */
+  /** The process that locks the folder without serving it. */
   locked_by?: string;
 }
 
@@ -39,11 +38,11 @@ export class ServerProcess {
   ) {
     this.#binary = binary;
     const serve = ["serve", "--json", "--until-stdin-closes", "--listen", "127.0.0.1:0"];
-    // Whoever has the folder is waited for here.
+    // `Folder` waits for a locked folder.
     this.#process = spawn(binary, [...serve, "--data", path, "--wait", "0", ...options], {
       stdio: ["pipe", "pipe", "pipe"],
       env: { TREERING_LOG: "warn", ...process.env, NO_COLOR: "1" },
-      // Ctrl-C is for the program; the server ends with it.
+      // Ctrl-C is for this program only; the server ends with it.
       detached: true,
       windowsHide: true,
     });
@@ -69,7 +68,7 @@ export class ServerProcess {
     }
   }
 
-  /** Of the process. */
+  /** Process id of the server. */
   get pid(): number | undefined {
     return this.#process.pid;
   }
@@ -78,7 +77,7 @@ export class ServerProcess {
     return !this.#hasEnded;
   }
 
-  /** What the server says of itself. */
+  /** Returns the first line of the server; empty if it did not come in time. */
   async firstLine(timeoutMs: number): Promise<FirstLine> {
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<undefined>((resolve) => {
@@ -101,10 +100,10 @@ export class ServerProcess {
           const read: unknown = JSON.parse(line);
           if (typeof read === "object" && read) resolve(read);
         } catch {
-          // Not what was asked for; it may come yet.
+          // Not JSON: the expected line may still come.
         }
       });
-      // When the pipe ends, all that was said has been read.
+      // When the pipe ends, all lines have been read.
       lines.once("close", () => resolve(undefined));
       this.#process.once("error", () => resolve(undefined));
     });
@@ -112,14 +111,14 @@ export class ServerProcess {
     return found;
   }
 
-  /** A program that has nothing else to do may end; the server ends with it. */
+  /** Lets this program end while the server runs; the server ends with it. */
   letProgramEnd(): void {
     this.#process.unref();
     const { stdin, stdout, stderr } = this.#process;
     for (const pipe of [stdin, stdout, stderr]) (pipe as Socket | null)?.unref?.();
   }
 
-  /** Why it did not start. */
+  /** Makes the error for a server that did not start. */
   notStarted(): ServerNotStarted | NoBinary {
     const said = this.#said.join(" ");
     if (this.#cannotRun) return new NoBinary(`${this.#binary} cannot be run: ${said}`);
@@ -128,7 +127,7 @@ export class ServerProcess {
     return new ServerNotStarted(`${this.#binary} did not start: ${said || `${how}no output`}`);
   }
 
-  /** Lets it finish what it took. */
+  /** Ends the server after it has finished its calls. */
   async end(): Promise<void> {
     this.#process.stdin?.end();
     for (const signal of ["SIGTERM", "SIGKILL"] as const) {

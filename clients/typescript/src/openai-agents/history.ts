@@ -1,4 +1,4 @@
-// The items of a session's branch: the SDK's own, and what others said.
+// Reads the items of a session's branch: the SDK's own, and events of other programs as items.
 
 import type { AgentInputItem } from "@openai/agents";
 import * as frames from "../adapters/frames.js";
@@ -9,55 +9,55 @@ import type { Event } from "../types.js";
 import { answered, itemOf } from "./items.js";
 import { revived } from "./json.js";
 
-/** The type of the custom events that hold the SDK's own items. Python's items have another. */
+/** The type of the custom events that hold the SDK's own items. Python's have another type. */
 export const FRAME = "openai-agents-js.item";
-/** No item has more events. */
+/** Maximum number of events of an item. */
 const EVENTS_OF_ITEM_MAX = 8;
-/** Calls whose tools are asked for, so that results can name them. */
+/** Maximum number of calls that are read to find the tools of results. */
 const CALLS_MAX = 10_000;
 
-/** Transactions that were applied, by their ids: hashes of what each was. */
+/** Hashes of applied transactions, by operation id. */
 export type Operations = Record<string, string>;
 
 /** An item, with the revision at which it begins. */
 export interface Held {
   revision: number;
   item: AgentInputItem;
-  /** The SDK gave it. */
+  /** Whether the SDK added it. */
   isOwn: boolean;
 }
 
 export class History {
-  /** Of the frames that were read, by their revisions. */
+  /** Transactions of the frames that were read, with the revisions of the frames. */
   readonly #operations: (readonly [revision: number, operations: Operations])[] = [];
   readonly #tools = new Map<string, string>();
   readonly #calls = new Unanswered();
 
   constructor(readonly conversation: Conversation) {}
 
-  /** Transactions that were applied from a revision on, as far as the history was read. */
+  /** Returns transactions that were applied from a revision on, in the events read so far. */
   operationsSince(revision = 0): Operations {
     const since = this.#operations.filter(([at]) => at >= revision);
     return Object.assign({}, ...since.map(([, operations]) => operations));
   }
 
-  /** All items. */
+  /** Reads all items. */
   async all(): Promise<Held[]> {
     return collected(this.#items(this.conversation.events()));
   }
 
-  /** The same, with something in the place of each result that is missing; that is not stored. */
+  /** Reads all items, and adds a result for each call without one; it is not stored. */
   async answered(): Promise<AgentInputItem[]> {
     return [...answered(await this.all(), this.#calls)];
   }
 
-  /** The first item; reads no more than it must. */
+  /** Reads the first item, and no more events than needed. */
   async first(): Promise<Held | undefined> {
     for await (const held of this.#items(this.conversation.events())) return held;
     return undefined;
   }
 
-  /** The newest so many, oldest first: reads no more than it must. */
+  /** Reads the newest items, oldest first, and no more events than needed. */
   async newest(limit: number): Promise<Held[]> {
     const newestFirst: Held[] = [];
     let waiting: Event[] = [];
@@ -96,7 +96,7 @@ export class History {
     }
   }
 
-  /** Backward, a cancellation comes before the denial that it follows. */
+  /** Reads the denial of a cancelled call: a backward read returns it later. */
   async #denied({ body, callId, revision }: Event): Promise<void> {
     const isDenied =
       body?.$case === "toolCallCancelled" && body.value.reason === CancelReason.DENIED;
@@ -109,7 +109,7 @@ export class History {
     }
   }
 
-  /** Backward, a result comes before its call, which names the tool. */
+  /** Adds the tools of results: a backward read returns a result before its call. */
   async #named(held: Held[]): Promise<Held[]> {
     const nameless = held.flatMap(({ item }) =>
       item.type === "function_call_result" && !item.name ? [item] : [],

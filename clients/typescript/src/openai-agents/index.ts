@@ -49,18 +49,18 @@ export interface SessionOptions {
   title?: string | undefined;
 }
 
-/** Of a session that is not there yet. */
+/** Creates the session if it does not exist. */
 const BEGINS = { begins: true };
 
-/** What a session is to become. */
+/** A change of a session. */
 interface Change {
-  /** It goes, and all after it. */
+  /** The first item to remove; all later items are removed too. */
   from?: Held | undefined;
-  /** Then these come. */
+  /** Items to append after that. */
   items?: readonly AgentInputItem[] | undefined;
-  /** Transactions that this is. */
+  /** The transactions that this change applies. */
   operations?: Operations | undefined;
-  /** Transactions among what goes are forgotten. */
+  /** Forget the transactions of the removed items. */
   forgets?: boolean | undefined;
 }
 
@@ -77,7 +77,7 @@ export class TreeringSession
   readonly sessionId: string;
   readonly #branch: string;
   readonly #thread: Thread;
-  /** Writes are stored in the order in which they were asked for. */
+  /** Writes are stored in the order of the calls. */
   readonly #mutex = new Mutex();
 
   constructor(sessionId: string, db: Treering, options: SessionOptions = {}) {
@@ -86,7 +86,7 @@ export class TreeringSession
     this.#thread = new Thread(db, SOURCE, sessionId, { title: options.title });
   }
 
-  /** The conversation of the session. Created if needed. */
+  /** Returns the conversation of the session; creates it if needed. */
   async conversation(): Promise<Conversation> {
     return this.#onBranch(await this.#thread.open());
   }
@@ -99,7 +99,7 @@ export class TreeringSession
 
   /**
    * Returns the items, oldest first; with a limit, only the newest. Without a limit, a call of
-   * another program that has no result gets one that says so, which is not stored.
+   * another program that has no result gets an error as its result, which is not stored.
    */
   async getItems(limit?: number): Promise<AgentInputItem[]> {
     if (limit !== undefined && limit <= 0) return [];
@@ -116,7 +116,7 @@ export class TreeringSession
   /** Appends items: all or none. */
   async addItems(items: AgentInputItem[]): Promise<void> {
     if (!items.length) return;
-    // As they are now, whatever becomes of them while others are stored.
+    // Copy them: the caller may change them while earlier writes run.
     const given = items.map(plain);
     await this.#mutex.run(() => this.#add(given));
   }
@@ -198,11 +198,11 @@ export class TreeringSession
   }
 
   async #add(items: readonly Plain[]): Promise<void> {
-    // Mostly the session is there, and what is added follows from what is: that takes one call.
+    // Usually the session exists and the items fit its open calls: then one call is enough.
     let conversation = this.#onBranch(this.#thread.named());
     const lessened = new Lessened<number>();
     const about = items.flatMap(({ item }) => typed(item)).filter(isAboutCall);
-    // Ids that the store does not take stand for others, which depend on what is open.
+    // Replacing ids that the store does not accept requires the open calls.
     let isAsked = about.map(callIdOf).some((id) => callIdFor(id, "") !== id);
     for (;;) {
       try {
@@ -221,13 +221,13 @@ export class TreeringSession
           isAsked = true;
           continue;
         }
-        // A call was opened or ended meanwhile, or the server takes no such event.
+        // A call was opened or ended meanwhile, or the server refuses an event.
         if (!lessened.isToRepeat(error)) throw error;
       }
     }
   }
 
-  /** Makes a change; it is planned anew when another program was first. */
+  /** Makes a change; plans it again if another writer was first. */
   async #change(
     plan: (history: History) => Promise<Change | undefined>,
     { begins = false } = {},
@@ -274,7 +274,7 @@ export class TreeringSession
   }
 }
 
-/** Calls that must be open for these events, which are about calls. */
+/** Returns the calls that must be open before these events. */
 function takenForOpen(events: readonly NewEvent[]): Set<string> {
   const asked = new Set<string>();
   const open = new Set<string>();
@@ -296,8 +296,8 @@ const isAboutCall = ({ body }: NewEvent): boolean =>
   body?.$case === "toolCallRequested" || body?.$case === "toolResultRecorded";
 
 /**
- * A frame for each item, with its events; the first one has what was applied with them. `first`
- * is its place in the batch.
+ * A frame for each item, with its events. The first frame has the applied transactions; `first` is
+ * its index in the batch.
  */
 function framed(
   items: readonly Plain[],

@@ -1,4 +1,4 @@
-// Items of the OpenAI Agents SDK as typed events, and events as its items.
+// Converts items of the OpenAI Agents SDK to typed events, and events to items.
 
 import type { AgentInputItem } from "@openai/agents";
 import { givenArguments, said } from "../adapters/responses.js";
@@ -11,7 +11,7 @@ import { fromUtf8, jsonText, type Parsed, type RoleName } from "../words.js";
 
 const ROLES: readonly RoleName[] = ["user", "assistant", "system", "developer"];
 
-/** Calls that an agent runs, and what they ask for. */
+/** Item types of calls that an agent runs, with functions that return their arguments. */
 const CALLS: Record<string, (item: Parsed) => unknown> = {
   function_call: (item) => item.arguments,
   computer_call: (item) => item.actions ?? item.action,
@@ -21,7 +21,7 @@ const CALLS: Record<string, (item: Parsed) => unknown> = {
   program: ({ code }) => ({ code }),
 };
 
-/** What came of them. */
+/** Item types of results, with the field of the output. */
 const OUTPUTS: Record<string, string> = {
   function_call_result: "output",
   computer_call_result: "output",
@@ -33,7 +33,7 @@ const OUTPUTS: Record<string, string> = {
 
 // ---- items as events ----
 
-/** What an item says, as events; none for one that says nothing, or of an unknown shape. */
+/** Converts an item to events; returns none if its type or shape is unknown. */
 export function typed(item: Parsed): NewEvent[] {
   try {
     return events(item);
@@ -64,7 +64,7 @@ function events(item: Parsed): NewEvent[] {
   return [make.toolResult(callId(item), partsOf(item[output]), { success })];
 }
 
-/** Empty: one is made, or the call is looked for that it may be for. */
+/** The id of a call. If it is empty, `fitted` makes one, or looks for the open call. */
 const callId = (item: Parsed): string => String(item.callId || item.call_id || item.id || "");
 
 function thought({ id, content = [], rawContent, providerData }: Parsed): NewEvent {
@@ -146,15 +146,15 @@ function audioOf({ audio: source, format }: Parsed): ContentPart | undefined {
 
 // ---- events as items ----
 
-/** The tools of calls, by their ids: a result names its tool. */
+/** Tools by call id: the item of a result names the tool. */
 export type Tools = ReadonlyMap<string, string>;
 
-/** How requests in this shape say that a call failed: it has no other place for it. */
+/** Prefix of the output of a failed call: the format has no field for failures. */
 const FAILED = "Error: ";
 
 /**
- * What another program said, as an item; undefined for what is none. `calls` has taken note of
- * the event.
+ * Converts an event of another program to an item; returns undefined if it has none. `calls` must
+ * have taken the event before.
  */
 export function itemOf(event: Event, tools: Tools, calls: Unanswered): AgentInputItem | undefined {
   const { body } = event;
@@ -186,12 +186,12 @@ const resultItem = (callId: string, output: string, tools: Tools): AgentInputIte
   output,
 });
 
-/** An item with the number of the model's answer that it is of; 0 for what others say. */
+/** An item with the number of its model answer; 0 for items that are not of the model. */
 type Numbered = readonly [item: AgentInputItem, answer: number];
 
 /**
- * The items, with a result in the place of each that a function call of others lacks. The SDK's
- * own are as it gave them: it knows what became of its calls.
+ * Yields the items, and adds a result for each function call of another program without one. Calls
+ * of the SDK get none: the SDK knows their outcomes.
  */
 export function* answered(
   held: readonly { item: AgentInputItem; isOwn: boolean }[],
@@ -221,7 +221,7 @@ export function* answered(
   yield* filled();
 }
 
-/** Calls after which no result comes. An id may come again: a result is of the last one. */
+/** Returns calls without a result. If an id is reused, a result belongs to the last call. */
 function missingIn(items: readonly AgentInputItem[]): Set<AgentInputItem> {
   const missing = new Set<AgentInputItem>();
   const results = new Set<string>();
@@ -236,8 +236,8 @@ function missingIn(items: readonly AgentInputItem[]): Set<AgentInputItem> {
 const isOutput = ({ type = "message" }: AgentInputItem): boolean => type in OUTPUTS;
 
 /**
- * As in requests, an answer begins with what is said after calls, and with a call when those
- * before it have ended.
+ * Numbers answers as in requests. Text begins an answer after calls or other items; a call begins
+ * one after other items, if no call is open.
  */
 function* numbered(items: readonly AgentInputItem[]): Generator<Numbered> {
   let answer = 0;
@@ -275,7 +275,7 @@ function messageItem(
   tools: Tools,
 ): AgentInputItem | undefined {
   if (role === "tool") return resultItem(toolCallId, said(parts), tools);
-  // Another maker's reasoning is for its own models only.
+  // Leave out reasoning: only the provider that made it accepts it.
   const spoken = parts.filter(({ part }) => part?.$case !== "reasoning");
   if (!spoken.length) return undefined;
   if (role === "user") {

@@ -1,19 +1,19 @@
-// Items as JSON, with what JSON lacks beside them: bytes.
+// Converts items to JSON. Bytes become base64, and the paths of such texts are kept.
 
 import { isDeepStrictEqual } from "node:util";
 import type { Parsed } from "../words.js";
 
-/** Where bytes are in an item: keys and places. */
+/** The path of a value in an item: keys and indices. */
 type Path = (string | number)[];
 
-/** An item that JSON can say. */
+/** An item as JSON values. */
 export interface Plain {
   item: Parsed;
-  /** Of texts that are bytes, in base64. */
+  /** Paths of the texts that are bytes in base64. */
   bytes: Path[];
 }
 
-/** An item as JSON has it; throws where it holds what neither JSON nor bytes are. */
+/** Converts an item; throws if a value is neither JSON nor bytes. */
 export function plain(item: unknown): Plain {
   const bytes: Path[] = [];
   return { item: copied(item, [], bytes), bytes };
@@ -35,11 +35,11 @@ function copied(value: unknown, path: Path, bytes: Path[]): Parsed {
   if (!isSaid && value !== undefined) {
     throw new TypeError(`an item of a session cannot hold a ${typeof value}`);
   }
-  // As JSON has it.
+  // As `JSON.stringify` converts it.
   return typeof value === "number" && !Number.isFinite(value) ? null : (value ?? null);
 }
 
-/** The item again; takes it over. */
+/** Restores the bytes of an item, in place. */
 export function revived({ item, bytes }: Plain): Parsed {
   for (const path of bytes) {
     const last = path.at(-1);
@@ -50,7 +50,7 @@ export function revived({ item, bytes }: Plain): Parsed {
   return item;
 }
 
-/** A value of JSON with its keys in one order. */
+/** Returns a JSON value with sorted keys. */
 export function sorted(value: Parsed): Parsed {
   if (Array.isArray(value)) return value.map(sorted);
   if (typeof value !== "object" || value === null) return value;
@@ -58,6 +58,6 @@ export function sorted(value: Parsed): Parsed {
   return Object.fromEntries(entries.map(([key, each]) => [key, sorted(each)]));
 }
 
-/** They are the same, whatever the order of their keys. */
+/** Whether two items are equal; the order of keys does not matter. */
 export const isSame = (one: unknown, other: unknown): boolean =>
   isDeepStrictEqual(plain(one), plain(other));

@@ -1,4 +1,4 @@
-// Changes of a session's history that are made once, however often they are asked for.
+// Transactions on a session's history. A repeated transaction is applied once.
 
 import { createHash } from "node:crypto";
 import {
@@ -9,11 +9,11 @@ import {
 } from "@openai/agents";
 import { plain, sorted } from "./json.js";
 
-/** The transaction, if it is one that can be stored. */
+/** Returns the transaction if it is valid; throws otherwise. */
 export async function checked(
   args: SessionHistoryTransactionArgs,
 ): Promise<SessionHistoryTransactionArgs> {
-  // The SDK's own session makes all of its checks: the suffix that it must have is there.
+  // The SDK's own session validates it; its items are the expected suffix.
   await memoryOf(args).applyHistoryTransaction(args);
   const { operationId, transaction } = args;
   return structuredClone({ operationId, transaction });
@@ -29,13 +29,13 @@ function memoryOf(args: SessionHistoryTransactionArgs): MemorySession {
   }
 }
 
-/** The same for the same transaction. */
+/** Returns a hash of the transaction; the order of keys does not matter. */
 export const hashOf = (transaction: unknown): string =>
   createHash("sha256")
     .update(JSON.stringify(sorted(plain(transaction))))
     .digest("hex");
 
-/** The items, with another call in the place of one, and of all its repetitions. */
+/** Replaces the first call with the id, and removes its repetitions. */
 export function rewritten(
   items: readonly AgentInputItem[],
   { callId, replacement }: SessionHistoryMutation,
