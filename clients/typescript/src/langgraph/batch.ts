@@ -1,4 +1,4 @@
-// What a checkpoint adds to its thread: values, lists, and where they will be.
+// The values and lists that a checkpoint adds to its thread, and their places.
 
 import type { BaseMessage } from "@langchain/core/messages";
 import { expanded, type Key, keyOf, listKey, type Spliced, spliced } from "./lists.js";
@@ -25,13 +25,13 @@ export interface Mirrored {
   message: BaseMessage;
 }
 
-/** What a checkpoint adds. */
+/** The values and lists that a checkpoint adds. */
 export class Batch {
   readonly values = new Map<Key, Stored>();
   readonly lists = new Map<Key, Spliced>();
-  /** Of the mirrored channel; undefined: it has no such value. */
+  /** Messages of the mirrored channel; undefined if its value is not a list of messages. */
   messages: Mirrored[] | undefined;
-  /** Where messages will be that go to the frame. */
+  /** Places of the messages that the frame holds. */
   readonly framed = new Map<Key, Place>();
   readonly #thread: ThreadReader;
 
@@ -41,7 +41,7 @@ export class Batch {
 
   // ---- values ----
 
-  /** Takes a value in, which may go on from the one that was there before. */
+  /** Adds a value; a list may be stored relative to the channel's old value. */
   async add(value: unknown, old: Key | undefined, isMirrored: boolean): Promise<Key> {
     if (isMirrored && Array.isArray(value) && !value.length) this.messages = [];
     if (!isKeptAsList(value)) return this.#kept(value);
@@ -85,9 +85,9 @@ export class Batch {
     return key;
   }
 
-  // ---- where they will be ----
+  // ---- places ----
 
-  /** Where the values of a checkpoint will be, which follows on another one. */
+  /** Returns the places of a checkpoint's values; `before` is its parent. */
   at(before: Row | undefined, values: ReadonlyMap<string, Key>): Map<string, At> {
     const own = new Map<Key, Place>();
     for (const key of this.values.keys()) own.set(key, [OWN_ROW, own.size, IN_ROW]);
@@ -99,7 +99,7 @@ export class Batch {
     return made;
   }
 
-  /** Of a value that the checkpoint before has too. */
+  /** Returns the place of a value that the parent has too. */
   #same(before: Row | undefined, channel: string, key: Key): At | undefined {
     const old = before?.at?.get(channel);
     if (!before || !old || before.values.get(channel) !== key) return undefined;
@@ -118,7 +118,7 @@ export class Batch {
     return isList ? this.#runs(before, channel, key, placeOf) : placeOf(key);
   }
 
-  /** A list: on from the one that was there before, if it is said as a part of that. */
+  /** Returns the places of a list; relative to the channel's old list if it extends that. */
   #runs(before: Row | undefined, channel: string, key: Key, placeOf: (key: Key) => Place): Runs {
     const { rows } = this.#thread;
     const old = before?.at?.get(channel);

@@ -1,4 +1,4 @@
-// Branches of a thread's conversation, and the messages of the graph that are on them.
+// Branches of a thread's conversation, and the graph's messages on them.
 
 import type { Body } from "../adapters/frames.js";
 import type { BranchForked } from "../gen/treering/v1/event.js";
@@ -8,20 +8,20 @@ import type { Key } from "./lists.js";
 export interface Branch {
   name: string;
   head: number;
-  /** The messages of the graph that are on it. */
+  /** Keys of the graph's messages on it. */
   mirrored: Key[];
-  /** Of each message, the revision of its last event. */
+  /** Revision of the last event of each message. */
   ends: number[];
-  /** Revision of the frame of the first of them. */
+  /** Revision of the frame of the first message. */
   begin: number;
-  /** False: of its messages it is not known which they are. */
+  /** Whether its messages are known. */
   isKnown: boolean;
   /** Calls without a result; undefined: not known. */
   open: Set<string> | undefined;
   archived: boolean;
 }
 
-/** A branch; one that was there before what was read is not known. */
+/** Makes a branch; it is not known if it began before the first event that was read. */
 export const branchNamed = (name: string, isKnown = true): Branch => ({
   name,
   head: 0,
@@ -33,7 +33,7 @@ export const branchNamed = (name: string, isKnown = true): Branch => ({
   archived: false,
 });
 
-/** A branch that begins on another one, of which all is known, or not. */
+/** Makes the branch of a fork; `isWhole`: the whole thread was read. */
 export function forkOf(
   parent: Branch,
   { name, forkRevision }: BranchForked,
@@ -50,7 +50,7 @@ export function forkOf(
   };
 }
 
-/** What an event changes of its branch. */
+/** Updates a branch with an event. */
 export function track(on: Branch, body: Body): void {
   switch (body?.$case) {
     case "branchArchived":

@@ -1,19 +1,19 @@
-// Messages that were read or written before, so that they are not taken apart again.
+// Messages that were read or written before, so that they are not serialised again.
 
 import type { BaseMessage } from "@langchain/core/messages";
 import type { Parsed } from "../words.js";
 import type { Key } from "./lists.js";
 import { messageOf } from "./messages.js";
 
-/** Messages of a thread's frames, as JSON has them. */
+/** Messages of a thread's frames, as JSON values. */
 export class SaidMessages {
   readonly #said = new Map<Key, Parsed>();
-  /** Keys that programs in another language gave, by the keys that they would have here. */
+  /** Keys that programs in another language assigned, by the keys of the same messages here. */
   readonly #aliases = new Map<Key, Key>();
-  /** Those of which it is not known what their keys would be here, by their own ids. */
+  /** Keys for which the keys here are not computed yet, by the ids of the messages. */
   readonly #unsettled = new Map<string, Key[]>();
 
-  /** A frame has this message. */
+  /** Adds a message of a frame. */
   take(key: Key, said: Parsed): void {
     this.#said.set(key, said);
     const id = idOf(said);
@@ -22,21 +22,21 @@ export class SaidMessages {
     else this.#unsettled.set(id, [key]);
   }
 
-  /** It is in a frame. */
+  /** Whether a frame has the message. */
   has(key: Key): boolean {
     return this.#said.has(key);
   }
 
-  /** A message of a frame, made anew; undefined where no frame has it. */
+  /** Makes a message of a frame; returns undefined if no frame has it. */
   made(key: Key): BaseMessage | undefined {
     const said = this.#said.get(key);
     return said && messageOf(structuredClone(said));
   }
 
   /**
-   * The key in the thread, of a message that has this one here.
+   * Returns the key in the thread of a message; `own` is the key that it has here.
    *
-   * A message with another id is another message: only those with its own are made anew.
+   * Messages with different ids are different, so only those with the same id are compared.
    */
   async settled(
     own: Key,
@@ -62,11 +62,11 @@ interface Noted {
   fields: readonly unknown[];
 }
 
-/** Messages as objects: a graph gives the same ones again with every checkpoint. */
+/** Keys by message object: a graph passes the same objects with every checkpoint. */
 export class NotedMessages {
   readonly #noted = new WeakMap<BaseMessage, Noted>();
 
-  /** The key that a message has, if it was noted and is as it was. */
+  /** Returns the key of a message if it was noted and has not changed. */
   keyOf(message: BaseMessage): Key | undefined {
     const noted = this.#noted.get(message);
     if (!noted) return undefined;
@@ -77,13 +77,13 @@ export class NotedMessages {
     return isSame ? noted.key : undefined;
   }
 
-  /** It has this key. */
+  /** Notes the key of a message. */
   note(message: BaseMessage, key: Key): void {
     this.#noted.set(message, { key, fields: fieldsOf(message) });
   }
 }
 
-/** What a message says, to be compared; what may change in place as text. */
+/** Returns the fields of a message, to compare them; objects may change in place, so as JSON. */
 function fieldsOf(message: BaseMessage): unknown[] {
   return Object.entries(message)
     .filter(([name]) => !name.startsWith("lc_"))

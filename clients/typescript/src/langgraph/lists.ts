@@ -1,4 +1,4 @@
-// Lists that are said as parts of earlier ones.
+// Lists that are stored relative to earlier lists.
 
 import { createHash } from "node:crypto";
 import { blake2b } from "../adapters/blake2b.js";
@@ -9,30 +9,30 @@ export type Key = string;
 
 const KEY_BYTES = 12;
 
-/** The key of what is stored with these bytes. */
+/** Returns the key of a value with these bytes. */
 export function keyOf(...content: (string | Uint8Array)[]): Key {
   const hash = createHash("blake2b512");
   for (const each of content) hash.update(each);
   return hash.digest("hex").slice(0, KEY_BYTES * 2);
 }
 
-/** A key as rows have it. */
+/** Converts a key to the bytes in rows. */
 export const keyBytes = (key: Key): Uint8Array => Buffer.from(key, "hex");
 
-/** A key of a row. */
+/** Converts the bytes in rows to a key. */
 export const keyHex = (bytes: Uint8Array): Key => Buffer.from(bytes).toString("hex");
 
-/** The key of a list of what has these keys. */
+/** Returns the key of a list whose elements have these keys. */
 export const listKey = (keys: readonly Key[]): Key => keyOf("list\0", keys.join(""));
 
-/** Whether a list with this key has these; Python's is a hash of its own length, of their bytes. */
+/** Whether a list has these elements. Python hashes the bytes of the keys, to 12 bytes. */
 export const isList = (key: Key, keys: readonly Key[]): boolean =>
   key === listKey(keys) || key === pythonsListKey(keys);
 
 const pythonsListKey = (keys: readonly Key[]): Key =>
   keyHex(blake2b(Buffer.concat([utf8("list\0"), ...keys.map(keyBytes)]), KEY_BYTES));
 
-/** A list as a part of another one, and what comes after that. */
+/** A list: a range of another list, and the elements after that. */
 export interface Spliced {
   base: Key | undefined;
   start: number;
@@ -40,7 +40,7 @@ export interface Spliced {
   added: readonly Key[];
 }
 
-/** The keys of a list's elements. */
+/** Returns the keys of a list's elements. */
 export function expanded(lists: ReadonlyMap<Key, Spliced>, key: Key): Key[] {
   const chain: Spliced[] = [];
   for (let at: Key | undefined = key; at !== undefined; at = chain.at(-1)?.base) {
@@ -56,7 +56,7 @@ export function expanded(lists: ReadonlyMap<Key, Spliced>, key: Key): Key[] {
   }, []);
 }
 
-/** A list said as a part of an earlier one. */
+/** Returns a list relative to an earlier one. */
 export function spliced(base: Key | undefined, old: readonly Key[], now: readonly Key[]): Spliced {
   const same = common(old, now);
   if (same) return { base, start: 0, stop: same, added: now.slice(same) };
@@ -65,14 +65,14 @@ export function spliced(base: Key | undefined, old: readonly Key[], now: readonl
   return { base, start: old.length - ending, stop: old.length, added: now.slice(ending) };
 }
 
-/** How many elements two lists begin with in common. */
+/** Returns the length of the common prefix of two lists. */
 export function common(one: readonly Key[], other: readonly Key[]): number {
   const end = Math.min(one.length, other.length);
   for (let index = 0; index < end; index += 1) if (one[index] !== other[index]) return index;
   return end;
 }
 
-/** How many elements the first ends with that the second begins with. */
+/** Returns the length of the longest suffix of the first list that is a prefix of the second. */
 export function overlap(one: readonly Key[], other: readonly Key[]): number {
   if (!other.length) return 0;
   for (let at = Math.max(0, one.length - other.length); at < one.length; at += 1) {

@@ -1,4 +1,4 @@
-// What is looked up of a thread, where its rows are not in memory.
+// Looks up rows and values of a thread that are not in memory.
 
 import type { Treering } from "../client.js";
 import type { Conversation } from "../conversation/index.js";
@@ -10,19 +10,19 @@ import { unpacked } from "./msgpack.js";
 import { checkpointKey, IN_ROW, isRuns, latestKey, type Run } from "./places.js";
 import { CHECKPOINT, DELETED, LATEST, MESSAGES, type Row, type Rows, WRITES } from "./rows.js";
 
-/** What stands behind a frame of messages. */
+/** Kinds of the events that follow a frame of messages. */
 const SPOKEN: readonly KindName[] = [
   "message_appended",
   "tool_call_requested",
   "tool_result_recorded",
   "tool_call_cancelled",
 ];
-/** So many events of frames are asked for one by one; of more, stretches are read. */
+/** Maximum number of events of frames that are read by revision; for more, a range is read. */
 const BY_NAME_MAX = 48;
-/** A stretch that has so many events for one that is wanted is not read. */
+/** Maximum number of events in a range per wanted event; a longer range is not read. */
 const STRETCH_EVENTS_MAX = 16;
 
-/** Look-ups cannot tell: the thread has to be read. */
+/** A lookup is not possible: the whole thread must be read. */
 export class NotSaidError extends Error {}
 
 /** A checkpoint that was looked up, and the writes to it. */
@@ -34,7 +34,7 @@ export interface Found {
 /** Rows and frames to look up. */
 interface Wanted {
   rows: Set<number>;
-  /** With the number of their events. */
+  /** By revision, with the number of their events. */
   frames: Map<number, number>;
 }
 
@@ -49,15 +49,15 @@ export class Lookups {
   }
 
   /**
-   * Revision of the event before the namespace's latest checkpoint; 0: it has none.
+   * Returns the revision of the event before the namespace's latest checkpoint; 0 if it has none.
    *
-   * Throws `NotSaidError` where the newest checkpoint need not be the latest one: its id is not
-   * the highest, or another program put one at the same time.
+   * Throws `NotSaidError` if the newest checkpoint may not be the latest one: its id is not the
+   * highest, or another program put one at the same time.
    */
   async latest(ns: string): Promise<number> {
     const key = latestKey(ns);
-    // On the active branch is the newest one, but where somebody has changed branches. Then
-    // those that are newer are found when what is new is read.
+    // The active branch has the newest one, unless a program activated another branch. Then newer
+    // ones are found when new events are read.
     const [onBranch] = await this.#db.latest([this.#conversation.id], { keys: [key] });
     const newest = onBranch ?? (await first(this.#events({ key, backward: true, limit: 1 })));
     if (!newest) return 0;
@@ -73,12 +73,12 @@ export class Lookups {
     return newest.revision;
   }
 
-  /** Every event from there on. */
+  /** Reads every event from a revision on. */
   since(revision: number): AsyncIterable<Event> {
     return this.#events({ first: revision });
   }
 
-  /** A checkpoint by its id. */
+  /** Returns a checkpoint by its id. */
   async named(rows: Rows, ns: string, id: string): Promise<Found | undefined> {
     let row: Row | undefined;
     const writes: Event[] = [];
@@ -93,25 +93,25 @@ export class Lookups {
     return { row, writes };
   }
 
-  /** The checkpoint at a revision. */
+  /** Returns the checkpoint at a revision. */
   async row(rows: Rows, revision: number): Promise<Row> {
     const [event] = await this.#named([revision]);
     if (!event) throw new NotSaidError();
     return rowBy(rows, event);
   }
 
-  /** Writes to a checkpoint, in their order. */
+  /** Returns the writes to a checkpoint, in order. */
   async writes(ns: string, id: string): Promise<Event[]> {
     return all(this.#events({ key: checkpointKey(ns, id), types: WRITES }));
   }
 
-  /** Whether something was taken back between these revisions. */
+  /** Whether something was deleted between these revisions. */
   async isAnythingDeleted(from: number, to = 0): Promise<boolean> {
     const options = { types: DELETED, first: from, last: to, limit: 1, headersOnly: true };
     return (await first(this.#events(options))) !== undefined;
   }
 
-  /** Of all branches. Backward, `first` and `last` are not for it. */
+  /** Reads events of all branches. With `backward`, do not set `first` and `last`. */
   #events(options: ReadOptions): AsyncIterable<Event> {
     return this.#conversation.events({ ...options, allBranches: true });
   }
@@ -125,9 +125,9 @@ export class Lookups {
   // ---- values ----
 
   /**
-   * Takes into the rows what the checkpoint's values are made of.
+   * Adds to the rows what the checkpoint's values are made of.
    *
-   * Throws `NotSaidError` where its writer did not say where they are.
+   * Throws `NotSaidError` if the checkpoint does not have the places of its values.
    */
   async bring(rows: Rows, { values, at }: Row): Promise<void> {
     if (at?.size !== values.size) throw new NotSaidError();
@@ -215,7 +215,7 @@ function takeList(rows: Rows, key: Key, runs: readonly Run[]): void {
   rows.lists.set(key, { base: undefined, start: 0, stop: 0, added: keys });
 }
 
-/** What an event in front of a checkpoint says. */
+/** Returns the content of the event that precedes a checkpoint. */
 function saidBy({ body }: Event): Parsed {
   if (body?.$case !== "custom" || body.value.typeName !== LATEST) throw new NotSaidError();
   return unpacked(body.value.data);

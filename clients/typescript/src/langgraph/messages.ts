@@ -1,4 +1,4 @@
-// LangChain's messages as typed events, and back.
+// Converts LangChain's messages to typed events, and back.
 
 import * as lc from "@langchain/core/messages";
 import { givenArguments } from "../adapters/responses.js";
@@ -11,7 +11,7 @@ import { jsonText, type Parsed, type RoleName } from "../words.js";
 type Fields = Record<string, Parsed>;
 type MessageClass = new (fields: never) => lc.BaseMessage;
 
-/** Messages that are kept as typed events; of other classes the bytes are kept. */
+/** Classes of messages that typed events and frames restore; of others the bytes are stored. */
 const CLASSES = new Map<string, MessageClass>(
   Object.entries({
     AIMessage: lc.AIMessage,
@@ -35,18 +35,18 @@ const ROLES: Record<string, RoleName> = {
 };
 const IMAGES = ["image", "image_url", "input_image"];
 
-/** Fields that every message has, whether it was given them or not. */
+/** Fields that every message has; they are left out if they are empty. */
 const USUAL = ["additional_kwargs", "response_metadata", "tool_calls", "invalid_tool_calls"];
 
 // ---- as JSON, and back ----
 
-/** It is a message of LangChain. */
+/** Whether a value is a message of LangChain. */
 export const isMessage = (value: unknown): value is lc.BaseMessage =>
   lc.isBaseMessage(value as never);
 
 const nameOf = (message: lc.BaseMessage): string => message.lc_id.at(-1) ?? "";
 
-/** A message as JSON says it, under the names that Python has too; undefined: JSON cannot. */
+/** Returns a message as JSON, with the names that Python uses; undefined if JSON cannot hold it. */
 export function plain(message: lc.BaseMessage): Fields | undefined {
   const name = nameOf(message);
   if (CLASSES.get(name) !== message.constructor) return undefined;
@@ -65,17 +65,17 @@ export function plain(message: lc.BaseMessage): Fields | undefined {
 const isEmpty = (value: unknown): boolean =>
   typeof value === "object" && value !== null && Object.keys(value).length === 0;
 
-/** The message again; undefined for a class that is not known here. */
+/** Makes a message from its fields; returns undefined for an unknown class. */
 export function messageOf({ class: name, type: _, ...fields }: Fields): lc.BaseMessage | undefined {
   const kind = CLASSES.get(name);
-  // Python says `null` where JavaScript says nothing.
+  // Python writes `null` where JavaScript leaves out the field.
   const given = Object.entries(fields).filter(([, value]) => value !== null);
   return kind && new kind(Object.fromEntries(given) as never);
 }
 
 /**
- * What the serializer made of a message, in one order and without what is undefined: the same
- * for a message and for what comes back of it.
+ * Returns a serialised message with sorted fields and without undefined ones: a message and its
+ * restored copy have the same text.
  */
 export function canonical(serialized: Parsed): string {
   const { kwargs, ...rest } = serialized;
@@ -89,12 +89,12 @@ export function canonical(serialized: Parsed): string {
 
 // ---- as events ----
 
-/** What a message says, as events: its text at least, none where it has none. */
+/** Converts a message to events; if its content has an unknown shape, only its text. */
 export function typed(message: lc.BaseMessage): NewEvent[] {
   try {
     return [...events(message)];
   } catch {
-    // Of another shape than it is said to have.
+    // The content does not have its declared type.
     warnOnce("a message with content of an unknown shape is stored only partly or not at all");
     const { text } = message;
     return typeof text === "string" && text ? [make.message(roleOf(message), text)] : [];
@@ -165,7 +165,7 @@ function partOf(block: Parsed): ContentPart | undefined {
     case "tool_call":
     case "function_call":
     case "input_json_delta":
-      // Among the message's calls.
+      // It is one of the message's calls.
       return undefined;
     case "text":
     case "output_text":

@@ -17,18 +17,18 @@ import type { ThreadReader } from "./reader.js";
 import { MESSAGES } from "./rows.js";
 import { heardIn, isFilled, isOfOthers, placeOf } from "./said.js";
 
-/** Where the messages of a checkpoint go. */
+/** Where the messages of a checkpoint are appended. */
 export interface Turn {
   parent: Branch;
   name: string;
-  /** Its calls without a result. */
+  /** Open calls of the branch. */
   open: Set<string>;
-  /** Fork and activate, if it is another branch than before. */
+  /** Events that fork and activate, if it is another branch than before. */
   events: NewEvent[];
   added: Mirrored[];
-  /** So many messages of the state come before these. */
+  /** Number of messages of the state before `added`. */
   first: number;
-  /** Of another branch than before: the last revision that is on it. */
+  /** The revision of the fork, if the branch is forked; otherwise 0. */
   last: number;
 }
 
@@ -41,8 +41,8 @@ export class Mirror {
   }
 
   /**
-   * Where to write so that the branch says what the state says. Throws `NotSaidError` where it
-   * is not the active branch, as far as that is known.
+   * Returns where to append, so that the branch has the messages of the state. Throws
+   * `NotSaidError` if the thread was not read whole and the active branch is not known to fit.
    */
   async turn(messages: readonly Mirrored[]): Promise<Turn> {
     const { rows, id: threadId } = this.#thread;
@@ -56,7 +56,7 @@ export class Mirror {
     if (!parent) throw new errors.BranchNotFound(`the thread ${threadId} has no branch ${id}`);
     const same = common(parent.mirrored, wanted);
     const hasAll = same === parent.mirrored.length;
-    // Where the state has let go of its first messages, the conversation need not.
+    // If the state dropped its first messages, the branch keeps them.
     const ending = hasAll ? 0 : overlap(parent.mirrored, wanted);
     const first = ending || same;
     const turn = { parent, added: messages.slice(first), first, last: 0 };
@@ -65,7 +65,7 @@ export class Mirror {
     return { ...turn, name: parent.name, open: await this.#open(parent), events };
   }
 
-  /** A branch that shares so many messages with one. */
+  /** Returns a fork of a branch after its first `same` messages. */
   async #fork(id: number, parent: Branch, same: number) {
     const name = `from-${this.#thread.rows.seen}`;
     const at = same ? (parent.ends[same - 1] ?? 1) : await this.#beforeAll(parent);
@@ -74,7 +74,7 @@ export class Mirror {
     return { name, open, last: at, events: [forked(name, id, at), make.branchActivated()] };
   }
 
-  /** The branch that has most of these messages, if possible with no others after them. */
+  /** Returns the branch with most of these messages, preferably without others after them. */
   #branchFor(wanted: readonly Key[]): number {
     const { active, branches } = this.#thread.rows;
     const now = branches.get(active);
@@ -91,12 +91,12 @@ export class Mirror {
     return best?.id ?? active;
   }
 
-  /** The active branch, if it is known which messages it ends with. */
+  /** Returns the active branch, if its last messages are known. */
   async #knownBranch(): Promise<Branch | undefined> {
     const { rows, mirroredChannel } = this.#thread;
     const branch = rows.branches.get(rows.active);
     if (!branch || branch.isKnown) return branch;
-    // Messages come with checkpoints only: what the newest one says is so until now.
+    // Messages are only appended with checkpoints, so the branch has those of the newest one.
     const row = rows.newest("");
     const key = row?.values.get(mirroredChannel);
     if (!row?.isMirrored || row.branch !== rows.active || key === undefined) return undefined;
@@ -120,8 +120,8 @@ export class Mirror {
   // ---- frames ----
 
   /**
-   * The messages that are new on the branch: of each what the store takes, so that those which
-   * follow on one that is odd are there too. `first` is the frame's place in its batch.
+   * Returns the frame of the messages that are new on the branch, with the events that the store
+   * accepts: a refused message does not affect later ones. `first` is its index in the batch.
    */
   async frame(
     batch: Batch,
@@ -150,7 +150,7 @@ export class Mirror {
     return frame(MESSAGES, items, { keys: turn.added.map(({ key }) => key) });
   }
 
-  /** Those that others said on this branch, and the graph is told only now: they are there. */
+  /** Returns added messages that this branch has already, as events of other programs. */
   async #saidByOthers({ parent, added, last }: Turn): Promise<Set<Key>> {
     if (!added.some(({ message }) => isOfOthers(message))) return new Set();
     const conversation = await this.#thread.open();
@@ -160,7 +160,7 @@ export class Mirror {
     const stretch = { first: Math.min(...places), last };
     const heard = await heardIn(conversation.on(parent.name).events(stretch));
     const here = new Map(heard.map(({ message }) => [message.id, message]));
-    // One that was changed since is said anew.
+    // A message that was changed since is appended again.
     const isSame = ({ message }: Mirrored): boolean => {
       const found = here.get(message.id);
       return found?.type === message.type && found.text === message.text;
@@ -168,7 +168,7 @@ export class Mirror {
     return new Set(told.filter(isSame).map(({ key }) => key));
   }
 
-  /** A message's fields go to the frame, or else (`null`) its bytes to the row. */
+  /** Returns a message's fields for the frame; `null` if its bytes go to the row. */
   async #fields(batch: Batch, { key, message }: Mirrored): Promise<Parsed> {
     const { values } = this.#thread;
     const stored = batch.values.get(key);
@@ -182,7 +182,7 @@ export class Mirror {
 
   // ---- branches ----
 
-  /** What others wrote before the graph said anything stays: prompts, for example. */
+  /** Returns the revision before the graph's first message: prompts, for example, stay. */
   async #beforeAll({ name, begin }: Branch): Promise<number> {
     return begin ? before((await this.#thread.open()).on(name), begin) : 1;
   }
@@ -193,6 +193,6 @@ export class Mirror {
   }
 }
 
-/** Its messages go on to these, if the state may let go of its first ones. */
+/** Whether a state continues a branch; the state may have dropped its first messages. */
 const goesOn = ({ mirrored }: Branch, wanted: readonly Key[]): boolean =>
   common(mirrored, wanted) === mirrored.length || overlap(mirrored, wanted) > 0;

@@ -1,9 +1,9 @@
-// MessagePack, as far as threads need it: what they write is maps, lists, texts, bytes and
-// whole numbers; what they read may be anything that Python's serializer writes.
+// The part of MessagePack that threads need. They write maps, lists, texts, bytes and whole
+// numbers, and read anything that Python's serializer writes.
 
 import { utf8 } from "../words.js";
 
-/** What a thread's rows are made of. */
+/** The values of a thread's rows. */
 export type Packable =
   | null
   | boolean
@@ -13,12 +13,12 @@ export type Packable =
   | readonly Packable[]
   | { readonly [key: string]: Packable };
 
-/** What an extension's bytes stand for. */
+/** Decodes the bytes of an extension. */
 export type Extension = (code: number, data: Uint8Array) => unknown;
 
 // ---- writing ----
 
-/** A value as MessagePack. */
+/** Encodes a value as MessagePack. */
 export function packed(value: Packable): Uint8Array {
   const pieces: Uint8Array[] = [];
   write(value, pieces);
@@ -47,9 +47,9 @@ function write(value: Packable, to: Uint8Array[]): void {
 const isList = (value: Packable): value is readonly Packable[] => Array.isArray(value);
 
 interface Codes {
-  /** The code of the shortest form, to which the length is added, and where that ends. */
+  /** The code of the shortest form, to which the length is added, and the end of its lengths. */
   fix?: readonly [code: number, end: number];
-  /** With the length in one, two or four bytes. */
+  /** The codes of the forms whose length takes one, two or four bytes. */
   codes: readonly (number | undefined)[];
 }
 
@@ -94,7 +94,7 @@ function numberBytes(value: number): Uint8Array {
 
 // ---- reading ----
 
-/** A value from MessagePack. Keys become texts, as an object has them. */
+/** Decodes a value from MessagePack. Keys become strings, as objects require. */
 export function unpacked(bytes: Uint8Array, extension: Extension = asItIs): unknown {
   return new Reader(bytes, extension).value();
 }
@@ -177,7 +177,7 @@ class Reader {
     return this.#at - bytes;
   }
 
-  /** A number of one, two or four bytes. */
+  /** Reads an unsigned integer of one, two or four bytes. */
   #uint(bytes: number): number {
     const at = this.#skip(bytes);
     if (bytes === 1) return this.#view.getUint8(at);

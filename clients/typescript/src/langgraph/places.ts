@@ -1,56 +1,56 @@
-// Where values of a thread are, so that a checkpoint is read without the steps before it.
+// Places of a thread's values, so that a checkpoint is read without earlier checkpoints.
 //
-// A value is in the row of the checkpoint that brought it, or, of a message, in the frame with
-// the typed events that hold it. A row says where its values are. A list is said as runs of
-// elements that stand together, on from a row that says it in full: so what a row takes does not
-// grow with the list, and two look-ups find all of it. Python says it in the same form.
+// A value is in the row of the checkpoint that added it; a message can be in a frame, with the
+// typed events that hold it. A row has the places of its values. Places of a list are runs of
+// adjacent elements, relative to a base row, which has all runs of the list: so the size of a row
+// does not grow with the list, and two lookups find all of it. The Python client does the same.
 
 import { short } from "../adapters/thread.js";
 import type { Packable } from "./msgpack.js";
 
-/** In the place of the number of a frame's events: the holder is a row. */
+/** Instead of the number of a frame's events: the holder is a row. */
 export const IN_ROW = -1;
-/** In the place of a revision: the row that says it. */
+/** Instead of a revision: the row that has this place. */
 export const OWN_ROW = 0;
-/** The frame right behind it. */
+/** Instead of a revision: the frame right after the row. */
 export const OWN_FRAME = -1;
-/** So many runs a row says before it says the list in full. */
+/** Maximum number of runs after those of a base row; with more, a row has all runs. */
 const TAIL_RUNS_MAX = 32;
-/** Lists of so few runs are always said in full: that saves a look-up. */
+/** A row has all runs of a list if they are so few: that saves a lookup. */
 const FULL_RUNS_MAX = 4;
 
-/** Revision of the holder, which of its values, and the number of events of that frame. */
+/** Revision of the holder, index of the value in it, and number of events of the frame. */
 export type Place = readonly [revision: number, index: number, events: number];
 
-/** Revision of the holder, its first value, how many, and the number of events of that frame. */
+/** Revision of the holder, first index, number of values, and number of events of the frame. */
 export type Run = readonly [revision: number, begin: number, count: number, events: number];
 
-/** Where a list is: the first runs of a row that says it in full, and these. */
+/** Places of a list: the first `kept` runs of a base row, and then `tail`. */
 export interface Runs {
-  /** Revision of that row; 0: there is none, and these are all. */
+  /** Revision of the base row; 0 if there is none and `tail` has all runs. */
   base: number;
   kept: number;
   tail: readonly Run[];
 }
 
-/** Where a channel's value is. */
+/** The place of a channel's value. */
 export type At = Place | Runs;
 
-/** It is a list that is somewhere in parts. */
+/** Whether it is the place of a list, in runs. */
 export const isRuns = (at: At | undefined): at is Runs => at !== undefined && "tail" in at;
 
-/** What a checkpoint and the writes to it are found by. */
+/** Returns the event key of a checkpoint and the writes to it. */
 export const checkpointKey = (ns: string, id: string): string =>
   keyNamed(`langgraph/checkpoint/${ns}/${id}`);
 
-/** What the latest checkpoint of a namespace is found by. */
+/** Returns the event key of the events that precede a namespace's checkpoints. */
 export const latestKey = (ns: string): string => keyNamed(`langgraph/latest/${ns}`);
 
 const keyNamed = (name: string): string => short(name.replaceAll("\0", " "));
 
 // ---- runs ----
 
-/** Places as runs. */
+/** Joins places into runs. */
 export function runsOf(places: Iterable<Place>): Run[] {
   const runs: Run[] = [];
   let [revision, begin, count, events]: Run = [0, 0, 0, 0];
@@ -66,7 +66,7 @@ export function runsOf(places: Iterable<Place>): Run[] {
   return runs;
 }
 
-/** The runs of a part of a list. */
+/** Returns the runs of a part of a list. */
 export function cut(runs: readonly Run[], start: number, stop: number): Run[] {
   const kept: Run[] = [];
   let begin = 0;
@@ -79,7 +79,7 @@ export function cut(runs: readonly Run[], start: number, stop: number): Run[] {
   return kept;
 }
 
-/** Runs as they are said, on from a row that says the list in full. */
+/** Returns runs relative to a base row if they share enough runs with it. */
 export function saidOf(runs: readonly Run[], base: number, ofBase: readonly Run[]): Runs {
   const inFull = { base: 0, kept: 0, tail: runs };
   if (runs.length <= FULL_RUNS_MAX) return inFull;
@@ -92,15 +92,15 @@ export function saidOf(runs: readonly Run[], base: number, ofBase: readonly Run[
 const isSame = (one: Run | undefined, other: Run | undefined): boolean =>
   one?.every((each, index) => each === other?.[index]) ?? false;
 
-// ---- as rows have it ----
+// ---- in rows ----
 
-/** As a row has it. */
+/** Encodes a place for a row. */
 export const packedAt = (at: At): Packable => (isRuns(at) ? [at.base, at.kept, at.tail] : at);
 
-/** Of a row: of places the numbers, of lists the base, what is kept of it, and the runs. */
+/** A place in a row: three numbers for a value; base, kept and tail for a list. */
 export type SaidAt = Place | readonly [base: number, kept: number, tail: readonly Run[]];
 
-/** From the row with this revision. */
+/** Decodes a place of the row with this revision. */
 export function unpackedAt([first, second, third]: SaidAt, row: number): At {
   if (typeof third === "number") return [revisionOf(first, row), second, third];
   const tail = third.map(([at, ...rest]): Run => [revisionOf(at, row), ...rest]);

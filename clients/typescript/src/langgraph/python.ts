@@ -1,10 +1,10 @@
-// Values that Python's LangGraph has serialized, as JavaScript's has them.
+// Reads values that Python's LangGraph has serialised.
 
 import { DeltaSnapshot } from "@langchain/langgraph-checkpoint";
 import { messageOf } from "./messages.js";
 import { type Extension, unpacked } from "./msgpack.js";
 
-/** What Python's `JsonPlusSerializer` calls its extensions. */
+/** The extension codes of Python's `JsonPlusSerializer`. */
 enum Extended {
   SingleArgument = 0,
   Arguments = 1,
@@ -15,10 +15,10 @@ enum Extended {
   DeltaSnapshot = 7,
 }
 
-/** An object of Python: its module, its class, and what makes one of these. */
+/** An object of Python: its module, its class, and the arguments that make it. */
 type Made = [module: string, name: string, given: unknown];
 
-/** A value of the kinds that only Python writes. */
+/** Reads a value of a kind that only Python writes. */
 export function fromPython(kind: string, data: Uint8Array): unknown {
   if (kind === "null") return null;
   if (kind === "bytearray") return data;
@@ -28,7 +28,7 @@ export function fromPython(kind: string, data: Uint8Array): unknown {
   );
 }
 
-/** Kinds that `fromPython` reads or knows to be Python's. */
+/** Kinds that only Python writes; `fromPython` does not read `pickle`. */
 export const PYTHON_KINDS = new Set(["null", "bytearray", "msgpack", "pickle"]);
 
 const extension: Extension = (code, data) => {
@@ -69,7 +69,7 @@ function ofSeveral(module: string, name: string, given: unknown[]): unknown {
   return given;
 }
 
-/** Messages are messages; of other classes of Pydantic there are the fields. */
+/** Returns a message, or the fields of an object of another Pydantic class. */
 function ofFields(module: string, name: string, fields: Record<string, unknown>): unknown {
   if (!module.startsWith("langchain_core.messages")) return fields;
   return messageOf({ class: name, ...fields }) ?? fields;

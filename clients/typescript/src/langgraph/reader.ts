@@ -1,4 +1,4 @@
-// A thread of a graph as it is read: what of it is in memory, and how it gets there.
+// Reads a thread of a graph, and keeps in memory what it has read.
 
 import type { SerializerProtocol } from "@langchain/langgraph-checkpoint";
 import { Mutex, Thread } from "../adapters/thread.js";
@@ -15,24 +15,24 @@ import { type Row, Rows } from "./rows.js";
 import { isPythons, Values } from "./values.js";
 
 /**
- * So many older checkpoints are looked up; whoever wants more reads the thread once: the next
- * ones are then faster than a look-up.
+ * Maximum number of older checkpoints that are looked up. For more, the whole thread is read once:
+ * later reads are then faster than lookups.
  */
 const LOOKED_UP_MAX = 4;
 
-/** Whose threads they are, and what their values are made with. */
+/** The source of a thread, and how its values are stored. */
 export interface ThreadOptions {
   source: string;
   serde: SerializerProtocol;
-  /** Empty: none is. */
+  /** The channel whose messages are events; empty for none. */
   mirroredChannel: string;
 }
 
 /**
- * A thread as it is read. Whoever uses it does so within `alone`.
+ * Reads a thread. Call its methods within `alone`.
  *
- * What was read is in `rows`. Until something needs more, they begin at the latest checkpoint,
- * and what is older is looked up.
+ * `rows` has what was read. Until something needs the whole thread, the rows begin at the latest
+ * checkpoint, and older checkpoints are looked up.
  */
 export class ThreadReader {
   rows = new Rows();
@@ -45,9 +45,9 @@ export class ThreadReader {
   readonly #mutex = new Mutex();
   #conversation: Conversation | undefined;
   #lookedUp = 0;
-  /** Checkpoints of which all values are in, by their revisions. */
+  /** Revisions of the checkpoints whose values are all in `rows`. */
   readonly #brought = new Set<number>();
-  /** Checkpoints of which all writes are in. */
+  /** Checkpoints whose writes are all in `rows`. */
   readonly #hasWrites = new Set<string>();
 
   constructor(
@@ -61,12 +61,12 @@ export class ThreadReader {
     this.#thread = new Thread(db, source, id, { title: id });
   }
 
-  /** Does the work when no other work on the thread is under way. */
+  /** Runs the task when no other task on the thread is running. */
   alone<T>(work: () => Promise<T>): Promise<T> {
     return this.#mutex.run(work);
   }
 
-  /** The conversation; begins it the first time. */
+  /** Returns the conversation; creates it if needed. */
   async open(): Promise<Conversation> {
     this.#conversation ??= await this.#thread.open();
     return this.#conversation;
@@ -74,7 +74,7 @@ export class ThreadReader {
 
   // ---- reading ----
 
-  /** Reads all of the thread, or what is new; false when there is no such thread. */
+  /** Reads the whole thread, or its new events; returns false if it does not exist. */
   async refresh(): Promise<boolean> {
     this.#conversation ??= await this.#thread.find();
     if (this.#conversation) await this.readAll(this.#conversation);
@@ -82,9 +82,9 @@ export class ThreadReader {
   }
 
   /**
-   * A checkpoint by its id, or the latest, with the writes to it.
+   * Returns a checkpoint by its id, or the latest, with the writes to it.
    *
-   * What it needs of the thread is looked up, or else all of it is read.
+   * Looks up what it needs; if that is not possible, reads the whole thread.
    */
   async find(ns: string, id: string | undefined): Promise<Row | undefined> {
     try {
@@ -99,7 +99,7 @@ export class ThreadReader {
     return id ? this.rows.find(ns, id) : this.rows.latest(ns);
   }
 
-  /** The checkpoints that a checkpoint follows on, newest first, with the writes to them. */
+  /** Yields the ancestors of a checkpoint, newest first, with the writes to them. */
   async *ancestorsOf(row: Row): AsyncGenerator<Row, void, undefined> {
     let at: Row | undefined = row;
     for (let number = 0; at?.parent !== undefined; number += 1) {
@@ -112,12 +112,12 @@ export class ThreadReader {
   }
 
   #lookups(): Lookups {
-    // Not looked for first: whether there is one, the first look-up says.
+    // Do not check that the conversation exists: the first lookup fails if it does not.
     const found = this.#conversation ?? this.#db.conversation(this.#thread.sourceId);
     return new Lookups(this.#db, found);
   }
 
-  /** The latest checkpoint. Throws `NotSaidError` where the thread has to be read for it. */
+  /** Returns the latest checkpoint. Throws `NotSaidError` if it requires reading the thread. */
   protected async latest(ns: string): Promise<Row | undefined> {
     if (this.rows.seen) await this.#readNew();
     if (!this.knows(ns)) {
@@ -134,7 +134,7 @@ export class ThreadReader {
     return this.rows.latest(ns);
   }
 
-  /** Whether the latest checkpoint of a namespace is in, if there is one. */
+  /** Whether `rows` has the latest checkpoint of a namespace, if there is one. */
   protected knows(ns: string): boolean {
     return this.rows.isWhole || this.rows.tops.has(ns);
   }
@@ -151,13 +151,13 @@ export class ThreadReader {
     if (this.rows.lacksDeleted) throw new NotSaidError();
   }
 
-  /** Takes in a checkpoint that is older than what was read. */
+  /** Adds a checkpoint that is older than the events that were read. */
   async #add(lookups: Lookups, row: Row): Promise<void> {
     if (await lookups.isAnythingDeleted(row.revision, this.rows.first)) throw new NotSaidError();
     this.rows.add(row);
   }
 
-  /** A checkpoint by its id. Throws `NotSaidError` where the thread has to be read for it. */
+  /** Returns a checkpoint by its id. Throws `NotSaidError` if it requires reading the thread. */
   protected async byId(ns: string, id: string): Promise<Row | undefined> {
     if (this.rows.seen) {
       await this.#readNew();
@@ -169,28 +169,28 @@ export class ThreadReader {
     const found = await this.#lookups().named(this.rows, ns, id);
     if (!found) return undefined;
     if (this.rows.seen) this.rows.add(found.row);
-    // Else nothing tells of later ones.
+    // Without rows, later writes to other checkpoints would be missed.
     else this.#hasWrites.clear();
     this.#takeWrites(ns, id, found.writes);
     this.#hasWrites.add(placeOf(ns, id));
     return found.row;
   }
 
-  /** Looks up what a checkpoint is made of, where that is not known. */
+  /** Looks up the values of a checkpoint, unless they are known. */
   async bring(row: Row): Promise<void> {
     if (this.rows.isWhole || this.#brought.has(row.revision)) return;
     await this.#lookups().bring(this.rows, row);
     if (this.rows.seen) this.#brought.add(row.revision);
   }
 
-  /** Looks up the writes to a checkpoint: some may have come before all that was read. */
+  /** Looks up the writes to a checkpoint: some may be older than the events that were read. */
   async bringWrites(ns: string, id: string): Promise<void> {
     if (this.rows.isWhole || this.#hasWrites.has(placeOf(ns, id))) return;
     this.#takeWrites(ns, id, await this.#lookups().writes(ns, id));
     if (this.rows.seen) this.#hasWrites.add(placeOf(ns, id));
   }
 
-  /** All of a checkpoint's writes, in their order; later ones may come again. */
+  /** Replaces the writes to a checkpoint, in order; later ones may be taken twice. */
   #takeWrites(ns: string, id: string, writes: readonly Event[]): void {
     this.rows.forgetWrites(ns, id);
     for (const { body } of writes) {
@@ -208,7 +208,7 @@ export class ThreadReader {
     if (this.rows.lacksDeleted) throw new NotSaidError();
   }
 
-  /** Reads all of the thread, or what is new. */
+  /** Reads the whole thread, or its new events. */
   protected async readAll(conversation: Conversation): Promise<void> {
     if (!this.rows.isWhole) {
       this.rows = new Rows();
@@ -217,7 +217,7 @@ export class ThreadReader {
     await this.#read(conversation);
   }
 
-  /** Reads what is new, and all of the thread where something was taken back. */
+  /** Reads new events; reads the whole thread if something was deleted. */
   protected async catchUp(conversation: Conversation): Promise<void> {
     await this.#read(conversation);
     if (this.rows.lacksDeleted) await this.readAll(conversation);
@@ -236,7 +236,7 @@ export class ThreadReader {
 
   // ---- values ----
 
-  /** A value. */
+  /** Returns a value. */
   async load(key: Key): Promise<Parsed> {
     if (!this.rows.lists.has(key)) return this.#element(key);
     const keys = expanded(this.rows.lists, key);
@@ -257,7 +257,7 @@ export class ThreadReader {
   }
 }
 
-/** When both have ended: nothing of one lands when the other has failed. */
+/** Waits for both, so that neither changes rows after the other has failed. */
 async function bothOf(...work: [Promise<void>, Promise<void>]): Promise<void> {
   for (const ended of await Promise.allSettled(work)) {
     if (ended.status === "rejected") throw ended.reason;

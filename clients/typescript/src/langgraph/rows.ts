@@ -1,8 +1,8 @@
-// What a thread's events say, as tables in memory that are kept up to date.
+// The content of a thread's events, as tables in memory that are kept up to date.
 //
-// They begin at the first event, and are whole; or at a later one, and what is older is looked
-// up where it is wanted. Then only what is new is read. The Python client writes and reads the
-// same rows.
+// The rows begin at the first event and are whole, or they begin at a later event, and older events
+// are looked up when needed. Afterwards only new events are read. The Python client writes and
+// reads the same rows.
 
 import { WRITES_IDX_MAP } from "@langchain/langgraph-checkpoint";
 import { type Body, filled, jsonOf } from "../adapters/frames.js";
@@ -18,10 +18,10 @@ export const CHECKPOINT = "langgraph.checkpoint";
 export const WRITES = "langgraph.writes";
 export const MESSAGES = "langgraph.messages";
 export const DELETED = "langgraph.deleted";
-/** Stands before each checkpoint, under the key of its namespace: look-ups begin there. */
+/** Precedes each checkpoint, with the event key of its namespace: lookups begin with it. */
 export const LATEST = "langgraph.latest";
 
-/** A value as a serializer made it: kind and bytes. */
+/** A serialised value: kind and bytes. */
 export type Stored = readonly [kind: string, data: Uint8Array];
 
 /** A checkpoint without its values. */
@@ -35,9 +35,9 @@ export interface Row {
   values: ReadonlyMap<string, Key>;
   revision: number;
   branch: number;
-  /** Where its values are; undefined: its writer did not say. */
+  /** Places of its values; undefined if its writer did not store them. */
   at: ReadonlyMap<string, At> | undefined;
-  /** Its branch, the active one, ends with its messages. */
+  /** Whether its branch, the active one, ends with its messages. */
   isMirrored: boolean;
 }
 
@@ -56,7 +56,7 @@ export interface Held {
   body: Body;
 }
 
-/** What a frame says: the keys of its messages, and of each how many events it has. */
+/** A frame: the keys of its messages, and the number of events of each. */
 interface Framed {
   keys: Key[];
   items: [count: number, packed: Parsed][];
@@ -72,61 +72,61 @@ type Said = Record<string, Parsed>;
 
 /** A thread's rows. */
 export class Rows {
-  /** Revision of the first event that is in. */
+  /** Revision of the first event that was read. */
   first = 1;
-  /** Revision of the last one. */
+  /** Revision of the last event that was read. */
   seen = 0;
   active = 0;
   readonly branches = new Map<number, Branch>([[0, branchNamed("main")]]);
-  /** Where they are not whole: namespaces of which the latest checkpoint is in. */
+  /** If the rows are not whole: namespaces whose latest checkpoint they have. */
   readonly tops = new Set<string>();
-  /** Something was taken back, of which it may be that it was older. */
+  /** Whether something was deleted that may be older than the rows. */
   lacksDeleted = false;
   /** By namespace, then by id. */
   readonly checkpoints = new Map<string, Map<string, Row>>();
   readonly values = new Map<Key, Stored>();
   readonly messages = new SaidMessages();
   readonly lists = new Map<Key, Spliced>();
-  /** Where values and messages are. */
+  /** Places of values and messages. */
   readonly places = new Map<Key, Place>();
-  /** What rows and frames hold, by their revisions. */
+  /** Keys of the values that rows and frames hold, by revision. */
   readonly holds = new Map<number, readonly Key[]>();
-  /** Lists that rows say in full, by the row and the channel. */
+  /** Lists of which a row has all runs, by the row and the channel. */
   readonly #full = new Map<string, readonly Run[]>();
-  /** By checkpoint, then by task and place. */
+  /** By checkpoint, then by index and task. */
   readonly #writes = new Map<string, Map<string, Write>>();
   #reading: Reading | undefined;
 
   // ---- reading ----
 
-  /** The thread was read, and they have every event. */
+  /** Whether the thread was read and the rows have every event. */
   get isWhole(): boolean {
     return this.first === 1 && this.seen > 0;
   }
 
-  /** They have neither checkpoints nor writes. */
+  /** Whether there are neither checkpoints nor writes. */
   get isEmpty(): boolean {
     return [...this.checkpoints.values()].every(({ size }) => size === 0) && !this.#writes.size;
   }
 
-  /** Whether a value is in. */
+  /** Whether the rows have a value. */
   has(key: Key): boolean {
     return this.values.has(key) || this.messages.has(key);
   }
 
-  /** They are to have the events from there on only. */
+  /** Makes the rows begin at an event. */
   begin(first: number): void {
     this.first = first;
     this.seen = first - 1;
     this.branches.clear();
   }
 
-  /** The checkpoint with the highest id. */
+  /** Returns the checkpoint with the highest id. */
   latest(ns: string): Row | undefined {
     return this.#highest(ns, (one, other) => one.id > other.id);
   }
 
-  /** The checkpoint that was put last. */
+  /** Returns the checkpoint that was put last. */
   newest(ns: string): Row | undefined {
     return this.#highest(ns, (one, other) => one.revision > other.revision);
   }
@@ -139,12 +139,12 @@ export class Rows {
     return highest;
   }
 
-  /** A checkpoint by its id. */
+  /** Returns a checkpoint by its id. */
   find(ns: string, id: string): Row | undefined {
     return this.checkpoints.get(ns)?.get(id);
   }
 
-  /** Writes to a checkpoint, in the order in which LangGraph applies them. */
+  /** Returns the writes to a checkpoint, in the order in which LangGraph applies them. */
   writesTo(ns: string, id: string): Write[] {
     const held = this.#writes.get(placeOf(ns, id))?.values() ?? [];
     return [...held].sort(
@@ -152,12 +152,12 @@ export class Rows {
     );
   }
 
-  /** A list that a row says in full. */
+  /** Returns a list of which a row has all runs. */
   full(revision: number, channel: string): readonly Run[] | undefined {
     return this.#full.get(fullKey(revision, channel));
   }
 
-  /** A list as it is where it is; undefined: it goes on from a row that is not in. */
+  /** Returns all runs of a list; undefined if its base row was not read. */
   runs(channel: string, { base, kept, tail }: Runs): Run[] | undefined {
     if (!base) return [...tail];
     const ofBase = this.full(base, channel);
@@ -166,7 +166,7 @@ export class Rows {
 
   // ---- keeping up to date ----
 
-  /** Takes the next event in. */
+  /** Applies the next event. */
   apply(revision: number, branchId: number, body: Body, branchName = ""): void {
     this.seen = revision;
     const id = body?.$case === "branchForked" ? revision : branchId;
@@ -176,7 +176,7 @@ export class Rows {
         : (this.branches.get(id) ?? branchNamed(branchName, this.isWhole));
     this.branches.set(id, on);
     on.head = revision;
-    // Where they are not whole: checkpoints stand on the branch that is the active one then.
+    // If the rows are not whole: a checkpoint is on the branch that was active then.
     if (body?.$case === "branchActivated" || (revision === this.first && !this.isWhole)) {
       this.active = id;
     }
@@ -200,13 +200,13 @@ export class Rows {
     }
   }
 
-  /** A checkpoint is there. */
+  /** Adds a checkpoint. */
   add(row: Row): void {
     const rows = this.checkpoints.get(row.ns) ?? new Map<string, Row>();
     this.checkpoints.set(row.ns, rows.set(row.id, row));
   }
 
-  /** A checkpoint; takes in what it brings. */
+  /** Returns a checkpoint; adds its values and lists to the rows. */
   rowOf(revision: number, branch: number, data: Uint8Array): Row {
     const said = unpacked(data) as Said;
     const values = Object.entries(said.values as Record<string, Uint8Array>);
@@ -237,7 +237,7 @@ export class Rows {
     for (const [bytes, from, start, stop, added] of said.lists) {
       const key = keyHex(bytes);
       const base = from ? keyHex(from) : undefined;
-      // A list whose base is not in is looked up where it is wanted.
+      // A list whose base was not read is looked up when needed.
       if (this.lists.has(key) || (base !== undefined && !this.lists.has(base))) continue;
       this.lists.set(key, { base, start, stop, added: added.map(keyHex) });
     }
@@ -253,7 +253,7 @@ export class Rows {
     return new Map(places);
   }
 
-  /** Takes in what a task wrote. */
+  /** Adds the writes of a task. */
   takeWrites(data: Uint8Array): void {
     const { ns, id, path, task, writes } = unpacked(data) as Said;
     const place = placeOf(ns, id);
@@ -267,7 +267,7 @@ export class Rows {
     }
   }
 
-  /** Forgets the writes to a checkpoint: all of them come now. */
+  /** Removes the writes to a checkpoint, before all of them are added. */
   forgetWrites(ns: string, id: string): void {
     this.#writes.delete(placeOf(ns, id));
   }
@@ -286,7 +286,7 @@ export class Rows {
 
   // ---- messages ----
 
-  /** An event of the frame of messages that is being read, or the frame itself. */
+  /** Takes an event of the current frame of messages, or the frame itself. */
   #read(reading: Reading, on: Branch, revision: number, body: Body): void {
     const { frame, keys, items, held } = reading;
     if (revision > frame) held.push({ revision, body });
@@ -296,12 +296,12 @@ export class Rows {
     on.ends.push(...this.#takeMessages(frame, { keys, items }, held));
   }
 
-  /** A frame with its events, which was looked up. */
+  /** Adds a frame that was looked up, with its events. */
   takeFrame(frame: number, data: Uint8Array, held: readonly Held[]): void {
     this.#takeMessages(frame, framed(data), held);
   }
 
-  /** Of each message, the revision of its last event. */
+  /** Adds the messages of a frame; returns the revision of the last event of each. */
   #takeMessages(frame: number, { keys, items }: Framed, held: readonly Held[]): number[] {
     this.holds.set(frame, keys);
     let start = 0;
@@ -334,6 +334,6 @@ const fullKey = (revision: number, channel: string): string => `${revision} ${ch
 
 const placeOf = (ns: string, id: string): string => JSON.stringify([ns, id]);
 
-/** By code points, as Python orders texts. */
+/** Compares texts by code points, as Python does. */
 const ordered = (one: string, other: string): number =>
   one === other ? 0 : Buffer.compare(utf8(one), utf8(other));

@@ -1,8 +1,8 @@
 // Returns the messages of a conversation, of all programs, as LangChain messages.
 //
-// Those that a graph said are as they are in its state. Those of others get ids that follow from
-// their events: a state that has them already does not get them twice, and they are not appended
-// to the conversation from which they come.
+// Messages of a graph are the same as in its state. Messages of other programs have ids derived
+// from their events: so a state does not get them twice, and they are not appended again to the
+// conversation from which they come.
 
 import * as lc from "@langchain/core/messages";
 import { read } from "../adapters/frames.js";
@@ -12,7 +12,7 @@ import type { Event } from "../types.js";
 import { messageOf } from "./messages.js";
 import { MESSAGES } from "./rows.js";
 
-/** The id of what another program said, by its first event; Python's is the same. */
+/** The id of a message of another program, from its first event; the same as Python's. */
 const OTHERS = /^([0-9a-f-]{36})#([1-9][0-9]*)$/;
 const idBy = (event: Event): string => `${event.conversationId}#${event.revision}`;
 
@@ -22,24 +22,24 @@ export interface Heard {
   isOfGraph: boolean;
 }
 
-/** Whether others said it, in whatever conversation. */
+/** Whether a message is of another program, in any conversation. */
 export const isOfOthers = ({ id }: lc.BaseMessage): boolean => OTHERS.test(id ?? "");
 
-/** The revision with which a message begins that others said in a conversation; 0: they did not. */
+/** Returns the first revision of another program's message in a conversation; 0 if it has none. */
 export function placeOf({ id }: lc.BaseMessage, conversationId: string): number {
   const found = OTHERS.exec(id ?? "");
   return found?.[1] === conversationId ? Number(found[2]) : 0;
 }
 
-/** The id of what stands for a call's result: conversation and call; Python's is the same. */
+/** The id of a message in place of a missing result: conversation and call; same as Python's. */
 const FILLED = /^[0-9a-f-]{36}#open\/./s;
 
-/** Whether it stands for a result that was not there. */
+/** Whether a message stands in place of a missing result. */
 export const isFilled = ({ id }: lc.BaseMessage): boolean => FILLED.test(id ?? "");
 
 /**
- * Messages, with something in the place of each result that none of `all` has: providers refuse
- * calls without one.
+ * Yields messages, and adds a result for each call that has none in `all`: providers refuse calls
+ * without a result.
  */
 export function* answered(
   some: readonly Heard[],
@@ -68,7 +68,7 @@ export function* answered(
 type ToolCalls = NonNullable<lc.AIMessage["tool_calls"]>;
 
 /**
- * Of answers, the calls after which no result comes. An id may come again: a result is of the
+ * Returns the calls of answers that have no result. If an id is reused, a result belongs to the
  * last call before it.
  */
 function missingIn(messages: readonly lc.BaseMessage[]): Map<lc.BaseMessage, ToolCalls> {
@@ -85,7 +85,7 @@ function missingIn(messages: readonly lc.BaseMessage[]): Map<lc.BaseMessage, Too
   return missing;
 }
 
-/** Messages in their order, those once that a graph was told. */
+/** Returns messages in order; a message that a graph got comes only once. */
 export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
   const all: Heard[] = [];
   const tools = new Map<string, string>();
@@ -104,7 +104,7 @@ export async function heardIn(events: AsyncIterable<Event>): Promise<Heard[]> {
   }
   all.push(...others.end().map(asOthers));
   const told = new Set(all.filter(isTold).map(({ message }) => message.id));
-  // A graph that was told has it where it was said.
+  // A message that a graph got stays at its original place.
   return all
     .filter((heard) => !isTold(heard) && !isFilled(heard.message))
     .map(({ message, isOfGraph }) => ({ message, isOfGraph: isOfGraph || told.has(message.id) }));
@@ -115,7 +115,7 @@ const asOfGraph = (message: lc.BaseMessage): Heard => ({ message, isOfGraph: tru
 
 const isTold = ({ message, isOfGraph }: Heard): boolean => isOfGraph && isOfOthers(message);
 
-/** A message of a graph of which only the events can be read. */
+/** Makes messages from the events of a graph's message that cannot be restored from its frame. */
 function spokenBy(events: readonly Event[], tools: Map<string, string>): lc.BaseMessage[] {
   const ownId = ({ body }: Event): string =>
     body?.$case === "messageAppended" ? body.value.messageId : "";
@@ -123,7 +123,7 @@ function spokenBy(events: readonly Event[], tools: Map<string, string>): lc.Base
   return [...events.flatMap((event) => spoken.take(event)), ...spoken.end()];
 }
 
-/** Events as messages: what an assistant said, and the calls that follow, are one. */
+/** Converts events to messages: an assistant message and the calls after it are one message. */
 class Spoken {
   readonly #tools: Map<string, string>;
   readonly #idOf: (event: Event) => string;
@@ -134,7 +134,7 @@ class Spoken {
     this.#idOf = idOf;
   }
 
-  /** Messages that are whole, now that this event is there. */
+  /** Takes an event; returns the messages that are complete now. */
   take(event: Event): lc.BaseMessage[] {
     if (event.body?.$case === "toolCallRequested") {
       this.#answer ??= new lc.AIMessage({ content: "", id: this.#idOf(event) });
@@ -150,7 +150,7 @@ class Spoken {
     return made ? [...this.end(), made] : [];
   }
 
-  /** The last one. */
+  /** Returns the last message, if there is one. */
   end(): lc.BaseMessage[] {
     const answer = this.#answer;
     this.#answer = undefined;

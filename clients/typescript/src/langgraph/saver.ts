@@ -1,4 +1,4 @@
-// Threads of graphs as conversations: LangGraph's checkpointer.
+// LangGraph's checkpointer, which stores threads of graphs as conversations.
 
 import { isDeepStrictEqual } from "node:util";
 import type { BaseMessage } from "@langchain/core/messages";
@@ -30,12 +30,12 @@ import { answered, heardIn } from "./said.js";
 import { GraphThread } from "./thread.js";
 
 const SOURCE = "langgraph";
-/** Threads of which what was read is kept in memory. */
+/** Maximum number of threads that are cached in memory. */
 const THREADS_MAX = 128;
 /** Digits of a channel's version: versions are compared as texts. */
 const VERSION_DIGITS = 32;
 
-/** Metadata is JSON in the store, whatever makes the values. */
+/** Metadata is stored as JSON, whatever the serializer of values is. */
 const metadataSerde = new JsonPlusSerializer();
 
 /** Options of the saver. */
@@ -48,18 +48,18 @@ export interface SaverOptions {
   threadsMax?: number | undefined;
 }
 
-/** What events of a conversation its messages are read from. */
+/** The kinds of events from which messages are made. */
 const SAID = ["message_appended", "tool_call_requested", "tool_result_recorded", "custom"] as const;
-/** Those that a graph's messages and what others said are read from. */
+/** Whether `heardIn` takes the event. */
 const isSaid = ({ kind }: Event): boolean =>
   kind !== "approval_decided" && kind !== "tool_call_started";
 
 /**
  * Returns the messages of a conversation, of all programs, as LangChain messages.
  *
- * Messages keep the ids of the graph; others have ids derived from their events. A state therefore
- * takes each message once. A call without a result gets a message that says so, which is not
- * stored. With `others`, only messages of other programs that no graph got yet:
+ * Messages of a graph keep their ids; other messages have ids derived from their events. A state
+ * therefore takes each message once. A call without a result gets an error as its result, which is
+ * not stored. With `others`, returns only messages of other programs that no graph got yet:
  *
  *     const others = await messages(conversation, { others: true });
  *     await graph.invoke({ messages: [...others, prompt] }, thread);
@@ -84,18 +84,18 @@ async function* only<T>(all: AsyncIterable<T>, isWanted: (one: T) => boolean): A
  *
  * `thread_id` is the conversation's source id or its UUID. The messages of the root graph's
  * `messages` channel are events on the branches of the conversation. The active branch has those of
- * the last checkpoint; continuing from an older checkpoint makes a branch. A value is stored once,
- * and of a list only what was added. The Python client's `TreeringSaver` reads and writes the same
- * threads.
+ * the last checkpoint; continuing from an older checkpoint makes a branch. A value is stored once;
+ * of a list, only the added elements are stored. The Python client's `TreeringSaver` reads and
+ * writes the same threads.
  *
- * Checkpoints are looked up. Threads are cached in memory, and each call reads what is new, so
+ * Checkpoints are looked up. Threads are cached in memory, and each call reads the new events, so
  * several programs may use one thread.
  */
 export class TreeringSaver extends BaseCheckpointSaver {
   readonly #db: Treering;
   readonly #messagesKey: string;
   readonly #threadsMax: number;
-  /** The one that was used last is last. */
+  /** In the order of their last use. */
   readonly #threads = new Map<string, GraphThread>();
 
   constructor(db: Treering, options: SaverOptions = {}) {
@@ -171,7 +171,7 @@ export class TreeringSaver extends BaseCheckpointSaver {
     return tuple;
   }
 
-  /** Before version 4, what was sent was not in a channel of its own. */
+  /** Adds the channel of sent tasks, which checkpoints before version 4 do not have. */
   async #migrate(thread: GraphThread, ns: string, parent: string, to: Checkpoint): Promise<void> {
     await thread.bringWrites(ns, parent);
     const sent = thread.rows.writesTo(ns, parent).filter(({ channel }) => channel === TASKS);
@@ -184,8 +184,8 @@ export class TreeringSaver extends BaseCheckpointSaver {
   }
 
   /**
-   * What the ancestors of a checkpoint wrote to channels that are stored by their writes, oldest
-   * first, back to where each was stored whole.
+   * Returns the writes of a checkpoint's ancestors to delta channels, oldest first, back to the
+   * checkpoint that has the whole value of each channel.
    */
   override async getDeltaChannelHistory({
     config,
@@ -239,8 +239,8 @@ export class TreeringSaver extends BaseCheckpointSaver {
   }
 
   /**
-   * A version of a channel after this one; two that follow the same one differ. A text, as
-   * Python has it, though LangGraph's types say that it is a number.
+   * Returns the version of a channel after this one; two versions after the same one differ. It is
+   * a text, as in Python, although LangGraph's types declare a number.
    */
   override getNextVersion(current: number | undefined): number {
     const before = current === undefined ? 0 : Number.parseInt(String(current), 10);
@@ -334,7 +334,7 @@ async function* rowsOf(
   }
 }
 
-/** What a filter names: `a.b` is also the `b` of `a`, as it is for LangGraph's SQLite savers. */
+/** Returns what a filter names: `a.b` is also `b` in `a`, as for LangGraph's SQLite savers. */
 function at(metadata: Parsed, name: string): unknown {
   if (Object.hasOwn(metadata, name)) return metadata[name];
   return name.split(".").reduce((value, part) => value?.[part], metadata);

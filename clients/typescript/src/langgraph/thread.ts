@@ -1,4 +1,4 @@
-// A thread of a graph: its conversation, and what is put into it.
+// Writes the checkpoints and the tasks' writes of a graph's thread to its conversation.
 
 import {
   type ChannelVersions,
@@ -22,10 +22,10 @@ import { ThreadReader } from "./reader.js";
 import { CHECKPOINT, DELETED, LATEST, type Row, WRITES } from "./rows.js";
 
 const MSGPACK = "application/msgpack";
-/** A checkpoint, and what says in front of it that it is the latest one. */
+/** Number of events of a checkpoint: the event that precedes it, and its row. */
 const ROWS = 2;
 
-/** A checkpoint on its way in. */
+/** A checkpoint to store. */
 export interface Put {
   ns: string;
   parent: string | undefined;
@@ -35,7 +35,7 @@ export interface Put {
   newVersions: ChannelVersions;
 }
 
-/** A thread. Whoever uses it does so within `alone`. */
+/** A thread. Call its methods within `alone`. */
 export class GraphThread extends ThreadReader {
   readonly #mirror = new Mirror(this);
 
@@ -58,20 +58,20 @@ export class GraphThread extends ThreadReader {
         }
         if (!(error instanceof errors.Conflict)) {
           if (!lessened.isToRepeat(error)) {
-            // The state is kept, whatever becomes of its messages; the next ones are tried anew.
+            // Store the state without events for its messages; the next checkpoint tries again.
             if (!isMirrored || !isRefused(error)) throw error;
             isMirrored = false;
           }
           for (const branch of this.rows.branches.values()) branch.open = undefined;
         }
-        // Another program wrote to the thread.
+        // Another program may have written to the thread.
         await this.catchUp(conversation);
       }
     }
     throw new errors.RevisionMismatch(`other writers kept writing to thread ${this.id}`);
   }
 
-  /** Looks up the latest checkpoint, if it is not known; of a new thread reads all. */
+  /** Looks up the latest checkpoint, if it is not known; reads all of a new thread. */
   async #know(ns: string): Promise<void> {
     try {
       for (const each of new Set(["", ns])) if (!this.knows(each)) await this.latest(each);
@@ -82,7 +82,7 @@ export class GraphThread extends ThreadReader {
     if (!this.rows.seen) await this.readAll(await this.open());
   }
 
-  /** Without `lessened`, messages are values only. */
+  /** Tries to store a checkpoint. Without `lessened`, messages are stored as values only. */
   async #attempt(
     conversation: Conversation,
     put: Put,
@@ -100,10 +100,10 @@ export class GraphThread extends ThreadReader {
     await this.#append(conversation, turn, [this.#pointer(put, turn), row], framed);
   }
 
-  /** The checkpoint that it follows on. */
+  /** Returns the parent checkpoint. */
   async #parent({ ns, parent }: Put): Promise<Row | undefined> {
     if (!parent) return undefined;
-    // Another program may have put it since this one has read.
+    // Another program may have put it after the last read.
     const row = this.rows.find(ns, parent) ?? (await this.byId(ns, parent));
     if (row) await this.bring(row);
     return row;
@@ -121,7 +121,7 @@ export class GraphThread extends ThreadReader {
       if (!isNew && isSame && old !== undefined) {
         values.set(channel, old);
       } else if (isNew || before) {
-        // Of a first checkpoint, what is new is all that LangGraph wants stored.
+        // For a first checkpoint, LangGraph wants only the new values stored.
         const isMirrored = ns === "" && channel === this.mirroredChannel;
         values.set(channel, await batch.add(value, old, isMirrored));
       }
@@ -129,7 +129,7 @@ export class GraphThread extends ThreadReader {
     return values;
   }
 
-  /** What says, in front of a checkpoint, that it is the latest one of its namespace. */
+  /** Makes the event before a checkpoint, which marks it as the latest one of its namespace. */
   #pointer({ ns, checkpoint: { id } }: Put, turn: Turn | undefined): NewEvent {
     const said: Packable = {
       ns,
@@ -192,7 +192,7 @@ export class GraphThread extends ThreadReader {
 
   // ---- writes ----
 
-  /** Stores what a task wrote. */
+  /** Stores the writes of a task. */
   async putWrites(
     place: { ns: string; id: string; task: string; path: string },
     writes: readonly (readonly [channel: string, value: unknown])[],
@@ -208,7 +208,7 @@ export class GraphThread extends ThreadReader {
 
   // ---- deleting ----
 
-  /** Takes everything back. */
+  /** Deletes all checkpoints and writes. */
   async deleteAll(): Promise<void> {
     if (!(await this.refresh()) || this.rows.isEmpty) return;
     await this.#note(DELETED, { all: true });
@@ -231,7 +231,7 @@ export class GraphThread extends ThreadReader {
     this.#took(await (await this.open()).append([event]), [event]);
   }
 
-  /** What was appended is known without reading it, if nothing came between. */
+  /** Applies appended events to the rows without reading them, if no other event came between. */
   #took(receipt: Receipt, events: readonly NewEvent[]): void {
     if (receipt.repeated || receipt.revisions[0] !== this.rows.seen + 1) return;
     let branch = this.rows.active;
@@ -249,6 +249,6 @@ export class GraphThread extends ThreadReader {
   }
 }
 
-/** A map as rows have it. */
+/** Converts a map for a row. */
 const mapped = <T>(values: ReadonlyMap<string, T>, said: (each: T) => Packable): Packable =>
   Object.fromEntries([...values].map(([key, each]) => [key, said(each)]));

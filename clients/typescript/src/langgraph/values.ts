@@ -1,4 +1,4 @@
-// Values as bytes, and their keys.
+// Serialises values, and computes their keys.
 
 import type { BaseMessage } from "@langchain/core/messages";
 import type { SerializerProtocol } from "@langchain/langgraph-checkpoint";
@@ -8,7 +8,7 @@ import { canonical } from "./messages.js";
 import { fromPython, PYTHON_KINDS } from "./python.js";
 import type { Stored } from "./rows.js";
 
-/** What makes bytes of a thread's values, and values of bytes. */
+/** Serialises and deserialises the values of a thread. */
 export class Values {
   readonly #serde: SerializerProtocol;
   readonly #isMirrored: boolean;
@@ -18,37 +18,37 @@ export class Values {
     this.#isMirrored = isMirrored;
   }
 
-  /** A value as the serializer makes it. */
+  /** Serialises a value. */
   async dumps(value: unknown): Promise<Stored> {
     return this.#serde.dumpsTyped(value);
   }
 
-  /** What a serializer made, as a value. */
+  /** Deserialises a value. */
   async loads([kind, data]: Stored): Promise<Parsed> {
     return PYTHON_KINDS.has(kind) ? fromPython(kind, data) : this.#serde.loadsTyped(kind, data);
   }
 
-  /** The key of a message, which is the same for what comes back of it. */
+  /** Returns the key of a serialised message; its restored copy has the same key. */
   messageKey([kind, data]: Stored): Key {
     const isOpaque = !this.#isMirrored || kind !== "json";
     if (isOpaque) return keyOf(kind, "\0", data);
     return keyOf("message\0", canonical(JSON.parse(fromUtf8(data))));
   }
 
-  /** The same, of a message. */
+  /** Returns the key of a message. */
   async keyOfMessage(message: BaseMessage): Promise<Key> {
     return this.messageKey(await this.dumps(message));
   }
 }
 
-/** Made here or in Python: of Python's, the key is not what it would be here. */
+/** Whether Python serialised a value: its key then differs from the key that it would have here. */
 export const isPythons = ([kind]: Stored): boolean => PYTHON_KINDS.has(kind);
 
-/** It has nothing that JSON does not say, such as a `Map`, whose changes would not be seen. */
+/** Whether JSON holds all of it. Changes of other values, such as a `Map`, would not be noticed. */
 export const isPlain = ([kind, data]: Stored): boolean =>
   kind === "json" && !Buffer.from(data.buffer, data.byteOffset, data.length).includes('"lc":2');
 
-/** Lists of what is more than a number are stored by what is added to them. */
+/** Whether a list is stored by its added elements; a list with numbers is not. */
 export const isKeptAsList = (value: unknown): value is unknown[] =>
   Array.isArray(value) &&
   value.length > 0 &&
