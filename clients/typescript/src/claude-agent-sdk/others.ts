@@ -23,9 +23,8 @@ const isFrame = (found: Found | undefined): found is frames.Frame =>
  * Returns the SDK's own lines, and between them lines for events of other programs, in one chain.
  *
  * A line of another program follows the line before it. The SDK ignores lines outside the chain of
- * the last line, so the `parentUuid` of its own next line is changed if it does not have that line
- * as its parent. Lines of other programs have the same ids each time, so that they are recognised
- * when the SDK sends them back.
+ * the last line, so the `parentUuid` of its own next line is changed to that line if needed. Lines
+ * of other programs have the same ids each time: they are recognised when the SDK sends them back.
  */
 export async function linesOf(
   sessionId: string,
