@@ -1,4 +1,4 @@
-"""What the Python package's wheel and source distribution have in them: wheel.py WHEEL SDIST"""
+"""What the Python package's wheel and source distribution contain: wheel.py SDIST [WHEEL]"""
 
 import re
 import subprocess
@@ -66,5 +66,6 @@ def check_sdist(path: str) -> None:
     print(f"{len(members)} files of source")
 
 
-check_wheel(sys.argv[1])
-check_sdist(sys.argv[2])
+check_sdist(sys.argv[1])
+for wheel in sys.argv[2:]:
+    check_wheel(wheel)

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The Python package as users get it: the wheel that pip and maturin make, its platform, what is in
-# it, the source distribution, and the first page with the wheel installed in each of pip's ways.
+# Checks the Python package as users get it: the source distribution, and the wheel that pip and
+# maturin build from it, with its platform and its files. Runs the first page of the README with the
+# wheel, installed in each way that pip offers.
 #
-# Usage: .ci/wheel.sh [PROFILE]    (default: release)
-# After `cargo build` with that profile only the program is linked again, without its symbols.
+# Usage: .ci/wheel.sh [sdist | PROFILE]    (default: release)
+# `sdist` checks only the source distribution, which needs no build.
 # TREERING_PYTHONS names the interpreters; default: all that are found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,17 +18,14 @@ export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_A
 unset TREERING_BINARY
 . .ci/pythons.sh
 
-step "the wheel"
 tools=$work/tools
 venv "${pythons[-1]}" "$tools"
 needed "$tools" dev | grep '^maturin==' >"$work/tools.txt"
 "$tools/bin/pip" install --quiet -r "$work/tools.txt"
-# pip's own default is a tag for this machine alone.
-MATURIN_PEP517_ARGS="--profile $profile --compatibility pypi" \
-  "$tools/bin/pip" wheel --no-deps --wheel-dir "$work/dist" "$client" >"$work/wheel.log" 2>&1 ||
-  { cat "$work/wheel.log" >&2; fail "no wheel"; }
-wheel=$(echo "$work"/dist/*.whl)
-echo "$(basename "$wheel"), $(stat -c %s "$wheel") bytes"
+
+packages() { # LOCK_FILE
+  awk '/^name = /{ name = $3 } /^version = /{ print name, $3 }' "$1" | sort
+}
 
 step "the source distribution"
 (cd "$client" && "$tools/bin/maturin" sdist --out "$work/sdist") >"$work/sdist.log" 2>&1 ||
@@ -35,13 +33,26 @@ step "the source distribution"
 sdist=$(echo "$work"/sdist/*.tar.gz)
 echo "$(basename "$sdist"), $(stat -c %s "$sdist") bytes"
 
-step "what is in them"
-"$tools/bin/python" .ci/wheel.py "$wheel" "$sdist"
-# As pip sees it: its metadata, and a workspace that cargo takes as it is.
+"$tools/bin/python" .ci/wheel.py "$sdist"
+# As pip sees it: its metadata, and a workspace that cargo accepts with the locked versions.
 "$tools/bin/pip" install --quiet --dry-run --no-deps --report "$work/report.json" "$sdist"
 grep -q "# Treering for Python" "$work/report.json" || fail "another README"
 tar xzf "$sdist" -C "$work"
-(cd "$work"/treering-*/ && cargo metadata --locked --format-version 1 >/dev/null)
+(cd "$work"/treering-*/ && cargo metadata --format-version 1 >/dev/null)
+other=$(comm -13 <(packages Cargo.lock) <(packages "$work"/treering-*/Cargo.lock))
+[ -z "$other" ] || fail "the lock file does not have these packages: $other"
+if [ "$profile" = sdist ]; then
+  exit
+fi
+
+step "the wheel"
+# pip's own default is a tag for this machine alone.
+MATURIN_PEP517_ARGS="--profile $profile --compatibility pypi" \
+  "$tools/bin/pip" wheel --no-deps --wheel-dir "$work/dist" "$client" >"$work/wheel.log" 2>&1 ||
+  { cat "$work/wheel.log" >&2; fail "no wheel"; }
+wheel=$(echo "$work"/dist/*.whl)
+echo "$(basename "$wheel"), $(stat -c %s "$wheel") bytes"
+"$tools/bin/python" .ci/wheel.py "$sdist" "$wheel"
 
 # The first page, with nothing on the PATH.
 sed -n '/^```python$/,/^```$/p' "$client/README.md" | sed '/^```$/q' | sed '/^```/d' >"$work/first.py"
