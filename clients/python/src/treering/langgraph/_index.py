@@ -1,7 +1,7 @@
-"""What a thread's events say, as tables in memory that are kept up to date.
+"""The events of a thread as tables in memory that are kept up to date.
 
-They begin at the first event, and are whole; or at a later one, and what is older is looked up
-where it is wanted. Then only what is new is read.
+An index starts at the first event and is whole, or it starts at a later event, and older events
+are looked up when needed. Afterwards, only new events are read.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ WRITES = "langgraph.writes"
 MESSAGES = "langgraph.messages"
 DELETED = "langgraph.deleted"
 LATEST = "langgraph.latest"
-"""Stands before each checkpoint, under the key of its namespace."""
+"""Precedes each checkpoint, with the event key of its namespace."""
 
 Stored = tuple[str, bytes]
-"""A value as the serializer of the saver made it: type and bytes."""
+"""A value as the saver's serializer wrote it: type and bytes."""
 Key = bytes
 """Hash of a stored value or of a list."""
 Named = tuple[str, str]
@@ -62,7 +62,7 @@ class Loads(Protocol):
 
 @dataclass(frozen=True)
 class Spliced:
-    """A list as a part of another one, and what comes after that."""
+    """A list, described as a part of another list and the elements after that part."""
 
     base: Key | None
     start: int
@@ -83,9 +83,9 @@ class Row:
     revision: int = 0
     branch: int = 0
     at: dict[str, At] | None = None
-    """Where its values are; None: its writer did not say."""
+    """The places of its values; None: not recorded."""
     is_mirrored: bool = False
-    """Its branch, the active one, ends with its messages."""
+    """Whether the active branch, to which it was appended, ends with its messages."""
 
 
 @dataclass(frozen=True)
@@ -107,48 +107,48 @@ class Branch:
     head: int = 0
     mirrored: list[Key] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    """Of each message, the revision of its last event."""
+    """For each message, the revision of its last event."""
     begin: int = 0
-    """Revision of the frame of the first of them."""
+    """Revision of the frame with the first message."""
     is_known: bool = True
-    """False: of its messages it is not known which they are."""
+    """Whether `mirrored` is known."""
     open: set[str] | None = field(default_factory=set)
     """Calls without a result; None: not known."""
     archived: bool = False
 
 
 class Index:
-    """A thread's rows."""
+    """The tables of a thread."""
 
     def __init__(self, serde: Dumps, first: int = 1) -> None:
         self.first = first
-        """Revision of the first event that is in."""
+        """Revision of the first event in the index."""
         self.seen = first - 1
-        """Revision of the last one."""
+        """Revision of the last event in the index."""
         self.active = 0
         self.branches: dict[int, Branch] = {0: Branch("main")} if first == 1 else {}
         self.tops = set[str]()
-        """Where it is not whole: namespaces of which the latest checkpoint is in."""
+        """If the index is not whole: the namespaces whose latest checkpoint it has."""
         self.lacks_deleted = False
-        """Something was taken back, of which it may be that it was older."""
+        """A deletion was read that may concern checkpoints older than the index."""
         self.rows: dict[str, dict[str, Row]] = {}
         self.writes: dict[Named, dict[tuple[str, int], Write]] = {}
         self.values: dict[Key, Stored] = {}
         self.framed: dict[Key, Framed | Plain] = {}
-        """Messages of frames, as they came or as they were read."""
+        """Messages of frames, raw or parsed."""
         self.lists: dict[Key, Spliced] = {}
         self._places: dict[Key, Place] = {}
-        """Where values are."""
+        """The places of values."""
         self.holds: dict[int, Sequence[Key]] = {}
-        """What rows and frames hold, by their revisions."""
+        """The keys of the values in rows and frames, by revision."""
         self.full: dict[tuple[int, str], Sequence[Run]] = {}
-        """Lists that rows say in full, by the row's revision and the channel."""
+        """Lists that rows record in full, by the row's revision and the channel."""
         self._aliases: dict[Key, Key] = {}
-        """Keys that programs in another language gave, by the keys that messages have here."""
+        """Keys computed by programs in another language, by the keys computed here."""
         self._unsettled: dict[str, list[Key]] = {}
-        """Messages of which the key here is not known, by their own ids."""
+        """Messages whose key was not computed here yet, by message id."""
         self._unsorted: list[Key] = []
-        """The newest of them, whose ids were not asked for."""
+        """Newer messages that are not in `_unsettled` yet."""
         self._serde = serde
         self._frame: tuple[list[Key], list[list[Any]], list[Any]] | None = None
         self._missing = 0
@@ -157,15 +157,15 @@ class Index:
 
     @property
     def is_whole(self) -> bool:
-        """It has every event."""
+        """Whether the index has every event."""
         return self.first == 1
 
     def has(self, key: Key) -> bool:
-        """Whether a value is in."""
+        """Whether the index has a value."""
         return key in self.values or key in self.framed
 
     def begin(self, first: int) -> None:
-        """It is to have the events from there on only."""
+        """Limits the index to the events from a revision on."""
         self.first, self.seen, self.branches = first, first - 1, {}
 
     def newest(self, ns: str) -> Row | None:
@@ -197,9 +197,9 @@ class Index:
         return made
 
     def settled(self, key: Key, message_id: Any) -> Key:
-        """The key in the thread, of a message that has this one here.
+        """The key in the thread of a message that has this key here.
 
-        A message with another id is another message: only those with its own are made anew.
+        Computes the keys only of messages with the same id: others are different messages.
         """
         for other in self._unsorted:
             held = self.framed.get(other)
@@ -217,14 +217,14 @@ class Index:
         return held.message() if isinstance(held, Plain) else message_of(filled(held))
 
     def place(self, key: Key) -> Place:
-        """Where a value or a message is."""
+        """The place of a value or a message."""
         held = self.framed.get(key)
         if held is None:
             return self._places[key]
         return held.place if isinstance(held, Plain) else held[2]
 
     def runs(self, channel: str, at: Runs) -> list[Run]:
-        """A list in full."""
+        """All runs of a list."""
         return [*self.full[(at.base, channel)][: at.kept], *at.tail] if at.base else list(at.tail)
 
     # ---- keeping up to date ----
@@ -232,7 +232,7 @@ class Index:
     def apply(
         self, revision: int, branch: int, event: pb.Event | new.NewEvent, branch_name: str = ""
     ) -> None:
-        """Takes the next event in."""
+        """Adds the next event."""
         which = event.WhichOneof("body")
         self.seen = revision
         if which == "branch_forked":
@@ -285,14 +285,14 @@ class Index:
             self._missing = -1
 
     def row_of(self, revision: int, branch: int, custom: pb.Custom) -> Row:
-        """A checkpoint; takes in what it brings."""
+        """Parses a checkpoint, and adds its values to the index."""
         said = ormsgpack.unpackb(custom.data)
         self.holds[revision] = [key for key, _, _ in said["new"]]
         for index, (key, kind, data) in enumerate(said["new"]):
             self.values[key] = (kind, data)
             self._places.setdefault(key, (revision, index, IN_ROW))
         for key, base, start, stop, added in said["lists"]:
-            # A list whose base is not in is looked up where it is wanted.
+            # A list whose base is missing is looked up when needed.
             if base is None or base in self.lists:
                 self.lists.setdefault(key, Spliced(base, start, stop, added))
         at = None
@@ -315,7 +315,7 @@ class Index:
         )
 
     def take_writes(self, custom: pb.Custom) -> None:
-        """Takes in what a task wrote."""
+        """Adds the writes of a task."""
         self._writes(ormsgpack.unpackb(custom.data))
 
     def _writes(self, said: dict[str, Any]) -> None:
@@ -339,7 +339,7 @@ class Index:
     def _take(
         self, on: Branch, revision: int, which: str | None, event: pb.Event | new.NewEvent
     ) -> None:
-        """An event of the frame of messages that is being read, or the frame itself."""
+        """Takes an event of the frame of messages that is being read, or the frame itself."""
         assert self._frame is not None
         keys, packed, held = self._frame
         if self._missing < 0:
@@ -362,7 +362,7 @@ class Index:
     def take_frame(
         self, frame: int, content: Mapping[str, Any], events: Sequence[pb.Event]
     ) -> None:
-        """What a frame says, with its events."""
+        """Adds the messages of a frame, from its content and its events."""
         keys = [bytes.fromhex(key) for key in content["beside"]["keys"]]
         self._take_all(frame, keys, content["items"], events)
 
@@ -379,7 +379,7 @@ class Index:
         count_of_all = len(events)
         start = 0
         for index, (key, (count, item)) in enumerate(zip(keys, packed, strict=True)):
-            # None: its bytes are in a row.
+            # The bytes of a message without an item are in a row.
             if item is not None and key not in framed and key not in values:
                 place = (frame, index, count_of_all)
                 framed[key] = (item, events[start : start + count], place)
@@ -401,19 +401,19 @@ def key_of(stored: Stored) -> Key:
 
 
 def hashed(content: bytes) -> Key:
-    """The key of what has this content."""
+    """The key of this content."""
     return blake2b(content, digest_size=KEY_BYTES).digest()
 
 
 def list_key(keys: Sequence[Key]) -> Key:
-    """The key of a list of what has these keys."""
+    """The key of a list of values with these keys."""
     return hashed(b"list\0" + b"".join(keys))
 
 
 def is_list(key: Key, keys: Sequence[Key]) -> bool:
-    """Whether a list with this key has these.
+    """Whether the list with this key has these elements.
 
-    JavaScript's is a part of a longer hash, of their digits.
+    The key of a JavaScript program is the start of a longer hash, over hexadecimal digits.
     """
     if key == list_key(keys):
         return True
@@ -421,12 +421,12 @@ def is_list(key: Key, keys: Sequence[Key]) -> bool:
 
 
 def packed(said: dict[str, Any]) -> bytes:
-    """The content of a custom event."""
+    """Encodes the content of a custom event."""
     return ormsgpack.packb(said)
 
 
 def common(one: Sequence[Key], other: Sequence[Key]) -> int:
-    """How many elements two lists begin with in common."""
+    """The length of the common prefix of two lists."""
     shorter = min(len(one), len(other))
     if one[:shorter] == other[:shorter]:
         return shorter
@@ -439,7 +439,7 @@ def common(one: Sequence[Key], other: Sequence[Key]) -> int:
 
 
 def overlap(one: Sequence[Key], other: Sequence[Key]) -> int:
-    """How many elements the first ends with that the second begins with."""
+    """The length of the longest suffix of the first list that is a prefix of the second."""
     if not other or not one:
         return 0
     longest = min(len(one), len(other))
@@ -451,7 +451,7 @@ def overlap(one: Sequence[Key], other: Sequence[Key]) -> int:
 
 
 def spliced(key: Key | None, old: Sequence[Key], now: Sequence[Key]) -> Spliced:
-    """A list said as a part of an earlier one."""
+    """Describes a list as a part of an earlier list."""
     same = common(old, now)
     if same == 0 and (ending := overlap(old, now)):
         return Spliced(key, len(old) - ending, len(old), now[ending:])
@@ -461,5 +461,5 @@ def spliced(key: Key | None, old: Sequence[Key], now: Sequence[Key]) -> Spliced:
 
 
 def ordered(writes: Iterable[Write]) -> list[Write]:
-    """As LangGraph applies them."""
+    """Writes in the order in which LangGraph applies them."""
     return sorted(writes, key=lambda write: (write.path, write.task, write.idx))

@@ -1,4 +1,4 @@
-"""Messages that were read or written before, so that they are not taken apart again."""
+"""Caches of messages that were read or written, which save serializing and validating again."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from langchain_core.messages import BaseMessage
 from treering.langgraph._messages import CLASSES, PLAIN, with_fields
 
 KNOWN_MAX = 4_096
-"""Messages of a thread that are kept as objects."""
+"""Most messages of a thread that are kept as objects."""
 
 Noted = tuple[BaseMessage, bytes, tuple[Any, ...], tuple[Any, ...]]
-"""A message, its key, the values of its fields, and those of them that are empty containers."""
+"""A message, its key, the values of its fields, and those values that are empty containers."""
 
 
 class Written:
     """The messages of the list that was put or read last, by their identity.
 
-    A graph gives the same objects again with every checkpoint. One that has plain fields only,
-    and has the same ones still, needs not be serialized to know what it is.
+    A graph passes the same objects with every checkpoint. A message with only plain fields, which
+    still have the same values, keeps its key and need not be serialized.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Written:
         self._next: dict[int, Noted] = {}
 
     def keys_of(self, messages: Sequence[BaseMessage]) -> list[bytes | None]:
-        """The keys of those that are known, and were not changed."""
+        """The keys of the messages that are known and unchanged; None for the others."""
         known, read, next = self._known, self._read, self._next
         keys: list[bytes | None] = []
         for message in messages:
@@ -49,30 +49,30 @@ class Written:
         return keys
 
     def note(self, message: BaseMessage, key: bytes) -> None:
-        """It has this key."""
+        """Notes the key of a message."""
         if (noted := _noted(message, key)) is not None:
             self._next[id(message)] = noted
 
     def note_read(
         self, message: BaseMessage, key: bytes, containers: Sequence[tuple[str, type]]
     ) -> None:
-        """It was read, has plain fields only, and may come back until the next list is put."""
+        """Notes a message that was read. It has only plain fields; the next put forgets it."""
         fields = message.__dict__
         empty = tuple([fields[name] for name, _ in containers])
         self._read[id(message)] = (message, key, tuple(fields.values()), empty)
 
     def turn(self) -> None:
-        """The list is complete: what is not in it is forgotten."""
+        """Ends the list: forgets messages that are not in it."""
         self._known, self._next = self._next, {}
         self._read.clear()
 
     def reads(self) -> None:
-        """Another list is to be read."""
+        """Forgets the messages read so far, before another list is read."""
         self._read.clear()
 
 
 def _noted(message: BaseMessage, key: bytes) -> Noted | None:
-    """A message of which every field can be seen to be the same: it is plain, or empty."""
+    """Notes a message if each field is plain or empty, so that a change can be detected."""
     if CLASSES.get(type(message).__name__) is not type(message) or message.__pydantic_extra__:
         return None
     values = tuple(message.__dict__.values())
@@ -84,13 +84,13 @@ def _noted(message: BaseMessage, key: bytes) -> Noted | None:
 
 
 class Read:
-    """Messages by key, of which copies are handed out: cheaper than to validate them anew."""
+    """Messages by key. Returns copies, which is cheaper than validating again."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, tuple[BaseMessage, list[tuple[str, Any]]]] = {}
 
     def copy_of(self, key: bytes) -> BaseMessage | None:
-        """A message of its own, as if it were read anew."""
+        """Returns a new copy of a message."""
         found = self._known.get(key)
         if found is None:
             return None
@@ -101,7 +101,7 @@ class Read:
         return with_fields(known, fields)
 
     def keep(self, key: bytes, value: Any) -> bool:
-        """Keeps a message, of those that can be copied; nobody else may have it then."""
+        """Keeps a message if it can be copied. The caller must not use that object further."""
         if (
             CLASSES.get(type(value).__name__) is not type(value)
             or value.__pydantic_extra__

@@ -1,4 +1,4 @@
-"""What is looked up of a thread, where its index does not have it."""
+"""Looks up what the index of a thread lacks."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ SPOKEN: tuple[KindName, ...] = (
     "tool_result_recorded",
     "tool_call_cancelled",
 )
-"""What stands behind a frame of messages."""
+"""The kinds of the events that follow a frame of messages."""
 BY_NAME_MAX = 48
-"""So many events of frames are asked for one by one; of more, stretches are read."""
+"""Most events of frames that are fetched by revision; for more, a range is read."""
 STRETCH_EVENTS_MAX = 16
-"""A stretch that has so many events for one that is wanted is not read."""
+"""A range is read only if it has at most this many events for each wanted one."""
 NEW_EVENTS = 4
-"""So many new events are asked for by their places, which costs less than a read."""
+"""New events that are fetched by revision, which costs less than a read."""
 
 
 class NotSaidError(Exception):
-    """Look-ups cannot tell: the thread has to be read."""
+    """Look-ups cannot answer: the whole thread must be read."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Found:
 
 
 class Reading:
-    """A read that is under way: others may be, meanwhile."""
+    """A read in progress. Several may run at the same time."""
 
     def __init__(self, transport: Transport, request: events_pb2.ReadRequest) -> None:
         self._transport = transport
@@ -91,12 +91,12 @@ class Lookups:
     def latest(self, ns: str) -> int:
         """Revision of the event before the namespace's latest checkpoint; 0: it has none.
 
-        Raises `NotSaidError` where the newest checkpoint need not be the latest one: its id is
-        not the highest, or another program put one at the same time.
+        Raises `NotSaidError` if the newest checkpoint may not be the latest: its id is not the
+        highest, or another program put a checkpoint at the same time.
         """
         key = latest_key(ns)
-        # On the active branch is the newest one, but where somebody has changed branches. Then
-        # those that are newer are found when what is new is read.
+        # The newest event is on the active branch, unless a program switched branches. Then the
+        # read of the new events finds the newer ones.
         [newest] = self._db.latest([self._conversation.id], keys=[key])
         at = newest.proto if newest else None
         if at is None:
@@ -117,7 +117,7 @@ class Lookups:
         return at.revision
 
     def since(self, revision: int, expected: int = NEW_EVENTS) -> Iterator[pb.Event]:
-        """Every event from there on. Of no more than are expected, there is no read."""
+        """Every event from a revision on. Up to `expected` events are fetched without a read."""
         names = [(self._conversation.id, revision + number) for number in range(expected)]
         for event in self._db.get_events(names) if names else ():
             if event is None:
@@ -127,7 +127,7 @@ class Lookups:
             yield from events
 
     def named(self, index: Index, ns: str, id: str) -> Found | None:
-        """A checkpoint by its id."""
+        """Returns a checkpoint by its id."""
         key = checkpoint_key(ns, id)
         with self._read(types=DELETED, backward=True, limit=1, headers_only=True) as deleted:
             with self._read(key=key) as read:
@@ -144,9 +144,9 @@ class Lookups:
         return Found(row, [each for each in events if each.custom.type_name == WRITES])
 
     def newest(self, index: Index, ns: str, count: int) -> list[Found]:
-        """A namespace's checkpoints with the highest ids, the highest first.
+        """A namespace's checkpoints with the highest ids, highest first.
 
-        Raises `NotSaidError` where these need not be those that were put last.
+        Raises `NotSaidError` if these may not be the ones that were put last.
         """
         with (
             self._read(types=DELETED, backward=True, limit=1, headers_only=True) as deleted,
@@ -158,7 +158,7 @@ class Lookups:
             if any(each["ns"] != ns for each in said) or sorted(set(ids), reverse=True) != ids:
                 raise NotSaidError
             if len(said) > count:
-                # What is older than this one has no higher id, if it is not put meanwhile.
+                # Checkpoints older than this one have no higher id, unless put meanwhile.
                 last, at = said[-1], events[-1].revision
                 is_alone = last["seen"] + last["before"] + 1 == at
                 if not is_alone or (last["top"] or "") > last["id"]:
@@ -183,7 +183,7 @@ class Lookups:
         return index.row_of(*found)
 
     def _checkpoints(self, revisions: Iterable[int]) -> Iterator[tuple[int, int, pb.Custom]]:
-        """Of each its revision, its branch and what it says."""
+        """The revision, branch and content of each checkpoint."""
         names = [(self._conversation.id, revision) for revision in revisions]
         for event in self._db.get_events(names) if names else ():
             if event is None or event.proto.custom.type_name != CHECKPOINT:
@@ -195,7 +195,7 @@ class Lookups:
         return self._read(key=checkpoint_key(ns, id), types=WRITES)
 
     def is_anything_deleted(self, first: int, last: int) -> bool:
-        """Whether something was taken back between these revisions."""
+        """Whether checkpoints were deleted between these revisions."""
         with self._read(types=DELETED, first=first, last=last, headers_only=True) as found:
             return any(True for _ in found)
 
@@ -211,7 +211,7 @@ class Lookups:
         limit: int = 0,
         headers_only: bool = False,
     ) -> Reading:
-        """Of all branches. Backward, `first` and `last` are not for it."""
+        """Reads all branches. Do not combine `backward` with `first` or `last`."""
         filters: EventFilters = {}
         if key:
             filters["key"] = key
@@ -234,9 +234,9 @@ class Lookups:
     # ---- values ----
 
     def bring(self, index: Index, *rows: Row) -> None:
-        """Takes into the index what values of checkpoints are made of.
+        """Adds to the index what the values of checkpoints consist of.
 
-        Raises `NotSaidError` where their writers did not say where they are.
+        Raises `NotSaidError` if a checkpoint does not record the places of its values.
         """
         lists: list[tuple[str, Key, Runs]] = []
         wanted = set[int]()
@@ -278,10 +278,10 @@ class Lookups:
         events: dict[int, pb.Event] = {}
         first, last = min(wanted), max(wanted)
         if len(wanted) > BY_NAME_MAX and last - first <= STRETCH_EVENTS_MAX * len(wanted):
-            # A read that has all that it may give ends with that.
+            # A read ends when it reaches its limit.
             events = self._stretch(first, last, len(frames), max(1, sum(frames.values())))
             missing = [at for at in wanted if at not in events]
-            # Among those of the stretch were others'.
+            # Unwanted events in the range counted towards the limits.
             if len(missing) > BY_NAME_MAX:
                 events |= self._stretch(min(missing), last)
         names = [(self._conversation.id, at) for at in wanted if at not in events]
@@ -292,7 +292,7 @@ class Lookups:
         found = [events[revision].custom for revision in frames]
         if any(custom.type_name != MESSAGES for custom in found):
             raise NotSaidError
-        # One text is read faster than many.
+        # Parsing one JSON text is faster than parsing many.
         contents = json.loads(b"[" + b",".join([custom.data for custom in found]) + b"]")
         for content, (revision, count) in zip(contents, frames.items(), strict=True):
             own = [events[at] for at in range(revision + 1, revision + count + 1)]
@@ -301,7 +301,7 @@ class Lookups:
     def _stretch(
         self, first: int, last: int, frames: int = 0, spoken: int = 0
     ) -> dict[int, pb.Event]:
-        """At most so many frames, and events that stand behind them, by revision; 0: all."""
+        """Frames and the events behind them, by revision, up to these limits; 0: no limit."""
         with (
             self._read(first=first, last=last, types=MESSAGES, limit=frames) as said,
             self._read(first=first, last=last, kinds=SPOKEN, limit=spoken) as held,

@@ -1,4 +1,4 @@
-"""LangChain's messages as typed events, and back."""
+"""Converts LangChain messages to typed events, and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSES: dict[str, type[BaseMessage]] = {
         lc.ToolMessage,
     )
 }
-"""Messages that are kept as typed events; of other classes the bytes are kept."""
+"""Classes of messages that are stored as typed events; other classes are stored as bytes."""
 
 ROLES: dict[str, RoleName] = {
     "human": "user",
@@ -54,7 +54,7 @@ IMAGES = ("image", "image_url", "input_image")
 
 
 def plain(message: BaseMessage) -> dict[str, Any] | None:
-    """A message as JSON says it; None for one that JSON cannot say."""
+    """A message as JSON; None if JSON cannot represent it."""
     name = type(message).__name__
     if CLASSES.get(name) is not type(message):
         return None
@@ -73,7 +73,7 @@ def _is_default(message: BaseMessage, field: str) -> bool:
 
 
 Named = Sequence[tuple[str, type]]
-"""Fields, and the classes of what is in them."""
+"""Names of fields, and the classes of their values."""
 
 
 class Form:
@@ -88,14 +88,14 @@ class Form:
         self._extra = like.__pydantic_extra__ is not None
         self.given = given
         self.empty = empty
-        """Containers, each message of its own."""
+        """Fields with containers; each message gets its own."""
 
     def fields(self) -> dict[str, Any]:
-        """All fields; what is given is to be put in."""
+        """Returns all fields; the caller must set the `given` ones."""
         return self._fields.copy()
 
     def message(self, fields: dict[str, Any]) -> BaseMessage:
-        """A message that has these fields, with containers of its own."""
+        """Makes a message with these fields and its own containers."""
         for name, kind in self.empty:
             fields[name] = kind()
         made: BaseMessage = _new(self._class)
@@ -106,7 +106,7 @@ class Form:
         return made
 
 
-# What pydantic's own `copy` does by `object.__setattr__`, which looks for these each time.
+# pydantic's `copy` uses `object.__setattr__`, which looks these up each time.
 _new = object.__new__
 _set_dict = BaseModel.__dict__["__dict__"].__set__
 _set_names = BaseModel.__dict__["__pydantic_fields_set__"].__set__
@@ -115,7 +115,7 @@ _set_private = BaseModel.__dict__["__pydantic_private__"].__set__
 
 
 class Plain:
-    """A message of a form, of which any number are made."""
+    """A message of a form; makes any number of copies."""
 
     __slots__ = ("_fields", "form", "place")
 
@@ -130,21 +130,21 @@ class Plain:
         return self._fields.get("id")
 
     def message(self) -> BaseMessage:
-        """The message, one of its own each time."""
+        """Returns a new copy of the message."""
         return self.form.message(self._fields.copy())
 
 
 Framed = tuple[Any, Sequence[new.NewEvent | pb.Event], Place]
-"""A message as a frame has it, the events that hold its texts, and where it is."""
+"""A message as a frame stores it, the events with its texts, and its place."""
 
 _FORMS: dict[tuple[str, ...], Form | None] = {}
-"""By class and names of fields; None: validation has to look at them."""
+"""By class and names of fields; None: such messages need validation."""
 FORMS_MAX = 256
 _NOWHERE: Place = (0, 0, 0)
 
 
 def filled(framed: Framed) -> dict[str, Any]:
-    """The message as JSON says it."""
+    """The message as JSON, with its texts."""
     said: dict[str, Any] = frames.filled(framed[0], framed[1])
     return said
 
@@ -158,7 +158,7 @@ def id_of(held: Framed | Plain) -> Any:
 
 
 def message_of(said: Mapping[str, Any]) -> BaseMessage:
-    """The message again; what is no text, number or the like may be that of `said`."""
+    """Makes the message; it may share containers with `said`."""
     found = formed((said, (), _NOWHERE))
     return found[0].message(found[1]) if found is not None else _validated(said)
 
@@ -166,8 +166,8 @@ def message_of(said: Mapping[str, Any]) -> BaseMessage:
 def formed(framed: Framed) -> tuple[Form, dict[str, Any]] | None:
     """A message's form and its fields, if all of them are plain.
 
-    Texts that are texts are as they were after validation, which takes most of the time. So it
-    is done once for all messages that have the same fields.
+    Validation takes most of the time, and does not change plain values. So it runs once for all
+    messages with the same fields.
     """
     said, events, _ = framed
     if "class" not in said:
@@ -214,7 +214,7 @@ def _form_of(message: BaseMessage, said: Mapping[str, Any]) -> Form | None:
 
 
 def with_fields(like: BaseMessage, fields: dict[str, Any]) -> BaseMessage:
-    """A message with these fields, as `copy` makes one: what is not a field is that one's."""
+    """Copies a message with these fields; everything else comes from `like`, as in `copy`."""
     made = like.__class__.__new__(like.__class__)
     object.__setattr__(made, "__dict__", fields)
     object.__setattr__(made, "__pydantic_fields_set__", like.__pydantic_fields_set__.copy())
@@ -231,7 +231,7 @@ def _validated(said: Mapping[str, Any]) -> BaseMessage:
     try:
         return kind(**fields)
     except ValidationError:
-        # Of another language, whose messages have other rules.
+        # A program in another language wrote it, where other rules apply.
         return kind.model_construct(**fields)
 
 
@@ -239,7 +239,7 @@ def _validated(said: Mapping[str, Any]) -> BaseMessage:
 
 
 def typed(message: BaseMessage) -> tuple[list[new.NewEvent], list[str]]:
-    """What a message says, as events, and what is odd about it; ids of calls are its own."""
+    """Converts a message to events with its own call ids; notes what they cannot represent."""
     return spoken(message, _events, _plain)
 
 
@@ -255,7 +255,7 @@ SAID = (
     "invalid_tool_calls",
     "usage_metadata",
 )
-"""The fields of a message of which events are made."""
+"""The fields of a message that its events contain."""
 
 
 def _plain(message: BaseMessage) -> BaseMessage:
@@ -330,7 +330,7 @@ def _parts(content: Any) -> Iterator[new.Part]:
 def _part(block: Mapping[str, Any]) -> new.Part | None:
     kind = block.get("type")
     if kind in ("tool_use", "tool_call", "function_call", "input_json_delta"):
-        # Among the message's calls.
+        # The message's list of calls has it.
         return None
     if kind in ("text", "output_text", "input_text"):
         return new.parts([block["text"]])[0]

@@ -1,7 +1,7 @@
 """Returns the messages of a conversation, of all programs, as LangChain messages.
 
-A graph's own messages come back as it gave them. Others have an id that says which event they
-begin with, so that a state takes each once, and what the log has is not said there again.
+A graph's own messages come back unchanged. The id of other messages names their first event, so
+that a state takes each message once, and the thread does not append it again.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ SPOKEN: tuple[KindName, ...] = (
     "tool_result_recorded",
 )
 PLACE = re.compile(r"([0-9a-f-]{36})#([1-9][0-9]*)")
-"""The id of what others said: conversation and revision of its first event."""
+"""The id of another program's message: conversation and revision of its first event."""
 
 FILLED = re.compile(r"[0-9a-f-]{36}#open/.+", re.DOTALL)
-"""The id of what stands for a call's result: conversation and call."""
+"""The id of a message that stands for a missing result: conversation and call id."""
 
 
 def is_filled(message: BaseMessage) -> bool:
-    """Whether it stands for a result that was not there."""
+    """Whether a message stands for a missing result."""
     return isinstance(message.id, str) and FILLED.fullmatch(message.id) is not None
 
 
 def place_of(message: BaseMessage, conversation_id: str) -> int:
-    """The revision with which a message begins that was read from the log; 0: it was not."""
+    """The revision of a message's first event; 0: the message was not read from the log."""
     found = PLACE.fullmatch(message.id) if isinstance(message.id, str) else None
     return int(found[2]) if found and found[1] == conversation_id else 0
 
 
 def echoes(conversation: Conversation, messages: Iterable[BaseMessage], last: int) -> set[str]:
-    """The ids of those of the messages that the branch has already, said by others.
+    """Returns the ids of the messages that other programs already appended to the branch.
 
-    Who changes one says another one: that is not there.
+    A message that was changed since is a new one, and not among them.
     """
     given = {place: each for each in messages if (place := place_of(each, conversation.id))}
     if not given:
@@ -59,14 +59,14 @@ def echoes(conversation: Conversation, messages: Iterable[BaseMessage], last: in
     there = set[str]()
     for message in _others_in(_until(events, max(given))):
         one = given.get(place_of(message, conversation.id))
-        # Its tool's name is said by a call, which may be before all that was read.
+        # The name of the tool is in the call, which may precede the events that were read.
         if one is not None and one.id and one == message.model_copy(update={"name": one.name}):
             there.add(one.id)
     return there
 
 
 def _until(events: Iterable[Event], last: int) -> Iterator[Event]:
-    """Events up to the message that begins there, all of it: an answer goes on with its calls."""
+    """Events up to the end of the message at `last`: the calls of an answer follow it."""
     for event in events:
         if event.revision > last and event.kind not in ("tool_call_requested", "custom"):
             return
@@ -80,7 +80,7 @@ def _others_in(events: Iterable[Event]) -> Iterator[BaseMessage]:
 
 
 def _groups(events: Iterable[Event]) -> Iterator[frames.Frame | list[Event]]:
-    """A graph's own frames, and what others said between them."""
+    """A graph's own frames, and the events of other programs between them."""
     others: list[Event] = []
     for found in frames.read(MESSAGES, events):
         if isinstance(found, frames.Frame):
@@ -96,7 +96,7 @@ def _groups(events: Iterable[Event]) -> Iterator[frames.Frame | list[Event]]:
 
 
 def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
-    """Everything that was said on the branch."""
+    """Returns all messages on the branch."""
     given: dict[str, Stored] = {}
     made: list[BaseMessage] = []
     known: dict[str | None, BaseMessage] = {}
@@ -106,8 +106,8 @@ def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
         for message in _said(group, given, serde):
             if is_filled(message):
                 continue
-            # What a state has taken over stands where it was said. A model's ids come again, of
-            # another answer: some servers have a thousand.
+            # A message that a state took over stays at its first position. Ids of models repeat
+            # for other answers: some servers have only a thousand ids.
             before = known.get(message.id)
             if before is None or not (before == message or PLACE.fullmatch(message.id or "")):
                 made.append(message)
@@ -119,8 +119,8 @@ def messages_in(conversation: Conversation, serde: Loads) -> list[BaseMessage]:
 def _answered(
     messages: Sequence[BaseMessage], conversation_id: str, calls: Unanswered
 ) -> Iterator[BaseMessage]:
-    """The same, with something in the place of each result that is missing: providers refuse
-    calls without one.
+    """Adds a message for each missing result, because providers refuse calls without a
+    result.
     """
     missing = _missing(messages)
     answers = [at for at, each in enumerate(messages) if isinstance(each, lc.AIMessage)]
@@ -143,8 +143,8 @@ def _answered(
 
 
 def _missing(messages: Sequence[BaseMessage]) -> dict[int, list[lc.ToolCall]]:
-    """By the place of its answer: the calls of which no result follows. An id may come again:
-    a result is of the last call before it.
+    """The calls without a later result, by the index of their answer. Call ids may repeat:
+    a result belongs to the last call before it.
     """
     missing: dict[int, list[lc.ToolCall]] = {}
     results = set[str]()
@@ -166,7 +166,7 @@ def _said(
 
 
 def _noted(events: Iterable[Event], given: dict[str, Stored]) -> Iterator[Event]:
-    """What is said of them; notes the bytes that are in rows, by their keys."""
+    """Drops approvals and starts of calls; collects the bytes in rows by their keys."""
     for event in events:
         if event.kind in ("approval_decided", "tool_call_started"):
             continue
@@ -188,12 +188,12 @@ def _own(frame: frames.Frame, given: Mapping[str, Stored], serde: Loads) -> Iter
         if isinstance(value, BaseMessage):
             yield value
         else:
-            # The bytes of another serializer.
+            # Another serializer wrote the bytes.
             yield from messages_of(framed.events)
 
 
 def messages_of(events: Iterable[Event]) -> Iterator[BaseMessage]:
-    """Events of any program as messages."""
+    """Converts events of any program to messages."""
     answer: lc.AIMessage | None = None
     tools: dict[str, str] = {}
     for event in events:

@@ -1,9 +1,9 @@
-"""Where values of a thread are, so that a checkpoint is read without the steps before it.
+"""Places of the values of a thread, with which a checkpoint is read without the steps before it.
 
-A value is in the row of the checkpoint that brought it, or, of a message, in the frame with the
-typed events that hold it. A row says where its values are. A list is said as runs of elements
-that stand together, on from a row that says it in full: so what a row takes does not grow with
-the list, and two look-ups find all of it.
+A value is in the row of the checkpoint that added it. A message may be in a frame instead, with
+its typed events. A row records the places of its values. It records a list as runs of adjacent
+elements, relative to a row that records the list in full. So the size of a row does not grow with
+the list, and two look-ups find the whole list.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from typing import Any
 from treering._adapters.thread import short
 
 IN_ROW = -1
-"""In the place of the number of a frame's events: the holder is a row."""
+"""Instead of the number of a frame's events: the holder is a row."""
 OWN_ROW = 0
-"""In the place of a revision: the row that says it."""
+"""Instead of a revision: the row itself."""
 OWN_FRAME = -1
-"""The frame right behind it."""
+"""Instead of a revision: the frame directly after the row."""
 TAIL_RUNS_MAX = 32
-"""So many runs a row says before it says the list in full."""
+"""Most runs that a row records relative to another row; with more, it records the list in full."""
 FULL_RUNS_MAX = 4
-"""Lists of so few runs are always said in full: that saves a look-up."""
+"""Lists of at most this many runs are always recorded in full, which saves a look-up."""
 
 Place = tuple[int, int, int]
-"""Revision of the holder, which of its values, and the number of events of that frame."""
+"""Revision of the holder (a row or frame), index of the value in it, number of its events."""
 Run = tuple[int, int, int, int]
-"""Revision of the holder, its first value, how many, and the number of events of that frame."""
+"""Revision of the holder, index of the first value, number of values, number of its events."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Where a list is: the first runs of a row that says it in full, and these."""
+    """The place of a list: the first runs of a row that records it in full, and `tail`."""
 
     base: int
-    """Revision of that row; 0: there is none, and these are all."""
+    """Revision of that row; 0: there is none, and `tail` has all runs."""
     kept: int
     tail: Sequence[Run]
 
 
 At = Place | Runs
-"""Where a channel's value is."""
+"""The place of a channel's value."""
 
 
 def checkpoint_key(ns: str, id: str) -> str:
-    """What a checkpoint and the writes to it are found by."""
+    """The event key of a checkpoint and of the writes to it."""
     return short(f"langgraph/checkpoint/{ns}/{id}".replace("\0", " "))
 
 
 def latest_key(ns: str) -> str:
-    """What the latest checkpoint of a namespace is found by."""
+    """The event key of the latest checkpoint of a namespace."""
     return short(f"langgraph/latest/{ns}".replace("\0", " "))
 
 
 def runs_of(places: Iterable[Place]) -> list[Run]:
-    """Places as runs."""
+    """Combines adjacent places into runs."""
     runs: list[Run] = []
     revision = begin = count = events = 0
     for at, index, of in places:
@@ -84,7 +84,7 @@ def cut(runs: Sequence[Run], start: int, stop: int) -> list[Run]:
 
 
 def said_of(runs: list[Run], base: int, of_base: Sequence[Run]) -> Runs:
-    """Runs as they are said, on from a row that says the list in full."""
+    """Describes runs relative to a row that records the list in full."""
     if len(runs) <= FULL_RUNS_MAX:
         return Runs(0, 0, runs)
     kept = 0
@@ -98,12 +98,12 @@ def said_of(runs: list[Run], base: int, of_base: Sequence[Run]) -> Runs:
 
 
 def packed_at(at: At) -> list[Any]:
-    """As a row has it."""
+    """Encodes a place for a row."""
     return [at.base, at.kept, list(at.tail)] if isinstance(at, Runs) else list(at)
 
 
 def unpacked_at(said: Sequence[Any], row: int) -> At:
-    """From the row with this revision."""
+    """Decodes a place from the row with this revision."""
     if isinstance(said[2], list):
         return Runs(said[0], said[1], [(_revision(run[0], row), *run[1:]) for run in said[2]])
     return (_revision(said[0], row), said[1], said[2])

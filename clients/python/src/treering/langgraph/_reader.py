@@ -1,4 +1,4 @@
-"""A thread of a graph: what of it is in memory, and how it gets there."""
+"""Reads a thread of a graph into an index in memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from treering.langgraph._messages import Plain, filled, formed, message_of
 from treering.v1 import event_pb2 as pb
 
 LOOKED_UP_MAX = 4
-"""So many older checkpoints are looked up; whoever wants more reads the thread once: the next ones
-are then faster than a look-up."""
+"""Look-ups of older checkpoints before the whole thread is read. After that read, each further
+checkpoint costs less than a look-up."""
 UNNAMED = "langgraph: no thread id"
-"""The source id of the thread whose id is empty."""
+"""The source id of a thread with an empty id."""
 OF_A_LIST = 2
-"""A list of the newest counts as so many."""
+"""Look-ups that a list of the newest checkpoints counts as."""
 STEP_EVENTS = 8
-"""About so many events stand behind the one that says which checkpoint is the latest."""
+"""Approximate number of events from the one that names the latest checkpoint to the head."""
 
 
 class ThreadReader:
-    """A thread as it is read. Whoever uses it holds its lock.
+    """Reads a thread. The caller must hold its lock.
 
-    What was read is an index. Until something needs more, it begins at the latest checkpoint, and
-    what is older is looked up.
+    The index starts at the latest checkpoint, and older checkpoints are looked up, until a call
+    needs the whole thread.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ThreadReader:
         self._warned = set[Key]()
 
     def open(self) -> Conversation:
-        """The conversation; begins it the first time."""
+        """Returns the conversation; the first call creates it if needed."""
         if self._conversation is None:
             self._conversation = self._thread.open()
         return self._conversation
@@ -73,7 +73,7 @@ class ThreadReader:
     # ---- reading ----
 
     def refresh(self) -> bool:
-        """Reads all of the thread, or what is new; false when there is no such thread."""
+        """Reads the whole thread, or its new events; false if there is no such thread."""
         found = self._conversation or self._thread.find()
         if found is None:
             return False
@@ -82,9 +82,9 @@ class ThreadReader:
         return True
 
     def find(self, ns: str, id: str | None) -> tuple[Row, list[Write]] | None:
-        """A checkpoint by its id, or the latest, with the writes to it.
+        """Returns a checkpoint by its id, or the latest, with the writes to it.
 
-        What it needs of the thread is looked up, or else all of it is read.
+        Looks up what it needs, or else reads the whole thread.
         """
         try:
             row = self._by_id(ns, id) if id else self._latest(ns)
@@ -101,7 +101,7 @@ class ThreadReader:
         return row, ordered(self.index.writes.get((ns, row.id), {}).values())
 
     def newest(self, ns: str, count: int) -> list[Row] | None:
-        """The checkpoints with the highest ids; None: all of the thread has to be read."""
+        """Returns the checkpoints with the highest ids; None: the whole thread must be read."""
         if self.index.is_whole and self.index.seen:
             return None
         self._looked_up += OF_A_LIST
@@ -118,7 +118,7 @@ class ThreadReader:
         return [each.row for each in found]
 
     def _lookups(self) -> Lookups:
-        # Not looked for first: whether there is one, the first look-up says.
+        # Does not check that the conversation exists: the first look-up fails if it does not.
         found = self._conversation or self._db.conversation(self._thread.source_id)
         return Lookups(self._db, found)
 
@@ -141,7 +141,7 @@ class ThreadReader:
         return index.latest(ns)
 
     def _begin(self, lookups: Lookups, revision: int) -> Index:
-        """Reads the thread from a checkpoint on."""
+        """Starts the index at a checkpoint, and reads the events from there on."""
         index = self.index if not self.index.seen else Index(self._serde)
         index.begin(revision)
         self.index = index
@@ -150,7 +150,7 @@ class ThreadReader:
             if self._conversation is None:
                 self._conversation = self._db.conversation(event.conversation_id)
             if event.revision == revision:
-                # A checkpoint stands on the branch that is the active one then.
+                # A checkpoint is appended to the active branch.
                 index.active = event.branch_id
             if event.revision == index.seen + 1:
                 index.apply(event.revision, event.branch_id, event, event.branch)
@@ -159,7 +159,7 @@ class ThreadReader:
         return index
 
     def _add(self, lookups: Lookups, row: Row) -> None:
-        """Takes in a checkpoint that is older than what was read."""
+        """Adds a checkpoint that is older than the start of the index."""
         if lookups.is_anything_deleted(row.revision, self.index.first):
             raise NotSaidError
         self.index.rows.setdefault(row.ns, {})[row.id] = row
@@ -183,17 +183,17 @@ class ThreadReader:
         return found.row
 
     def _take_writes(self, row: Row, writes: Iterable[pb.Event]) -> None:
-        """All of a checkpoint's writes, in their order; later ones may come again."""
+        """Replaces the writes of a checkpoint, in order; later reads may repeat some."""
         self.index.writes.pop((row.ns, row.id), None)
         for event in writes:
             self.index.take_writes(event.custom)
 
     def _bring(self, row: Row, *, with_writes: bool = False) -> None:
-        """Looks up what a checkpoint is made of, where that is not known."""
+        """Looks up those values of a checkpoint that the index lacks."""
         if self.index.is_whole and self.index.seen:
             return
         lookups = self._lookups()
-        # Some may have come before it, and before all that was read.
+        # Writes may precede their checkpoint and the start of the index.
         wants_writes = with_writes and row.revision not in self._has_writes
         with lookups.writes(row.ns, row.id) if wants_writes else nullcontext(()) as writes:
             if row.revision not in self._brought:
@@ -231,13 +231,13 @@ class ThreadReader:
     # ---- values ----
 
     def load(self, key: Key) -> Any:
-        """A value."""
+        """Returns a value."""
         if key in self.index.lists:
             return self._elements(self.index.expanded(key))
         return self._element(key)
 
     def loaded(self, row: Row) -> dict[str, Any]:
-        """The values of a checkpoint that a graph is to go on from."""
+        """Returns the values of a checkpoint from which a graph will continue."""
         self._messages_written.reads()
         self._is_noted = True
         try:
@@ -246,7 +246,7 @@ class ThreadReader:
             self._is_noted = False
 
     def _elements(self, keys: Iterable[Key]) -> list[Any]:
-        """The elements of a list: there may be very many."""
+        """Returns the elements of a list, which may be very long."""
         framed = self.index.framed
         made: list[Any] = []
         for key in keys:
@@ -264,7 +264,7 @@ class ThreadReader:
             if self._is_noted:
                 self._messages_written.note_read(message, key, form.empty)
             made.append(message)
-        # Whoever loads once need not be ready for more.
+        # Parsed forms are kept from the second load on: many callers load only once.
         self._has_loaded = True
         return made
 

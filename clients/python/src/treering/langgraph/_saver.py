@@ -1,4 +1,4 @@
-"""Threads of graphs as conversations: LangGraph's checkpointer."""
+"""LangGraph's checkpointer: stores threads of graphs as conversations."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ __all__ = ["TreeringSaver", "messages"]
 
 SOURCE = "langgraph"
 LISTED_MAX = 16
-"""Of so many checkpoints, what they are made of is looked up; of more, the thread is read."""
+"""Most checkpoints of a list that are looked up; for more, the thread is read."""
 THREADS_MAX = 128
-"""Threads of which what was read is kept in memory."""
+"""Threads that are cached in memory."""
 
 
 def messages(
@@ -84,7 +84,8 @@ class TreeringSaver(BaseCheckpointSaver[str]):
         self._db = db
         self._messages_key = messages_key
         self._threads_max = threads_max
-        # By serializer too: `with_allowlist` gives a saver that shares this, and may read more.
+        # The key includes the serializer: `with_allowlist` returns a saver that shares this dict
+        # and may read more types.
         self._threads: OrderedDict[tuple[str, int], GraphThread] = OrderedDict()
         self._mutex = threading.Lock()
 
@@ -140,13 +141,13 @@ class TreeringSaver(BaseCheckpointSaver[str]):
     def _newest(
         self, thread_id: Any, ns: str | None, limit: int
     ) -> Sequence[CheckpointTuple] | None:
-        """The newest of a namespace, if they can be looked up."""
+        """The newest checkpoints of a namespace, if they can be looked up."""
         if ns is None or not 0 < limit <= LISTED_MAX:
             return None
         thread = self._thread(thread_id)
         with thread.lock:
             rows = thread.newest(ns, limit)
-            # At once: what was looked up may be gone with the next call.
+            # Not lazily: the next call may drop what was looked up.
             return None if rows is None else [self._listed(thread, row) for row in rows]
 
     def _listed(self, thread: GraphThread, row: Row) -> CheckpointTuple:
@@ -269,7 +270,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Deletes all checkpoints but the latest of each namespace, or (`delete`) all.
 
-        What the latest needs to rebuild its delta channels stays.
+        Keeps what the latest needs to rebuild its delta channels.
         """
         for thread_id in thread_ids:
             thread = self._thread(thread_id)
@@ -358,7 +359,7 @@ class TreeringSaver(BaseCheckpointSaver[str]):
     def _thread(self, thread_id: Any) -> GraphThread:
         name = str(thread_id)
         with self._mutex:
-            # The thread holds its serializer, so no other one has that number.
+            # The thread keeps its serializer alive, so no other serializer gets the same `id`.
             key = (name, id(self.serde))
             thread = self._threads.get(key)
             if thread is None:
@@ -403,7 +404,7 @@ def _rows(
 
 
 def _at(metadata: Mapping[str, Any], name: str) -> Any:
-    """What a filter names: `a.b` is also the `b` of `a`, as it is for LangGraph's SQLite saver."""
+    """The value that a filter names: `a.b` is also `b` in `a`, as in LangGraph's SQLite saver."""
     if name in metadata:
         return metadata[name]
     value: Any = metadata

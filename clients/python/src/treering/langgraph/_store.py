@@ -29,9 +29,9 @@ from treering.v1 import items_pb2 as pb
 __all__ = ["TreeringStore"]
 
 OPS_MAX = 1000
-"""So many operations go into one batch of the server."""
+"""Most operations in one batch of the server."""
 SEARCHES_MAX = 100
-"""So many of them may be searches or lists of namespaces."""
+"""Most searches and lists of namespaces in one batch."""
 
 SIGNS: dict[str, items.Sign] = {
     "$eq": "=",
@@ -68,7 +68,7 @@ class TreeringStore(BaseStore):
     # ---- LangGraph's calls ----
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Reads, then writes: up to 1,000 operations in one step."""
+        """Runs up to 1,000 operations in one step: reads first, then writes."""
         asked = list(ops)
         results: list[Result] = []
         for some in _steps(asked):
@@ -138,7 +138,7 @@ class TreeringStore(BaseStore):
             if condition.match_type == "prefix":
                 matches.append(("prefix", self._path(path)))
             else:
-                # The name is no label of a namespace: there must be one for each before it.
+                # The suffix must not match the store's name, so that many labels must follow it.
                 matches += [("suffix", path), ("prefix", [self.name, *("*" for _ in path)])]
         depth_max = 0 if op.max_depth is None else op.max_depth + 1
         return items.paths(matches, depth_max, op.limit, op.offset)
@@ -162,7 +162,7 @@ class TreeringStore(BaseStore):
 
 
 def _steps(ops: Sequence[Op]) -> Iterator[list[Op]]:
-    """Operations as the server takes them in one step."""
+    """Splits operations into the batches that the server accepts."""
     step: list[Op] = []
     searches = 0
     for op in ops:
@@ -187,7 +187,7 @@ def _told(found: types.Item) -> dict[str, Any]:
 
 
 def _text(op: PutOp) -> str | None:
-    """What a query finds it by; None: all texts in it."""
+    """The text that queries search; None: all texts of the value."""
     if op.index is False:
         return ""
     if not op.index:

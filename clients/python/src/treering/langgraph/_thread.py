@@ -1,4 +1,4 @@
-"""A thread of a graph: its conversation, and what is in it."""
+"""Writes a thread of a graph to its conversation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MSGPACK = "application/msgpack"
 
 @dataclass(frozen=True)
 class Put:
-    """A checkpoint on its way in."""
+    """A checkpoint to store."""
 
     ns: str
     parent: str | None
@@ -79,30 +79,30 @@ class _Batch:
     """Of the mirrored channel."""
     has_messages: bool = False
     framed: dict[Key, Place] = field(default_factory=dict)
-    """Where messages will be that go to the frame."""
+    """The places of the messages that go to the frame."""
     spans: list[tuple[Key, int, int]] = field(default_factory=list)
-    """Of each message of the frame, where its events begin and end in it."""
+    """The messages of the frame: key, and begin and end of the message's events in it."""
     notes: dict[Key, list[str]] = field(default_factory=dict)
-    """What is odd about messages."""
+    """By message: how its events differ from it."""
 
 
 @dataclass
 class _Turn:
-    """Where the messages of a checkpoint go."""
+    """The branch to which the messages of a checkpoint go."""
 
     parent: Branch
     name: str
     open: set[str]
     """Its calls without a result."""
     last: int
-    """What is on the parent up to there is on it."""
+    """The branch has the events of the parent up to this revision."""
     events: list[new.NewEvent] = field(default_factory=list)
-    """Fork and activate, if it is another branch than before."""
+    """Fork and activation, if the branch is not the active one."""
     added: list[tuple[Key, BaseMessage]] = field(default_factory=list)
 
 
 class GraphThread(ThreadReader):
-    """A thread. Whoever uses it holds its lock."""
+    """Reads and writes a thread. The caller must hold its lock."""
 
     # ---- values ----
 
@@ -174,7 +174,7 @@ class GraphThread(ThreadReader):
                 if not lessened.refused(refusal, spans):
                     if turn is None:
                         raise
-                    # Better kept as values only than not at all.
+                    # Store the messages as values only.
                     is_mirrored = False
                 self._read(conversation)
                 for known in self.index.branches.values():
@@ -182,7 +182,7 @@ class GraphThread(ThreadReader):
         raise errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
 
     def _know(self, ns: str) -> None:
-        """Looks up the latest checkpoint, if it is not known; of a new thread reads all."""
+        """Looks up the latest checkpoint if it is not known; reads a new thread in full."""
         try:
             for each in dict.fromkeys(("", ns)):
                 if not self.index.seen or not (self.index.is_whole or each in self.index.tops):
@@ -236,7 +236,7 @@ class GraphThread(ThreadReader):
         values: dict[str, Key],
         turn: _Turn | None,
     ) -> list[new.NewEvent]:
-        """What says that the checkpoint is the latest one, and the checkpoint."""
+        """The event that names the checkpoint as the latest, and the checkpoint."""
         kind, data = self._serde.dumps_typed({**put.checkpoint, "channel_values": {}})
         ns, id = put.ns, put.checkpoint["id"]
         latest = self.index.latest(ns)
@@ -269,7 +269,7 @@ class GraphThread(ThreadReader):
         ]
 
     def _at(self, batch: _Batch, before: Row | None, values: dict[str, Key]) -> dict[str, Any]:
-        """Where the values will be."""
+        """The places of the values, packed."""
         own: dict[Key, Place] = {
             key: (OWN_ROW, index, IN_ROW) for index, key in enumerate(batch.values)
         }
@@ -293,7 +293,7 @@ class GraphThread(ThreadReader):
     def _runs(
         self, batch: _Batch, before: Row | None, channel: str, key: Key, own: dict[Key, Place]
     ) -> Runs:
-        """A list: on from the one that was there before, if it is said as a part of that."""
+        """The place of a list, relative to the place of the list before it, if that has runs."""
         known = self.index.place
         old = before.at.get(channel) if before and before.at else None
         added = batch.lists.get(key)
@@ -344,7 +344,7 @@ class GraphThread(ThreadReader):
     # ---- messages ----
 
     def _turn(self, batch: _Batch) -> _Turn:
-        """Where to write so that the branch says what the state says."""
+        """Chooses or forks the branch that can have exactly the messages of the state."""
         wanted = [key for key, _ in batch.messages]
         if not self.index.is_whole:
             known = self._known_branch()
@@ -358,7 +358,7 @@ class GraphThread(ThreadReader):
         if same == len(branch.mirrored):
             turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         elif ending := overlap(branch.mirrored, wanted):
-            # The state has let go of its first messages; the conversation need not.
+            # The state dropped its first messages; the conversation keeps them.
             same = ending
             turn = _Turn(branch, branch.name, self._open(branch), branch.head)
         else:
@@ -373,12 +373,12 @@ class GraphThread(ThreadReader):
         return turn
 
     def _known_branch(self) -> Branch | None:
-        """The active branch, if it is known which messages it ends with."""
+        """The active branch, if the messages at its end are known."""
         index = self.index
         branch = index.branches.get(index.active)
         if branch is None or branch.is_known:
             return branch
-        # Messages come with checkpoints only: what the newest one says is so until now.
+        # Only checkpoints add messages, so what the newest one records is still true.
         row = index.newest("")
         if row is None or not row.is_mirrored or row.branch != index.active:
             return None
@@ -402,7 +402,7 @@ class GraphThread(ThreadReader):
         return max((id for id, on in self.index.branches.items() if not on.archived), key=worth)
 
     def _frame(self, batch: _Batch, turn: _Turn, lessened: odd.Lessened) -> list[new.NewEvent]:
-        """The messages that are new on the branch."""
+        """The frame with the messages that are new on the branch."""
         if not turn.added:
             return []
         items: list[tuple[Any, list[new.NewEvent]]] = []
@@ -419,10 +419,10 @@ class GraphThread(ThreadReader):
         return frames.frame(MESSAGES, items, {"keys": [key.hex() for key, _ in turn.added]})
 
     def _spoken(self, batch: _Batch, turn: _Turn) -> list[list[new.NewEvent]]:
-        """What the new messages say, in what the store takes."""
+        """The new messages as events that the store accepts."""
         start = len(batch.messages) - len(turn.added)
         branch = self.open().on(turn.parent.name)
-        # What others have said, and the state takes over, is there.
+        # The branch already has the messages of other programs that the state took over.
         there = echoes(branch, (message for _, message in turn.added), turn.last)
         read: list[tuple[list[new.NewEvent], list[str]]] = [
             ([], []) if message.id in there or is_filled(message) else typed(message)
@@ -451,14 +451,14 @@ class GraphThread(ThreadReader):
         return said
 
     def _warn(self, batch: _Batch) -> None:
-        """Says once of each message what is not in the log as it is in the state."""
+        """Warns once for each message that the log does not have as the state has it."""
         for key, notes in batch.notes.items():
             if notes and key not in self._warned:
                 self._warned.add(key)
                 odd.warn(f"langgraph, thread {self.id[:80]}, a message", notes)
 
     def _before_all(self, branch: Branch) -> int:
-        """What others wrote before the graph said anything stays: prompts, for example."""
+        """The revision before the graph's first message. A fork there keeps earlier prompts."""
         return before(self.open().on(branch.name), branch.begin) if branch.begin else 1
 
     def _open(self, branch: Branch) -> set[str]:
@@ -479,7 +479,7 @@ class GraphThread(ThreadReader):
         path: str,
         writes: Sequence[tuple[int, str, str, bytes]],
     ) -> None:
-        """Stores what a task wrote."""
+        """Stores the writes of a task."""
         said = {"ns": ns, "id": id, "task": task, "path": path, "writes": list(writes)}
         key = checkpoint_key(ns, id)
         event = new.custom(WRITES, packed(said), content_type=MSGPACK, key=key)
@@ -488,14 +488,14 @@ class GraphThread(ThreadReader):
     # ---- deleting ----
 
     def delete(self, places: Iterable[Named]) -> None:
-        """Takes checkpoints back, with their writes."""
+        """Deletes checkpoints, with their writes."""
         taken = list(places)
         if taken:
             event = new.custom(DELETED, packed({"places": taken}))
             self._took(self.open().append([event]), [event])
 
     def delete_all(self) -> None:
-        """Takes everything back."""
+        """Deletes all checkpoints; the conversation continues on an empty branch."""
         if not self.refresh() or not (self.index.rows or self.index.writes):
             return
         conversation = self.open()
@@ -510,7 +510,7 @@ class GraphThread(ThreadReader):
         self._read(conversation)
 
     def needed(self) -> Iterator[Row]:
-        """The latest checkpoint of each namespace, and what its delta channels come from."""
+        """The latest checkpoint of each namespace, and those that its delta channels need."""
         for ns in self.index.rows:
             row = self.index.latest(ns)
             if row is None:
@@ -525,7 +525,7 @@ class GraphThread(ThreadReader):
                     missing -= set(row.values)
 
     def _took(self, receipt: Receipt, events: Sequence[new.NewEvent]) -> None:
-        """What was appended is known without reading it, if nothing came between."""
+        """Adds appended events to the index without a read, if no other events came between."""
         if receipt.repeated or receipt.revisions[0] != self.index.seen + 1:
             return
         branch = self.index.active
@@ -545,7 +545,7 @@ class GraphThread(ThreadReader):
 
 
 def _is_kept_as_list(value: Any) -> bool:
-    """Lists of what is more than a number are stored by what is added to them."""
+    """Whether only additions to a list are stored: not if it contains numbers or None."""
     return (
         type(value) is list
         and bool(value)
