@@ -7,8 +7,8 @@
     options = ClaudeAgentOptions(session_store=store)
 
 A session is a conversation of messages, tool calls and results. You can search and fork it, and
-build requests for any provider. The SDK gets its lines back, and what others said as lines. Needs
-`pip install treering[claude-agent-sdk]`.
+build requests for any provider. The SDK gets its lines back, and messages of other programs as
+lines. Needs `pip install treering[claude-agent-sdk]`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ __all__ = ["TreeringSessionStore"]
 SOURCE = "claude-agent-sdk"
 FRAME = "claude-agent-sdk.entries"
 SEEN_MAX = 1_024
-"""Sessions of which is kept what is in them; of others it is read again."""
+"""Sessions whose state is cached; others are read again."""
 BATCH_ENTRIES_MAX = 500
-"""Lines that are appended at once."""
+"""Most lines that are appended at once."""
 BATCH_CHARS_MAX = 8 << 20
-"""Characters of lines that are appended at once; one line may be longer."""
+"""Most characters of lines that are appended at once; one line may be longer."""
 
 
 @dataclass
@@ -79,9 +79,9 @@ class _Seen:
 class TreeringSessionStore(SessionStore):
     """Stores the SDK's sessions as conversations.
 
-    The source id of a session is `PROJECT_KEY/SESSION_ID`, that of a subagent, its child,
-    `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting replaces the
-    branch by an empty one; the old branch is archived and stays readable.
+    The source id of a session is `PROJECT_KEY/SESSION_ID`. A subagent is a child conversation with
+    the source id `PROJECT_KEY/SESSION_ID/SUBPATH`. A line with a known `uuid` is skipped. Deleting
+    replaces the branch by an empty one; the old branch is archived and stays readable.
     """
 
     def __init__(self, db: Treering) -> None:
@@ -97,7 +97,7 @@ class TreeringSessionStore(SessionStore):
             await _done(lambda: self._append(key, entries))
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Returns all lines of a session, and what others said as lines; None if there are none."""
+        """Returns a session's lines, with other programs' messages as lines; None if empty."""
         return await _in_thread(lambda: self._load(key))
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
@@ -140,7 +140,7 @@ class TreeringSessionStore(SessionStore):
             if not fresh:
                 if conversation.head() == seen.head:
                     return
-                # Another program may have taken them back.
+                # Another program may have deleted the lines.
                 seen.is_current = False
                 continue
             open = set(seen.open)
@@ -158,7 +158,7 @@ class TreeringSessionStore(SessionStore):
             try:
                 receipt = conversation.append(events, expected=seen.head)
             except errors.Conflict:
-                # Another program wrote to the session, or took it back.
+                # Another program wrote to the session, or deleted it.
                 seen.is_current = False
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
@@ -166,7 +166,7 @@ class TreeringSessionStore(SessionStore):
             except (errors.Refused, errors.Invalid) as refusal:
                 if not is_typed:
                     raise
-                # Better kept as a line only than not at all.
+                # If nothing else can be simplified, store the lines without typed events.
                 is_typed = lessened.refused(refusal, odd.spans(typed))
                 seen.is_current = False
                 continue
@@ -185,13 +185,14 @@ class TreeringSessionStore(SessionStore):
         return fold_session_summary(seen.summary, key, entries)
 
     def _look(self, key: SessionKey, seen: _Seen) -> None:
-        """Reads what is there: whatever was written by others since."""
+        """Reads the session again, with what other programs wrote since."""
         state = seen.thread.open().state()
         seen.uuids.clear()
         seen.summary = None
         for frame in self._frames(key):
             seen.summary = _summary_after(key, seen.summary, frame)
-        # Those of others too: whoever sends back what was loaded must not store them again.
+        # With the lines of other programs: a client that sends back loaded lines must not store
+        # them again.
         seen.uuids.update(uuid for entry in self._lines(key) if (uuid := entry.get("uuid")))
         seen.head, seen.open = state.branch.head, open_calls(state)
         seen.is_current = True
@@ -236,7 +237,7 @@ class TreeringSessionStore(SessionStore):
             latest = self._db.latest(ids, types=FRAME)
             for (session_id, summary), event in zip(page, latest, strict=True):
                 if event is not None:
-                    # The last frame has it, if it is not JavaScript's, which has another one.
+                    # The last frame has the summary, unless a JavaScript program wrote the frame.
                     key: SessionKey = {"project_key": project_key, "session_id": session_id}
                     data = frames.beside(event).get("summary") or self._folded_anew(key)
                     found.append(_summary(session_id, _mtime(summary), data))
@@ -249,10 +250,10 @@ class TreeringSessionStore(SessionStore):
         return summary["data"] if summary else {}
 
     def _is_empty(self, summary: ConversationSummary) -> bool:
-        """Nothing but its beginning is on the active branch."""
+        """Whether the active branch has only the first event of the conversation."""
         if summary.active_branch_id == 0:
             return summary.head <= 1
-        # That was forked, made active, and the old one archived.
+        # A deletion appends three events: fork, activation, and archival of the old branch.
         if summary.head > summary.active_branch_id + 2:
             return False
         branches = self._db.conversation(summary.conversation_id).branches()
@@ -332,7 +333,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 async def _done(work: Callable[[], T]) -> T:
-    """Does a write, and waits for its end even when the caller is cancelled."""
+    """Completes a write, even if the caller is cancelled."""
     if _is_asyncio():
         return await done(work)
     return await anyio.to_thread.run_sync(work)
@@ -353,7 +354,7 @@ def _summary(session_id: str, mtime: int, data: dict[str, Any]) -> SessionSummar
 def _summary_after(
     key: SessionKey, before: SessionSummaryEntry | None, frame: frames.Frame
 ) -> SessionSummaryEntry | None:
-    """What the SDK keeps of a session, with the lines of a frame; nothing of subagents."""
+    """The SDK's summary of a session, after the lines of a frame; None for subagents."""
     if key.get("subpath") is not None:
         return None
     if "summary" in frame.beside:
@@ -393,7 +394,7 @@ def _without_known(
 
 
 def _cut(conversation: Conversation, entries: list[SessionStoreEntry]) -> int:
-    """Where a summary among the lines would cut; 0 without one, or with nothing to cut."""
+    """The cut of a summary among the lines; 0 without a summary, or with nothing to cut."""
     if not any(_is_summary(cast(Mapping[str, Any], entry)) for entry in entries):
         return 0
     try:
@@ -409,7 +410,7 @@ def _is_summary(entry: Mapping[str, Any]) -> bool:
 def _spoken(
     conversation: Conversation, seen: _Seen, entries: list[SessionStoreEntry], cut: int
 ) -> list[tuple[list[new.NewEvent], list[str]]]:
-    """What lines say, as events, and what is odd about them; nothing for lines nobody said."""
+    """Lines as events, with notes on differences; no events for lines that are no messages."""
     given = [cast(Mapping[str, Any], entry) for entry in entries]
     read = [odd.spoken(entry, lambda entry: _events(entry, cut)) for entry in given]
     standing: odd.Standing = {}
@@ -464,4 +465,4 @@ META = pb.RawMessage(
     encoding=pb.RAW_ENCODING_JSON_PATCH,
     data=b'[{"op":"add","path":"/isMeta","value":true}]',
 )
-"""Marks what the SDK put into the user's place itself."""
+"""Marks a message that the SDK itself inserted with the role *user*."""

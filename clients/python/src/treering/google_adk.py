@@ -6,8 +6,8 @@
     service = TreeringSessionService(treering.local("./store"))
     runner = Runner(app_name="app", agent=agent, session_service=service)
 
-A session is a conversation, a child of its user's, which is a child of its app's. State of all
-three is written in one step. Needs `pip install treering[google-adk]`.
+A session is a conversation. Its parent is the conversation of the user, whose parent is that of
+the app. State of all three is written in one step. Needs `pip install treering[google-adk]`.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ EVENT = "google-adk.event"
 SESSION = "google-adk.session"
 STATE = "google-adk.state"
 CURRENT = "google-adk.session-state"
-"""All of a session's state, beside an event that changed it: lists read no more than that."""
+"""A session's whole state, beside an event that changed it: listing reads only this."""
 FOLLOWED_MAX = 512
-"""Conversations that are kept in memory; others are read again."""
+"""Conversations that are cached in memory; others are read again."""
 
 Deltas = dict[str, dict[str, Any]]
 
@@ -82,23 +82,23 @@ class _Followed:
     open: set[str] = field(default_factory=set)
     state: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
-    """The kit's own, and what others said."""
+    """The ADK's own events, and messages of other programs as events."""
     own: set[str] = field(default_factory=set)
-    """The ids of the kit's own."""
+    """The ids of the ADK's own events."""
     times: list[float] = field(default_factory=list)
-    """By which events are ordered: what others said follows what was said before it."""
+    """The sort keys of `events`: a message of another program has that of the event before it."""
     others: Others = field(default_factory=Others)
     updated: float = 0.0
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def refresh(self) -> bool:
-        """Reads what is new; false when there is no such conversation."""
+        """Reads new events; false if there is no such conversation."""
         looked = self.thread.look()
         if looked is None:
             return False
         conversation, state = looked
         if state.branch.branch_id != self.branch:
-            # It was taken back, or somebody goes on from another branch.
+            # The session was deleted, or a program switched to another branch.
             self.branch, self.seen, self.exists = state.branch.branch_id, 0, False
             self.state, self.events, self.own = {}, [], set()
             self.times, self.others = [], Others()
@@ -139,10 +139,10 @@ class TreeringSessionService(BaseSessionService):
     """Stores the ADK's sessions as conversations.
 
     Source ids are `APP`, `APP/USER` and `APP/USER/SESSION`, each name quoted as in a URL. Events
-    are messages, calls and results; the ADK gets its events back unchanged, and what other programs
-    said as events of the session's agent or of the user. State that begins with
-    `app:` or `user:` belongs to the conversation of the app or user, and is written with the event
-    in one step. State that begins with `temp:` is not stored.
+    are messages, calls and results. The ADK gets its events back unchanged, and messages of other
+    programs as events of the session's agent or of the user. State that begins with `app:` or
+    `user:` belongs to the conversation of the app or user, and is written with the event in one
+    step. State that begins with `temp:` is not stored.
     """
 
     def __init__(self, db: Treering) -> None:
@@ -150,7 +150,7 @@ class TreeringSessionService(BaseSessionService):
         self._followed: OrderedDict[tuple[str, ...], _Followed] = OrderedDict()
         self._mutex = threading.Lock()
 
-    # ---- the kit's calls ----
+    # ---- the ADK's calls ----
 
     async def create_session(
         self,
@@ -236,7 +236,7 @@ class TreeringSessionService(BaseSessionService):
         events: list[Event],
         shared: dict[tuple[str, ...], dict[str, Any]],
     ) -> Session:
-        """A session with the state of its app and its user, which are read once."""
+        """A session with the state of its app and its user; `shared` has those already read."""
         app_name, user_id, id = name
         for prefix, of in ((State.APP_PREFIX, name[:1]), (State.USER_PREFIX, name[:2])):
             if of not in shared:
@@ -302,7 +302,7 @@ class TreeringSessionService(BaseSessionService):
             return self._session(name, followed, [])
 
     def _append(self, name: tuple[str, ...], known: float, item: dict[str, Any]) -> bool:
-        """Whether it was appended; false: it was there."""
+        """Appends an event; false if it was already stored."""
         followed = self._at(name)
         with followed.lock:
             lessened = odd.Lessened()
@@ -347,7 +347,7 @@ class TreeringSessionService(BaseSessionService):
         return events, notes + more
 
     def _shared(self, name: tuple[str, ...], given: Deltas) -> list[new.NewEvent]:
-        """State of the app and of the user: events of their conversations, in the same batch."""
+        """Events with the state of the app and of the user, for their own conversations."""
         events = []
         for scope, of in (("app", name[:1]), ("user", name[:2])):
             if given[scope]:
@@ -396,14 +396,14 @@ class TreeringSessionService(BaseSessionService):
 
 def _current(state: dict[str, Any]) -> new.NewEvent:
     data = json_ascii(state).encode()
-    # Of one that is large, the store keeps what differs from the one before.
+    # The store keeps a large state as its difference from the state before.
     return new.custom(CURRENT, data, content_type="application/json", key=CURRENT, delta_of=CURRENT)
 
 
 def _as_listed(
     begun: Stored, current: Stored | None, event: Stored | None
 ) -> tuple[dict[str, Any], float]:
-    """The state of a session, and when its last event was, by the newest event of each type."""
+    """A session's state and the time of its last event, from the newest event of each type."""
     said = json.loads(begun.proto.custom.data)
     state, updated = said["state"], said["at"]
     if current is not None and current.revision > begun.revision:
@@ -423,7 +423,7 @@ def _stale() -> Exception:
 
 
 def json_ascii(value: Any) -> str:
-    """JSON that takes halves of surrogate pairs too."""
+    """JSON in ASCII, which can also represent lone surrogates."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
 

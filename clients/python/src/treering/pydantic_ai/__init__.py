@@ -8,8 +8,8 @@
     conversation = await store.load("user-42") or Conversation(conversation_id="user-42")
     result = await agent.run("Hello", conversation=conversation)
 
-With `steps`, each message is stored as it comes. Without, call `await store.save(result)` after a
-run. Needs `pip install treering[pydantic-ai]`.
+With `steps`, each message is stored as it comes. Without it, call `await store.save(result)` after
+a run. Needs `pip install treering[pydantic-ai]`.
 """
 
 from treering.pydantic_ai._steps import Steps

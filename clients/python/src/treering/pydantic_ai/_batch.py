@@ -1,4 +1,4 @@
-"""Messages as the events of one append: within the rules of the branch that they go to."""
+"""Converts messages to the events of one append, as their branch accepts them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from treering.v1 import conversation_pb2
 from treering.v1 import event_pb2 as pb
 
 ENTRIES_AT_ONCE_MAX = 1_000
-"""Messages that are stored in one step."""
+"""Most messages that are stored in one step."""
 BYTES_AT_ONCE_MAX = 32 << 20
-"""And their bytes, as the library writes them; one message may have more."""
+"""Most bytes of these messages, as the library writes them; one message may have more."""
 PROMPT_CHARS_MIN = 48
-"""Shorter instructions are not worth a reference."""
+"""Shorter instructions are stored with the message, not as a reference."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class _Call:
 
 @dataclass
 class Before:
-    """What is true on the branch before the batch."""
+    """The state of the branch before the batch."""
 
     calls: dict[str, _Call] = field(default_factory=dict)
     prompt: Prompt | None = None
@@ -44,7 +44,7 @@ class Before:
 
     @staticmethod
     def of(branch: conversation_pb2.BranchState, prompt_text: str) -> Before:
-        """As a branch's state says."""
+        """Converts a branch's state."""
         calls = {
             call.call_id: _Call(call.approval, call.arguments_hash) for call in branch.open_calls
         }
@@ -55,11 +55,11 @@ class Before:
 
 
 def batches(entries: Sequence[ConversationEntry]) -> list[list[ConversationEntry]]:
-    """The entries in steps that the store takes; at least one step."""
+    """Splits entries into steps that the store accepts; at least one step."""
     made: list[list[ConversationEntry]] = [[]]
     size = 0
     for entry in entries:
-        # Of a single one it makes no difference.
+        # A single entry is not split, so its size is not needed.
         more = _size(entry) if len(entries) > 1 else 0
         if made[-1] and (len(made[-1]) == ENTRIES_AT_ONCE_MAX or size + more > BYTES_AT_ONCE_MAX):
             made.append([])
@@ -73,7 +73,7 @@ def _size(entry: ConversationEntry) -> int:
     try:
         return len(ModelMessagesTypeAdapter.dump_json([entry.message]))
     except ValueError:
-        # Half a character has no bytes.
+        # A lone surrogate cannot be encoded.
         return len(repr(entry.message))
 
 
@@ -83,9 +83,9 @@ class Made:
 
     events: list[new.NewEvent] = field(default_factory=list)
     spans: list[tuple[str, int, int]] = field(default_factory=list)
-    """Of each entry, where its typed events begin and end."""
+    """For each entry, where its typed events begin and end."""
     notes: list[list[str]] = field(default_factory=list)
-    """What is odd about each."""
+    """For each entry, how its events differ from it."""
 
 
 def events_of(
@@ -95,9 +95,9 @@ def events_of(
     conversation: Conversation | None,
     lessened: odd.Lessened | None,
 ) -> Made:
-    """The entries' frames and events; without `lessened` they are frames only.
+    """The entries' frames and events; without `lessened`, frames only.
 
-    `waiting` are calls that somebody must approve, `conversation` is what is there.
+    `waiting` are the ids of calls that need approval; `conversation` has the earlier events.
     """
     open_calls = dict(before.calls)
     prompt, prompt_text = before.prompt, before.prompt_text
@@ -150,10 +150,10 @@ def _denied(message: dict[str, Any]) -> set[str]:
 def _fitted(
     events: Sequence[new.NewEvent], calls: dict[str, _Call], denied: Collection[str]
 ) -> list[new.NewEvent]:
-    """The events as a branch with these open calls takes them; keeps `calls` up to date.
+    """Adapts the events to a branch with these open calls; keeps `calls` up to date.
 
-    A call whose id is open supersedes that one; a result of no call is a message of a tool. A
-    result of a call that waits for a decision comes with the decision.
+    A call whose id is open supersedes that call; a result without a call becomes a message of a
+    tool. A decision is added before the result of a call that waits for one.
     """
     made: list[new.NewEvent] = []
     for event in events:
@@ -185,7 +185,7 @@ def _fitted(
 def _decided(
     call_id: str, calls: dict[str, _Call], is_denied: bool, result: new.NewEvent
 ) -> list[new.NewEvent]:
-    """The decision that a result shows, where nobody has recorded one."""
+    """The decision that a result implies, if none is recorded."""
     call = calls.get(call_id)
     if call is None or call.approval == conversation_pb2.APPROVAL_STATUS_NOT_REQUIRED:
         return []
@@ -197,7 +197,7 @@ def _decided(
         conversation_pb2.APPROVAL_STATUS_DENIED,
         conversation_pb2.APPROVAL_STATUS_EXPIRED,
     ):
-        # It ran all the same: what it said is kept beside the call.
+        # The call ran although it was not approved: its result becomes a message of a tool.
         del calls[call_id]
         return [new.tool_cancelled(call_id, "denied")]
     return []

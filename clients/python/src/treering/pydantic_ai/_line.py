@@ -1,4 +1,4 @@
-"""What a branch holds, as entries: the library's own, and what other programs said between them."""
+"""The entries of a branch: the library's own, and messages of other programs between them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from treering.pydantic_ai._messages import UNKNOWN_TOOL, message_of, message_of_
 from treering.types import Event
 
 ENTRY = "pydantic-ai.entry"
-"""A message's frame: its entry id, and what the typed events do not say."""
+"""A message's frame: its entry id, and what the typed events do not contain."""
 RECORD = "pydantic-ai.record"
-"""What the library keeps of the conversation; before the messages that were saved with it."""
+"""The library's record of the conversation; precedes the messages that were saved with it."""
 
 EVENTS_OF_SAVE = 24
 """Most saves have no more events."""
@@ -46,7 +46,7 @@ PromptText = Callable[[Prompt], str]
 
 @dataclass
 class Placed:
-    """A message with its place: the first and the last event that hold it."""
+    """A message and its place: the first and the last event that hold it."""
 
     id: str
     made: Callable[[], ModelMessage]
@@ -55,7 +55,7 @@ class Placed:
 
     @cached_property
     def message(self) -> ModelMessage:
-        """The message; made when it is asked for, as of many only the place is."""
+        """The message; built on first use, because many callers need only the place."""
         return self.made()
 
 
@@ -69,7 +69,7 @@ class Saved:
     added: int
     """Entries that were saved with it."""
     restarts: bool
-    """What was before it is no more of the history."""
+    """Whether the history starts here, without the earlier entries."""
 
 
 @dataclass
@@ -82,12 +82,12 @@ class Line:
 
     @property
     def is_cut(self) -> bool:
-        """A fork took away what was saved with the record: what was before it must be read."""
+        """Whether a fork cut off the entries saved with the record: read the earlier events."""
         return self.saved is not None and self.saved.added > 0 and not self.entries
 
     @property
     def head_id(self) -> str | None:
-        """The last entry's id, also when it is before the end that was read."""
+        """The last entry's id, even if the entry precedes the part that was read."""
         if self.entries:
             return self.entries[-1].id
         if self.is_cut:
@@ -95,12 +95,12 @@ class Line:
         return self.saved.record.head_id if self.saved and self.saved.record else None
 
     def index(self, entry_id: str) -> int | None:
-        """Where an entry is."""
+        """The position of an entry."""
         found = (n for n, each in enumerate(self.entries) if each.id == entry_id)
         return next(found, None)
 
     def chained(self) -> list[ConversationEntry]:
-        """The entries, each with the one before it."""
+        """The entries, each with the id of the one before it."""
         chain: list[ConversationEntry] = []
         for each in self.entries:
             parent = chain[-1].id if chain else None
@@ -111,7 +111,7 @@ class Line:
 def record_event(
     record: ConversationRecord | None, added: int = 0, *, restarts: bool = False
 ) -> new.NewEvent:
-    """A record's event; None: the conversation is deleted."""
+    """The event of a record; None marks the conversation as deleted."""
     data: dict[str, Any] = {"added": added}
     if record is not None:
         data["record"] = _records.dump_python(record, mode="json")
@@ -130,8 +130,8 @@ def _saved(event: Event) -> Saved:
 def as_saved(
     conversation_id: str, head: int, record: Event | None, entry: Event | None
 ) -> ConversationRecord | None:
-    """The record of a conversation that ends with what was saved with it, by the newest events of
-    both types; None: that has to be read."""
+    """The saved record, if the conversation ends with what was saved with it. Takes the newest
+    events of both types; None: the conversation must be read."""
     if record is None or record.conversation_id != conversation_id:
         return None
     saved = _saved(record)
@@ -148,7 +148,7 @@ def as_saved(
 
 
 def is_custom(event: Event, type_name: str) -> bool:
-    """An event of this adapter."""
+    """Whether an event is a custom event of this type."""
     return event.kind == "custom" and event.proto.custom.type_name == type_name
 
 
@@ -156,12 +156,12 @@ def is_custom(event: Event, type_name: str) -> bool:
 
 
 def whole(conversation: Conversation, head: int, prompt: PromptText) -> Line:
-    """All of a branch up to a revision."""
+    """Reads a whole branch up to a revision."""
     return line_of(conversation.events(last=head), prompt, Unanswered())
 
 
 def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
-    """What came with the last record and after it; all, where there is none."""
+    """Reads the last record and what follows it; the whole branch, if it has no record."""
     taken: list[Event] = []
     for event in _backward(conversation, head, EVENTS_OF_SAVE):
         taken.append(event)
@@ -171,7 +171,7 @@ def end(conversation: Conversation, head: int, prompt: PromptText) -> Line:
 
 
 def _backward(conversation: Conversation, head: int, likely: int) -> Iterator[Event]:
-    """Events, newest first: asks for as many as are likely to be wanted, then for all."""
+    """Events, newest first: reads as many as are likely to be needed, then all."""
     count = 0
     for event in conversation.events(first=head, backward=True, limit=likely):
         count += 1
@@ -181,7 +181,7 @@ def _backward(conversation: Conversation, head: int, likely: int) -> Iterator[Ev
 
 
 def newest(conversation: Conversation, head: int, count: int, prompt: PromptText) -> Line | None:
-    """The newest so many entries with the one before them; None: read all."""
+    """The newest `count` entries with the one before them; None: read all."""
     taken: list[Event] = []
     found = 0
     for event in _backward(conversation, head, (count + 1) * EVENTS_OF_ENTRY):
@@ -211,14 +211,14 @@ def _lacks_a_name(entries: list[Placed]) -> bool:
 
 
 def line_of(events: Iterable[Event], prompt: PromptText, calls: Unanswered) -> Line:
-    """Events of a branch, in their order, as entries; `calls` has what was before them."""
+    """Converts events of a branch, in order, to entries; `calls` has read the events before."""
     line = Line()
     tools: dict[str, str] = {}
     group: list[Event] = []
 
     def flush() -> None:
         if group and (message := message_of_events(group, tools, calls)):
-            # The last event's id: a message that grows is another one.
+            # The id is that of the last event: a message that grows becomes a new entry.
             line.entries.append(Placed(group[-1].id, partial(_as_is, message), group[0], group[-1]))
         group.clear()
 

@@ -1,4 +1,4 @@
-"""The library's log of messages in a store: records, entries, branches."""
+"""The records, entries and branches of the library's conversations in a store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ V = TypeVar("V")
 
 
 class _Recent(Generic[K, V]):
-    """What was used last."""
+    """A cache of the values that were used last."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -81,7 +81,7 @@ class _Recent(Generic[K, V]):
 
 @dataclass
 class _Now:
-    """A conversation as it is."""
+    """The current state of a conversation."""
 
     conversation: Conversation
     state: ConversationState
@@ -110,17 +110,17 @@ class _Found:
 
 @dataclass
 class _Target:
-    """Where new entries go."""
+    """The branch to which new entries go."""
 
     branch: str
     before: Before
     events: list[new.NewEvent] = field(default_factory=list)
-    """What must come first: a fork."""
+    """Events that must come first, such as a fork."""
     copied: list[ConversationEntry] = field(default_factory=list)
-    """Entries of elsewhere, which are stored here too."""
+    """Entries of another conversation, which are stored here too."""
     restarts: bool = False
     head: int | None = None
-    """Of the branch, when it is another one than the active one."""
+    """The head of the branch, if it is not the active branch."""
 
 
 def _said(
@@ -129,7 +129,7 @@ def _said(
     make: Callable[[odd.Lessened | None], Made],
     append: Callable[[Made], None],
 ) -> None:
-    """Appends entries, those that the store refuses with less of what they say."""
+    """Appends entries; repeats a refused append with simpler or no typed events."""
     lessened: odd.Lessened | None = odd.Lessened()
     for _ in range(ATTEMPTS_MAX):
         made = make(lessened)
@@ -140,7 +140,7 @@ def _said(
                 raise
             spans = [(entry, offset + first, offset + end) for entry, first, end in made.spans]
             if not lessened.refused(refusal, spans):
-                # Better kept as messages of the library only than not at all.
+                # Store only the library's messages, without typed events.
                 lessened = None
             continue
         for notes in made.notes:
@@ -150,28 +150,28 @@ def _said(
 
 
 class Log:
-    """Records and entries of a store. Nothing is kept that is not checked against the store."""
+    """Records and entries of a store. What is cached is checked against the store before use."""
 
     def __init__(self, db: Treering) -> None:
         self._db = db
         self._threads = _Recent[str, Thread](THREADS_MAX)
         self._places = _Recent[str, tuple[str, int]](PLACES_MAX)
-        """Entry to the conversation and the branch in which it was seen."""
+        """By entry id: the conversation and branch in which the entry was last seen."""
         self._prompts = _Recent[Prompt, str](PROMPTS_MAX)
 
     def conversation(self, id: str) -> Conversation | None:
-        """The conversation with this id, if there is one."""
+        """Returns the conversation with this id, if there is one."""
         return self._thread(id).find()
 
     # ---- reading ----
 
     def record(self, id: str) -> ConversationRecord | None:
-        """The record of a conversation."""
+        """Returns the record of a conversation."""
         now = self._now(id)
         return now.record if now else None
 
     def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
-        """Records, the last saved first."""
+        """Returns the records, last saved first."""
         found: list[ConversationRecord] = []
         summaries = self._db.conversations(source=SOURCE, page_size=PAGE_MAX)
         newest_first = sorted(summaries, key=lambda each: -when(each.updated_at).timestamp())
@@ -191,7 +191,7 @@ class Log:
     def _kept(
         self, summaries: Sequence[ConversationSummary], some: int
     ) -> Iterator[tuple[ConversationSummary, ConversationRecord | None]]:
-        """Each with its record as it was saved, if nothing came after; so many in one call."""
+        """Each with its saved record, if no events follow; looks up `some` in one call."""
         for start in range(0, len(summaries), some):
             page = summaries[start : start + some]
             ids = [summary.conversation_id for summary in page]
@@ -204,7 +204,7 @@ class Log:
         return self._as_is("", conversation, conversation.state()).record
 
     def history(self, head_id: str | None, limit: int | None) -> list[ConversationEntry]:
-        """The entries up to one of them, or the last of these. Raises `LookupError`."""
+        """Returns the entries up to `head_id`, or the last of them. Raises `LookupError`."""
         if head_id is None or limit == 0:
             return []
         if limit is not None and (window := self._window(head_id, limit)):
@@ -218,7 +218,7 @@ class Log:
         return chain if limit is None else chain[-limit:]
 
     def _window(self, head_id: str, limit: int) -> list[ConversationEntry] | None:
-        """The last entries of an active branch, without reading the others."""
+        """Returns the last entries of an active branch, without reading the earlier ones."""
         seen_in = self._places.get(head_id)
         if seen_in is None:
             return None
@@ -246,7 +246,7 @@ class Log:
         return _Now(conversation, state, line, record)
 
     def _find(self, entry_id: str) -> _Found | None:
-        """An entry, wherever it is: first where it was seen last."""
+        """Finds an entry in any conversation; starts where it was last seen."""
         seen_in, _ = self._places.get(entry_id) or ("", 0)
         if seen_in and (found := self._find_in(self._db.conversation(seen_in), entry_id)):
             return found
@@ -289,7 +289,7 @@ class Log:
         expected: str | None,
         waiting: Collection[str] = (),
     ) -> None:
-        """Stores a record and what is new in its history, in one step: see `batches`."""
+        """Stores a record and its new entries in one step, or in several: see `batches`."""
         if record.deferred_tool_requests is not None:
             asked = record.deferred_tool_requests.approvals
             waiting = {*waiting, *(call.tool_call_id for call in asked)}
@@ -321,7 +321,7 @@ class Log:
                     self._append(now, record, entries, after, waiting)
                 break
             except errors.Conflict:
-                # Another program was first: whether it changed the history is looked up.
+                # Another program wrote first: check again whether it changed the history.
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
 
@@ -396,16 +396,16 @@ class Log:
         _said(record.conversation_id, len(target.events) + 1, make, append)
 
     def note_returned(self, id: str, event: new.NewEvent) -> None:
-        """Keeps what a tool has returned until its request is stored."""
+        """Stores the result of a tool until its request is stored."""
         if found := self.conversation(id):
             found.append([event])
 
     def returned(self, id: str) -> dict[str, Any]:
-        """What tools have returned since the newest message, by the ids of the calls."""
+        """Returns the results of tools since the newest message, by call id."""
         found = self.conversation(id)
         return returned(found.events(kinds=["custom"], backward=True)) if found else {}
 
-    # ---- where it goes ----
+    # ---- targets ----
 
     def _target(self, now: _Now, after: str | None) -> _Target:
         if after == now.line.head_id:
@@ -418,7 +418,7 @@ class Log:
         found = found or self._find(after)
         if found is None:
             raise ConversationConflict(now.record.conversation_id if now.record else "")
-        # An entry of a conversation that this one does not share up to there.
+        # The conversation does not share the history of the other one up to the entry.
         target = self._forked(now, 1, 0) if now.record else self._here(now)
         target.restarts = True
         target.copied = found.line.chained()[: found.index + 1]
@@ -471,7 +471,7 @@ class Log:
     # ---- deleting ----
 
     def delete(self, id: str, expected: str) -> None:
-        """Takes a conversation back."""
+        """Deletes a conversation."""
         for _ in range(ATTEMPTS_MAX):
             now = self._now(id)
             if now is None or now.record is None or now.record.revision != expected:
@@ -487,7 +487,7 @@ class Log:
         raise ConversationConflict(id)
 
     def _end(self, now: _Now) -> None:
-        """What a conversation shares with another one cannot be left out: it is marked."""
+        """Marks a conversation as deleted: a fork cannot leave out its shared history."""
         target = self._forked(now, 1, 0)
         ended = record_event(None)
         ended.branch = target.branch

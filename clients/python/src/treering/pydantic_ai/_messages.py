@@ -1,4 +1,4 @@
-"""Pydantic AI's messages as typed events, and events of other programs as messages."""
+"""Converts Pydantic AI's messages to typed events, and other programs' events to messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from treering.v1 import event_pb2 as pb
 
 URLS = ("image-url", "audio-url", "document-url", "video-url")
 UNKNOWN_TOOL = "unknown"
-"""The tool of a result whose call is not there."""
+"""The tool name of a result whose call is missing."""
 
 
 # ---- as JSON, and back ----
 
 
 def plain(message: ai.ModelMessage) -> dict[str, Any]:
-    """A message as the library writes it, without the fields that say nothing."""
+    """A message as the library writes it, without empty fields."""
     [full] = ai.ModelMessagesTypeAdapter.dump_python([message], mode="json")
     short = {key: value for key, value in full.items() if value is not None}
     short["parts"] = [
@@ -48,7 +48,7 @@ def _is_same(short: dict[str, Any], full: dict[str, Any]) -> bool:
 
 
 def message_of(given: dict[str, Any]) -> ai.ModelMessage:
-    """The message again."""
+    """Makes the message from its JSON."""
     [message] = ai.ModelMessagesTypeAdapter.validate_python([given])
     return message
 
@@ -59,9 +59,9 @@ def message_of(given: dict[str, Any]) -> ai.ModelMessage:
 def typed(
     message: Mapping[str, Any], waiting: Collection[str] = ()
 ) -> tuple[list[new.NewEvent], list[str]]:
-    """What a message says, as events, and what is odd about it; ids of calls are its own.
+    """Converts a message to events with its own call ids; notes what they cannot represent.
 
-    `waiting` are the ids of calls that somebody must approve.
+    `waiting` are the ids of calls that need approval.
     """
 
     def read(said: Mapping[str, Any]) -> Iterator[new.NewEvent]:
@@ -81,14 +81,14 @@ def _request(message: Mapping[str, Any]) -> Iterator[new.NewEvent]:
             content = list(_said(part))
             event = new.user(*content) if content else None
         else:
-            # What the library notes for itself, and sends in its own way.
+            # The other kinds are internal to the library.
             event = None
         if event:
             yield _at(event, part.get("timestamp") or message.get("timestamp"))
 
 
 def _answer(message: Mapping[str, Any], waiting: Collection[str]) -> Iterator[new.NewEvent]:
-    """One message and its calls; another one after each call that the provider ran itself."""
+    """One message and its calls. A call that the provider ran ends a message."""
     at = message.get("timestamp")
     made: list[new.NewEvent] = []
     content: list[new.Part] = []
@@ -184,7 +184,7 @@ def _said(part: Mapping[str, Any], model: str = "") -> Iterator[new.Part]:
 
 
 def _parts(content: Any) -> Iterator[new.Part]:
-    """What a prompt or a tool says: texts, media, and JSON."""
+    """The content of a prompt or a tool result: texts, media, and JSON."""
     if content is None or content == "":
         return
     if isinstance(content, str):
@@ -235,11 +235,11 @@ def _detail(content: Mapping[str, Any]) -> str:
     return str((content.get("vendor_metadata") or {}).get("detail") or "")
 
 
-# ---- what others said ----
+# ---- events of other programs ----
 
 
 def side(event: Event) -> str:
-    """Of which kind of message the event is a part: `request`, `response`, or of none."""
+    """The kind of message that the event belongs to: `request`, `response`, or none."""
     if event.kind == "message_appended":
         return "response" if event.role == "assistant" else "request"
     if event.kind == "tool_call_requested":
@@ -250,8 +250,8 @@ def side(event: Event) -> str:
 def message_of_events(
     events: Sequence[Event], tools: Mapping[str, str], calls: Unanswered
 ) -> ai.ModelMessage | None:
-    """Events of one side as a message; `tools` are the names of the tools that calls ask for,
-    `calls` has taken note of the events."""
+    """Converts events of one side to a message. `tools` has tool names by call id; `calls` has
+    already read the events."""
     if side(events[0]) == "response":
         return _response_of(events)
     parts = [part for event in events if (part := _request_part(event, tools, calls))]

@@ -1,4 +1,4 @@
-"""The record of a conversation as it is now, whoever wrote to it last."""
+"""The current record of a conversation, also after another program wrote to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treering.types import ConversationState, when
 def record_of(
     id: str, conversation: Conversation, state: ConversationState, line: Line
 ) -> ConversationRecord | None:
-    """The record as it was saved, if that is the end; else one of what is there."""
+    """The saved record, if nothing follows it; otherwise a record of the current state."""
     saved = line.saved.record if line.saved else None
     is_own = line.saved is not None and line.saved.event.conversation_id == conversation.id
     if saved is not None and is_own and line.head_id == saved.head_id:
@@ -34,7 +34,7 @@ def record_of(
             revision=f"{conversation.id}@{line.head_id}",
             updated_at=when(state.summary.updated_at),
         )
-    # Another program has gone on with it, or forked it.
+    # Another program continued or forked the conversation.
     return ConversationRecord(
         conversation_id=id or (saved.conversation_id if is_own else conversation.id),
         head_id=line.head_id,

@@ -1,7 +1,7 @@
-"""What tools returned whose request is still to come: other calls of the same answer run.
+"""Results of tools that are not in a request yet, because other calls of the same answer run.
 
-It is kept beside the history until the request has it, so that a program which goes on after it
-was killed does not run these tools again.
+They are stored beside the history until the request has them, so that a program that resumes
+after it was killed does not run these tools again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from treering.pydantic_ai._line import ENTRY, is_custom
 from treering.types import Event
 
 RETURNED = "pydantic-ai.returned"
-"""What a tool returned, after the answer that asked for it."""
+"""The result of a tool, stored after the answer that called the tool."""
 
 
 def is_awaited(messages: Sequence[Any]) -> bool:
-    """Whether the newest message is an answer with calls beside each other."""
+    """Whether the newest message is an answer with several calls."""
     last = messages[-1] if messages else None
     return isinstance(last, ModelResponse) and len(last.tool_calls) > 1
 
 
 def returned_event(tool: str, call_id: str, value: Any) -> new.NewEvent | None:
-    """An event that holds it; None: it is of a kind that does not come back from JSON."""
+    """An event with a tool's result; None: JSON cannot represent the result."""
     is_told = isinstance(value, ToolReturn)
     told = value if isinstance(value, ToolReturn) else ToolReturn(value)
     part = ToolReturnPart(tool, told.return_value, call_id, metadata=told.metadata)
@@ -67,7 +67,7 @@ def _value(data: dict[str, Any]) -> Any:
 
 
 def returned(backward: Iterable[Event]) -> dict[str, Any]:
-    """By their ids, what calls of the newest message have returned."""
+    """The results of calls of the newest message, by call id."""
     found: dict[str, Any] = {}
     for event in backward:
         if is_custom(event, ENTRY):

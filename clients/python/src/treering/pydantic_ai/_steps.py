@@ -1,4 +1,4 @@
-"""Storing messages as they come: a capability for agents."""
+"""A capability for agents that stores messages as they come."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Steps(AbstractCapability[Any]):
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        """None: it has a store, which no file can say."""
+        """Returns None: its store cannot be serialized."""
         return None
 
     async def for_run(self, ctx: RunContext[Any]) -> Steps:
-        """One for each run."""
+        """Returns a new instance for the run."""
         return _Run(self._store, self._log, self._scope)
 
 
@@ -70,14 +70,14 @@ class _Run(Steps):
         self._revision: str | None = None
         self._head_id: str | None = None
         self._known: list[ModelMessage] = []
-        """Messages of the run that are stored, or were before."""
+        """Messages of the run that are stored."""
         self._to_approve: set[str] = set()
-        """Tools whose calls somebody must approve."""
+        """Tools whose calls need approval."""
         self._returned: dict[str, Any] = {}
-        """What calls had returned when the program that ran them ended."""
+        """By call id, results stored by a program that ended before it stored the request."""
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
-        """Finds what of the history is stored, and stores the rest."""
+        """Finds which part of the history is stored, and stores the rest."""
         await self._begin(ctx.conversation_id or "", ctx.messages)
         if is_awaited(ctx.messages):
             id = ctx.conversation_id or ""
@@ -108,14 +108,14 @@ class _Run(Steps):
         args: dict[str, Any],
         handler: Callable[[dict[str, Any]], Awaitable[Any]],
     ) -> Any:
-        """Keeps what a tool returned; one that had returned before is not run again."""
+        """Stores the result of a tool; does not run a tool again whose result is stored."""
         if call.tool_call_id in self._returned:
             return self._returned.pop(call.tool_call_id)
         value = await handler(args)
         if is_awaited(ctx.messages):
             event = returned_event(call.tool_name, call.tool_call_id, value)
             if event is not None:
-                # If the store cannot be reached, the request that follows says so.
+                # If the store cannot be reached, storing the next request raises.
                 with suppress(TreeringError):
                     id = ctx.conversation_id or ""
                     await done(lambda: self._log.note_returned(id, event))
@@ -124,9 +124,9 @@ class _Run(Steps):
     async def on_run_error(
         self, ctx: RunContext[Any], *, error: BaseException
     ) -> AgentRunResult[Any]:
-        """Stores what there is of a step that failed."""
+        """Stores the messages of a step that failed."""
         if not isinstance(error, (ConversationConflict, TreeringError)):
-            # What failed is what the program must hear of.
+            # The program must get the original error, not one of the store.
             with suppress(ConversationConflict, TreeringError):
                 await self._step(ctx)
         raise error
@@ -134,20 +134,20 @@ class _Run(Steps):
     async def after_run(
         self, ctx: RunContext[Any], *, result: AgentRunResult[Any]
     ) -> AgentRunResult[Any]:
-        """Stores what the run has used, and the calls that it waits for."""
+        """Stores the usage of the run, and the calls that it waits for."""
         output = result.output
         deferred = output if isinstance(output, DeferredToolRequests) else None
         fresh = self._fresh(result.all_messages())
         record = self._record
         if fresh or record is None or not _is_told(record, result.usage, deferred):
             await self._save(result.conversation_id, fresh, result.usage, deferred)
-        # So that the result can be saved, or gone on from, as after `store.save(result)`.
+        # The result can now be saved or continued, as after `store.save(result)`.
         if told := getattr(result, "_conversation_saved", None):
             told(self._revision)
         return result
 
     async def _step(self, ctx: RunContext[Any]) -> None:
-        """Stores what is new; a step that says nothing changes nothing."""
+        """Stores the new messages, if there are any."""
         if fresh := self._fresh(ctx.messages):
             waiting = self._record.deferred_tool_requests if self._record else None
             rest = unanswered(waiting, fresh)
@@ -181,12 +181,12 @@ class _Run(Steps):
         self._known += fresh
 
     async def _begin(self, conversation_id: str, messages: Sequence[ModelMessage]) -> None:
-        """Finds what of the messages is stored: it must be the end of what is stored."""
+        """Finds which messages are stored: they must be the end of the stored history."""
         record = await self._store.read_record(conversation_id)
         if record is not None:
             if self._scope is not None and record.scope != self._scope:
                 raise ConversationConflict(conversation_id)
-            # At least one: a history that is not empty must have been loaded.
+            # At least one, to detect a stored history that was not loaded.
             count = max(1, len(messages))
             try:
                 stored = await self._store.read_history(record.head_id, limit=count)
@@ -202,7 +202,7 @@ class _Run(Steps):
             self._head_id = record.head_id
 
     def _fresh(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """What follows the last message that is known, also in a history that was rewritten."""
+        """The messages after the last known one, also in a history that was rewritten."""
         known = {id(message) for message in self._known}
         last = _said(self._known[-1]) if self._known else ""
         for index in range(len(messages), 0, -1):
@@ -231,6 +231,6 @@ def _is_told(
 
 
 def _said(message: ModelMessage) -> str:
-    """What a message says. A request that is sent again has a new time, and new instructions."""
+    """The content to compare. A request that is sent again has a new time and instructions."""
     [written] = ModelMessagesTypeAdapter.dump_python([message], mode="json")
     return json.dumps([written["kind"], written["parts"]])

@@ -24,7 +24,7 @@ CALLS_READ_MAX = 1_000
 
 
 class TreeringConversationStore(ConversationStore):
-    """Stores the library's conversations as conversations.
+    """Stores Pydantic AI's conversations as Treering's conversations.
 
     The id of a conversation is its source id or its UUID. Conversations of other programs can be
     loaded and continued. A `branch` of the library is a branch; a `fork` is a conversation that
@@ -47,7 +47,7 @@ class TreeringConversationStore(ConversationStore):
     async def decisions(self, conversation: Conversation) -> DeferredToolResults | None:
         """Returns the decisions on the calls that wait for approval.
 
-        None until something is decided. Pass it to the next run as `deferred_tool_results`.
+        None if there are none yet. Pass the result to the next run as `deferred_tool_results`.
         """
         waiting = conversation.deferred_tool_requests
         if waiting is None or not waiting.approvals:
@@ -68,7 +68,7 @@ class TreeringConversationStore(ConversationStore):
                 approvals[call.call_id] = ToolDenied(reason) if reason else ToolDenied()
         return DeferredToolResults(approvals=approvals) if approvals else None
 
-    # ---- what the library asks of a store ----
+    # ---- the library's calls ----
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         """Returns the record of a conversation."""
