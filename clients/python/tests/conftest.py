@@ -1,4 +1,4 @@
-"""Servers, stores and clients for the tests. Nothing is imitated."""
+"""Servers, stores and clients for the tests. All of them are real, without mocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs to the end, in a loop of its own; nothing may hang."""
+    """Runs a coroutine to its end in a new event loop, with a timeout."""
     return asyncio.run(asyncio.wait_for(work, 120))
 
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 class Server:
-    """`treering serve` on a port that stays its own across restarts."""
+    """`treering serve` on a port that is the same after restarts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,13 +75,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that tests share; each has a namespace of its own there."""
+    """A store that the tests share; each test has its own namespace."""
     return tmp_path_factory.mktemp("store")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def kept_open(store: Path) -> Iterator[treering.Treering]:
-    """So that its server is not started anew for each test."""
+    """Keeps the server of the store running between tests."""
     with treering.local(store) as db:
         yield db
 

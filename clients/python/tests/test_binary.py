@@ -1,4 +1,4 @@
-"""Where the program of an installed wheel is found. pip installs it, as it does for users."""
+"""Finding the program of an installed wheel. pip installs the wheel, as for users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INFO = "treering-9.0.dist-info"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This package, with a script where maturin puts the program."""
+    """A wheel of this package, with a script where maturin puts the program."""
     path = tmp_path_factory.mktemp("wheel") / "treering-9.0-py3-none-any.whl"
     package = Path(treering.__file__).parent
     with zipfile.ZipFile(path, "w") as file:
@@ -40,7 +40,7 @@ def install(wheel: Path, *where: str) -> None:
 
 
 def says(packages: Path, path: str = "/nowhere", **variables: str) -> tuple[str, str]:
-    """What `find_binary` and `python -m treering` say where these packages come first."""
+    """The output of `find_binary` and of `python -m treering` with these packages first."""
     given = {key: value for key, value in os.environ.items() if not key.startswith("TREERING")}
     environment = {**given, "PYTHONPATH": str(packages), "PATH": path, **variables}
     program = "from treering._binary import find_binary; print(find_binary())"
@@ -54,8 +54,8 @@ def says(packages: Path, path: str = "/nowhere", **variables: str) -> tuple[str,
     return said("-c", program), said("-m", "treering", "ls", "--json")
 
 
-# pip puts the program where commands are, and that folder is not on everybody's PATH: it is
-# found from the package, wherever that was installed to.
+# pip installs the program into a folder of commands, which may not be on PATH. It must be found
+# from the package, wherever the package is installed.
 @pytest.mark.parametrize("how", ["--prefix", "--target"])
 def test_the_program_of_an_installed_wheel(wheel: Path, tmp_path: Path, how: str) -> None:
     install(wheel, how, str(tmp_path))
@@ -66,8 +66,8 @@ def test_the_program_of_an_installed_wheel(wheel: Path, tmp_path: Path, how: str
     assert said == "the program: ls --json"
 
 
-# A package that brings no program takes the one of the PATH, and says so where there is none;
-# TREERING_BINARY is before all.
+# A package without the program uses the one on PATH, and reports if there is none.
+# TREERING_BINARY takes precedence.
 def test_a_program_of_the_path_or_named(wheel: Path, tmp_path: Path) -> None:
     install(wheel, "--target", str(tmp_path / "all"))
     program = tmp_path / "all" / "bin" / "treering"

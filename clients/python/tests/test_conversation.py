@@ -1,4 +1,4 @@
-"""What an agent does all day: say, call, ask, read, fork, compact."""
+"""The basic operations of an agent: messages, tool calls, requests, reads, forks, compaction."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from treering import new
 from .conftest import texts
 
 
-# An agent's whole step: what is stored must be what was said, in order, and the request
-# for each provider must be its own shape.
+# An agent's whole step: the events must be stored in order, and the request for each provider
+# must have that provider's format.
 def test_a_step_of_an_agent(db: treering.Treering) -> None:
     conv = db.create("Ports", system="Be brief.", model="claude-sonnet-4-5")
     conv.user("Where is the port set?", author="ada")
@@ -51,8 +51,8 @@ def test_a_step_of_an_agent(db: treering.Treering) -> None:
     assert conv.explain("openai-chat", model="gpt-4o").tokens == chat.tokens
 
 
-# A model wrote no JSON: what it did could not be recorded, and reading it failed. It is the text
-# that the model wrote, marked, for whoever reads it and for the model.
+# Arguments that are not JSON could not be recorded, and reading them failed. They are stored as
+# the text that the model wrote, and marked, in events and in requests.
 def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conversation) -> None:
     conv.user("Go.")
     for number, given in enumerate(['{"a": 1', "", "rm -rf build"]):
@@ -80,7 +80,7 @@ def test_arguments_that_are_no_json(db: treering.Treering, conv: treering.Conver
     assert (event.arguments, event.arguments_not_json) == ({"path": "."}, False)
 
 
-# What a message said beside its parts could be kept by importers only. An object is enough.
+# Only importers could store fields of a message other than its parts. `raw` takes a JSON object.
 def test_the_rest_of_a_message(conv: treering.Conversation) -> None:
     rest = new.rest({"annotations": [], "phase": None}, origin="openai-chat")
     receipt = conv.append([new.assistant("Found it.", raw=rest)])
@@ -92,7 +92,7 @@ def test_the_rest_of_a_message(conv: treering.Conversation) -> None:
         conv.append([new.assistant("Found it.", raw=rest)])
 
 
-# A state named where prompts and values were set, and each took a call of its own.
+# A state had only references to prompts and values, and each took another call to read.
 def test_a_state_with_its_values(conv: treering.Conversation) -> None:
     conv.append([new.system("Be kind."), new.tools([new.tool("ls", strict=True)])])
     conv.append([new.system("Be brief.")])
@@ -105,7 +105,7 @@ def test_a_state_with_its_values(conv: treering.Conversation) -> None:
     assert conv.state(as_of=2, with_values=True).values.system_prompt == "Be kind."
 
 
-# A person must be able to say no, and the tool must not have run: the block is never entered.
+# If a person denies a call, the tool must not run: the block is never entered.
 def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     conv.user("Clean up.")
     call = conv.tool_call("rm", {"path": "a"}, needs_approval=True).request()
@@ -127,13 +127,13 @@ def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     [last, first] = conv.tool_calls()
     assert (first.status, last.status) == ("succeeded", "cancelled")
     assert conv.open_calls() == []
-    # What was denied while the agent was away is ended when it comes back.
+    # A call that was denied while the agent was stopped ends when the agent resumes.
     conv.tool_call("rm", {"path": "c"}, needs_approval=True, call_id="away").request()
     db.deny(conv.pending()[0], by="ada")
     [left] = conv.open_calls()
     assert left.run(lambda path: pytest.fail("it must not run")) is None
     assert conv.open_calls() == []
-    # An id is enough where one call has it.
+    # An id is enough if only one waiting call has it.
     conv.tool_call("rm", {"path": "d"}, needs_approval=True, call_id="named").request()
     db.approve("named", by="ada")
     with pytest.raises(treering.CallNotFound, match="no call named waits for a decision"):
@@ -146,13 +146,13 @@ def test_approvals(db: treering.Treering, conv: treering.Conversation) -> None:
     assert all(each.id in str(several.value) for each in twice)
     db.deny(twice[1].pending()[0], by="ada")
     db.deny("twice", by="ada")
-    # An approval holds for what was shown: another hash is refused.
+    # An approval is valid only for the arguments that were shown: another hash is refused.
     third = conv.tool_call("rm", {"path": "b"}, needs_approval=True).request()
     with pytest.raises(treering.ArgumentsChanged):
         conv.append([new.decision(third.call_id, "approved", b"\0" * 32, by="eve")])
 
 
-# A tool that raises must leave no open call behind, and what it raised must go on.
+# A tool that raises must not leave an open call, and the exception must propagate.
 def test_exceptions_are_recorded(conv: treering.Conversation) -> None:
     with pytest.raises(KeyError):
         with conv.tool_call("lookup"):
@@ -171,7 +171,7 @@ def test_exceptions_are_recorded(conv: treering.Conversation) -> None:
     assert conv.result(call.call_id).error == "exit code 1"
 
 
-# An agent that crashed goes on with the calls that it left.
+# An agent that crashed continues with its open calls.
 def test_open_calls_are_found_again(db: treering.Treering, conv: treering.Conversation) -> None:
     conv.assistant(tool_calls=[("c1", "ls", {"path": "."}), ("c2", "cat", {"path": "x"})])
     conv.tool_call("later", call_id="c3", needs_approval=True).request()
@@ -186,7 +186,7 @@ def test_open_calls_are_found_again(db: treering.Treering, conv: treering.Conver
         with call:
             call.result(call.arguments["path"])
     assert [call.call_id for call in again.open_calls()] == ["c3"]
-    # A fork inherits them, into a conversation of its own, too.
+    # A fork inherits open calls, also a fork into a new conversation.
     for fork in (conv.fork(), conv.fork(into="new", name="elsewhere")):
         assert [(call.call_id, call.arguments) for call in fork.open_calls()] == [("c3", {})]
 
@@ -222,7 +222,7 @@ def test_forks(conv: treering.Conversation) -> None:
     conv.on("main").annotate(said.revision, score=0.5, label="good", comment="short")
 
 
-# A budget must hold, and the last message of the user must be in it whole.
+# A request must stay within its budget, and contain the last message of the user in full.
 def test_budgets(conv: treering.Conversation) -> None:
     for number in range(20):
         conv.user(f"Question {number}")
@@ -327,7 +327,7 @@ def test_knowledge(conv: treering.Conversation) -> None:
     assert conv.snapshots()[0].tool_name == "Read"
 
 
-# What a model answered must come back to its own provider as it was: reasoning with its
+# Requests must return a model's answers to its own provider unchanged: reasoning with its
 # signature, calls with their ids and arguments.
 def test_answers_of_providers_come_back(db: treering.Treering) -> None:
     anthropic = {
@@ -408,7 +408,7 @@ def test_answers_of_providers_come_back(db: treering.Treering) -> None:
     items = conv.request("openai-responses")["input"]
     kinds = [item["type"] for item in items]
     assert kinds == ["message", "reasoning", "function_call", "function_call_output"]
-    # They are named as OpenAI named them.
+    # Items keep the ids that OpenAI gave them.
     assert [item.get("id") for item in items[1:]] == ["rs_1", "fc_1", None]
 
     gemini = {
@@ -438,8 +438,8 @@ def test_answers_of_providers_come_back(db: treering.Treering) -> None:
         conv.record("anthropic", "no answer")
 
 
-# Servers that speak Gemini's words use an id of an answer again, or give none: a call of the
-# second answer had the id of one of the first, which was open, and the answer was refused.
+# Servers with Gemini's API repeat the id of an answer, or give none. A call of the second answer
+# got the id of an open call of the first, and the answer was refused.
 def test_calls_of_gemini_have_ids_of_their_own(db: treering.Treering) -> None:
     parts: list[dict[str, object]] = [
         {"functionCall": {"name": name, "args": {}}} for name in ("grep", "ls")
@@ -451,7 +451,7 @@ def test_calls_of_gemini_have_ids_of_their_own(db: treering.Treering) -> None:
     for id in ("r1", "r1", "", ""):
         ids.update(call.call_id for call in conv.record("gemini", {**said, "responseId": id}).calls)
     assert len(ids) == 8
-    # What is written again is the same.
+    # A repeated write returns the same ids.
     first, second = (
         conv.record("gemini", {**said, "responseId": "r1"}, idempotency_key="answer-5")
         for _ in range(2)
@@ -524,7 +524,7 @@ def test_the_store(db: treering.Treering, conv: treering.Conversation) -> None:
     assert next(db.events(backward=True)).text == "Hello"
 
 
-# What a list of messages said must be what the request for its own provider says.
+# A list of messages that was imported must equal the request for the same provider.
 def test_messages_that_were_a_list(db: treering.Treering) -> None:
     chat = [
         {"role": "user", "content": "Where?"},
@@ -577,7 +577,7 @@ def test_messages_that_were_a_list(db: treering.Treering) -> None:
         conv.extend("gemini", [])
 
 
-# What a tool raises is for the model to read; what the store says is for the program.
+# `run` records exceptions of the tool for the model, and raises errors of the store.
 def test_calls_that_run_a_function(db: treering.Treering, conv: treering.Conversation) -> None:
     def fails() -> str:
         raise OSError("no such file")
@@ -598,7 +598,7 @@ def test_calls_that_run_a_function(db: treering.Treering, conv: treering.Convers
         call.run(lambda: "once")
 
 
-# A model reads a shortened result again with the tool that the request offers.
+# A model reads a shortened result in full with the tool in the request.
 def test_results_that_were_shortened_are_read_again(db: treering.Treering) -> None:
     conv = db.create(policies={"context": {"tool_results": "turn_end", "read_tool": True}})
     conv.user("Test it.")
@@ -662,7 +662,7 @@ def test_commands(db: treering.Treering, conv: treering.Conversation) -> None:
     assert failed.value.exit_code == 3
 
 
-# What comes back is used like other values: in sets, as JSON, copied, sent elsewhere.
+# Returned objects can be used in sets, as JSON, copied and pickled.
 def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) -> None:
     conv.user("Hello")
     once, again = [set(conv.events()) for _ in range(2)]
@@ -676,8 +676,7 @@ def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) 
     assert pickle.loads(pickle.dumps(next(conv.events()))).kind == "conversation_created"
 
 
-# A key that is made for a write is there for sending again, not for ever; what a program gives
-# is, unless it says for how long.
+# An idempotency key that a program gives does not expire, unless it sets `key_life`.
 def test_keys_that_end(conv: treering.Conversation) -> None:
     life = timedelta(seconds=3)
     hello = [new.user("Hello")]
@@ -691,7 +690,8 @@ def test_keys_that_end(conv: treering.Conversation) -> None:
     assert conv.head() == later.revision
 
 
-# Pop and clear: what went is told, the branch goes on without it, and nothing is lost.
+# Pop and clear: `rewind` returns the removed events, keeps them on a branch, and the conversation
+# continues without them.
 def test_taking_back(conv: treering.Conversation) -> None:
     asked = conv.user("Left or right?")
     conv.assistant("Left.")
@@ -712,7 +712,8 @@ def test_taking_back(conv: treering.Conversation) -> None:
     assert {"main", rewound.kept} <= names
 
 
-# A thread has a name of the program's own; what is kept with it changes and is listed by.
+# A thread has an id that the program chose; its labels and metadata can be changed, and filter
+# lists.
 def test_threads_by_name(db: treering.Treering) -> None:
     created = new.created("Thread", source="tests", metadata={"user": {"id": 7}})
     thread = created.conversation_created

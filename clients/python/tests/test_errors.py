@@ -1,4 +1,4 @@
-"""Refusals: one class a reason, for every reason that the server has."""
+"""Refusals: each reason that the server gives has its own class."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_refusals_have_their_classes(db: treering.Treering, conv: treering.Conve
         conv.user("more")
 
 
-# Who gave `create` one name twice had two conversations, and then an error that named neither them
-# nor the way to have one.
+# Two calls of `create` with one source id made two conversations. The later error named neither
+# them nor `open`.
 def test_a_name_that_was_given_twice(db: treering.Treering) -> None:
     twice = {db.create(source_id="sid").id, db.create(source_id="sid").id}
     with pytest.raises(treering.AmbiguousSourceId, match=r"`db\.open` begins one only") as refused:
@@ -75,8 +75,8 @@ def test_an_address_where_nobody_is() -> None:
         db.stats()
 
 
-# An address that nobody listens at was tried for five seconds: the smallest mistake took as long
-# to see as a server that is slow. One that has answered before is being restarted, and waited for.
+# An address without a server was tried for five seconds, so a mistyped one was slow to report. A
+# server that has answered before may be restarting, so it is tried for longer.
 def test_how_long_an_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -94,8 +94,8 @@ def test_how_long_an_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(has_answered=True) > 50
 
 
-# A server that takes connections and never answers. (One that answers may do so before any
-# time is up.)
+# A server that accepts connections and never answers. (A real server might answer before the
+# timeout.)
 def test_too_little_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -105,7 +105,7 @@ def test_too_little_time() -> None:
                 conv.append([new.user("late")], timeout=0.3)
 
 
-# A reason without a class is caught by nobody who means it.
+# Programs could not catch a reason without a class.
 def test_every_reason_has_a_class() -> None:
     if not (ROOT / "src" / "server").is_dir():
         pytest.skip("only beside the server's sources")

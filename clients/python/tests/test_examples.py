@@ -33,7 +33,7 @@ def examples() -> Iterator[tuple[str, str]]:
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            # An adapter, and its framework is not here.
+            # The module is an adapter whose framework is not installed.
             assert error.name and not error.name.startswith("treering"), name
             continue
         for test in finder.find(module, name):
@@ -45,7 +45,7 @@ FOUND = sorted(examples())
 
 
 def play(examples: list[doctest.Example], names: dict[str, Any], name: str) -> None:
-    """Runs them one after another; an `await` may stand anywhere."""
+    """Runs the examples in order; they may contain top-level `await`."""
     checker = doctest.OutputChecker()
     with Runner() as runner:
         for example in examples:

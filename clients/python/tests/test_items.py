@@ -1,4 +1,4 @@
-"""What is remembered for long, under paths and keys."""
+"""Items: values in the memory of a namespace, under paths and keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from treering import errors, items, new
 
 
 def test_items_come_back(db: treering.Treering) -> None:
-    # What a program remembers must be there for the next one, as it was, and be found by what
-    # it says.
+    # The next program must read an item unchanged, and find it by its values and words.
     ada, bob = ("users", "ada"), ("users", "bob")
     db.items.put(ada, "likes", {"answers": "short", "level": 3})
     db.items.put(bob, "likes", {"answers": "long", "level": 1, "in": {"n": 1}})
@@ -39,7 +38,7 @@ def test_items_come_back(db: treering.Treering) -> None:
 
 
 def test_a_batch_of_items_is_one_step(db: treering.Treering) -> None:
-    # What is read is as it was before the batch, and what is changed is changed at once.
+    # A batch reads the state from before the batch, and applies all its changes at once.
     path = ("batch",)
     results = db.items.batch(
         [items.put(path, "a", 1), items.put(path, "b", 2), items.get(path, "a")],
@@ -47,7 +46,7 @@ def test_a_batch_of_items_is_one_step(db: treering.Treering) -> None:
     )
     assert not results[2].got.HasField("item")
     assert sorted(each.key for each in db.items.search(path)) == ["a", "b"]
-    # Sent again, it changes nothing again.
+    # A repeated batch changes nothing.
     db.items.put(path, "a", 3)
     db.items.batch([items.put(path, "a", 1)], idempotency_key="batch")
     kept = db.items.get(path, "a")
@@ -70,7 +69,7 @@ def test_items_live_as_long_as_they_are_read(db: treering.Treering) -> None:
 
 
 def test_a_state_says_what_it_is_like(db: treering.Treering) -> None:
-    # Each state stands on the one before, and each is read whole.
+    # Each state is stored as a difference from the one before, and is read in full.
     conv = db.create("A state that grows")
     state = {"messages": ["x" * 5000]}
     for number in range(5):

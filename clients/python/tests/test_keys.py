@@ -1,4 +1,4 @@
-"""Keys and TLS: what a server asks for is given, and what it refuses has a class."""
+"""API keys and TLS: clients send what the server requires, and each refusal has a class."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_key(folder: Path, name: str, role: str) -> str:
     return made.stdout.strip()
 
 
-# The same program with another key: what it may not do is told by a class, on this side too.
+# Each refusal because of a missing, malformed or insufficient key must have its own class.
 def test_a_key_says_what_may_be_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TREERING_TOKEN", raising=False)
     with treering.local(tmp_path / "store") as db:
@@ -86,7 +86,7 @@ def secure(certificate: Path) -> Iterator[str]:
         process.kill()
 
 
-# An address with https must be encrypted, known by the CA that was named, and by no other.
+# A connection to an https address must use TLS, and accept only certificates of the given CA.
 def test_https_is_tls(secure: str, certificate: Path) -> None:
     assert secure.startswith("https://")
     token = make_key(certificate.parent / "store", "agent", "writer")

@@ -11,13 +11,13 @@ from treering import errors, new
 
 
 def there(event: treering.Event | None) -> treering.Event:
-    """It was found."""
+    """The event, which must exist."""
     assert event
     return event
 
 
 def test_events_are_found_by_key_type_and_kind(db: treering.Treering) -> None:
-    # A framework resumes from its newest state; on another branch that is another one.
+    # A framework resumes from its newest state, which differs between branches.
     conv = db.create("States")
     for number in range(5):
         event = new.custom("state", {"n": number}, key=f"state/{number}", text=f"state no {number}")
@@ -53,7 +53,7 @@ def test_events_are_found_by_key_type_and_kind(db: treering.Treering) -> None:
 
 
 def test_events_come_by_name_with_all_their_bodies(db: treering.Treering) -> None:
-    # What an answer has no room for is asked for again: nobody gets half of what he asked for.
+    # The client requests bodies again that did not fit into an answer, so no body is missing.
     conv = db.create("Large")
     done = [
         conv.append([new.custom("large", bytes([number]) * (1 << 20), key=f"k{number}")])
@@ -71,7 +71,7 @@ def test_events_come_by_name_with_all_their_bodies(db: treering.Treering) -> Non
 
 
 def test_a_context_is_asked_for_by_key(db: treering.Treering) -> None:
-    # Values that have no room in one answer come with the next.
+    # Values that do not fit into one answer come with the next.
     conv = db.create("Context")
     large = "x" * (2 << 20)
     conv.set_context({"a": 1, "large 1": large, "large 2": large, "b": [2]})
@@ -80,7 +80,7 @@ def test_a_context_is_asked_for_by_key(db: treering.Treering) -> None:
 
 
 def test_a_key_is_bounded(db: treering.Treering) -> None:
-    # What cannot be stored is refused with its name, and nothing is stored.
+    # An invalid key is refused by name, and nothing is stored.
     conv = db.create("Bounds")
     for key in ["k" * 513, "a\0b"]:
         with pytest.raises(errors.Invalid, match="key"):
@@ -89,8 +89,8 @@ def test_a_key_is_bounded(db: treering.Treering) -> None:
 
 
 def test_a_feed_that_is_read_again(db: treering.Treering) -> None:
-    # Two queues deliver some events twice, in other batches: each is there once, and both
-    # hear where. What is other content under a known name is refused.
+    # Two queues deliver some events twice, in different batches. Each event is stored once, and
+    # both appends return its revision. Other content under a known id is refused.
     conv = db.create("Feed")
     ids = [f"00000000-0000-4000-8000-{n:012}" for n in range(6)]
     feed = [new.with_id(new.user(f"no {n}"), id) for n, id in enumerate(ids)]
@@ -113,7 +113,7 @@ def test_a_feed_that_is_read_again(db: treering.Treering) -> None:
 
 
 def test_who_was_first_is_told(db: treering.Treering) -> None:
-    # Two agents keep one plan: who has not seen the newest must hear of it.
+    # Two agents share one plan: an append by an agent that has not read the newest must fail.
     conv = db.create("Plans")
 
     def plan(text: str) -> new.NewEvent:

@@ -1,4 +1,4 @@
-"""What one client writes lands in the order in which it writes, also what it gives up."""
+"""The writes of one client are stored in the order in which it sends them, cancelled ones too."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ROUNDS = 400
 
 
 def is_in_order(lines: list[str], rounds: int) -> bool:
-    """Every acknowledged line is there, once, and what was given up stands before it or nowhere."""
+    """Each acknowledged line is stored once; a cancelled line is stored before it or not at all."""
     acknowledged = [line for line in lines if line.startswith("kept")]
     assert acknowledged == [f"kept {n}" for n in range(rounds)]
     numbers = [(int(line.split()[1]), line.startswith("kept")) for line in lines]
     return numbers == sorted(set(numbers))
 
 
-# An agent is interrupted while it records an answer, and records that it was interrupted: in 28
-# to 50 of 400 rounds the answer stood after the interruption.
+# An agent is interrupted while it appends an answer, and then appends that it was interrupted. In
+# 28 to 50 of 400 rounds, the answer was stored after the interruption.
 def test_a_cancelled_append_is_not_after_a_later_one(server: Server) -> None:
     async def work() -> list[str]:
         async with treering.aio.connect(server.address) as db:
@@ -47,7 +47,7 @@ def test_a_cancelled_append_is_not_after_a_later_one(server: Server) -> None:
     assert is_in_order(run(work()), ROUNDS)
 
 
-# The same with a call's time instead of a cancellation, on both clients.
+# The same with a timeout instead of a cancellation, with both clients.
 def test_an_append_whose_time_is_up_is_not_after_a_later_one(server: Server) -> None:
     rounds = 100
     with treering.connect(server.address) as db:
@@ -71,7 +71,7 @@ def test_an_append_whose_time_is_up_is_not_after_a_later_one(server: Server) -> 
     assert is_in_order(run(work()), rounds)
 
 
-# Ctrl-C in the middle of an append, in a program that goes on: a notebook, a prompt.
+# Ctrl-C during an append, in a program that continues, such as a notebook or a prompt.
 def test_an_interrupted_append_is_not_after_a_later_one(server: Server) -> None:
     rounds = 100
     with treering.connect(server.address) as db:
@@ -87,7 +87,8 @@ def test_an_interrupted_append_is_not_after_a_later_one(server: Server) -> None:
         assert is_in_order(texts(conv), rounds)
 
 
-# An import is ended after its first answer: what it had sent lands before what follows, or not.
+# An import ends after its first answer. Batches that it has sent are stored before later appends
+# or not at all.
 def test_batches_that_nobody_waits_for_are_not_after_a_later_append(
     db: treering.Treering, open_async: Callable[[], AsyncTreering]
 ) -> None:
@@ -127,8 +128,8 @@ def test_batches_that_nobody_waits_for_are_not_after_a_later_append(
         )
 
 
-# A server that hangs holds neither a task that is cancelled nor what the client writes next
-# for longer than they said; when it goes on, the order is what it was.
+# A server that hangs must not delay a cancelled task, or the client's next write, beyond their
+# timeouts. When the server continues, the order of writes must be kept.
 def test_a_server_that_hangs_while_a_write_is_cancelled(server: Server) -> None:
     assert server.process
     process = server.process

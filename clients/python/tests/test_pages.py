@@ -1,4 +1,4 @@
-"""Every page runs as it stands: each block of Python, and what it prints."""
+"""Every block of Python in the pages of documentation must run and print what the page shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real conversations through the client: what went in comes out."""
+"""Real conversations must come back from the store unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trajectories(source: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def drive(db: treering.Treering, trajectory: dict[str, Any]) -> tuple[treering.Conversation, int]:
-    """Says and calls what the agent said and called, step by step."""
+    """Appends the messages and calls of the agent, step by step."""
     conv = db.create(trajectory["id"], model="gpt-4o")
     recorded = 0
     for message in trajectory["messages"]:
@@ -54,8 +54,8 @@ def drive(db: treering.Treering, trajectory: dict[str, Any]) -> tuple[treering.C
     return conv, recorded
 
 
-# Real agents' steps, recorded as they would have been, must be stored word for word, give
-# requests that providers take, and be found again.
+# The steps of real agents must be stored unchanged, give requests within the budget, and be found
+# by search.
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["swe-agent", "tau-bench", "claude-code-entire"])
 def test_a_real_trajectory(db: treering.Treering, source: str) -> None:

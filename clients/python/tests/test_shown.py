@@ -1,4 +1,4 @@
-"""What people see of objects, in a shell and in a notebook."""
+"""How objects are shown in a shell and in a notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARK = "<script>alert('x')</script> & co"
 
 
 def _rows(html: str) -> list[list[str]]:
-    """The cells of its tables, and that nothing in them is markup."""
+    """The cells of the tables; fails if a cell contains markup."""
     rows: list[list[str]] = []
 
     class Reader(HTMLParser):
@@ -34,7 +34,7 @@ def _rows(html: str) -> list[list[str]]:
     return rows
 
 
-# Each object was its address in memory, or all of a request; nothing said what it was about.
+# `repr` showed an address in memory or a whole request, but not what the object was.
 def test_objects_say_what_they_are(conv: treering.Conversation) -> None:
     conv.user("Where is\nthe port set?")
     conv.tool_call("grep", {"pattern": "port"}).start()
@@ -51,7 +51,7 @@ def test_objects_say_what_they_are(conv: treering.Conversation) -> None:
     assert repr(conv) == f"Conversation({conv.id!r})"
 
 
-# A notebook showed the same. What people wrote must never be markup there.
+# A notebook showed the same. Recorded text must never become markup there.
 def test_tables_of_a_notebook(db: treering.Treering) -> None:
     conv = db.create(MARK, labels={"team": MARK})
     conv.user(MARK)
@@ -65,7 +65,7 @@ def test_tables_of_a_notebook(db: treering.Treering) -> None:
     assert sections == ["section", "open turn"]
 
 
-# A cell of a notebook must not wait for a server that is gone, nor for asyncio.
+# Showing a conversation must not wait for a server that is down, nor for asyncio.
 def test_a_conversation_that_cannot_be_asked(server: Server) -> None:
     with treering.connect(server.address) as db:
         conv = db.create("Gone")
@@ -80,7 +80,7 @@ def test_a_conversation_that_cannot_be_asked(server: Server) -> None:
     assert ["id", "abc"] in _rows(run(shown()))
 
 
-# Reading what was said took a filter and the names of kinds.
+# Reading messages required a filter with the names of kinds.
 def test_messages_of_a_branch(conv: treering.Conversation) -> None:
     first = conv.user("One")
     conv.assistant("Two", tool_calls=[("c", "ls", {})])
@@ -89,7 +89,7 @@ def test_messages_of_a_branch(conv: treering.Conversation) -> None:
     said = [(message.role, message.text) for message in conv.messages()]
     assert said == [("user", "One"), ("assistant", "Two"), ("user", "Three")]
     assert [message.text for message in conv.messages(limit=2)] == ["Two", "Three"]
-    # What was taken back is said no more.
+    # Messages that were rewound are not returned.
     conv.rewind(first.revision)
     assert [message.text for message in conv.messages()] == ["One"]
     other = conv.fork(name="other")

@@ -1,4 +1,4 @@
-"""Servers that are killed, programs that are killed, much at once."""
+"""Killed servers, killed programs, and high load."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from treering.aio import AsyncTreering
 
 from .conftest import Server, run, texts
 
-# Seconds for a call with all its attempts: the oldest grpcio takes some 20 to find a server again.
+# Seconds for a call with all its attempts: the oldest grpcio takes about 20 to reconnect.
 PATIENCE = 120.0
 
 
-# A server dies between, and under, the appends of a program that knows nothing of it: each
-# line must be stored, once.
+# A server is killed between and during appends of a program that does not handle it: each line
+# must be stored exactly once.
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_lines_are_appended(server: Server) -> None:
     with treering.connect(server.address, timeout=PATIENCE) as db:
@@ -79,7 +79,7 @@ def test_the_same_with_asyncio(server: Server, how: signal.Signals) -> None:
 
 
 class SlowLine(threading.Thread):
-    """A line to a server on which every connection takes a while to say its first word."""
+    """A proxy to a server, which delays the first bytes of each connection."""
 
     def __init__(self, port: int, seconds: float) -> None:
         super().__init__(daemon=True)
@@ -109,7 +109,7 @@ class SlowLine(threading.Thread):
             to.shutdown(socket.SHUT_RDWR)
 
 
-# Connections that took more than a second to be made were given up, and made anew, for ever.
+# The client gave up connections that took more than a second, and tried again for ever.
 def test_a_line_that_is_slow_to_begin(server: Server) -> None:
     line = SlowLine(server.port, 1.6)
     line.start()
@@ -119,7 +119,7 @@ def test_a_line_that_is_slow_to_begin(server: Server) -> None:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """Stops a process; a thread of it may still answer when the signal has been sent."""
+    """Stops a process, and waits until all its threads have stopped."""
     process.send_signal(signal.SIGSTOP)
     tasks = Path(f"/proc/{process.pid}/task")
     end = time.monotonic() + 30
@@ -131,8 +131,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-# A server that does not answer must not hold a program longer than it said, and what it
-# took all the same must not be doubled when the program tries again.
+# A server that does not answer must not delay a program beyond its timeout. A write that the
+# server accepted anyway must not be stored twice when the program retries it.
 def test_a_server_that_hangs(server: Server) -> None:
     assert server.process
     with treering.connect(server.address, timeout=1.5) as db:
@@ -145,7 +145,7 @@ def test_a_server_that_hangs(server: Server) -> None:
         assert texts(conv) == ["Hello"]
 
 
-# A break in the middle of a pipelined import must neither lose nor double a batch.
+# A broken connection during a pipelined import must neither lose nor repeat a batch.
 def test_many_appends_through_a_kill(server: Server) -> None:
     with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create("Import")
@@ -161,8 +161,7 @@ def test_many_appends_through_a_kill(server: Server) -> None:
         assert texts(conv) == [f"Line {n}" for n in range(2000)]
 
 
-# A subscriber must not notice that the server was started again: nothing is lost, nothing
-# comes twice.
+# A subscriber must not notice that the server was restarted: no event is lost or repeated.
 def test_subscriptions_go_on(server: Server) -> None:
     with treering.connect(server.address, timeout=PATIENCE) as db:
         conv = db.create("Followed")
@@ -208,7 +207,7 @@ def test_a_subscription_is_ended_by_another_thread(conv: treering.Conversation) 
     assert list(subscription) == []
     assert subscription.caught_up and subscription.after == 1
     timer.join()
-    # Another process goes on there.
+    # Another process can continue from there.
     conv.user("later")
     with conv.subscribe(after=subscription.after) as again:
         assert next(again).text == "later"
@@ -227,8 +226,8 @@ def test_a_watch_tells_after_a_restart_what_has_changed(server: Server) -> None:
             assert sorted((each.key, each.value) for each in later) == [("a", 3), ("b", None)]
 
 
-# A program that had only been told that there is nothing yet was given up while its server was
-# started again, as if the address were wrong.
+# A client that had only received refusals gave up while its server restarted, as if the address
+# were wrong.
 def test_a_server_that_has_only_refused_is_waited_for(server: Server) -> None:
     with treering.connect(server.address, timeout=PATIENCE) as db:
         with pytest.raises(treering.ConversationNotFound):
@@ -240,7 +239,7 @@ def test_a_server_that_has_only_refused_is_waited_for(server: Server) -> None:
         timer.join()
 
 
-# Without a key, nobody may send a write twice; a key is always made.
+# A write without an idempotency key must not be retried, so methods with the field set one.
 def test_every_write_has_a_key() -> None:
     from treering import _methods
     from treering._methods import Again, Method
@@ -252,7 +251,7 @@ def test_every_write_has_a_key() -> None:
         assert (method.again is Again.WITH_KEY) == has_key, method.path
 
 
-# A call that the server has and the client does not is found by nobody.
+# The client must use every method of the server.
 def test_the_client_uses_every_method() -> None:
     from treering import _methods
     from treering._methods import Method
@@ -263,7 +262,7 @@ def test_the_client_uses_every_method() -> None:
     assert [name for name in table if not re.search(rf"\b{name}\b", code)] == []
 
 
-# The table of methods is written by hand: it must say what the descriptors say, of all.
+# The table of methods is written by hand: it must match the descriptors of all methods.
 def test_the_table_is_the_api() -> None:
     from treering import _methods
     from treering._methods import Method
@@ -325,21 +324,21 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # One that has ended and waits to be buried is not alive.
+    # A zombie process is not alive.
     stat = Path(f"/proc/{pid}/stat")
     return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def ends(pid: int) -> bool:
-    """Whether it ends; nothing of ours takes a minute."""
+    """Whether the process ends within a minute."""
     deadline = time.monotonic() + 60
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not alive(pid)
 
 
-# Two programs, one store: the second uses the server of the first, and when that is killed
-# (and its server ends with it) goes on with one of its own.
+# Two programs use one store. The second uses the server of the first. When the first is killed,
+# and its server with it, the second starts its own server.
 def test_two_processes_on_one_store(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with start(store, "first", "time.sleep(600)") as first:
@@ -353,7 +352,7 @@ def test_two_processes_on_one_store(tmp_path: Path) -> None:
                 assert [next(events).text, next(events).text] == ["first", "second"]
                 first.send_signal(signal.SIGKILL)
                 first.wait()
-                # On a busy machine it takes a last append before it ends.
+                # On a busy machine, the server may accept one more append before it ends.
                 assert ends(served_by)
                 conv.user("alone")
                 assert next(events).text == "alone"
@@ -382,7 +381,7 @@ def test_objects_for_one_folder_share_a_server(tmp_path: Path) -> None:
     assert [*two.conversations()] == []
     two.create("Two")
     two.close()
-    # Whoever reads the error must not look for a server that is down.
+    # The error must not suggest that the server is down.
     with pytest.raises(treering.ClientClosed, match="this client was closed") as refused:
         two.create("Three")
     assert isinstance(refused.value, treering.Unreachable)
@@ -395,7 +394,7 @@ def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:
         treering.local(tmp_path / "file").stats()
 
 
-# The second program that opened a folder had an `error: …` on its screen, and all was well.
+# A second program that opened a folder printed `error: …`, although nothing was wrong.
 def test_nothing_is_said_when_another_process_serves(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -404,7 +403,7 @@ def test_nothing_is_said_when_another_process_serves(
             db.create("Served by the other")
             assert db.address == server.address
         assert [each.message for each in caplog.records if each.levelname != "DEBUG"] == []
-        # What is trouble is told.
+        # Real errors are logged.
         (tmp_path / "file").write_text("no folder")
         with pytest.raises(treering.ServerNotStarted):
             treering.local(tmp_path / "file").stats()
@@ -412,7 +411,8 @@ def test_nothing_is_said_when_another_process_serves(
     assert "is a file" in told[0]
 
 
-# A program that is none was a bare FileNotFoundError, or "it said nothing": which program?
+# For a missing or broken program, the error was a bare FileNotFoundError or "it said nothing".
+# The error must name the program.
 def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     none, mute = tmp_path / "none", tmp_path / "mute"
     monkeypatch.setenv("TREERING_BINARY", str(none))
@@ -429,7 +429,7 @@ def test_programs_that_are_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyP
         treering.local(tmp_path / "store").stats()
 
 
-# A client for asyncio that outlived its loop met asyncio's words for futures of others.
+# An asyncio client that outlived its event loop raised asyncio's own error about futures.
 def test_a_client_in_another_event_loop(open_async: Callable[[], AsyncTreering]) -> None:
     db = open_async()
 
@@ -443,7 +443,7 @@ def test_a_client_in_another_event_loop(open_async: Callable[[], AsyncTreering])
     run(db.close())
 
 
-# Behind a proxy for the world outside, the server of this machine was asked for there.
+# With a proxy for external hosts configured, the client used it for the local server too.
 def test_a_proxy_is_not_asked_for_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,7 +455,7 @@ def test_a_proxy_is_not_asked_for_this_machine(
         assert db.create().head() == 1
 
 
-# A server that is killed under a local store is started again.
+# If the server of a local store is killed, the client starts it again.
 def test_a_local_server_is_started_again(tmp_path: Path) -> None:
     with treering.local(tmp_path / "store") as db:
         conv = db.create()
@@ -489,7 +489,7 @@ def test_ten_thousand_events(db: treering.Treering) -> None:
         assert [next(events).revision, next(events).kind] == [5_000, "branch_forked"]
 
 
-# What a batch refuses is that batch's, and the others are stored.
+# If one batch is refused, the other batches are still stored.
 def test_one_refusal_among_many(db: treering.Treering, conv: treering.Conversation) -> None:
     batches = [
         (conv.id, [new.user("one")]),
@@ -507,7 +507,7 @@ def test_big_results(tmp_path: Path) -> None:
     lines = [f"{number}: ä line of a long log" for number in range(400_000)]
     text = "\n".join(lines)
     assert len(text.encode()) > 10 << 20
-    # In a store of its own: the index has work for a while.
+    # In a separate store, because indexing takes a while.
     with treering.local(tmp_path / "store") as db:
         conv = db.create("Big")
         with conv.tool_call("cat", call_id="big") as call:
@@ -559,7 +559,7 @@ def test_cancellation(open_async: Callable[[], AsyncTreering]) -> None:
     run(work())
 
 
-# Who closes a subscription, or the whole connection, ends the loop over it, and not the task.
+# Closing a subscription, or the whole client, ends the loop over it without an exception.
 def test_a_subscription_is_ended_by_another_task(
     open_async: Callable[[], AsyncTreering],
 ) -> None:
@@ -675,8 +675,8 @@ db.close()
 """
 
 
-# An agent and its server are killed anywhere, again and again. Started anew with the same
-# program it must come to the same end: each step once, none lost, none twice.
+# An agent and its server are killed repeatedly at arbitrary moments. When the agent runs again, it
+# must reach the same result: no step is lost or repeated.
 @pytest.mark.slow
 def test_an_agent_that_is_killed_anywhere(tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -688,13 +688,13 @@ def test_an_agent_that_is_killed_anywhere(tmp_path: Path) -> None:
             assert agent.stdout
             pid = int(agent.stdout.readline())
             try:
-                # A little longer each time, so that it comes to an end on any machine.
+                # Wait a little longer each time, so that the agent ends on any machine.
                 agent.wait(0.02 * 1.5**kills)
             except subprocess.TimeoutExpired:
                 kills += 1
                 agent.kill()
                 if kills % 2:
-                    # It may have ended by itself: nobody is at its other end.
+                    # The server may have ended by itself, because its client is gone.
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 continue

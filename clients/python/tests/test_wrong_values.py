@@ -1,4 +1,4 @@
-"""What a program gives by mistake: it is told so, in its own words, before anything is sent."""
+"""Wrong values: the error names the program's own parameter, before anything is sent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .conftest import texts
 NAN = float("nan")
 
 
-# NaN in arguments was stored as what no reader of JSON takes, and stood so in requests; in a
-# context or an item the server refused it without saying which, or what.
+# NaN in arguments was stored and sent in requests as invalid JSON. In a context or an item the
+# server refused it, but did not name the value.
 def test_numbers_that_json_has_not(db: treering.Treering, conv: treering.Conversation) -> None:
     said: list[tuple[Callable[[], Any], str]] = [
         (lambda: conv.tool_call("f", {"x": NAN}), r"arguments\['x'\] is NaN"),
@@ -41,14 +41,14 @@ def test_numbers_that_json_has_not(db: treering.Treering, conv: treering.Convers
     ring.append(ring)
     with pytest.raises(ValueError, match="Circular"):
         new.tool_call("c", "f", ring)
-    # What a tool returns is text for the model, and what a model wrote stays as it wrote it.
+    # NaN is allowed in results, which are text for the model, and in arguments written by a model.
     asked = conv.assistant(tool_calls=[("c", "f", '{"x": NaN}')]).calls[0]
     asked.run(lambda x: {"loss": x})
     assert conv.result("c").text == '{"loss":NaN}'
 
 
-# What was no answer (an error, a piece of a stream, another provider's shape) was stored as a model
-# that said nothing, and the agent went on as if it had been asked.
+# A body that was no answer (an error, a chunk of a stream, another provider's format) was stored as
+# an empty answer, and the agent continued.
 def test_what_is_no_answer(conv: treering.Conversation) -> None:
     error = {"error": {"type": "overloaded_error", "message": "secret"}}
     piece = {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}
@@ -74,7 +74,7 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
             conv.record(provider, response)
         assert "secret" not in str(refused.value)
     assert conv.head() == before
-    # Models may end without a word.
+    # Answers of models may be empty.
     conv.record("anthropic", {"content": [], "stop_reason": "end_turn"})
     conv.record("gemini", {"candidates": [{"finishReason": "SAFETY"}]})
     conv.record("openai-responses", {"output": [], "status": "incomplete"})
@@ -82,7 +82,7 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
     assert texts(conv) == ["", "", "", "Hello"]
 
 
-# A list with one bad message ended with `KeyError: 'role'`: which of a thousand was it?
+# A list with one bad message raised `KeyError: 'role'`, without the index of the message.
 def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
     fine = {"role": "user", "content": "Hello"}
     said: list[tuple[ProviderName, Any, str]] = [
@@ -99,7 +99,7 @@ def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
     assert conv.head() == before
 
 
-# `openai_chat`, as other programs call it, built a request and could not record its answer.
+# `openai_chat`, a spelling of other programs, worked in `request` but not in `record`.
 def test_names_of_providers(conv: treering.Conversation) -> None:
     chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
     for name in ("openai-chat", "openai_chat", "OpenAI-Chat"):
@@ -113,8 +113,8 @@ def test_names_of_providers(conv: treering.Conversation) -> None:
             call(unknown)
 
 
-# Bytes, None and numbers in the place of text met protobuf's words for its own classes, and half
-# a surrogate pair (text that was cut in a character) Python's for its codecs.
+# Bytes, None and numbers instead of text raised errors about protobuf classes. A lone surrogate
+# (from text that was cut within a character) raised an error of a Python codec.
 def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> None:
     given: Any
     for given, what in [(b"Hi", "bytes: decode them"), (None, "NoneType"), (5, "int")]:
@@ -143,8 +143,8 @@ def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> 
     assert conv.tool_calls() == []
 
 
-# An address that is none was looked for as long as a server that is down, or met gRPC's words for
-# its own; a key with the end of its line sent people to the log of the server.
+# An invalid address was tried as long as a server that is down, or raised gRPC's own error. For a
+# key with a newline, the error pointed to the log of the server.
 def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     none = ["", " ", "not an address", "http://", "127.0.0.1:x", "127.0.0.1:99999", ":7171"]
     for address in [*none, "ftp://127.0.0.1:7171", "http://127.0.0.1:7171/v1", "a:7171\n"]:
@@ -167,8 +167,8 @@ def test_where_no_server_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
         treering.connect()
 
 
-# A result that no event holds was sent up to the bound, refused with that as its size, and with the
-# advice to send less at once; a call was recorded meanwhile that nobody had begun.
+# A result that is too large for an event was sent up to the limit and refused with the limit as its
+# size, and with wrong advice. A call that had not started was recorded meanwhile.
 def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
     size = (64 << 20) - (64 << 10) + 1
     conv.assistant(tool_calls=[("c", "f", {})])
@@ -183,7 +183,7 @@ def test_a_result_that_no_event_holds(conv: treering.Conversation) -> None:
     assert conv.head() == before
 
 
-# One kind as a string was read letter by letter: "`m` is none of conversation_created, …".
+# A single kind as a string was split into letters: "`m` is none of conversation_created, …".
 def test_one_word_in_the_place_of_several(db: treering.Treering) -> None:
     conv = db.create("One")
     said = conv.append([new.user("Hello"), new.custom("note", {}, key="a")])
@@ -202,7 +202,7 @@ def test_one_word_in_the_place_of_several(db: treering.Treering) -> None:
         list(conv.events(kinds="note"))  # type: ignore[arg-type]
 
 
-# `since="2 days"`, as the command line takes it, ended with "'str' object has no attribute".
+# `since="2 days"`, which the command line accepts, raised "'str' object has no attribute".
 def test_times_as_text(db: treering.Treering) -> None:
     conv = db.create("Times")
     conv.user("Hello")
@@ -222,7 +222,7 @@ def test_times_as_text(db: treering.Treering) -> None:
         next(db.conversations(updated_until=bad))
 
 
-# What a tool returned as a dict was refused, though `call.run` takes it.
+# A result that is a dict was refused, although `call.run` accepts it.
 def test_a_result_that_is_a_dict(conv: treering.Conversation) -> None:
     value = {"rows": [1, None], "name": "b\u00e4r", "loss": NAN}
     conv.tool_call("f", call_id="ran").run(lambda: value)

@@ -1,4 +1,4 @@
-"""What the tests of adapters share."""
+"""Fixtures of the tests of adapters."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A model that answers over HTTP by a rule: frameworks run their real loops against it.
+"""A model over HTTP that answers by fixed rules: frameworks run their real loops against it.
 
-"call NAME ARGUMENTS" is answered with that tool call, a result with what it says, and all
-else with how often the user has spoken. It speaks Anthropic's API (streamed) and OpenAI's
-Responses and Chat Completions.
+It answers "call NAME ARGUMENTS" with that tool call, a result with the text of the result, and
+any other message with the number of user messages. It implements Anthropic's API (streamed) and
+OpenAI's Responses and Chat Completions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Body = dict[str, Any]
 
 @dataclass
 class Model:
-    """The server and what it was asked."""
+    """The server and the requests that it received."""
 
     url: str
     requests: list[Body] = field(default_factory=list)
@@ -34,7 +34,7 @@ def texts_of(content: Any) -> list[str]:
 
 
 def answer(said: list[tuple[str, str]]) -> tuple[str, tuple[str, str] | None]:
-    """The answer to what was said, as (role, text): a text, and perhaps a call."""
+    """The answer to messages of the form (role, text): a text, and optionally a call."""
     role, text = said[-1]
     asked = [text for role, text in said if role == "user"]
     if role == "tool":
@@ -170,7 +170,7 @@ def chat(body: Body, number: int) -> Body:
 
 
 def agent_environment(model: Model, home: Path) -> dict[str, str]:
-    """So that agents ask the model, keep their files there, and call nobody else."""
+    """Makes agents use the model, keep their files in `home`, and call no other service."""
     return {
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": "none",
@@ -187,7 +187,7 @@ def agent_environment(model: Model, home: Path) -> dict[str, str]:
 
 @contextmanager
 def serving() -> Iterator[Model]:
-    """The model at an address of this machine."""
+    """Serves the model at a local address."""
     mutex = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):

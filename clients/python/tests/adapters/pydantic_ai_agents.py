@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI for the tests, and what can be said of their messages."""
+"""Agents of Pydantic AI for the tests, and helpers to compare their messages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def kinds(messages: list[ModelMessage]) -> list[str]:
 
 
 def said(messages: list[ModelMessage]) -> list[Any]:
-    """What was said, without times and ids."""
+    """The content of messages, without times and ids."""
     found: list[Any] = []
     for message in messages:
         for part in message.parts:

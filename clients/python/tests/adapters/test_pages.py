@@ -1,4 +1,4 @@
-"""Every page on an adapter runs as it stands, against the model of these tests."""
+"""Every block of Python in the pages on adapters must run, against the model of these tests."""
 
 from __future__ import annotations
 
