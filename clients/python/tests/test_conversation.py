@@ -676,7 +676,7 @@ def test_answers_are_values(db: treering.Treering, conv: treering.Conversation) 
     assert pickle.loads(pickle.dumps(next(conv.events()))).kind == "conversation_created"
 
 
-# An idempotency key that a program gives does not expire, unless it sets `key_life`.
+# Generated idempotency keys expire. A key that a program gives does not, unless it sets `key_life`.
 def test_keys_that_end(conv: treering.Conversation) -> None:
     life = timedelta(seconds=3)
     hello = [new.user("Hello")]

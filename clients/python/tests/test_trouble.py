@@ -239,7 +239,7 @@ def test_a_server_that_has_only_refused_is_waited_for(server: Server) -> None:
         timer.join()
 
 
-# A write without an idempotency key must not be retried, so methods with the field set one.
+# A write may be sent again only with an idempotency key: the table must mark these methods.
 def test_every_write_has_a_key() -> None:
     from treering import _methods
     from treering._methods import Again, Method

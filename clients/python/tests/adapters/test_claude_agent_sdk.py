@@ -1,4 +1,4 @@
-"""The Claude Agent SDK's `SessionStore`: its own suite, and what real sessions do."""
+"""The Claude Agent SDK's `SessionStore`: the SDK's own suite, and tests with real sessions."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def conversation(db: treering.Treering) -> treering.Conversation:
     return db.conversation(f"{KEY['project_key']}/{KEY['session_id']}")
 
 
-# The SDK says by this suite what a store must do; all of it, nothing skipped.
+# The SDK defines with this suite what a store must do. No test of it is skipped.
 def test_the_suite_of_the_sdk(store: Path) -> None:
     opened = []
 
@@ -113,7 +113,7 @@ def test_the_suite_of_the_sdk(store: Path) -> None:
         db.close()
 
 
-# A session that is kept as lines only cannot be searched, forked or sent to another model.
+# A session that is stored only as lines cannot be searched, forked or sent to another model.
 def test_lines_are_messages_calls_and_results(db: treering.Treering) -> None:
     entries = turn()
     store = TreeringSessionStore(db)
@@ -142,11 +142,11 @@ def test_lines_are_messages_calls_and_results(db: treering.Treering) -> None:
     said = request["messages"][1]["content"]
     assert said[0]["signature"] == "c2ln"
     assert said[2]["input"] == {"pattern": "PORT"}
-    # The same for a model of another maker.
+    # The same for a model of another provider.
     assert conv.request("openai-chat", model="gpt-4o")["messages"][2]["role"] == "tool"
 
 
-# What is stored twice grows twice as fast: long texts are in the typed events, once.
+# Long texts must be stored once, in the typed events, to save space.
 def test_a_long_text_is_stored_once(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     text = "a line of a log with a word that is not anywhere else\n" * 400
@@ -210,7 +210,7 @@ ODD: list[dict[str, Any]] = [
 ]
 
 
-# The SDK's lines are an internal format: one that looks strange, or wrong, comes back as it was.
+# The SDK's lines are an internal format: a strange or invalid line must come back unchanged.
 @pytest.mark.parametrize("number", range(len(ODD)))
 def test_odd_lines_come_back_as_they_were(db: treering.Treering, number: int) -> None:
     store = TreeringSessionStore(db)
@@ -223,8 +223,8 @@ def test_odd_lines_come_back_as_they_were(db: treering.Treering, number: int) ->
     assert len(loaded) == 6
 
 
-# A batch that is sent again, by this program or by the next, must not double a line; lines
-# without an id have no way to be told apart.
+# A batch that is sent again, by this program or another, must not repeat a line. Lines without an
+# id cannot be recognised.
 def test_lines_that_are_sent_again(db: treering.Treering) -> None:
     entries = turn()
     title = cast(SessionStoreEntry, {"type": "tag", "tag": "a"})
@@ -237,7 +237,7 @@ def test_lines_that_are_sent_again(db: treering.Treering) -> None:
     assert run(second.load(KEY)) == [*entries, title, title]
 
 
-# Two programs that write to one session (a resumed one, and one that still runs).
+# Two programs write to one session: one resumed it, and one still runs.
 def test_two_programs_on_one_session(server: Server) -> None:
     key = json.dumps(KEY)
     program = f"""
@@ -268,8 +268,8 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# The server is killed while a session is written: what was taken is there, once, and the
-# session goes on.
+# The server is killed while a session is written: each accepted line is stored once, and the
+# session continues.
 def test_a_server_that_is_killed_while_a_session_is_written(server: Server) -> None:
     async def work(store: TreeringSessionStore, entries: list[SessionStoreEntry]) -> None:
         for number, entry in enumerate(entries):
@@ -288,7 +288,7 @@ def test_a_server_that_is_killed_while_a_session_is_written(server: Server) -> N
         assert db.verify(deep=True).sound
 
 
-# Whoever cancels a write must not find half of it, nor see it land later.
+# A cancelled write must be stored in full or not at all, and not after the cancellation.
 def test_writes_that_are_cancelled(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     entries = [line("user", f"Line {number}") for number in range(30)]
@@ -304,7 +304,7 @@ def test_writes_that_are_cancelled(db: treering.Treering) -> None:
             assert there is not None
             assert len(there) % 2 == 1
             assert there == await TreeringSessionStore(db).load(KEY)
-            # The SDK sends it again.
+            # The SDK sends the line again.
             await store.append(KEY, [entries[number]])
         return await store.load(KEY) or []
 
@@ -312,8 +312,8 @@ def test_writes_that_are_cancelled(db: treering.Treering) -> None:
     assert loaded == entries
 
 
-# A deleted session is gone for the SDK, begins anew when it is written to, and what was said
-# can still be read by who looks at the conversation's branches.
+# A deleted session does not exist for the SDK, and the next write starts it again. The old
+# messages can still be read on the branches of the conversation.
 def test_a_session_that_is_deleted_and_begun_again(db: treering.Treering) -> None:
     store, other = TreeringSessionStore(db), TreeringSessionStore(db)
     entries = turn()
@@ -333,8 +333,7 @@ def test_a_session_that_is_deleted_and_begun_again(db: treering.Treering) -> Non
         assert "7171" in texts(conversation(db).on(branch.name))[-1]
 
 
-# A branch that somebody made in the middle of what was written at once is a session, too: with
-# the lines up to there.
+# A fork in the middle of a batch is also a session, with the lines up to the fork.
 def test_a_session_that_goes_on_from_a_fork(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     entries = turn()
@@ -351,7 +350,7 @@ def test_a_session_that_goes_on_from_a_fork(db: treering.Treering) -> None:
         assert loaded is not None and len(loaded) == count + 1
 
 
-# The SDK's own functions over a store: lists, titles, forks; the same as over its own store.
+# The SDK's functions for lists, titles and forks must give the same results as with its own store.
 def test_the_functions_of_the_sdk(db: treering.Treering) -> None:
     async def story(store: Any) -> list[Any]:
         key: SessionKey = {**KEY, "project_key": sdk.project_key_for_directory(FOLDER)}
@@ -376,7 +375,7 @@ def test_the_functions_of_the_sdk(db: treering.Treering) -> None:
     assert ours[3] == 1
 
 
-# What the SDK for JavaScript wrote last has another summary beside it: this one's is folded anew.
+# If the JavaScript SDK wrote last, its summary has another format, and is computed again here.
 def test_a_session_that_javascript_wrote(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     run(store.append(KEY, turn()))
@@ -390,7 +389,7 @@ def test_a_session_that_javascript_wrote(db: treering.Treering) -> None:
         run(store.append(KEY, [line("user", "And on")]))
 
 
-# A session that was compacted must not send what its summary stands for.
+# Requests of a compacted session must not contain the messages that the summary replaces.
 def test_a_session_that_was_compacted(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     entries = [
@@ -437,7 +436,7 @@ def lines_of(trajectory: dict[str, Any]) -> Iterator[SessionStoreEntry]:
             yield line("user", content, **extra)
 
 
-# Real sessions, with all that is odd in them, come back line by line.
+# The lines of real sessions, also odd ones, must come back unchanged.
 @pytest.mark.slow
 def test_real_sessions(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
@@ -457,8 +456,8 @@ def test_real_sessions(db: treering.Treering) -> None:
     assert db.verify(deep=True).sound
 
 
-# The SDK's agent itself: it runs a tool, the server is killed, its own files are lost, and it
-# goes on from the store; then another maker's model could, from before its last turn.
+# The SDK's agent runs a tool, the server is killed, the agent's files are lost, and it continues
+# from the store. A fork before its last turn gives a request for another provider.
 @pytest.mark.slow
 def test_an_agent_that_goes_on_after_a_kill(server: Server, tmp_path: Path) -> None:
     folder = tmp_path / "app"
@@ -490,7 +489,7 @@ def test_an_agent_that_goes_on_after_a_kill(server: Server, tmp_path: Path) -> N
         server.kill()
         server.start()
         assert run(turn(TreeringSessionStore(db), model, "And the address?", session)) == session
-        # It was sent what was said before the kill.
+        # The model was sent the messages from before the kill.
         assert "7171" in json.dumps(model.requests[-1]["messages"][:-1])
         [summary] = db.conversations()
         conv = db.conversation(summary.conversation_id)
@@ -510,8 +509,8 @@ def test_an_agent_that_goes_on_after_a_kill(server: Server, tmp_path: Path) -> N
         ]
 
 
-# A program, and the SDK's own behind it, is killed while its tool runs: what was said is in the
-# store, and another program, without the files of the first, goes on with the session.
+# A program, and the SDK's own process, are killed while a tool runs. The messages are stored, and
+# another program, without the files of the first, continues the session.
 @pytest.mark.slow
 def test_a_program_that_is_killed(server: Server, tmp_path: Path) -> None:
     program = f"""
@@ -623,7 +622,7 @@ def chained(entries: list[Any]) -> list[Any]:
 
 
 def told(entry: Any) -> list[Any]:
-    """What a line says, shortly."""
+    """The blocks of a line, in a short form."""
     content = entry["message"]["content"]
     blocks = [content] if isinstance(content, str) else content
     return [
@@ -645,9 +644,9 @@ OTHERS = [
 ]
 
 
-# What another adapter, a program or a person said in a session was left out when the SDK went on
-# with it, without a word. It comes in the chain of the SDK's lines, the same each time, and is not
-# stored again by whoever sends all of it back.
+# Messages of another adapter, program or person were silently left out when the SDK continued a
+# session. They must be in the chain of the SDK's lines, always the same, and not be stored again
+# when all lines are sent back.
 def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     own = linked(turn(), None)
@@ -663,7 +662,7 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
         run(each.append(KEY, loaded))
         run(each.append(KEY, loaded[-3:]))
     assert conv.head() == head
-    # The SDK goes on after them, and another program ends the call meanwhile: no link breaks.
+    # The SDK continues after them, and another program ends the call meanwhile: no link breaks.
     more = linked(turn(), loaded[-1]["uuid"])
     run(store.append(KEY, more))
     conv.tool_result("c2", "README.md")
@@ -673,7 +672,7 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
     assert [told(entry) for entry in again[len(own) : -len(more)]] == [
         ["README.md"] if each == [NO_RESULT] else each for each in OTHERS
     ]
-    # A running agent that does not know of them goes on after its own last line.
+    # A running agent that does not know of them continues after its own last line.
     conv.user("And a person asks.")
     unaware = linked(turn(), more[-1]["uuid"])
     run(store.append(KEY, unaware))
@@ -686,7 +685,7 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
     assert texts(conv).count("Which port?") == texts(conv).count("And a person asks.") == 1
 
 
-# A line of others between a call of the SDK's and its result is refused by the provider.
+# Providers refuse another program's message between a call of the SDK and its result.
 def test_nothing_comes_between_a_call_and_its_result(db: treering.Treering) -> None:
     store = TreeringSessionStore(db)
     own = linked(turn(), None)
@@ -706,14 +705,14 @@ def test_nothing_comes_between_a_call_and_its_result(db: treering.Treering) -> N
 
 
 def linked(entries: list[SessionStoreEntry], parent: str | None) -> list[SessionStoreEntry]:
-    """Each after the one before."""
+    """Chains the entries by `parentUuid`."""
     for entry in entries:
         cast(Any, entry)["parentUuid"] = parent
         parent = cast(Any, entry)["uuid"]
     return entries
 
 
-# The SDK's agent itself goes on after others, twice: its model is sent all of it, each once.
+# The SDK's agent continues twice after other programs: its model is sent each message once.
 @pytest.mark.slow
 def test_an_agent_that_goes_on_after_others(server: Server, tmp_path: Path) -> None:
     async def ask(store: TreeringSessionStore, model: Model, prompt: str, resume: str) -> str:

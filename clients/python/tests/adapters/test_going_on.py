@@ -1,4 +1,4 @@
-"""Graphs that go on with what other frameworks said: nothing is missed, nothing is said twice."""
+"""Graphs that continue conversations of other frameworks: no message is missing or repeated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def kinds(conv: treering.Conversation) -> list[str]:
     return [event.text for event in conv.events(kinds=spoken)]
 
 
-# The graph's model was sent the new prompt only; and with `messages(conv)` the whole conversation
+# The graph's model was sent only the new prompt, and with `messages(conv)` the whole conversation
 # was appended again.
 def test_a_graph_goes_on_after_others(db: treering.Treering, model: Model) -> None:
     saver = TreeringSaver(db)
@@ -61,7 +61,7 @@ def test_a_graph_goes_on_after_others(db: treering.Treering, model: Model) -> No
     assert sent == [*OF_ONE, "And on"]
     assert kinds(conv) == [*before, "And on", "Answer 2 to: And on"]
     assert len(conv.branches()) == 1
-    # Again, with nothing new, with what others say next, and by a program that knows nothing.
+    # Again, with new messages of another program, and a saver without cached state.
     others_say(conv, "two")
     graph = agent(TreeringSaver(db), model)
     graph.invoke({"messages": [*messages(conv), ("user", "Still on")]}, CONFIG)
@@ -83,8 +83,8 @@ def test_a_graph_goes_on_after_others(db: treering.Treering, model: Model) -> No
     assert TreeringSaver(db).get_tuple(CONFIG) is not None
 
 
-# A graph began, others went on, and the graph missed what they said: `messages` has its own
-# messages as it gave them, with their ids, so the state takes the others only.
+# Other programs continued a graph's conversation, and the graph missed their messages. `messages`
+# returns the graph's own messages unchanged, with their ids, so the state adds only the others.
 def test_a_graph_takes_over_what_it_missed(db: treering.Treering, model: Model) -> None:
     saver = TreeringSaver(db)
     graph = agent(saver, model)
@@ -100,7 +100,7 @@ def test_a_graph_takes_over_what_it_missed(db: treering.Treering, model: Model) 
         message.text for message in messages(conv)[:-1]
     )
     assert kinds(conv).count("Found by one") == 1
-    # In the order in which it was said.
+    # In the order of the conversation.
     every = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *messages(conv), ("user", "In order")]
     graph.invoke({"messages": every}, CONFIG)
     state = graph.get_state(CONFIG).values["messages"]
@@ -108,7 +108,7 @@ def test_a_graph_takes_over_what_it_missed(db: treering.Treering, model: Model) 
     assert [message.text for message in state][4:8] == OF_ONE
 
 
-# A message that somebody changed, or whose event is on another branch, is not there.
+# A message that was changed, or whose event is on another branch, must be appended.
 def test_what_is_not_there_is_said(db: treering.Treering, model: Model) -> None:
     saver = TreeringSaver(db)
     graph = agent(saver, model)
@@ -125,14 +125,14 @@ def test_what_is_not_there_is_said(db: treering.Treering, model: Model) -> None:
     assert [message.text for message in messages(conv)][2:-1] == said
     assert texts(conv)[:3] == ["One", "Answer 1 to: One", "Another question"]
     assert "Found by one" in kinds(conv)
-    # Another thread has nothing of it.
+    # In another thread, all of them must be appended.
     other: RunnableConfig = {"configurable": {"thread_id": "other"}}
     graph.invoke({"messages": [*taken, ("user", "There")]}, other)
     assert texts(saver.conversation("other"))[-2] == "There"
     assert "Question of one" in texts(saver.conversation("other"))
 
 
-# Messages of which the bytes are kept, as JSON cannot say them, come back as they were given, too.
+# Messages that JSON cannot represent are stored as bytes, and must come back unchanged too.
 def test_odd_messages_have_their_ids(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     args = {"on": date(2026, 3, 1)}
@@ -149,7 +149,7 @@ def test_odd_messages_have_their_ids(db: treering.Treering) -> None:
     assert kinds(conv) == said
 
 
-# What a branch says of others has ids that tell where it is, on each branch the same.
+# The ids of other programs' messages name their events, and are the same on each branch.
 def test_ids_follow_from_events(db: treering.Treering) -> None:
     conv = db.create("Any")
     others_say(conv, "one")
@@ -160,8 +160,8 @@ def test_ids_follow_from_events(db: treering.Treering) -> None:
     assert [message.id for message in messages(conv.on("main"))] == ids
 
 
-# A program was killed while a tool ran, and a graph goes on with the conversation: the provider
-# refuses calls without results, and every turn after that failed.
+# A program was killed while a tool ran, and a graph continued the conversation. Providers refuse
+# calls without results, so every later turn failed.
 def test_a_call_without_a_result_has_one_in_messages(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     conv = saver.conversation("thread")

@@ -1,4 +1,4 @@
-"""The Agent Development Kit's session service: the same stories on its SQLite service."""
+"""The ADK's session service: the same scenarios on its SQLite service and on ours."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def told(session: Session | None) -> Any:
     return [session.id, session.user_id, session.state, session.last_update_time, events]
 
 
-# ---- the same on both ----
+# ---- comparison with SQLite ----
 
 
 async def one_session(service: BaseSessionService, events: list[Event]) -> Any:
@@ -179,13 +179,13 @@ STORIES: list[Callable[[BaseSessionService, list[Event]], Awaitable[Any]]] = [
 
 
 def without_now(value: Any) -> Any:
-    """Without the times at which sessions were begun."""
+    """Replaces the times at which sessions were created."""
     if isinstance(value, list):
         return [without_now(each) for each in value]
     return "now" if isinstance(value, float) and value > 1e9 else value
 
 
-# Agents that were written with the kit's own service must see no difference.
+# Our service must behave like the ADK's own service.
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_with_sqlite(
     story: Callable[[BaseSessionService, list[Event]], Awaitable[Any]],
@@ -203,7 +203,7 @@ def test_the_same_as_with_sqlite(
     assert db.verify(deep=True).sound
 
 
-# A session goes on from a branch that somebody made: with the events and the state up to there.
+# A session continues on a fork, with the events and the state up to the fork.
 def test_a_session_that_goes_on_from_a_fork(db: treering.Treering) -> None:
     async def work() -> None:
         service = TreeringSessionService(db)
@@ -280,7 +280,7 @@ async def ask(service: BaseSessionService, model: Model, tool: Any, *prompts: st
     return answers
 
 
-# The kit's own loop, and a server that is killed in the middle of it.
+# The server is killed during a run of the ADK's own loop.
 @pytest.mark.slow
 def test_an_agent_and_a_server_that_is_killed(server: Server) -> None:
     async def weather(city: str) -> str:
@@ -308,8 +308,8 @@ def test_an_agent_and_a_server_that_is_killed(server: Server) -> None:
         assert db.verify(deep=True).sound
 
 
-# A program is killed while its tool runs: the prompt and the call are there, and the next program
-# goes on with the session.
+# A program is killed while its tool runs: the prompt and the call are stored, and the next program
+# continues the session.
 @pytest.mark.slow
 def test_a_program_that_is_killed(server: Server) -> None:
     program = f"""
@@ -344,7 +344,7 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# Two programs that change the state of one user from sessions of their own.
+# Two programs change the state of one user, each from its own session.
 def test_two_programs_and_one_user(server: Server) -> None:
     program = f"""
 import asyncio, sys, treering
@@ -370,7 +370,7 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# Whoever cancels must find all of an event, with its state everywhere, or nothing of it.
+# A cancelled event must be stored in full, with the state of session, user and app, or not at all.
 def test_events_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:
         service = TreeringSessionService(db)
@@ -386,14 +386,14 @@ def test_events_that_are_cancelled(db: treering.Treering) -> None:
             found = await TreeringSessionService(db).get_session(**ADA, session_id="s")
             assert found is not None
             assert found.state.get("n") == found.state.get("user:n") == found.state.get("app:n")
-            # What is there already is not appended again.
+            # An event that is stored is not appended again.
             session = found
 
     run(work())
 
 
-# A session that another adapter or a plain append went on with: the kit's agent was sent nothing of
-# what was said there, without a word.
+# When another adapter or a plain append continued a session, those messages were silently missing
+# from what the ADK's agent was sent.
 def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
     def weather(city: str) -> str:
         """The weather."""
@@ -424,11 +424,11 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
         told = [part.function_response.response for part in parts if part.function_response]
         no = "no result: the call had not ended when the conversation went on"
         assert told == [{"error": f"Error: {no}"}, {"result": "PORT = 7171"}]
-        # Nothing is said twice.
+        # No message is stored twice.
         assert texts(conv).count("Which port?") == 1 and len(conv.open_calls()) == 1
 
 
-# A list of 300 sessions took 1,500 calls: each was read, with its user and its app.
+# A list of 300 sessions took 1,500 calls, because each session was read with its user and app.
 def test_a_list_reads_pages(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

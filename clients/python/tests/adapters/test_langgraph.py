@@ -1,4 +1,4 @@
-"""LangGraph's checkpointer: its own suite, the same stories on its SQLite saver, and agents."""
+"""LangGraph's checkpointer: its own suite, a comparison with its SQLite saver, and agents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Saver = BaseCheckpointSaver[str]
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread"}}
 
 
-# LangGraph says by this suite what a checkpointer must do: all of it, the optional parts too.
+# LangGraph defines with this suite what a checkpointer must do. The optional parts must pass too.
 def test_the_suite_of_langgraph(store: Path) -> None:
     @checkpointer_test(name="TreeringSaver")
     async def saver() -> AsyncGenerator[BaseCheckpointSaver[str], None]:
@@ -145,7 +145,7 @@ def told(value: Any) -> Any:
 
 
 async def history(graph: Any, config: RunnableConfig = CONFIG) -> list[Any]:
-    """All that the graph tells of a thread, newest first."""
+    """The whole state history of a thread, newest first."""
     steps = []
     async for state in graph.aget_state_history(config):
         metadata = {key: state.metadata.get(key) for key in ("source", "step")}
@@ -159,7 +159,7 @@ async def history(graph: Any, config: RunnableConfig = CONFIG) -> list[Any]:
     return steps
 
 
-# ---- the same on both ----
+# ---- comparison with SQLite ----
 
 
 async def turns(saver: Saver, model: Model) -> Any:
@@ -317,7 +317,7 @@ async def odd_values(saver: Saver, model: Model) -> Any:
         ]
         values["messages"] = changed[step]
         versions["messages"] = f"{step + 2:032}.0"
-    # Its cursor must be closed before it is asked again.
+    # The cursor of the SQLite saver must be closed before the next call.
     for each in [each async for each in saver.alist({"configurable": {"thread_id": "odd"}})]:
         one = await saver.aget_tuple(each.config)
         assert one is not None and one.checkpoint == each.checkpoint
@@ -371,9 +371,8 @@ STORIES: list[Callable[[Saver, Model], Awaitable[Any]]] = [
 ]
 
 
-# Graphs that were written with LangGraph's SQLite saver must see no difference: neither where a
-# thread is in memory, nor where every call is the first one of its program, which looks up what it
-# needs.
+# Our saver must behave like LangGraph's SQLite saver, with a thread that is cached in memory, and
+# with one that every call looks up.
 @pytest.mark.parametrize("threads_max", [128, 0], ids=["known", "looked up"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_with_sqlite(
@@ -394,7 +393,7 @@ def test_the_same_as_with_sqlite(
     assert db.verify(deep=True).sound
 
 
-# ---- what is there besides ----
+# ---- conversations ----
 
 
 def said(conv: treering.Conversation) -> list[str]:
@@ -407,7 +406,7 @@ def ask(graph: Any, prompt: str, config: RunnableConfig = CONFIG) -> RunnableCon
     return cast(RunnableConfig, graph.get_state(CONFIG).config)
 
 
-# A state that is kept as bytes only cannot be searched, forked or sent to another model.
+# A state that is stored only as bytes cannot be searched, forked or sent to another model.
 def test_messages_are_messages_calls_and_results(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     with serving() as model:
@@ -428,7 +427,7 @@ def test_messages_are_messages_calls_and_results(db: treering.Treering) -> None:
         assert [each["role"] for each in body["messages"]] == ["user", "assistant"] * 2
         assert conv.tool_calls()[0].status == "succeeded"
 
-        # Another framework goes on in the same conversation, and its words can be taken over.
+        # Another framework continues the conversation, and `messages` returns its messages.
         run(TreeringSession("thread", db).add_items([{"role": "user", "content": "From there"}]))
         last = messages(conv)[-1]
         assert last == HumanMessage("From there", id=last.id)
@@ -436,8 +435,8 @@ def test_messages_are_messages_calls_and_results(db: treering.Treering) -> None:
         assert said(conv)[-3:] == ["From there", "From here", "Answer 2 to: From here"]
 
 
-# The conversation says what the state says: where a thread goes on from an older checkpoint,
-# there is a branch, and what was said after that is not on it.
+# The conversation must have the messages of the state. Continuing from an older checkpoint makes a
+# branch without the messages after that checkpoint.
 def test_an_older_checkpoint_is_a_branch(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     with serving() as model:
@@ -451,7 +450,7 @@ def test_an_older_checkpoint_is_a_branch(db: treering.Treering) -> None:
         right = ["One", "Answer 1 to: One", "Other", "Answer 2 to: Other"]
         assert said(conv) == right
         assert said(conv.on("main")) == left
-        # On from the first one again, which is found by what it says.
+        # Continue on the first branch again, which is found by its messages.
         newest = next(
             state.config
             for state in graph.get_state_history(CONFIG)
@@ -460,20 +459,20 @@ def test_an_older_checkpoint_is_a_branch(db: treering.Treering) -> None:
         ask(graph, "Three", newest)
         assert said(conv) == said(conv.on("main")) == [*left, "Three", "Answer 3 to: Three"]
         assert len(conv.branches()) == 2
-        # What is taken out of the middle is taken out there too.
+        # A message that is removed from the middle is also removed from the conversation.
         state = graph.get_state(CONFIG)
         gone = state.values["messages"][2]
         graph.update_state(CONFIG, {"messages": [RemoveMessage(id=gone.id)]})
         assert said(conv) == [*left[:2], left[3], "Three", "Answer 3 to: Three"]
-        # What is cut off at the front is not: requests have their own budget.
+        # Messages that are removed at the start are not: requests have their own budget.
         first_two = graph.get_state(CONFIG).values["messages"][:2]
         graph.update_state(CONFIG, {"messages": [RemoveMessage(id=each.id) for each in first_two]})
         assert said(conv) == [*left[:2], left[3], "Three", "Answer 3 to: Three"]
         assert len(conv.branches()) == 3
 
 
-# A state that lets go of all its messages: so does the conversation, but for what was not the
-# graph's, such as a prompt.
+# If a state drops all its messages, so does the conversation, except for messages and prompts of
+# other programs.
 def test_a_state_that_is_emptied(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     conv = db.open("thread", system="You are brief.")
@@ -490,7 +489,7 @@ def test_a_state_that_is_emptied(db: treering.Treering) -> None:
         assert "You are brief." in json.dumps(body["system"])
 
 
-# With SQLite a thread of growing messages takes space that grows with its square.
+# With SQLite, a thread takes space quadratic in its length; here it must be linear.
 def test_a_growing_list_is_stored_by_what_is_added(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     config: RunnableConfig = {"configurable": {"thread_id": "grows", "checkpoint_ns": ""}}
@@ -517,9 +516,8 @@ def test_a_growing_list_is_stored_by_what_is_added(db: treering.Treering) -> Non
         assert latest.checkpoint["channel_values"] == checkpoint["channel_values"]
 
 
-# What a graph in JavaScript wrote has its values as JSON, does not say where they are, has keys of
-# its own for its messages, and messages that this language would refuse: it is read, and gone on
-# with on the same branch.
+# A JavaScript graph writes values as JSON without their places, different keys for messages, and
+# messages that Python would refuse. Its thread must be read, and continue on the same branch.
 def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
     said = {"class": "AIMessage", "content": "Hello", "id": "a", "usage_metadata": {}}
     key, listed = bytes(range(12)), bytes(12)
@@ -576,7 +574,7 @@ def test_a_thread_that_javascript_wrote(db: treering.Treering) -> None:
         assert len(conv.branches()) == 1
 
 
-# Whoever encrypts the state does not want its messages in the clear beside it.
+# If the state is encrypted, its messages must not be stored in plain text beside it.
 def test_an_encrypted_thread_is_not_mirrored(db: treering.Treering) -> None:
     class Rot13:
         def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
@@ -604,7 +602,7 @@ class Logged(TypedDict):
     log: Annotated[list[str], DeltaChannel(reduced, snapshot_frequency=7)]
 
 
-# A channel that is stored by its writes, and now and then whole.
+# A delta channel is stored as its writes, and at intervals in full.
 def test_a_delta_channel(db: treering.Treering, tmp_path: Path) -> None:
     async def work(saver: Saver) -> list[Any]:
         builder = StateGraph(Logged)
@@ -631,11 +629,11 @@ def test_a_delta_channel(db: treering.Treering, tmp_path: Path) -> None:
     assert ours == its
 
 
-# ---- trouble ----
+# ---- kills and cancellations ----
 
 
-# The server is killed in the middle of a run, more than once: the run goes on, and its thread
-# is whole for whoever reads it anew.
+# The server is killed several times during a run: the run continues, and a new saver reads the
+# complete thread.
 @pytest.mark.slow
 def test_a_run_with_a_server_that_is_killed(server: Server) -> None:
     def dangerous(text: str) -> str:
@@ -656,8 +654,8 @@ def test_a_run_with_a_server_that_is_killed(server: Server) -> None:
         assert db.verify(deep=True).sound
 
 
-# A program is killed between its steps: another one goes on where it was, without running
-# again what had run.
+# A program is killed while a node runs: another program continues there, without running finished
+# nodes again.
 @pytest.mark.slow
 def test_a_program_that_is_killed(server: Server) -> None:
     program = f"""
@@ -687,8 +685,8 @@ with treering.connect("{server.address}") as db:
         assert said(TreeringSaver(db).conversation("thread"))[3] == "lived through it"
 
 
-# Two programs on one thread, which LangGraph does not order: whatever either put is there, and
-# the conversation says what one of them put last.
+# Two programs use one thread, which LangGraph does not order. All checkpoints must be stored, and
+# the conversation must have the messages of one of them.
 def test_two_programs_on_one_thread(server: Server) -> None:
     program = f"""
 import sys, treering
@@ -720,7 +718,7 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# Whoever cancels a run must not see its writes land later, nor find half of one.
+# A cancelled checkpoint must be stored in full or not at all, and not after the cancellation.
 def test_writes_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:
         saver = TreeringSaver(db)
@@ -749,9 +747,9 @@ class Plan(BaseModel):
     steps: list[str]
 
 
-# A graph that is compiled with a schema reads its states through a copy of the saver that may
-# make its classes. Whoever had touched the thread first decided for both: a state came back as a
-# dict, or a saver that may not make a class made it.
+# A graph with a schema reads its states through a copy of the saver that may load the classes of
+# the schema. The first of the two savers to read a thread decided for both: a state came back as a
+# dict, or a saver loaded a class that it may not load.
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_saver_with_other_classes(db: treering.Treering, is_first: bool) -> None:
     strict = JsonPlusSerializer(allowed_msgpack_modules=None)

@@ -1,4 +1,4 @@
-"""LangGraph's checkpointer, where a program has just begun: what it looks up, and what it reads."""
+"""What LangGraph's checkpointer looks up and reads in a program that has just started."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def put(
     id: str = "",
     changed: set[str] | None = None,
 ) -> RunnableConfig:
-    """A checkpoint with these values, of which the changed ones are new (unset: all)."""
+    """Puts a checkpoint with these values; `changed` names the new ones (None: all)."""
     checkpoint = empty_checkpoint()
     checkpoint["id"] = id or str(uuid6(clock_seq=step))
     checkpoint["channel_values"] = values
@@ -81,7 +81,7 @@ class Read:
         patch.setattr(Transport, "unary", counted_unary)
 
     def since(self) -> int:
-        """So many since it was asked last."""
+        """Returns the count since the last call of this method."""
         count, self.events = self.events, 0
         return count
 
@@ -91,8 +91,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
     yield Read(monkeypatch)
 
 
-# The first call of a program read all steps of its thread: 64 ms at 400 of them. What it reads
-# must be as much as the state is, however long the thread became.
+# The first call of a program read all steps of its thread: 64 ms at 400 steps. The number of events
+# that it reads must depend on the size of the state, not of the thread.
 def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read) -> None:
     saver = TreeringSaver(db)
     config, said = CONFIG, list[BaseMessage]()
@@ -122,8 +122,8 @@ def test_what_a_first_call_reads_does_not_grow(db: treering.Treering, read: Read
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 
 
-# The newest checkpoints are what a person looks back at, and a list read the whole thread for
-# them: 350 ms at 1,000 steps, where SQLite takes 13. It reads what they are made of.
+# A list of the newest checkpoints read the whole thread: 350 ms at 1,000 steps, where SQLite takes
+# 13. It must read only the events that these checkpoints need.
 def test_a_list_of_the_newest_reads_no_more_as_the_thread_grows(
     db: treering.Treering, read: Read
 ) -> None:
@@ -133,7 +133,7 @@ def test_a_list_of_the_newest_reads_no_more_as_the_thread_grows(
     for step in range(120):
         said = [*said, message(step)][-6:]
         config = put(saver, config, step, {"messages": said, "step": step})
-        # Larger than what a connection holds for who does not read yet.
+        # Larger than what a connection buffers before its reader reads.
         size = 300_000 if step > 110 else 10
         saver.put_writes(config, [("messages", step), ("text", "x" * size)], f"task {step}")
         if step in (39, 119):
@@ -154,8 +154,8 @@ def test_a_list_of_the_newest_reads_no_more_as_the_thread_grows(
     )
 
 
-# Messages of a state are read in a stretch, of so many events as the state has. What others say
-# between them comes with it, and then some that are wanted do not: they are read after that.
+# The messages of a state are read as one range, with the number of its events as limit. Messages
+# of other programs count towards the limit, so missing events are read afterwards.
 @pytest.mark.parametrize("others", [1, 4])
 def test_what_others_say_between_messages_of_a_state(
     db: treering.Treering, read: Read, others: int
@@ -175,9 +175,9 @@ def test_what_others_say_between_messages_of_a_state(
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 
 
-# A row says a list as runs of others, on from a row that has them in full. Whatever becomes of a
-# list, each checkpoint must be what was put, for a program that knows the thread and for one that
-# looks it up, and must stay so when others have gone on from it.
+# A row records a list as runs of elements in other rows, relative to a row that records the list in
+# full. However a list changes, each checkpoint must come back as it was put, with and without a
+# cached thread, also after other checkpoints were put.
 @pytest.mark.parametrize("seed", range(3))
 def test_lists_that_change_at_random(db: treering.Treering, seed: int) -> None:
     chance = random.Random(seed)
@@ -215,12 +215,12 @@ def test_lists_that_change_at_random(db: treering.Treering, seed: int) -> None:
     assert db.verify(deep=True).sound
 
 
-# A list that is again what it was in an older row was looked for in the rows before that one, which
-# a program that looks up does not have: its put failed.
+# A list that became equal to one in an older row was searched in the rows before that row. After a
+# look-up these are not in the index, so the put failed.
 def test_a_list_that_is_as_it_was_before(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     notes = [{"note": note} for note in range(20)]
-    # It lets go of its first elements, then of none.
+    # First the list drops elements at its start, then it only grows.
     states = [{"notes": notes[max(0, step - 5) : step + 1]} for step in range(16)]
     states += [{"notes": notes[10 : step + 1]} for step in range(16, 20)]
     config = CONFIG
@@ -234,8 +234,8 @@ def test_a_list_that_is_as_it_was_before(db: treering.Treering) -> None:
             assert values_of(each, CONFIG) == values
 
 
-# JavaScript's lists were never what their keys say, so that threads of its were read as a whole.
-# This is a key that it has made.
+# Keys of lists from JavaScript never matched, so its threads were always read in full. The test
+# uses a key that the JavaScript client computed.
 def test_the_key_of_a_list_of_javascript() -> None:
     keys = [bytes(12), bytes([0xAB] * 12)]
     assert is_list(bytes.fromhex("cb6131b69d13236346315061"), keys)
@@ -243,8 +243,8 @@ def test_the_key_of_a_list_of_javascript() -> None:
     assert not is_list(list_key(keys), keys[:1])
 
 
-# The latest checkpoint is that with the highest id, as LangGraph has it, also where another
-# program with a clock that is behind put one later, or somebody chose another branch.
+# The latest checkpoint is the one with the highest id, as in LangGraph, even if a program with a
+# slow clock put another later, or a program switched branches.
 def test_the_latest_is_not_always_the_newest(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     early, late = str(uuid6(clock_seq=1)), str(uuid6(clock_seq=2))
@@ -268,7 +268,7 @@ def test_the_latest_is_not_always_the_newest(db: treering.Treering) -> None:
     assert texts(conv) == ["Message 0", "Message 1", "Message 3"]
 
 
-# What was taken back is not found by its key, and what is left is the latest.
+# Deleted checkpoints must not be found by key; the latest is one of those that are left.
 def test_what_was_deleted_is_not_looked_up(db: treering.Treering) -> None:
     saver, open = TreeringSaver(db), TreeringSaver(db)
     configs = [CONFIG]
@@ -292,8 +292,8 @@ def test_what_was_deleted_is_not_looked_up(db: treering.Treering) -> None:
     assert TreeringSaver(db).get_tuple({"configurable": {"thread_id": "no such thread"}}) is None
 
 
-# A graph gives the messages back that it read. One that was changed in place meanwhile is
-# another message, and those that were not are not stored again.
+# A graph puts the message objects that it read. A message that was changed in place is stored as a
+# new one, and unchanged messages are not stored again.
 def test_messages_that_are_changed_in_place(db: treering.Treering) -> None:
     saver = TreeringSaver(db)
     said: list[BaseMessage] = [

@@ -1,4 +1,4 @@
-"""LangGraph's store: the same stories on its SQLite store, and what only a log can do."""
+"""LangGraph's store: the same scenarios on its SQLite store and on ours, and further tests."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def namespaces(store: BaseStore) -> Any:
 
 
 def batches(store: BaseStore) -> Any:
-    """What is read in a batch is what was there before it; of two writes the last counts."""
+    """Reads of a batch return the state before it; of two writes to a key, the last one counts."""
     store.put(USERS, "a", {"n": 0})
     answers = store.batch(
         [
@@ -173,7 +173,7 @@ STORIES: list[Callable[[BaseStore], Any]] = [
 ]
 
 
-# What was written with LangGraph's SQLite store must see no difference; nor may another program.
+# Our store must behave like LangGraph's SQLite store, also when another program reads it.
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_with_sqlite(
     story: Callable[[BaseStore], Any], db: treering.Treering, tmp_path: Path
@@ -186,7 +186,7 @@ def test_the_same_as_with_sqlite(
             assert told(store.search((), limit=200)) == told(its.search((), limit=200))
 
 
-# asyncio, and the store in a graph's nodes.
+# Uses the store with asyncio, in the nodes of a graph.
 def test_a_graph_that_remembers(db: treering.Treering) -> None:
     store = TreeringStore(db)
 
@@ -210,14 +210,14 @@ def test_a_graph_that_remembers(db: treering.Treering) -> None:
 
     assert run(work()) == [f"I know {number} things" for number in range(3)]
     assert [each.value["said"] for each in store.search(USERS)] == ["Thing 2", "Thing 1"]
-    # Nothing that was written is lost: every change is an event.
+    # Every change is an event.
     [item, _] = db.items.search((store.name, *USERS))
     kinds = [event.kind for event in db.conversation(item.proto.conversation_id).events()]
     assert kinds.count("custom") == 4
 
 
-# An item whose time is over is gone, also for a program that comes later; reading it in time
-# makes it live longer, if the store is told so.
+# An expired item is not returned, also not to another program. With `refresh_on_read`, reading an
+# item extends its life.
 def test_items_with_a_life(db: treering.Treering) -> None:
     store = TreeringStore(db, ttl={"refresh_on_read": True})
     # In minutes. A busy machine takes a second for these calls.
@@ -233,13 +233,13 @@ def test_items_with_a_life(db: treering.Treering) -> None:
     for each in (store, TreeringStore(db)):
         assert sorted(item.key for item in each.search((), refresh_ttl=False)) == ["long", "read"]
         assert each.list_namespaces() == [USERS]
-    # There is nothing to sweep.
+    # Expired items need no sweep.
     assert store.sweep_ttl() == 0
-    # What starts and stops the sweeper of another store runs with this one.
+    # Programs that start and stop the sweeper of another store must run with this one.
     assert store.start_ttl_sweeper().result(1) is None and store.stop_ttl_sweeper(1)
 
 
-# A query finds words, in what a value says or in what its index names, and nothing else.
+# A query finds words in the texts of a value, or only in the fields that `index` names.
 def test_words_are_found(db: treering.Treering) -> None:
     store = TreeringStore(db)
     store.put(USERS, "a", {"says": "the lighthouse", "more": "a harbour"})
@@ -253,8 +253,8 @@ def test_words_are_found(db: treering.Treering) -> None:
     assert other.search((), query="forest") == [] and other.list_namespaces() == []
 
 
-# Programs that write to one store at once, and a server that is killed: each sees what the
-# others wrote, and nothing is lost.
+# Two programs write to one store while the server is killed: each sees the other's items, and no
+# item is lost.
 def test_two_programs_and_a_kill(server: Server) -> None:
     program = f"""
 import sys, treering
@@ -280,7 +280,7 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# Whoever cancels must not see what it wrote land later.
+# A cancelled write must not be stored after the cancellation.
 def test_writes_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:
         store = TreeringStore(db)

@@ -1,4 +1,4 @@
-"""What LangGraph keeps and the store's API does not take: a thread is mirrored all the same."""
+"""Values that LangGraph accepts and the store's API refuses: the thread must still be mirrored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def calling(id: Any = "c", name: str = "f", args: Any = None) -> AIMessage:
 
 
 def says(saver: TreeringSaver, answers: Sequence[BaseMessage]) -> Any:
-    """A graph that gives the next of these answers, whatever it is asked."""
+    """A graph that returns these answers in order."""
 
     def answer(state: MessagesState) -> dict[str, Any]:
         asked = sum(message.type == "human" for message in state["messages"])
@@ -63,8 +63,8 @@ ODD = {
 }
 
 
-# One odd call ended the mirror of a thread: what was said after it was in the state, and in no
-# log, search or request, for good, and nothing said so.
+# One odd call ended the mirroring of a thread. Later messages were in the state, but never in the
+# log, search or requests, and there was no warning.
 @pytest.mark.parametrize("name", ODD)
 def test_an_odd_call_is_mirrored_and_what_follows_it(
     db: treering.Treering, caplog: pytest.LogCaptureFixture, name: str
@@ -78,7 +78,7 @@ def test_an_odd_call_is_mirrored_and_what_follows_it(
     conv = saver.conversation("thread")
     said = ["zebra", "hmm", "giraffe", "lion"]
     assert texts(conv) == [each for n in range(4) for each in (f"Question {n}", said[n])]
-    # The call and its result belong together, and are sent so.
+    # The call and its result have the same id, also in requests.
     [call] = conv.tool_calls()
     assert call.status == "succeeded"
     assert 0 < len(call.call_id.encode()) <= 512
@@ -88,7 +88,7 @@ def test_an_odd_call_is_mirrored_and_what_follows_it(
     assert len(body["messages"]) == 9
     json.dumps(body["messages"], allow_nan=False).encode()
     assert db.search("giraffe")
-    # What the graph gets back is what it said.
+    # The graph gets its own message back unchanged.
     kept = TreeringSaver(db).get_tuple(CONFIG)
     assert kept is not None
     for one in (kept.checkpoint["channel_values"]["messages"][3], state["messages"][3]):
@@ -96,7 +96,7 @@ def test_an_odd_call_is_mirrored_and_what_follows_it(
         assert repr(one.tool_calls) == repr(given.tool_calls)
 
 
-# Texts with half a character were in no log, without a word.
+# Texts with a lone surrogate were not in the log, and there was no warning.
 def test_a_text_with_half_a_character(
     db: treering.Treering, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,8 +112,8 @@ def test_a_text_with_half_a_character(
     assert state.values["messages"][1].text == "hm\ud800m"
 
 
-# Calls that have no ids are told apart, and each result is that of its call, in their order, also
-# when it comes with a later step, put by another program.
+# Calls without ids must be distinguished. Results belong to the calls in order, even if another
+# program puts them in a later step.
 def test_results_of_calls_without_ids(db: treering.Treering) -> None:
     calls: list[Any] = [{"name": name, "args": {}, "id": ""} for name in ("one", "two")]
     asked: list[BaseMessage] = [
@@ -142,8 +142,8 @@ def test_results_of_calls_without_ids(db: treering.Treering) -> None:
         assert results[call.call_id] == f"of {call.tool}"
 
 
-# A rule of the store that this client does not know refuses a message: it is said by its text, or
-# not at all, and what is put with it and after it is said.
+# The store refuses a message by a rule that this client does not know. The message must be stored
+# as text or left out, and the messages with it and after it must be stored.
 def test_what_the_store_refuses_alone_is_left_out(
     db: treering.Treering, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +160,7 @@ def test_what_the_store_refuses_alone_is_left_out(
     assert len(warned(caplog)) == 2
 
 
-# A thread that an older version left behind an odd message has, after its next step, all of it.
+# An older version stopped mirroring a thread at an odd message. The next step must add the rest.
 def test_a_thread_whose_mirror_had_ended_goes_on(
     db: treering.Treering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_thread_whose_mirror_had_ended_goes_on(
     assert said == ["Question 0", "zebra", "Question 1", "hmm", "Question 2", "giraffe"]
 
 
-# SQLite and memory take an empty thread id; here it was refused.
+# The savers for SQLite and memory accept an empty thread id; this one refused it.
 def test_a_thread_without_an_id(db: treering.Treering) -> None:
     config: RunnableConfig = {"configurable": {"thread_id": ""}}
     saver = TreeringSaver(db)
@@ -194,8 +194,8 @@ def test_a_thread_without_an_id(db: treering.Treering) -> None:
     assert again.get_tuple(config) is None
 
 
-# A name with a dot is a path into the metadata for LangGraph's SQLite saver, and found nothing
-# here; numbers that JSON lacks come back, in metadata and values.
+# In LangGraph's SQLite saver, a name with a dot is a path into the metadata; here it found nothing.
+# NaN and infinity in metadata and values must come back unchanged.
 def test_filters_with_paths(db: treering.Treering) -> None:
     with SqliteSaver.from_conn_string(":memory:") as theirs:
         for saver in (theirs, TreeringSaver(db)):
@@ -216,9 +216,9 @@ def test_filters_with_paths(db: treering.Treering) -> None:
     found = TreeringSaver(db).get_tuple(config)
     assert found is not None and cast(Any, found.metadata)["score"] == math.inf
     assert repr(found.checkpoint["channel_values"]) == "{'x': inf, 'y': [nan]}"
-    # A name that has a dot itself.
+    # A key that contains a dot.
     again: Any = {**empty_checkpoint(), "channel_values": {"x": 2}}
     TreeringSaver(db).put(found.config, again, cast(Any, {"a.b": 1}))
     [one] = TreeringSaver(db).list(config, filter={"a.b": 1})
-    # Without versions, all of it is new.
+    # Without `new_versions`, all values are new.
     assert one.checkpoint["channel_values"] == {"x": 2}

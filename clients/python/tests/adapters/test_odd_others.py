@@ -1,4 +1,4 @@
-"""Calls that the store's API does not take, in the frameworks beside LangGraph."""
+"""Calls that the store's API refuses, in the frameworks other than LangGraph."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def call(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the adapters have said; frameworks say other things."""
+    """The warnings of the adapters, without those of the frameworks."""
     return [each.message for each in caplog.records if each.name == "treering.adapters"]
 
 
 def check(conv: treering.Conversation, caplog: pytest.LogCaptureFixture) -> None:
-    """The call is there with its result, and what was said around it; one warning says so."""
+    """Checks that the call, its result and the messages around it are stored, with one warning."""
     events = conv.events(kinds=["message_appended", "tool_call_requested", "tool_result_recorded"])
     said = [(event.kind.split("_")[1], event.text) for event in events]
     kinds = [kind for kind, _ in said]
@@ -49,7 +49,7 @@ def check(conv: treering.Conversation, caplog: pytest.LogCaptureFixture) -> None
 # ---- each framework ----
 
 
-# A call with an over-long id or name was not in the log, one with an empty id lost its result.
+# A call with too long an id or name was not in the log; a call with an empty id lost its result.
 def test_openai_agents(
     db: treering.Treering, call: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,7 +64,7 @@ def test_openai_agents(
         {"role": "assistant", "content": "zebra"},
     ]
     for item in items:
-        # Each by a program that knows nothing of the others.
+        # Each by a new session without cached state.
         run(TreeringSession("user-42", db).add_items([item]))
     assert run(TreeringSession("user-42", db).get_items()) == items
     check(db.conversation("user-42"), caplog)
@@ -74,7 +74,7 @@ def test_openai_agents(
     check(db.conversation("user-43"), caplog)
 
 
-# The same, and a call with an empty name was lost too.
+# The same. A call with an empty name was lost too.
 def test_google_adk(
     db: treering.Treering, call: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -139,7 +139,7 @@ def test_claude_agent_sdk(
     check(db.conversation("p/s"), caplog)
 
 
-# The save that had the call was not in the log at all: neither the question nor the answer.
+# A save with such a call was not in the log at all, including the question and the answer.
 def test_pydantic_ai(
     db: treering.Treering, call: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,7 +174,7 @@ def test_pydantic_ai(
     check(db.conversation("whole"), caplog)
 
 
-# A rule of the store that this client does not know refuses one item: the others are said.
+# If the store refuses one item by a rule that this client does not know, the others are stored.
 def test_what_the_store_refuses_alone_is_left_out(
     db: treering.Treering, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_what_the_store_refuses_alone_is_left_out(
 # ---- values ----
 
 
-# Nothing that a program may hold keeps a message out of the log.
+# No value of a program may prevent a message from being stored.
 def test_values_are_said_as_text_where_json_has_no_form() -> None:
     class Odd:
         def __str__(self) -> str:

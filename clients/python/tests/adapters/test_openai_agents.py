@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK's `Session`: the same stories on its own SQLite session and on ours."""
+"""The OpenAI Agents SDK's `Session`: the same scenarios on its SQLite session and on ours."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ ITEMS: list[dict[str, Any]] = [
     {"id": "fc_2", "type": "function_call", "call_id": "again", "name": "b", "arguments": "[]"},
 ]
 
-# ---- the same on both ----
+# ---- comparison with SQLiteSession ----
 
 
 async def told(session: SessionABC) -> list[str]:
@@ -250,7 +250,7 @@ STORIES: list[Callable[[Make], Awaitable[Any]]] = [
 ]
 
 
-# Agents that were written against the SDK's own session must see no difference.
+# Our session must behave like the SDK's own session.
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_its_own_session(
     story: Callable[[Make], Awaitable[Any]], db: treering.Treering, tmp_path: Path
@@ -285,13 +285,13 @@ def agent() -> Agent:
 
 
 def asking(model: Model) -> RunConfig:
-    """Of one run: the SDK's clients belong to a loop."""
+    """The configuration of one run: the SDK's clients are bound to an event loop."""
     client = AsyncOpenAI(base_url=f"{model.url}/v1", api_key="none")
     return RunConfig(tracing_disabled=True, model_provider=OpenAIProvider(openai_client=client))
 
 
 async def conversation(session: SessionABC, model: Model) -> list[str]:
-    """Turns with and without a tool, streamed too, and one that is taken back."""
+    """Turns with and without a tool; the last turn is removed and replaced."""
     answers: list[str] = []
     for prompt in ("Hello", 'call weather {"city": "Bergen"}', "And now?"):
         result = await Runner.run(agent(), prompt, session=session, run_config=asking(model))
@@ -302,7 +302,7 @@ async def conversation(session: SessionABC, model: Model) -> list[str]:
     return [*answers, result.final_output]
 
 
-# The SDK's own loop: the model must be sent the same, and say the same, with either session.
+# With the SDK's own loop, requests and answers must be the same with either session.
 @pytest.mark.slow
 def test_agents_run_the_same(db: treering.Treering, model: Model) -> None:
     sessions: list[SessionABC] = [SQLiteSession("s"), TreeringSession("s", db)]
@@ -324,7 +324,7 @@ def test_agents_run_the_same(db: treering.Treering, model: Model) -> None:
     assert [message["role"] for message in body["messages"]][:4] == ["user", "assistant"] * 2
 
 
-# The server is killed in the middle of a run: it goes on, and nothing is lost or doubled.
+# The server is killed during a run: the run continues, and no item is lost or repeated.
 @pytest.mark.slow
 def test_a_run_with_a_server_that_is_killed(server: Server, model: Model) -> None:
     @function_tool
@@ -351,8 +351,8 @@ def test_a_run_with_a_server_that_is_killed(server: Server, model: Model) -> Non
         assert db.verify(deep=True).sound
 
 
-# A program is killed while its tool runs: what was said before is there, the call is open, and
-# the next program goes on with the session.
+# A program is killed while its tool runs: the earlier messages are stored, and the next program
+# continues the session.
 @pytest.mark.slow
 def test_a_program_that_is_killed(server: Server, model: Model, tmp_path: Path) -> None:
     program = f"""
@@ -386,8 +386,8 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
-# Two programs add to one session, and one of them takes items back: every item is there once,
-# and each pop takes an item that no other took.
+# Two programs add items to one session and pop some: every item is stored once, and each pop
+# returns a different item.
 def test_two_programs_on_one_session(server: Server) -> None:
     program = f"""
 import asyncio, json, sys, treering
@@ -420,7 +420,7 @@ with treering.connect("{server.address}") as db:
             assert own == sorted(own)
 
 
-# Whoever cancels must not find half of what was added, nor see it land later.
+# A cancelled `add_items` must be stored in full or not at all, and not after the cancellation.
 def test_calls_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:
         session = TreeringSession("cancelled", db)
@@ -442,8 +442,8 @@ def test_calls_that_are_cancelled(db: treering.Treering) -> None:
 # ---- other programs in the same conversation ----
 
 
-# A session that somebody else began, here by hand, is read and gone on with; clearing takes
-# back what was said, not the prompt.
+# A session that another program began is read and continued. Clearing removes the messages, but
+# not the system prompt.
 def test_a_conversation_that_others_began(db: treering.Treering, model: Model) -> None:
     conv = db.create("Ports", system="You are brief.")
     conv.user("Where is the port set?")
@@ -476,7 +476,7 @@ def test_a_conversation_that_others_began(db: treering.Treering, model: Model) -
     assert len(body["messages"]) == 1 and "You are brief." in json.dumps(body["system"])
 
 
-# Two branches of one session, each with its own future.
+# Two branches of one session continue independently.
 def test_a_branch_of_a_session(db: treering.Treering) -> None:
     first = TreeringSession("branched", db)
     run(first.add_items([user("one"), user("two"), user("three")]))
@@ -492,10 +492,10 @@ def test_a_branch_of_a_session(db: treering.Treering) -> None:
     assert run(first.get_items()) == [user("one"), user("two"), user("three")]
 
 
-# The SDK's compaction works over the session as over its own.
+# The SDK's compaction must work with this session as with its own.
 def test_a_session_that_is_compacted(db: treering.Treering, tmp_path: Path) -> None:
     class Compacting:
-        """Stands for the provider's endpoint, which the SDK's loop calls by itself."""
+        """Replaces the provider's endpoint for compaction."""
 
         class responses:
             @staticmethod
@@ -519,8 +519,8 @@ def test_a_session_that_is_compacted(db: treering.Treering, tmp_path: Path) -> N
     its.close()
 
 
-# Settings as a dict, as the SDK's own sessions take them, ended with "'dict' object has no
-# attribute 'limit'" at the first turn.
+# Settings as a dict, which the SDK's own sessions accept, raised "'dict' object has no attribute
+# 'limit'" at the first turn.
 def test_settings_as_a_dict(db: treering.Treering) -> None:
     session = TreeringSession("settings", db, session_settings={"limit": 2})
     items: Any = [{"role": "user", "content": f"Number {number}"} for number in range(5)]
@@ -533,8 +533,8 @@ def test_settings_as_a_dict(db: treering.Treering) -> None:
         TreeringSession("settings", db, session_settings={"limits": 2})
 
 
-# A program that makes a session for each request asked where it is, and before each call or result
-# what is open: two or three calls where one is enough.
+# A new session for each request looked up its conversation, and before each call or result the
+# open calls: two or three calls to the server instead of one.
 def test_a_turn_takes_one_call_each(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with treering.connect(server.address) as db:
         called: list[str] = []
@@ -560,7 +560,7 @@ def test_a_turn_takes_one_call_each(server: Server, monkeypatch: pytest.MonkeyPa
         assert called == ["Append"]
         assert run(TreeringSession("s", db).get_items(20)) == [*said, result]
         assert called[1:] == ["Read"]
-        # What does not follow from what is there is stored all the same.
+        # Items that are invalid after the stored ones are stored too.
         again = TreeringSession("s", db)
         run(again.add_items([result]))
         run(again.add_items([call]))

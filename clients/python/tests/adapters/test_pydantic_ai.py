@@ -1,4 +1,4 @@
-"""Pydantic AI's `ConversationStore`: the same stories on its own store in memory and on ours."""
+"""Pydantic AI's `ConversationStore`: the same scenarios on its store in memory and on ours."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def as_json(messages: list[ModelMessage]) -> bytes:
 
 
 def through_json(messages: list[ModelMessage]) -> list[ModelMessage]:
-    """What the library itself gets back from what it writes."""
+    """The messages after the library has written and read them as JSON."""
     return ModelMessagesTypeAdapter.validate_json(as_json(messages))
 
 
@@ -183,7 +183,7 @@ async def stored(db: treering.Treering, id: str, messages: list[ModelMessage]) -
 # ---- round trips ----
 
 
-# A kind of part that is new in the library must be looked at here.
+# Fails if the library has a kind of part that these tests do not cover.
 def test_every_kind_of_part_is_here() -> None:
     def kinds(union: Any) -> set[str]:
         # `Annotated[Annotated[TextPart, Tag] | ..., Discriminator]`
@@ -191,13 +191,13 @@ def test_every_kind_of_part_is_here() -> None:
         return {each.part_kind for each in classes if hasattr(each, "part_kind")}
 
     here = {part.part_kind for part in REQUEST_PARTS}
-    # The library writes it as one of two others, which are here.
+    # The library writes this kind as one of two other kinds, which are covered.
     assert kinds(ai.ModelRequestPart) - here == {"retry-prompt"}
     assert kinds(ai.ModelResponsePart) == {part.part_kind for part in RESPONSE_PARTS}
 
 
-# Whatever the library can write and read, it gets back from the store, by itself and in
-# company: every part, every field of a message, in any order, also what no rule allows.
+# The store must return unchanged whatever the library can write and read: every part and every
+# field of a message, in any order, also invalid sequences.
 @pytest.mark.parametrize("seed", range(20))
 def test_messages_come_back_equal(db: treering.Treering, seed: int) -> None:
     chance = random.Random(seed)
@@ -249,7 +249,7 @@ def test_a_part_comes_back_equal(db: treering.Treering, part: Any) -> None:
     assert as_json(loaded.messages) == as_json([message])
 
 
-# What a conversation carries besides its messages comes back, too.
+# The fields of a conversation other than its messages must come back too.
 def test_usage_and_calls_that_wait_come_back(db: treering.Treering) -> None:
     call = ai.ToolCallPart("rm", {"path": "/"}, "call_1")
     question = ai.ToolCallPart("ask", {}, "call_2")
@@ -271,7 +271,7 @@ def test_usage_and_calls_that_wait_come_back(db: treering.Treering) -> None:
     assert loaded.deferred_tool_requests.kind("call_2") == "question"
 
 
-# ---- the same on both ----
+# ---- comparison with the store in memory ----
 
 
 def said(messages: list[ModelMessage]) -> list[str]:
@@ -433,7 +433,7 @@ async def forks(store: ConversationStore) -> Any:
     await store.fork("half", new_conversation_id="of the half", at=4)
     half = await store.read_record("half")
     assert half is not None
-    # Before what it shares, and after.
+    # First branch within the shared history, then go back to the newest entry.
     early = await store.branch("half", at=1, expected_revision=half.revision)
     early.messages.append(asked("early"))
     await store.save(early)
@@ -507,8 +507,8 @@ STORIES: list[Callable[[ConversationStore], Awaitable[Any]]] = [
 ]
 
 
-# Programs that were written against the library's own store must see no difference; nor when
-# each call is another program's, which knows nothing of the calls before it.
+# Our store must behave like the library's own store, also if each call comes from a new program
+# without cached state.
 @pytest.mark.parametrize("is_forgetful", [False, True], ids=["one", "anew"])
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_the_same_as_its_own_store(
@@ -532,8 +532,8 @@ def test_the_same_as_its_own_store(
     assert db.verify(deep=True).sound
 
 
-# A list read each conversation, in two calls or three. What others said since a record was saved
-# is still looked at, and only where there is something.
+# A list read each conversation with two or three calls. Now it reads a conversation only if events
+# follow its saved record.
 def test_a_list_reads_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     with treering.connect(server.address) as db:
         store = TreeringConversationStore(db)

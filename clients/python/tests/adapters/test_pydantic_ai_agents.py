@@ -1,4 +1,4 @@
-"""Pydantic AI's agents, whose conversations are in Treering: killed, resumed, at once."""
+"""Pydantic AI's agents with conversations in Treering: killed, resumed, and concurrent runs."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ from .pydantic_ai_agents import (
     weather,
 )
 
-# ---- what is there ----
+# ---- stored events ----
 
 
-# The library's own loop, with each maker's API: the model must be sent the same, and say the
-# same, with either store, saved at the end or step by step; and all of it is there as messages
-# and calls, once.
+# The library's own loop, with each provider's API. Requests and answers must be the same with
+# either store, saved at the end or step by step. Each message and call must be stored once.
 @pytest.mark.slow
 @pytest.mark.parametrize("maker", range(3), ids=["openai-chat", "openai-responses", "anthropic"])
 def test_agents_run_the_same(db: treering.Treering, model: Model, maker: int) -> None:
@@ -83,7 +82,7 @@ def test_agents_run_the_same(db: treering.Treering, model: Model, maker: int) ->
     its = run(turns(InMemoryConversationStore(), "s"))
     by_steps = run(turns(ours, "by steps", capabilities=[ours.steps()]))
     at_the_end = run(turns(ours, "at the end"))
-    # Ids of calls count the requests.
+    # The ids of calls contain the number of the request.
     assert json.dumps(its) == json.dumps(by_steps) == json.dumps(at_the_end)
     assert its[0][1] == RAIN
     for name in ("by steps", "at the end"):
@@ -103,7 +102,7 @@ def test_agents_run_the_same(db: treering.Treering, model: Model, maker: int) ->
     assert db.verify(deep=True).sound
 
 
-# What is said is stored once, however often the library repeats it.
+# Each text is stored once, even if the library repeats it.
 def test_long_texts_are_stored_once(db: treering.Treering) -> None:
     store = TreeringConversationStore(db)
     long = {name: f"{name} {os.urandom(200).hex()}" for name in ("prompt", "user", "tool", "text")}
@@ -139,7 +138,7 @@ def test_long_texts_are_stored_once(db: treering.Treering) -> None:
     assert stored.count(picture) == 5 and len(stored) < 5 * (999 + 6 * 407 + 4_000)
 
 
-# Retries, thoughts, and calls that the provider ran itself are what they are everywhere.
+# Retries, reasoning, and calls that the provider ran are stored as the same events as elsewhere.
 def test_what_becomes_of_parts(db: treering.Treering) -> None:
     at = datetime(2026, 3, 1, tzinfo=timezone.utc)
     messages: list[ModelMessage] = [
@@ -252,7 +251,7 @@ asyncio.run(main())
 
 
 class Killed:
-    """Programs that are killed, and what they have left."""
+    """Starts programs that are killed, and reads what they wrote."""
 
     def __init__(self, server: Server, model: Model, folder: Path) -> None:
         self.server, self.folder = server, folder
@@ -277,9 +276,9 @@ def killed(server: Server, model: Model, tmp_path: Path) -> Killed:
     return Killed(server, model, tmp_path)
 
 
-# A program is killed while its tool runs, twice: what was said is there, the call is open, and
-# the next program runs it and goes on, as if nothing had been. Then the conversation is forked,
-# and a session of another framework goes on with the fork.
+# A program is killed twice while its tool runs. The messages are stored, the call is open, and the
+# next program runs the call and continues. Then the conversation is forked, and a session of
+# another framework continues the fork.
 @pytest.mark.slow
 def test_a_program_that_is_killed_in_a_tool(killed: Killed, model: Model) -> None:
     with treering.connect(killed.server.address) as db:
@@ -305,7 +304,7 @@ def test_a_program_that_is_killed_in_a_tool(killed: Killed, model: Model) -> Non
 
 
 def others_go_on(db: treering.Treering, store: TreeringConversationStore, model: Model) -> None:
-    """Forks of `job`, each way, and the OpenAI Agents SDK in one of them."""
+    """Forks `job` in both ways, and continues one fork with the OpenAI Agents SDK."""
     agents = pytest.importorskip("agents")
     from treering.openai_agents import TreeringSession
 
@@ -321,7 +320,7 @@ def others_go_on(db: treering.Treering, store: TreeringConversationStore, model:
     session = TreeringSession(other.id, db)
     result = run(agents.Runner.run(helper, "And now?", session=session, run_config=asking))
     assert result.final_output == "Answer 2 to: And now?"
-    # And back.
+    # Then Pydantic AI continues the same fork.
     conversation = run(store.load(other.id))
     assert conversation is not None
     assert kinds(conversation.messages) == [*TURN, "user-prompt", "text"]
@@ -335,8 +334,8 @@ def others_go_on(db: treering.Treering, store: TreeringConversationStore, model:
     assert original is not None and kinds(original.messages) == TURN
 
 
-# A program is killed while it waits for the model, at its first question and at the one with
-# the result: neither is lost, and the tool does not run again.
+# A program is killed before it calls the model, with the prompt and with the result: neither is
+# lost, and the tool does not run again.
 @pytest.mark.slow
 def test_a_program_that_is_killed_while_it_asks(killed: Killed, model: Model) -> None:
     with treering.connect(killed.server.address) as db:
@@ -353,7 +352,7 @@ def test_a_program_that_is_killed_while_it_asks(killed: Killed, model: Model) ->
         assert db.verify(deep=True).sound
 
 
-# The server is killed in the middle of a run: it goes on, and nothing is lost or doubled.
+# The server is killed during a run: the run continues, and no message is lost or repeated.
 @pytest.mark.slow
 def test_a_run_with_a_server_that_is_killed(server: Server, model: Model) -> None:
     async def dangerous(text: str) -> str:
@@ -376,7 +375,7 @@ def test_a_run_with_a_server_that_is_killed(server: Server, model: Model) -> Non
         assert db.verify(deep=True).sound
 
 
-# What a crash has left open can be closed instead, and the user says something else.
+# A call that a crash left open can also be closed, and the user continues with another message.
 def test_calls_that_nobody_will_run(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
 
@@ -402,10 +401,10 @@ def test_calls_that_nobody_will_run(db: treering.Treering, model: Model) -> None
     assert conv.request("anthropic", model="claude-sonnet-4-5").tokens > 0
 
 
-# ---- at once ----
+# ---- concurrency ----
 
 
-# Two programs on one conversation: each turn is there, whole, once, with no other one in it.
+# Two programs use one conversation: each turn is stored once, without messages of other turns.
 @pytest.mark.slow
 def test_two_programs_on_one_conversation(server: Server, model: Model, tmp_path: Path) -> None:
     program = f"""
@@ -448,8 +447,8 @@ asyncio.run(main())
         assert db.verify(deep=True).sound
 
 
-# Two runs of one conversation at once, step by step: the second one ends before it has asked
-# its model anything.
+# Two concurrent runs of one conversation, stored step by step: the second one fails before it
+# calls its model.
 def test_two_runs_at_once(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
 
@@ -457,7 +456,7 @@ def test_two_runs_at_once(db: treering.Treering, model: Model) -> None:
         agent = helper(openai(model), capabilities=[store.steps()])
         first = await agent.run("Hello", conversation=await loaded(store, "s"))
         stale = await loaded(store, "s")
-        # Also from the result, and with what another run has not stored yet.
+        # Runs can continue from the conversation of a result, also with unsaved messages.
         second = await agent.run(CALL, conversation=first.conversation)
         assert second.output == RAIN
         count = len(model.requests)
@@ -468,7 +467,7 @@ def test_two_runs_at_once(db: treering.Treering, model: Model) -> None:
         waiting = second.conversation
         waiting.messages.append(ai.ModelRequest(parts=[ai.UserPromptPart("not stored yet")]))
         third = await agent.run("And this", conversation=waiting)
-        # It can be saved as ever: there is nothing to do.
+        # The result can be saved as usual, which adds nothing.
         assert await store.save(third) == []
         kept = await loaded(store, "s")
         assert as_json(kept.messages) == as_json(third.all_messages())
@@ -476,7 +475,7 @@ def test_two_runs_at_once(db: treering.Treering, model: Model) -> None:
     run(work())
 
 
-# Whoever cancels must not find half of what was saved, nor see it land later.
+# A cancelled save must be stored in full or not at all, and not after the cancellation.
 def test_saves_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:
         store = TreeringConversationStore(db)
@@ -498,7 +497,7 @@ def test_saves_that_are_cancelled(db: treering.Treering) -> None:
     run(work())
 
 
-# What a program leaves out of its requests stays in the store.
+# Messages that a program leaves out of its requests must stay in the store.
 @pytest.mark.parametrize("is_first", [False, True], ids=["after", "before"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_a_history_that_is_shortened(
@@ -507,7 +506,7 @@ def test_a_history_that_is_shortened(
     store = TreeringConversationStore(db)
 
     def last(messages: list[ModelMessage]) -> list[ModelMessage]:
-        # Never without the call of a result.
+        # A result needs its call.
         is_result = any(isinstance(part, ai.ToolReturnPart) for part in messages[-1].parts)
         return messages[-max(count, 3 if is_result else 1) :]
 
@@ -524,7 +523,7 @@ def test_a_history_that_is_shortened(
     assert len(model.requests[-1]["messages"]) <= 4
 
 
-# Answers that come bit by bit are stored when they are whole.
+# Streamed answers are stored when they are complete.
 def test_runs_that_are_streamed(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
 
@@ -545,7 +544,7 @@ def test_runs_that_are_streamed(db: treering.Treering, model: Model) -> None:
     assert kinds(run(work()).messages) == ["user-prompt", "text", *TURN, "user-prompt", "text"]
 
 
-# A tool that fails ends the run: what was said before it is there, and can be gone on from.
+# A tool that fails ends the run: the earlier messages are stored, and another run can continue.
 def test_a_run_that_fails(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
     is_broken = True
@@ -569,7 +568,7 @@ def test_a_run_that_fails(db: treering.Treering, model: Model) -> None:
     assert result.output == RAIN
 
 
-# More than one step stores at once.
+# A history with more messages than one step can store.
 @pytest.mark.slow
 def test_a_long_conversation(db: treering.Treering) -> None:
     store = TreeringConversationStore(db)
@@ -586,7 +585,7 @@ def test_a_long_conversation(db: treering.Treering) -> None:
     assert window is not None and window.messages == [*messages[-2:], *messages[:3]]
 
 
-# Nor does the store take as many bytes at once as a history with pictures has.
+# A history with more bytes than one step can store.
 @pytest.mark.slow
 def test_a_conversation_of_pictures(db: treering.Treering) -> None:
     store = TreeringConversationStore(db)
@@ -599,7 +598,7 @@ def test_a_conversation_of_pictures(db: treering.Treering) -> None:
     assert run(loaded(TreeringConversationStore(db), "s")).messages == messages
 
 
-# A conversation that was edited again and again: going back to a branch looks at each once.
+# A conversation that was edited many times: going back to a branch reads each branch once.
 @pytest.mark.slow
 def test_many_branches(db: treering.Treering) -> None:
     store = TreeringConversationStore(db)

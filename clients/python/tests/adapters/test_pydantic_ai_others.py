@@ -1,4 +1,4 @@
-"""Conversations of Pydantic AI that people and other programs have a part in."""
+"""Conversations of Pydantic AI in which people and other programs take part."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from .pydantic_ai_agents import (
     weather,
 )
 
-# ---- what waits for a person ----
+# ---- approvals ----
 
 
-# A call that needs approval waits in Treering, where anybody can decide it; the next run goes on
-# with what was said.
+# A call that needs approval waits in Treering, where any program can decide it. The next run
+# continues with the decision.
 @pytest.mark.parametrize("by_steps", [False, True], ids=["save", "steps"])
 @pytest.mark.parametrize("is_approved", [False, True], ids=["denied", "approved"])
 def test_calls_that_wait_for_approval(
@@ -99,7 +99,7 @@ def test_calls_that_wait_for_approval(
     assert db.verify(deep=True).sound
 
 
-# What the library's own program decides is a decision in Treering, too.
+# A decision that the agent's own program makes is also recorded in Treering.
 def test_what_the_program_itself_approves(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
     agent = Agent(openai(model), output_type=[str, DeferredToolRequests])
@@ -125,7 +125,7 @@ def test_what_the_program_itself_approves(db: treering.Treering, model: Model) -
     assert [event.body.decision for event in conv.events(kinds=["approval_decided"])] == [1, 2]
 
 
-# A run that fails before anything was decided changes nothing of what waits.
+# A run that fails before a decision must not change the waiting calls.
 def test_a_run_that_fails_while_calls_wait(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
     agent: Agent[object, str | DeferredToolRequests] = Agent(
@@ -142,7 +142,7 @@ def test_a_run_that_fails_while_calls_wait(db: treering.Treering, model: Model) 
     assert waiting.revision == first.conversation.revision and len(db.pending()) == 1
 
 
-# A call that is run elsewhere: whoever has its result records it, and the run goes on.
+# A deferred call runs in another program, which records its result; then the run continues.
 def test_calls_that_are_run_elsewhere(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
     agent: Agent[object, str | DeferredToolRequests] = Agent(
@@ -177,8 +177,8 @@ def test_calls_that_are_run_elsewhere(db: treering.Treering, model: Model) -> No
 # ---- other programs in the same conversation ----
 
 
-# A conversation that somebody else began, here by hand, is loaded and gone on with, and what
-# they say between two turns of the agent is among its messages.
+# A conversation that another program began is loaded and continued. Messages that it appends
+# between two turns of the agent are among the messages.
 def test_a_conversation_that_others_began(db: treering.Treering, model: Model) -> None:
     conv = db.create("Ports", system="You are brief.")
     store = TreeringConversationStore(db)
@@ -238,7 +238,7 @@ def test_a_conversation_that_others_began(db: treering.Treering, model: Model) -
     assert "You are brief." in json.dumps(conv.request("anthropic", model="claude-sonnet-4-5"))
 
 
-# A fork that somebody makes in Treering, in the middle of an answer, is what goes on.
+# After a fork in Treering in the middle of an answer, the conversation continues on the fork.
 def test_a_fork_by_hand(db: treering.Treering, model: Model) -> None:
     store = TreeringConversationStore(db)
 
@@ -272,11 +272,11 @@ def test_a_fork_by_hand(db: treering.Treering, model: Model) -> None:
     assert db.verify(deep=True).sound
 
 
-# The library's adapter of user interfaces keeps its chats here as in its own store: turns, a
-# tool, and an answer that is made anew, which leaves the first one on a branch.
+# The library's adapter for user interfaces must work as with its own store: turns, a tool, and a
+# regenerated answer, which leaves the first answer on a branch.
 def test_chats_of_a_user_interface(db: treering.Treering, model: Model) -> None:
     ours = TreeringConversationStore(db)
-    # Its answers come bit by bit.
+    # This model streams its answers.
     maker = makers(model)[2]
 
     async def turns(store: ConversationStore) -> Any:

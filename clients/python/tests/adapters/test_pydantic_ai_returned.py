@@ -1,4 +1,4 @@
-"""Tools beside each other: those that returned before a program was killed are not run again."""
+"""Parallel tools: a tool that returned before a program was killed is not run again."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ asyncio.run(main())
 
 
 def model(messages: list[ai.ModelMessage], info: AgentInfo) -> ai.ModelResponse:
-    """Asks for three tools, and then says what they returned."""
+    """Calls three tools, and then answers with their results."""
     last = messages[-1]
     returns = [part for part in last.parts if isinstance(part, ai.ToolReturnPart)]
     if returns:
@@ -87,8 +87,8 @@ def model(messages: list[ai.ModelMessage], info: AgentInfo) -> ai.ModelResponse:
     return ai.ModelResponse(parts=parts)
 
 
-# A tool had returned, another one of the same answer still ran, and the program was killed: the
-# next program ran both, and what the first one does was done twice.
+# A program was killed when one tool had returned and another tool of the same answer still ran.
+# The next program ran both, so the first tool ran twice.
 @pytest.mark.slow
 def test_a_tool_that_has_returned_is_not_run_again(server: Server, tmp_path: Path) -> None:
     def start(when: str) -> subprocess.CompletedProcess[str]:
@@ -117,8 +117,8 @@ def test_a_tool_that_has_returned_is_not_run_again(server: Server, tmp_path: Pat
         assert [call.status for call in conv.tool_calls()] == ["succeeded"] * 3
 
 
-# What was returned is for the calls of that answer only: a later call with the same id, as some
-# models give them, is run.
+# A stored result is for the calls of its answer only. Some models repeat call ids: a later call
+# with the same id must run.
 def test_a_later_call_with_the_same_id_is_run(db: treering.Treering) -> None:
     store = TreeringConversationStore(db)
     ran: list[str] = []
@@ -150,7 +150,7 @@ def test_a_later_call_with_the_same_id_is_run(db: treering.Treering) -> None:
     assert kept.count(RETURNED) == 6
 
 
-# A value that JSON does not bring back is not kept: its tool is run again, as before.
+# A value that JSON cannot represent is not stored: its tool runs again.
 def test_a_value_that_cannot_be_kept() -> None:
     values: list[Any] = [object(), {"x": lambda: os.getpid()}]
     assert [returned_event("t", "c", value) for value in values] == [None] * 2

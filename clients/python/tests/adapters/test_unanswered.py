@@ -1,4 +1,4 @@
-"""Calls without a result: each door tells of them what a request of the server tells."""
+"""Calls without a result: each adapter describes them as the server's requests do."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ REASONS: list[CancelReasonName] = ["denied", "interrupted", "timed_out", "supers
 
 
 class State(TypedDict):
-    """Of a graph that adds messages, whatever ids they have."""
+    """The state of a graph that appends messages, even with equal ids."""
 
     messages: Annotated[list[Any], operator.add]
 
 
 def asked(conv: treering.Conversation, db: treering.Treering) -> None:
-    """An answer with a call in each stage in which one can be without a result."""
+    """Appends an answer with one call in each stage without a result."""
     conv.user("Go.")
     names = ["plain", "runs", "by", "waits", "yes", "no", "no_more", "silent", "late"]
     names += [*REASONS, *(f"{reason}_why" for reason in REASONS)]
@@ -49,7 +49,7 @@ def asked(conv: treering.Conversation, db: treering.Treering) -> None:
 
 
 def of_request(conv: treering.Conversation) -> dict[str, str]:
-    """By their ids, what a request tells of calls; that they failed is beside it."""
+    """The text for each call in a request, by call id. `is_error` is a separate field."""
     blocks = [
         block
         for message in conv.request("anthropic", model="claude-sonnet-4-5")["messages"]
@@ -65,14 +65,14 @@ def text_of(content: Any) -> str:
 
 
 def of_openai_request(conv: treering.Conversation) -> dict[str, str]:
-    """The same in OpenAI's shape, in which the text says that they failed."""
+    """The same in OpenAI's format, where the text says that the call failed."""
     items = conv.request("openai-responses", model="gpt-5")["input"]
     outputs = [each for each in items if each["type"] == "function_call_output"]
     return {each["call_id"]: text_of(each["output"]) for each in outputs}
 
 
-# What was denied or cancelled said `cancelled` at one door, its detail at another, and the
-# server's words in a request: a model that is asked through both reads the same.
+# For a denied or cancelled call, one adapter returned `cancelled`, another the detail, and requests
+# the server's text. All of them must return the same text.
 def test_the_words_are_those_of_requests(db: treering.Treering) -> None:
     conv = db.create()
     asked(conv, db)
@@ -107,8 +107,8 @@ def test_langgraph_tells_what_requests_tell(db: treering.Treering) -> None:
     assert not list(conv.events(kinds=["tool_result_recorded"]))
 
 
-# Some servers have a thousand ids: the second answer with one was left out, and a call that has
-# an earlier one's id had that one's result.
+# Some servers have only a thousand ids. The second answer with an id was left out, and a call with
+# the id of an earlier call got the earlier result.
 def test_ids_that_come_again_are_of_other_messages(db: treering.Treering) -> None:
     pytest.importorskip("langgraph")
     from langchain_core.messages import AIMessage
@@ -138,8 +138,8 @@ def test_ids_that_come_again_are_of_other_messages(db: treering.Treering) -> Non
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-# A program was killed while a tool ran. The SDK left the call out of what it sent: the model
-# asked for the same again, and did not know why.
+# A program was killed while a tool ran. The SDK left the call out of its requests, so the model
+# called the tool again.
 def test_openai_agents_tells_what_requests_tell(db: treering.Treering, model: Model) -> None:
     pytest.importorskip("agents")
     from agents import Runner
@@ -165,7 +165,7 @@ def test_openai_agents_tells_what_requests_tell(db: treering.Treering, model: Mo
     results = {each["call_id"]: each["output"] for each in sent if "output" in each}
     assert len(sent) == 34
     assert results["plain"] == "Error: no result yet: the call has not ended"
-    # Nothing of it was stored, and taken back is what was.
+    # None of these results was stored, and `pop_item` removes only stored items.
     assert len(list(conv.events(kinds=["tool_result_recorded"]))) == 0
     assert len(list(conv.events())) > before
     assert told() == of_openai_request(conv)
@@ -176,7 +176,7 @@ def test_openai_agents_tells_what_requests_tell(db: treering.Treering, model: Mo
     assert run(session.pop_item()) == newest[-2]
 
 
-# A call that was denied and then cancelled says who denied it, also where only the newest items
+# A call that was denied and then cancelled must name who denied it, even if only the newest items
 # are read.
 def test_the_newest_items_say_who_denied(db: treering.Treering) -> None:
     pytest.importorskip("agents")
@@ -208,5 +208,5 @@ def test_pydantic_ai_tells_what_requests_tell(db: treering.Treering) -> None:
     told = {part.tool_call_id: part.content for part in parts if part.part_kind == "tool-return"}
     expected = of_request(conv)
     ended = ["no_more", *REASONS, *(f"{reason}_why" for reason in REASONS)]
-    # A call that has not ended is left to the library, which runs it or says so itself.
+    # The adapter leaves a call that has not ended to the library, which runs or reports it.
     assert told == {id: expected[id] for id in ended}

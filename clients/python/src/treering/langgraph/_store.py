@@ -138,7 +138,7 @@ class TreeringStore(BaseStore):
             if condition.match_type == "prefix":
                 matches.append(("prefix", self._path(path)))
             else:
-                # The suffix must not match the store's name, so that many labels must follow it.
+                # The suffix must not match the store's name: require as many labels after it.
                 matches += [("suffix", path), ("prefix", [self.name, *("*" for _ in path)])]
         depth_max = 0 if op.max_depth is None else op.max_depth + 1
         return items.paths(matches, depth_max, op.limit, op.offset)
