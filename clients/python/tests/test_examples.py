@@ -1,4 +1,4 @@
-"""Every example of every docstring runs, for threads and for asyncio."""
+"""Every example in every docstring must run, with threads and with asyncio."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def _is_asyncio() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        # The SDK runs with Trio as well.
+        # The SDK also runs with Trio.
         return False
     return True
 

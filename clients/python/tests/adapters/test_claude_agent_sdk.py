@@ -576,7 +576,7 @@ asyncio.run(main())
         assert db.verify(deep=True).sound
 
 
-# The SDK runs with Trio as well; the store ended with "no running event loop".
+# The SDK also runs with Trio, where the store raised "no running event loop".
 def test_with_trio(db: treering.Treering) -> None:
     trio = pytest.importorskip("trio")
     store = TreeringSessionStore(db)
@@ -611,7 +611,7 @@ NO_RESULT = "Error: no result: the call had not ended when the conversation went
 
 
 def chained(entries: list[Any]) -> list[Any]:
-    """The lines that the SDK sends: from the last one back, each by its `parentUuid`."""
+    """The lines that the SDK sends: it follows `parentUuid` back from the last line."""
     by_id = {entry["uuid"]: entry for entry in entries if "uuid" in entry}
     assert len(by_id) == len([entry for entry in entries if "uuid" in entry])
     chain, at = [], entries[-1]["uuid"]

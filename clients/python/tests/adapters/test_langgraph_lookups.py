@@ -170,7 +170,7 @@ def test_what_others_say_between_messages_of_a_state(
     read.since()
     for asked in (CONFIG, config):
         assert values_of(TreeringSaver(db), asked) == {"messages": said}
-        # 40 frames, their 80 messages and most of the others'; the rows of the steps are 80 more.
+        # 40 frames, their 80 messages and most of the others'; not the 80 rows of the steps.
         assert 120 <= read.since() <= 150 + 40 * others
     assert values_of(TreeringSaver(db), CONFIG) == values_of(saver, CONFIG)
 

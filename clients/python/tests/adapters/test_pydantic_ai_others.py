@@ -153,7 +153,7 @@ def test_calls_that_are_run_elsewhere(db: treering.Treering, model: Model) -> No
 
     @agent.tool_plain
     def measure(what: str) -> str:
-        """Is measured by somebody, some day."""
+        """Starts a measurement whose result comes later."""
         raise CallDeferred
 
     async def work() -> AgentRunResult[Any]:

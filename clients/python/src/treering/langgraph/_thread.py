@@ -389,7 +389,7 @@ class GraphThread(ThreadReader):
         return branch
 
     def _branch_for(self, wanted: Sequence[Key]) -> int:
-        """The branch that has most of these messages, if possible with no others after them."""
+        """The branch with most of these messages, preferably without others after them."""
         active = self.index.branches[self.index.active].mirrored
         if common(active, wanted) == len(active) or overlap(active, wanted):
             return self.index.active
