@@ -1,9 +1,9 @@
 //! Treering: an event-sourced context storage engine for LLM agents.
 //!
-//! Whatever an agent does (messages, tool calls, approvals, results, summaries, forks) is
-//! appended as an event, once, and never changes. Everything else is derived from the events:
-//! the state of a branch at any moment, the next request for a provider, the search index.
-//! This page is a tour of the library; its code compiles and runs as shown.
+//! Everything that an agent does (messages, tool calls, approvals, results, summaries, forks) is
+//! appended once, as an event, and never changes. Everything else is derived from the events: the
+//! state of a branch at any moment, the next request for a provider, the search index. This page is
+//! a tour of the library; its code compiles and runs as shown.
 //!
 //! # A tour
 //!
@@ -122,9 +122,9 @@
 //!
 //! Each layer is a crate (`treering-engine`, `treering-log`, …); this one re-exports what an
 //! embedding program needs. `server` and `digest` (digests and summaries without a model, tool
-//! observations) are on by default; `import`, `summariser`, `backup` and `testkit` (the
-//! suite for log backends of other crates) are not. `treering-client` connects to a server from
-//! Rust; `treering-cli` is the command line.
+//! observations) are on by default; `import`, `summariser`, `backup` and `testkit` (the test suite
+//! for log backends of other crates) are not. `treering-client` connects to a server from Rust;
+//! `treering-cli` is the command line.
 
 #[cfg(feature = "server")]
 pub use treering_access as access;

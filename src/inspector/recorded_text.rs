@@ -1,4 +1,4 @@
-//! Reads parts of a recorded text. Of a result of 30 MB, only the shown part is read.
+//! Reads parts of a recorded text. Of a result of 30 MB, only the shown part is kept in memory.
 
 use futures::StreamExt;
 use tonic::Code;
@@ -18,7 +18,7 @@ const MARKUP_PER_BYTE: usize = 3;
 pub(crate) struct TextPlace {
     /// Its conversation.
     pub(crate) conversation: String,
-    /// A branch that has it; empty: the active one.
+    /// A branch that contains it; empty: the active branch.
     pub(crate) branch: String,
     /// Its event's revision.
     pub(crate) revision: u64,
@@ -46,7 +46,7 @@ pub(crate) enum TextPart {
 /// A part of a text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Piece {
-    /// The whole text.
+    /// Information about the whole text.
     pub(crate) info: pb::ResultInfo,
     /// Offset of its first byte in the whole text.
     pub(crate) start: u64,
@@ -140,7 +140,7 @@ impl Piece {
         let end = whole.floor_char_boundary(bytes_max.min(whole.len()));
         // Text whose markup is larger than usual is shown in smaller parts.
         let mut end = fitting(&whole[..end], bytes_max.saturating_mul(MARKUP_PER_BYTE));
-        // A page by bytes also has no more lines than one by lines, because each line adds markup.
+        // Each line adds markup, so the line limit also applies to parts requested by bytes.
         let lines = whole[..end].split_inclusive('\n').map(str::len);
         end = lines.zip(0..LINES).map(|(bytes, _)| bytes).sum();
         let is_cut = is_cut || end < whole.len();
@@ -196,8 +196,8 @@ impl Tail {
     }
 }
 
-/// Returns the number of bytes to leave out at the beginning of a text: lines beyond a page, markup
-/// beyond the limit, and the rest of a line.
+/// Returns the number of bytes to remove at the start of a text: lines or markup over the limit, or
+/// a partial first line. `None` when the text fits.
 fn too_much(text: &str, markup_max: usize, begins_line: bool) -> Option<usize> {
     let lines = text.split_inclusive('\n').map(str::len);
     let more = (lines.clone().count() as u64).saturating_sub(LINES);
@@ -223,8 +223,8 @@ fn not_there(status: tonic::Status) -> PageFailure {
 mod tests {
     use super::*;
 
-    // Errors are at the end of a log, so its last lines must be reachable at once, with line
-    // numbers.
+    // Errors are usually at the end of a log, so its last lines must be reachable with one click
+    // and have line numbers.
     #[test]
     fn last_lines_of_a_result_have_line_numbers() {
         let last = |text: &str, bytes_max: usize| {

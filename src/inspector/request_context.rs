@@ -84,17 +84,17 @@ impl RequestContext {
         self.holder.is_some()
     }
 
-    /// True for an admin of the whole store, and without authentication.
+    /// True for an admin of the whole store, and when there is no authentication.
     #[must_use]
     pub(crate) fn may_all(&self) -> bool {
         self.holder.as_ref().is_none_or(|holder| holder.may_all())
     }
 
-    /// Checks whether the visitor's key has a role here; actions that it does not permit are not
-    /// offered.
+    /// Checks whether the visitor's key has a role in this namespace. Pages do not offer actions
+    /// that the key does not permit.
     ///
     /// # Errors
-    /// The reason, for the visitor.
+    /// A message for the visitor, when the key does not have the role.
     pub(crate) fn may(&self, role: KeyRole) -> Result<(), String> {
         let namespace = &self.here.namespace;
         let has = |holder: &Arc<KeyHolder>| {
@@ -140,7 +140,7 @@ impl FromRequestParts<Arc<Site>> for RequestContext {
     }
 }
 
-/// A request of a visitor who need not be logged in: for pages that show nothing of the store.
+/// A request of a visitor who need not be logged in, for pages that show no data of the store.
 #[derive(Debug)]
 pub(crate) struct AnonymousRequest {
     /// The address.
@@ -156,7 +156,7 @@ pub(crate) struct AnonymousRequest {
 }
 
 impl AnonymousRequest {
-    /// Returns the namespaces of the key with which the visitor is logged in.
+    /// Returns the namespaces that are named in the roles of the visitor's key.
     #[must_use]
     pub(crate) fn namespaces(&self) -> Vec<String> {
         let key = self.session.as_deref();
@@ -266,7 +266,7 @@ impl PageQuery {
     /// Returns one of the given words.
     ///
     /// # Errors
-    /// When the value is another one: an unknown filter must not seem to be applied.
+    /// When the value is not one of them: an unknown filter must not seem to be applied.
     pub(crate) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, PageFailure> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -282,8 +282,8 @@ impl PageQuery {
         ))
     }
 
-    /// Returns the query with another value for a name (`None`: without it). Empty names and
-    /// values, and the names in `but`, are left out.
+    /// Returns the query with another value for a name (`None`: without the name). Empty values,
+    /// and the names in `but`, are left out.
     #[must_use]
     pub(crate) fn with(&self, name: &str, value: Option<&str>, but: &[&str]) -> String {
         let kept = self.0.iter().filter(|(key, value)| {
@@ -300,7 +300,7 @@ impl PageQuery {
     }
 }
 
-/// Characters that are not escaped in addresses.
+/// Characters that are escaped in addresses: all but ASCII letters, digits and `-._~`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -325,7 +325,7 @@ pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
 mod tests {
     use super::*;
 
-    // A link that changes one parameter must keep the others, each only once.
+    // A link that changes one parameter must keep the others.
     #[test]
     fn changing_one_query_parameter_keeps_the_others() {
         let asked = PageQuery::of("q=a+b%26c&tool=Bash&tool=Read&page=x&empty=");

@@ -32,7 +32,7 @@ impl StoreSamples {
     }
 }
 
-/// Takes samples until the receiver is dropped.
+/// Takes samples until `samples` is dropped.
 pub(crate) async fn sample(engine: Engine, samples: Weak<StoreSamples>) {
     let mut ticks = tokio::time::interval(SAMPLE_EVERY);
     loop {

@@ -10,7 +10,7 @@ use treering_domain::hex;
 
 /// Name of the cookie.
 pub(crate) const COOKIE: &str = "treering_session";
-/// Life of the cookie in seconds.
+/// Lifetime of the cookie, in seconds.
 pub(crate) const SESSION_COOKIE_SECONDS: u64 = SESSION_AGE_MAX.as_secs();
 /// Length of a secret in bytes.
 const SECRET_BYTES: usize = 32;
@@ -105,7 +105,7 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    // A session must end when its visitor is gone, and eventually in any case. Many logins must not
+    // A session must end after a time without requests, and at a maximum age. Many logins must not
     // fill the server's memory.
     #[tokio::test(start_paused = true)]
     async fn sessions_expire_and_are_limited_in_number() {

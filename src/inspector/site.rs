@@ -52,7 +52,7 @@ impl fmt::Debug for Site {
 }
 
 impl Site {
-    /// Returns the sessions of everybody who is logged in.
+    /// Locks and returns the sessions of all visitors.
     pub(super) fn sessions(&self) -> std::sync::MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,8 +86,8 @@ impl Site {
         Ok(CallerIdentity { proof, holder })
     }
 
-    /// Returns the key of a session. A session ends with its key; from then on, a certificate, if
-    /// there is one, identifies the visitor.
+    /// Returns the key of a session. If the key is no longer valid, the session ends, and the
+    /// visitor is identified by a client certificate, if there is one.
     fn of_session(&self, headers: &HeaderMap) -> Option<CallerProof> {
         let name = session_of(headers)?;
         let key = self.sessions().key(name)?;

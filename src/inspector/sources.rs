@@ -14,7 +14,7 @@ use treering_proto::pb;
 pub(crate) struct SourceCache(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl SourceCache {
-    /// Adds the sources on a page of conversations and returns all known ones of the namespace.
+    /// Adds the sources on a page of conversations and returns all known sources of the namespace.
     #[must_use]
     pub(crate) fn of(&self, namespace: &str, page: &[pb::ConversationSummary]) -> Vec<String> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,8 +36,8 @@ impl SourceCache {
 mod tests {
     use super::*;
 
-    // A tenant must not see the sources of another one, and a feed with a new source for each
-    // conversation must not fill the server's memory.
+    // A tenant must not see the sources of another tenant, and a client that uses a new source for
+    // each conversation must not fill the server's memory.
     #[test]
     fn sources_are_kept_per_namespace_and_limited() {
         let page = |sources: &[&str]| -> Vec<pb::ConversationSummary> {

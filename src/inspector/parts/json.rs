@@ -8,16 +8,16 @@ use serde::de::IgnoredAny;
 use super::escape::{block, escaped};
 use treering_present::text::pretty_json;
 
-/// JSON with more tokens is shown unformatted: formatted and coloured, it would be ten times as
-/// large.
+/// JSON with more commas and colons is shown unformatted: formatted and coloured, it would be ten
+/// times as large.
 const TOKENS_MAX: usize = 2_500;
-/// JSON with fewer bytes per token is shown unformatted too, unless it is short.
+/// JSON with fewer bytes per comma or colon is also shown unformatted, unless it is short.
 const DENSE_BYTES: usize = 5;
-/// See [`DENSE_BYTES`].
+/// JSON of up to this many bytes is formatted even if it is dense. See [`DENSE_BYTES`].
 const SHORT_BYTES: usize = 100;
 
-/// Renders formatted JSON with its numbers and all of its members unchanged: whoever decides on a
-/// call must see what its tool will see. Text that is not JSON is shown unchanged.
+/// Formats JSON without changing its numbers or members: a person who approves a call must see what
+/// the tool receives. Text that is not JSON is shown unchanged.
 #[must_use]
 pub(crate) fn pretty(text: &str) -> Markup {
     let tokens = text.bytes().filter(|byte| b",:".contains(byte)).count();
@@ -96,7 +96,7 @@ mod tests {
         assert!(pretty("{ [  ]").into_string().contains("{ [  ]"));
     }
 
-    // Colouring must not lose any text, whatever it is.
+    // Colouring must not lose any text, even if it is not JSON.
     #[test]
     fn coloured_json_keeps_all_text() {
         for text in [

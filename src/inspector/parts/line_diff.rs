@@ -9,7 +9,7 @@ use crate::bounds::{COMPARE_MAX, LINE_CHARS};
 /// Lines of context around a difference.
 const AROUND: usize = 2;
 
-/// Groups of differing lines, with those around them.
+/// Groups of differing lines, each with the unchanged lines around it.
 #[derive(Debug, Default)]
 pub(crate) struct LineDiff {
     groups: Vec<Vec<(ChangeTag, String)>>,
@@ -66,7 +66,8 @@ impl LineDiff {
         }
     }
 
-    /// Renders the lines. `words` are read aloud before lines of only one text.
+    /// Renders the lines. A screen reader reads one of `words` before each line that only one text
+    /// has.
     #[must_use]
     pub(crate) fn lines(&self, words: [&str; 2]) -> Markup {
         html! {

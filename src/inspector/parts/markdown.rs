@@ -1,5 +1,5 @@
-//! Renders Markdown in recorded text. Only its structure is used: HTML is shown as text, images are
-//! named and not loaded, and links lead only to web and mail addresses.
+//! Renders Markdown in recorded text. HTML is shown as text, images are named but not loaded, and
+//! links lead only to web and mail addresses.
 
 use maud::{Markup, PreEscaped};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
@@ -15,8 +15,8 @@ const MARKUP_BYTES: usize = 1_000;
 /// Schemes of links.
 const SCHEMES: [&str; 3] = ["https://", "http://", "mailto:"];
 
-/// Renders a text as Markdown. `None` if it has no structure, or so much that it is not meant as
-/// Markdown.
+/// Renders a text as Markdown. `None` if the text has no Markdown structure, is nested too deeply,
+/// or needs too much markup.
 #[must_use]
 pub(crate) fn markdown(text: &str) -> Option<Markup> {
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH;
@@ -126,13 +126,14 @@ impl Writer {
         self.out.push_str(plain);
     }
 
-    /// Begins a link. An address that is not for the web is shown behind its text.
+    /// Begins a link. If its address has another scheme, only its text is shown.
     fn link(&mut self, address: &str) {
         let is_link = SCHEMES.iter().any(|scheme| address.starts_with(scheme))
             && address.bytes().all(|byte| byte.is_ascii_graphic());
         self.links.push(is_link);
         if is_link {
-            // Graphic ASCII characters have no signs, so the result is also valid in an attribute.
+            // `escaped` adds no elements for graphic ASCII, so the result is also valid in an
+            // attribute.
             let address = escaped(address).0;
             self.out.push_str(&format!(
                 "<a href=\"{address}\" title=\"{address}\" rel=\"noopener noreferrer nofollow\">"
@@ -182,7 +183,7 @@ mod tests {
         markdown(text).map(|markup| markup.0)
     }
 
-    // Lists, code and tables must not be shown as a wall of asterisks and pipes.
+    // Lists, code and tables must be rendered, not shown as asterisks and pipes.
     #[test]
     fn structure_is_rendered() {
         for (text, expected) in [
@@ -218,8 +219,8 @@ mod tests {
         assert_eq!(shown("two plain\nlines\n\nand one more"), None);
     }
 
-    // A tool's output that a model repeats may have been written by anyone: nothing in it may
-    // become markup, load something or run.
+    // A model may repeat untrusted tool output: its HTML must stay text, and it must not load
+    // resources or run scripts.
     #[test]
     fn hostile_markdown_stays_text() {
         let hostile = [

@@ -1,11 +1,10 @@
-//! Numbers in columns.
+//! Renders numbers in tables.
 
 use maud::{Markup, html};
 
 pub(crate) use treering_present::text::{bytes_human, count, things};
 
-/// Renders a number of a column; empty for zero. The label is shown where there is no space for
-/// columns.
+/// Renders a number as a table cell, empty for zero. A narrow screen shows the label too.
 #[must_use]
 pub(crate) fn cell(number: u64, word: &str) -> Markup {
     html! { td.number data-word=(word) { @if number > 0 { (count(number)) } } }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::numbers::count;
 
-/// Renders links to the previous and next page: address and label, if there is one.
+/// Renders links to the previous and next page, each given as address and label.
 #[must_use]
 pub(crate) fn pager(
     before: Option<(String, &str)>,
@@ -12,8 +12,8 @@ pub(crate) fn pager(
     place: &str,
 ) -> Markup {
     html! {
-        // The element appears above and below a list, so it is not a landmark: two could not be
-        // told apart.
+        // The element appears above and below a list, so it is not a landmark: two landmarks with
+        // one name cannot be told apart.
         div.pager role="group" aria-label="Pages of this list" {
             @match before {
                 Some((address, word)) => a href=(address) rel="prev" { "← " (word) },
@@ -42,8 +42,7 @@ pub(crate) struct PagerLinks {
 }
 
 impl PagerLinks {
-    /// Renders the links. A page has them above and below the part; `place` is the name of this
-    /// one.
+    /// Renders the links. A page has them above and below the part; `place` is "above" or "below".
     #[must_use]
     pub(crate) fn markup(&self, place: &str) -> Markup {
         let Self {

@@ -31,8 +31,8 @@ pub(crate) struct ConversationPlace {
 }
 
 impl ConversationPlace {
-    /// Finds the conversation in an address, by its id, a part of that or `@last`, and the branch
-    /// in its query (`branch=`).
+    /// Finds the conversation in an address, by its id, a part of the id or `@last`, and the branch
+    /// in the query (`branch=`).
     ///
     /// # Errors
     /// Errors of the store.
@@ -128,7 +128,7 @@ impl ConversationPlace {
         }
     }
 
-    /// Renders a choice of its branches for a form.
+    /// Renders a form field for choosing one of its branches.
     #[must_use]
     pub(crate) fn branch_field(&self, name: &str, chosen: &str) -> Markup {
         let named = self.branches.iter().map(|branch| branch.name.as_str());
@@ -153,7 +153,7 @@ impl ConversationPlace {
     }
 }
 
-/// Characters of a branch's name in a choice.
+/// Maximum number of characters shown of a branch's name in the list of branches.
 const OPTION_CHARS: usize = 60;
 
 /// Returns the address of a page of a conversation.

@@ -28,7 +28,7 @@ use treering_proto::pb::{self, content_part::Part, media::Source};
 pub(crate) struct MarkupAllowance(pub(crate) usize);
 
 impl MarkupAllowance {
-    /// Returns the beginning of a text that fits, and whether that is all of it.
+    /// Returns the beginning of a text that fits, and whether it is the whole text.
     pub(crate) fn take<'a>(&mut self, text: &'a str, bytes_max: usize) -> (&'a str, bool) {
         // No text may take all of the remaining space, so that later events still get a line.
         let most = bytes_max.min((self.0 / 8).max(LEAST_BYTES));
@@ -52,7 +52,7 @@ impl MarkupAllowance {
     }
 }
 
-/// Bytes that each text gets, however little space is left.
+/// Minimum number of bytes for each text, even when no space is left.
 const LEAST_BYTES: usize = 120;
 
 /// Returns the address of an event of this conversation.
@@ -107,7 +107,7 @@ pub(crate) fn said(
     room: &mut MarkupAllowance,
 ) -> Markup {
     let role = role_name(message.role);
-    // Messages of a harness are long and the same in each conversation.
+    // System and developer messages are long and the same in each conversation.
     let is_folded = matches!(message.role(), pb::Role::System | pb::Role::Developer);
     let parts = html! {
         @for (index, part) in message.parts.iter().enumerate() {
@@ -309,8 +309,7 @@ pub(crate) fn large(request_context: &RequestContext, event: &pb::Event, head: &
     }
 }
 
-/// Renders records that are not part of the talk, folded. Messages without content become link
-/// anchors.
+/// Renders secondary events, folded. Messages without content become link anchors.
 #[must_use]
 pub(crate) fn folded(
     request_context: &RequestContext,
@@ -333,7 +332,7 @@ pub(crate) fn folded(
     }
 }
 
-/// Renders any other event on one line.
+/// Renders any other event on one line, with long content folded.
 #[must_use]
 pub(crate) fn noted(
     request_context: &RequestContext,
@@ -372,8 +371,8 @@ pub(crate) fn calls_told(number: usize) -> String {
 mod tests {
     use super::*;
 
-    // A page with ten thousand long answers was too large for any browser: all texts together must
-    // have a limit, and even the last must show something.
+    // A page with ten thousand long answers is too large for any browser: all texts together must
+    // have a limit, and even the last text must show its beginning.
     #[test]
     fn texts_of_a_page_are_limited() {
         let text = "line of it\n".repeat(1_000);

@@ -34,7 +34,7 @@ use treering_proto::pb;
 /// Beginnings of results that are too large, by conversation and revision.
 type Heads = HashMap<(String, u64), Piece>;
 
-/// Names of arguments that show what a call does, the best first.
+/// Names of arguments that show what a call does, in order of preference.
 const DEEDS: [&str; 16] = [
     "command",
     "cmd",
@@ -105,7 +105,8 @@ fn card(
         ),
     };
     html! {
-        // A call whose request is before the window is identified by its event.
+        // When the request is before the window, `e…` is the id of the call's decision or end, so
+        // the call needs another id.
         section id={ @if call.asked.is_some() { "e" } @else { "c" } (event.revision) }
             class={ "call " (mood.class()) } data-item tabindex="-1"
             aria-label={ "call of " (printable(&first(tool, 40))) ", " (word) } {
@@ -140,8 +141,8 @@ fn card(
     }
 }
 
-/// Renders the duration: as measured by the tool, else the time between the two events according to
-/// their authors.
+/// Renders the duration: as the tool measured it, else the time from request to end by their
+/// `occurred_at`.
 fn lasted(call: &ThreadCall) -> Markup {
     if let Some(CallEnd::Result(_, Some(result))) = &call.ended
         && let Some(milliseconds) = result.execution_time_ms
@@ -174,7 +175,7 @@ fn own_page(request_context: &RequestContext, call: &ThreadCall) -> Option<Strin
         None => None,
     };
     let id = event.conversation_id.as_str();
-    // A call that was open during a fork may have ended on another branch.
+    // A call that was open at a fork may have ended on another branch or in another conversation.
     let ended = ended.filter(|ended| ended.conversation_id == id);
     let branch = ended.map_or(event.branch.as_str(), |ended| &ended.branch);
     let end = ended.map_or(0, |ended| ended.revision);
@@ -247,7 +248,7 @@ fn edited(event: &pb::Event, deed: &str, edits: &[LineDiff], room: &mut MarkupAl
     }
 }
 
-/// Returns what a call does, on one line.
+/// Summarises a call on one line.
 #[must_use]
 pub(crate) fn deed_of(tool: &str, arguments: &str) -> String {
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(arguments) else {
@@ -323,7 +324,8 @@ fn returned(
                     (bytes_human(bytes))
                 }
             }
-            // A link into a folded part unfolds what is around its target, not the target itself.
+            // A browser opens the `details` elements around a link's target, but not a target that
+            // is itself one.
             div.returned id={ "e" (event.revision) } {
                 @if !start.is_empty() { (block(start)) }
                 p.rest {
@@ -400,7 +402,7 @@ fn media_of(
 mod tests {
     use super::*;
 
-    // Every failure in the list was shown as `Exit code 1`, without the error.
+    // The list must show the error of a failure, not only `Exit code 1`.
     #[test]
     fn failed_call_shows_its_error_line() {
         for (text, line) in [
@@ -416,7 +418,7 @@ mod tests {
         }
     }
 
-    // What a call does must be visible without unfolding it, whatever the names of its arguments.
+    // A folded call must show its command or path, for all usual names of that argument.
     #[test]
     fn call_summary_shows_command_or_path() {
         for (tool, arguments, deed) in [

@@ -1,5 +1,5 @@
-//! Converts events to what a person reads: messages, steps with parallel calls side by side, and
-//! notes on other events.
+//! Converts events to the items of a transcript: messages, steps with parallel calls side by side,
+//! and notes on other events.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum ThreadItem {
     Step(Vec<ThreadCall>),
     /// Any other event.
     Noted(Box<pb::Event>),
-    /// Consecutive records that are not part of the talk.
+    /// Consecutive secondary events.
     Folded(Vec<pb::Event>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct ThreadCall {
     pub(crate) asked: Option<(pb::Event, pb::ToolCallRequested)>,
     /// The decision about it.
     pub(crate) decided: Option<(pb::Event, pb::ApprovalDecided)>,
-    /// Set when it was started.
+    /// The event that started it.
     pub(crate) started: Option<pb::Event>,
     /// How it ended.
     pub(crate) ended: Option<CallEnd>,
@@ -66,8 +66,7 @@ pub(crate) enum ThreadCallStatus {
 }
 
 impl ThreadCall {
-    /// Returns the status. For a result that is too large, its stored beginning tells whether it
-    /// succeeded.
+    /// Returns the status. For a result that is too large, `large` tells whether it succeeded.
     #[must_use]
     pub(crate) fn status(&self, large: Option<&pb::ResultInfo>) -> ThreadCallStatus {
         let decision = self.decided.as_ref().map(|(_, decided)| decided.decision());
@@ -246,7 +245,7 @@ impl Thread {
     }
 }
 
-/// Returns true when a call belongs to the same answer as the previous ones.
+/// Returns true when a call belongs to the same answer as the previous calls.
 fn belongs(calls: &[ThreadCall], call: &ThreadCall) -> bool {
     let of = |call: &ThreadCall| {
         call.asked
@@ -315,8 +314,8 @@ mod tests {
             .collect()
     }
 
-    // Calls of one answer must be side by side and those of the next below them, whatever the order
-    // of results; a repeated id is another call.
+    // Calls of one answer must be in one step, and calls of the next answer in the next step,
+    // whatever the order of their results. A repeated id is a new call.
     #[test]
     fn calls_of_one_answer_are_grouped() {
         let told = shape(vec![

@@ -1,5 +1,4 @@
-//! A part of a branch's history with the content to show. Large results are not read completely:
-//! only their beginning.
+//! Reads a part of a branch's history for a page. Of a large result, only the beginning is read.
 
 use std::collections::HashMap;
 
@@ -84,7 +83,7 @@ impl WindowPlace {
     /// Parses the query of an address.
     ///
     /// # Errors
-    /// When an event is malformed.
+    /// When an event location is malformed.
     pub(crate) fn of(asked: &PageQuery) -> Result<Self, PageFailure> {
         let spot = |name| {
             asked
@@ -101,7 +100,7 @@ impl WindowPlace {
         if let Some(spot) = spot("before")? {
             return Ok(Self::Before(spot));
         }
-        // A view of the past shows its end.
+        // A view as of a past revision (`at=`) shows the last events up to it.
         let is_moment = asked.text("at").is_some() && !asked.is_set("start");
         Ok(match asked.is_set("end") || is_moment {
             true => Self::End,
@@ -127,7 +126,7 @@ impl Window {
     /// Reads a window from the store.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub(crate) async fn read(
         store: &Connection,
         history: &History,
@@ -151,7 +150,7 @@ impl Window {
 
     async fn with_bodies(mut self, store: &Connection) -> Result<Self, PageFailure> {
         let is_result = |event: &pb::Event| event.kind() == pb::EventKind::ToolResultRecorded;
-        // Bodies are fetched up to a limit: messages before results.
+        // The store returns bodies up to a size limit, so messages are requested before results.
         let mut order: Vec<usize> = (0..self.events.len()).collect();
         order.sort_by_key(|index| is_result(&self.events[*index]));
         let names = order.iter().map(|index| name_of(&self.events[*index]));
@@ -176,7 +175,7 @@ impl Window {
         });
         let mut heads = heads.buffer_unordered(HEADS_AT_ONCE);
         while let Some((place, head)) = heads.next().await {
-            // An event without text is shown by its header.
+            // An event without text is shown with its header only.
             if let Ok(head) = head {
                 self.heads.insert(place, head);
             }
@@ -249,7 +248,7 @@ async fn headers(
     Ok(events)
 }
 
-/// Reads from an event on. Reads one more than shown, to know whether there is more.
+/// Reads from an event on. Reads one event more than a page shows, to know whether more follow.
 async fn forward(
     store: &Connection,
     history: &History,
@@ -309,7 +308,7 @@ async fn before(
 mod tests {
     use super::*;
 
-    // A link to an inherited event lost the conversation of the event.
+    // A link to an inherited event must keep the conversation of the event.
     #[test]
     fn transcript_positions_are_parsed() {
         let place = |query: &str| WindowPlace::of(&PageQuery::of(query));
