@@ -18,7 +18,7 @@ const SECRET_BYTES: usize = 32;
 /// Returns a random secret.
 ///
 /// # Errors
-/// When the system has no randomness.
+/// When the system's random number generator fails.
 pub(crate) fn secret() -> io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
@@ -63,7 +63,7 @@ impl Sessions {
     /// Begins a session and returns its name.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system's random number generator fails.
     pub(crate) fn begin(&mut self, key: &str) -> io::Result<String> {
         let name = secret()?;
         let now = Instant::now();

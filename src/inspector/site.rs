@@ -148,7 +148,7 @@ impl Inspector {
     /// Opens the inspector for an engine that this process serves at this address.
     ///
     /// # Errors
-    /// When the engine cannot be reached, or the system has no randomness.
+    /// When the engine cannot be reached, or the system's random number generator fails.
     pub async fn open(
         engine: Engine,
         keys: Arc<KeyStore>,

@@ -53,7 +53,7 @@ const PLAIN_BYTES_MAX: usize = RECORDS_MAX * (4 + CHECK_BYTES + 4 * 32 + 16 + 2 
 /// Maximum stored size of a block, in bytes.
 pub(crate) const STORED_BYTES_MAX: usize =
     HEADER_BYTES + COLUMNS_BYTES_MAX + PLAIN_BYTES_MAX + BODIES_BYTES_MAX;
-/// Length of a record's check, the first bytes of its chain hash.
+/// Length of a record's check, in bytes: it is the beginning of the record's chain hash.
 const CHECK_BYTES: usize = 8;
 
 const MAGIC: [u8; 3] = *b"TRK";

@@ -22,7 +22,7 @@ use treering_domain::{
 /// KiB together; this one rejects hostile lengths.
 pub(crate) const HEADER_BYTES_MAX: usize = 16 * 1024;
 
-/// Minimum size of a record, in bytes: lengths, fixed fields, hashes.
+/// Minimum size of a record, in bytes: header length, two hashes, place of the body.
 pub(crate) const RECORD_BYTES_MIN: usize = 4 + 32 + 32 + 1;
 
 const PLACE_INLINE: u8 = 0;
@@ -176,7 +176,7 @@ pub(crate) enum RecordError {
 /// Reads consecutive records.
 #[derive(Default)]
 pub(crate) struct RecordReader {
-    /// The namespace of the last record: the next one mostly has the same.
+    /// The namespace of the last record: the next record usually has the same.
     namespace: Option<Namespace>,
 }
 
@@ -358,7 +358,8 @@ impl<'a> Cursor<'a> {
         self.array(what).map(Uuid::from_bytes)
     }
 
-    /// Reads a text in place. The stated length is checked against the available bytes.
+    /// Returns a text as a slice of the bytes. Its stated length is checked against the available
+    /// bytes.
     fn text(&mut self, what: &'static str) -> Result<&'a str, RecordError> {
         let len = usize::try_from(self.number(what)?).map_err(|_| RecordError::Truncated(what))?;
         std::str::from_utf8(self.take(len, what)?)

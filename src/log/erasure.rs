@@ -1,5 +1,5 @@
-//! Erased content, identified by the offsets of its records. Readers hide it until none of it is
-//! stored any more.
+//! Erased content, identified by the offsets of its records. Readers hide it until it is removed
+//! from storage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::record::Record;
 
-/// What is erased, and what replaces it.
+/// The erased content of a log, and the stubs that replace bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Erasure {
     /// Offsets of the records whose bodies are erased, with the stubs that replace them.
     pub stubs: BTreeMap<u64, Bytes>,
-    /// Offsets of records whose append key loses the salt of its content hash, because something of
+    /// Offsets of records whose append key loses the salt of its content hash, because an event of
     /// their batch is erased.
     pub key_salts: BTreeSet<u64>,
     /// Home offsets of large bodies that no record references any more.
@@ -26,7 +26,7 @@ impl Erasure {
         self.stubs.is_empty() && self.key_salts.is_empty() && self.blobs.is_empty()
     }
 
-    /// Returns what is left of a record. One that was erased before stays as it is.
+    /// Returns a record without its erased content. A record that is already erased keeps its stub.
     #[must_use]
     pub(crate) fn left_of(&self, offset: u64, record: Record) -> Record {
         match self.stubs.get(&offset) {
@@ -36,7 +36,7 @@ impl Erasure {
         }
     }
 
-    /// Returns true when something between two offsets, both included, is erased.
+    /// Returns true when content between two offsets, both included, is erased.
     #[must_use]
     pub fn touches(&self, first: u64, last: u64) -> bool {
         first <= last

@@ -1,4 +1,4 @@
-//! An in-memory log for tests that can be made to fail, to be slow and not to answer.
+//! An in-memory log for tests. On demand it fails, is slow, or loses the answer to an append.
 
 use std::{
     collections::VecDeque,
@@ -50,7 +50,7 @@ pub struct FallibleLog {
 }
 
 impl FallibleLog {
-    /// Sets the ending of the next append that has none yet.
+    /// Adds an ending to the queue: each append takes the first one.
     pub fn next_ends(&self, outcome: AppendEnding) {
         self.outcomes().push_back(outcome);
     }

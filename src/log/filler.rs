@@ -87,7 +87,8 @@ impl<L: EventLog> LogFiller<L> {
         self.head + self.records.len() as u64 + 1
     }
 
-    /// Returns where a large body is stored; `None`: it must be passed to [`Self::keep`] first.
+    /// Returns the home offset of a stored large body; `None`: it must be passed to [`Self::keep`]
+    /// first.
     pub fn home(&self, namespace: &Namespace, blob: &BlobRef) -> Option<u64> {
         self.homes.get(&(namespace.clone(), blob.hash)).copied()
     }

@@ -1,7 +1,7 @@
 //! Frames: records packed together, the unit that every backend stores.
 //!
-//! A frame is a 32-byte header followed by the records, compressed together when that pays. See
-//! `docs/FORMAT.md` for the byte format.
+//! A frame is a 32-byte header followed by the records, compressed together if that makes them
+//! smaller. See `docs/FORMAT.md` for the byte format.
 
 mod encode;
 
@@ -32,7 +32,7 @@ pub const HEADER_BYTES: usize = 32;
 pub(crate) const STORED_BYTES_MAX: usize = 28 * 1024;
 /// Records are packed into a frame up to about this size before compression, in bytes.
 pub(crate) const RAW_BYTES_TARGET: usize = 64 * 1024;
-/// Maximum unpacked size of a frame, in bytes: twice the largest record.
+/// Maximum unpacked size of a frame, in bytes, even if it has only one record.
 pub const RAW_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of records in a frame: as many of the smallest records as fit in the largest
 /// frame.
@@ -266,7 +266,7 @@ fn decode_records(header: &FrameHeader, raw: &Bytes) -> Result<Vec<Record>, LogE
     Ok(records)
 }
 
-/// Assigns the stored salts to the records that have one; all salts must be used.
+/// Assigns the stored salts to the records that have a salt; all salts must be used.
 fn assign_salts(
     header: &FrameHeader,
     nodes: &[u8],

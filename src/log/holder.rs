@@ -2,9 +2,9 @@
 //!
 //! A client of the folder reads the server's address from the lock file. That address may be left
 //! over from a process that is gone, and another user's process may listen there now. So the lock
-//! file, which only its owner can read, also has a secret that each server generates: whoever
-//! answers a challenge with it can read the folder. The answer also covers the address, so that it
-//! cannot be obtained from elsewhere and relayed.
+//! file, which only its owner can read, also has a secret that each server generates: a process
+//! that answers a challenge with it can read the folder. The answer also covers the address, so
+//! that a process at another address cannot relay it.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use treering_domain::{hex, unhex};
 /// Length of a secret, of a challenge, and of an answer, in bytes.
 pub const PROOF_BYTES: usize = 32;
 
-/// The secret of a process that serves a folder. Boxed, because errors contain it.
+/// The secret of a process that serves a folder. Boxed to keep the errors that contain it small.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HolderSecret(Box<[u8; PROOF_BYTES]>);
 
@@ -27,7 +27,7 @@ impl HolderSecret {
     /// Generates a new secret.
     ///
     /// # Errors
-    /// When the system has no randomness.
+    /// When the system's random number generator fails.
     pub fn generate() -> std::io::Result<Self> {
         question().map(|bytes| Self(Box::new(bytes)))
     }
@@ -57,7 +57,7 @@ impl HolderSecret {
 /// Generates a fresh challenge.
 ///
 /// # Errors
-/// When the system has no randomness.
+/// When the system's random number generator fails.
 pub fn question() -> std::io::Result<[u8; PROOF_BYTES]> {
     let mut bytes = [0; PROOF_BYTES];
     getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;

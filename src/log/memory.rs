@@ -41,7 +41,7 @@ impl Default for MemoryLog {
 struct Shard {
     epoch: Epoch,
     frames: BTreeMap<u64, EncodedFrame>,
-    /// By the offset of the record that first referenced it.
+    /// Large bodies by home offset.
     blobs: HashMap<u64, Bytes>,
     bytes: u64,
     head: watch::Sender<Head>,

@@ -1,8 +1,8 @@
 //! Large bodies stored as differences: a patch is a zstd frame whose window begins with another
 //! body.
 //!
-//! What lives here: creating and applying patches, and the limits. Where patches are stored, and
-//! which bodies are alike, is decided elsewhere. Records do not know about patches: their hashes
+//! What lives here: creating and applying patches, and the limits. Other modules decide where
+//! patches are stored and which bodies are alike. Records do not know about patches: their hashes
 //! cover the whole body, so a patch that gives a different body is detected like any damage.
 
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ pub(crate) const CHAIN_BYTES_MAX: u64 = 16 << 20;
 /// A patch that is this many times smaller than its body is used without compressing the body for
 /// comparison: JSON compresses to a fifth or a tenth.
 const SURELY_SMALLER: usize = 16;
-/// The zstd level. A fast one suffices: it finds most of a patch.
+/// The zstd level. A fast level suffices: it finds most matches with the base.
 const LEVEL: i32 = 3;
 /// zstd's smallest window, and the largest that its decoders accept by default, as powers of two.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=27;

@@ -2,7 +2,7 @@
 //! content.
 //!
 //! A shard is a totally ordered part of the log with one owner at a time. The embedded log is one
-//! shard, owned by this process. Nothing here assumes that the order is decided in this process.
+//! shard, owned by this process. The interface does not assume that this process decides the order.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -136,8 +136,8 @@ impl FrameBatch {
         self.frames.last().map_or(head, EncodedFrame::last_offset)
     }
 
-    /// Checks what every backend must check: frames follow the head and each other without a gap,
-    /// and every blob is referenced from within the batch.
+    /// Makes the checks that every backend must make: frames follow the head and each other without
+    /// a gap, and the home offset of every blob is in the batch.
     ///
     /// # Errors
     /// [`LogError::Gap`] with the expected offset.
@@ -313,7 +313,7 @@ pub enum LogError {
          {supported}"
     )]
     NewerFormat {
-        /// Where the newer record was found.
+        /// Offset at which the newer format was found.
         offset: u64,
         /// The version found.
         version: u8,
@@ -436,8 +436,8 @@ pub trait EventLog: Send + Sync + 'static {
         bytes_max: usize,
     ) -> Result<Vec<EncodedFrame>, LogError>;
 
-    /// Returns the first offset after `after_offset` at which a frame begins, as far as the log's
-    /// order is still readable. For callers that continue after damage.
+    /// Returns the first offset after `after_offset` at which a frame begins, as far as the list of
+    /// frames is still readable. For callers that continue after damage.
     ///
     /// # Errors
     /// [`LogError::Damaged`] when the following frame cannot be found either; its offset is the

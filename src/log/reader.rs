@@ -440,7 +440,8 @@ impl Page {
     }
 }
 
-/// Returns the memory of a record with its body, wherever that is stored, in bytes.
+/// Returns the size of a record in memory with its body, in bytes, even if the body is in the blob
+/// table.
 pub fn record_bytes(record: &Record) -> usize {
     let body = match &record.body {
         RecordBody::Inline(_) | RecordBody::Stub(_) => record.body.here().len(),
@@ -460,8 +461,8 @@ mod tests {
     use super::*;
     use crate::{MemoryLog, fallible_log::FallibleLog, testkit::samples};
 
-    // A server under mixed load used several times the memory that its caches counted: each message
-    // of a window was a few bytes of a frame and kept all of it alive.
+    // A kept body must not share memory with its frame. A server used several times the memory that
+    // its caches counted, because each message of a window kept a whole frame alive.
     #[tokio::test]
     async fn kept_record_does_not_keep_its_frame_in_memory() {
         let log = Arc::new(MemoryLog::new());
@@ -480,8 +481,8 @@ mod tests {
         assert!(kept.is_unique());
     }
 
-    // A fork in the middle of a long history needs only a few records, but it read 256 KiB of
-    // compressed frames and decoded thousands of records.
+    // A read of a few records, such as for a fork in a long history, must not read 256 KiB of
+    // compressed frames and decode thousands of records.
     #[tokio::test]
     async fn small_range_reads_few_bytes() {
         let log = Arc::new(FallibleLog::default());
@@ -500,8 +501,8 @@ mod tests {
     }
 
     // Two concurrent reads of one frame both insert it into the cache, and so does a read of a
-    // rewritten segment. Evicting the replaced frame removed the list entry of its replacement:
-    // every later read decoded that frame again.
+    // rewritten segment. Evicting the replaced frame must not remove the list entry of its
+    // replacement: every later read would decode that frame again.
     #[tokio::test]
     async fn frame_inserted_twice_stays_in_the_cache() {
         let log = Arc::new(MemoryLog::new());
@@ -521,9 +522,9 @@ mod tests {
         assert!(reader.find(3).is_none());
     }
 
-    // Indexing, verifying and replaying read the log once. Everything they read stayed in the
-    // cache. Because it was full, it was given the unused memory of other caches: a hundred MiB of
-    // records that nobody needed again.
+    // Indexing, verifying and replaying read the log once, so their frames must not stay in the
+    // cache. A full cache gets the unused memory of other caches: it held a hundred MiB of records
+    // that were not read again.
     #[tokio::test]
     async fn sequential_reads_are_not_cached() {
         let log = Arc::new(MemoryLog::new());

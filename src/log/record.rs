@@ -38,7 +38,7 @@ pub enum RecordBody {
     Stub(Stub),
 }
 
-/// What is left of an erased body.
+/// The replacement of an erased body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stub {
     /// A body of the same kind, without texts.
@@ -198,8 +198,8 @@ impl Record {
         Ok(record)
     }
 
-    /// Returns the plain (unsalted) hash of a body. Large bodies store it as long as they exist;
-    /// the hash that stays after an erasure is made from it with a [`Salt`].
+    /// Returns the plain (unsalted) hash of a body. A [`BlobRef`] has it while the body exists. The
+    /// hash that stays after an erasure is computed from it with a [`Salt`].
     #[must_use]
     pub fn hash_body(body: &[u8]) -> ContentHash {
         ContentHash(*blake3::hash(body).as_bytes())
@@ -234,7 +234,7 @@ impl Record {
         matches!(self.body, RecordBody::Stub(_))
     }
 
-    /// Removes the salt of the append key, because something of its batch was erased: its content
+    /// Removes the salt of the append key, because an event of its batch was erased: its content
     /// hash then reveals nothing.
     #[must_use]
     pub fn without_key_salt(self) -> Self {

@@ -126,7 +126,8 @@ impl Writer {
         self.out.push_str(plain);
     }
 
-    /// Begins a link. If its address has another scheme, only its text is shown.
+    /// Begins a link. An address without one of [`SCHEMES`], or with characters that are not
+    /// graphic ASCII, is dropped.
     fn link(&mut self, address: &str) {
         let is_link = SCHEMES.iter().any(|scheme| address.starts_with(scheme))
             && address.bytes().all(|byte| byte.is_ascii_graphic());

@@ -324,8 +324,8 @@ fn returned(
                     (bytes_human(bytes))
                 }
             }
-            // A browser opens the `details` elements around a link's target, but not a target that
-            // is itself one.
+            // A browser opens the `details` elements around a link's target, but not a `details`
+            // element that is the target.
             div.returned id={ "e" (event.revision) } {
                 @if !start.is_empty() { (block(start)) }
                 p.rest {

@@ -35,7 +35,7 @@ pub(crate) enum WindowPlace {
     From(EventLocation),
     /// Up to, but not including, this event.
     Before(EventLocation),
-    /// This event and those around it.
+    /// This event and the events around it.
     Around(EventLocation),
 }
 

@@ -1,8 +1,8 @@
 //! The headers of a block's records as columns.
 //!
 //! Numbers are LEB128; differences wrap around and are zigzag-encoded. Repeated values (namespaces,
-//! conversations, texts) are stored in tables, and records hold their row numbers. This module has
-//! what encoding ([`super::apart`]) and decoding ([`super::together`]) share.
+//! conversations, texts) are stored in tables, and records hold their row numbers. The modules
+//! `encode` and `decode` share this module.
 
 use uuid::Uuid;
 

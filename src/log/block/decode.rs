@@ -1,4 +1,4 @@
-//! Decodes the records of a block. Its bytes are untrusted apart from a checksum.
+//! Decodes the records of a block. Its bytes are untrusted: only their checksum has been verified.
 
 use std::sync::Arc;
 
@@ -363,7 +363,8 @@ impl<'a> BlockDecoder<'a> {
         })
     }
 
-    /// Returns the salt of the record at an offset: below the current node, or below the next one.
+    /// Returns the salt of the record at an offset, derived from the current node if that covers
+    /// the offset, or else from the next node.
     fn salt(&mut self, offset: u64) -> Result<Salt, Fault> {
         let covers = |node: &Arc<SaltNode>| node.covers(offset);
         if !self.salts.as_ref().is_some_and(covers) {

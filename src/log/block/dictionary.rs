@@ -19,8 +19,8 @@ const BYTES_MIN: usize = 4 * 1024;
 /// Maximum sample size, in bytes. Longer samples are cut: a dictionary helps mostly with the
 /// beginning of a body.
 const SAMPLE_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of idle contexts kept for concurrent reads. Each takes about the size of the
-/// dictionary plus 160 KiB.
+/// Maximum number of idle decompression contexts kept for concurrent reads. Each takes about the
+/// size of the dictionary plus 160 KiB.
 const IDLE_MAX: usize = 2;
 
 /// A dictionary: content that the bodies of a segment have in common.
@@ -118,7 +118,7 @@ impl fmt::Debug for Dictionary {
     }
 }
 
-/// Bodies to train a dictionary on, sampled from all over a segment.
+/// Bodies for training a dictionary, sampled from the whole segment.
 #[derive(Default)]
 pub struct Samples {
     bytes: Vec<u8>,
@@ -147,8 +147,8 @@ mod tests {
     use super::*;
     use crate::testkit::samples;
 
-    // For a segment of images and archives, half of the time to rewrite it was spent on training a
-    // useless dictionary.
+    // Incompressible bodies must be skipped: training on images and archives took half of the time
+    // to rewrite a segment and gave a useless dictionary.
     #[test]
     fn dictionary_is_not_trained_on_noise() {
         let mut samples = Samples::default();

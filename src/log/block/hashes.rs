@@ -11,7 +11,7 @@ use treering_domain::{ChainHashes, ContentHash};
 pub(super) enum Link {
     /// Computed from the previous record of its conversation in the block.
     Previous,
-    /// Computed as the first of its conversation.
+    /// Computed as that of the first record of the conversation.
     First,
     /// Stored in the block.
     Given(ContentHash),
@@ -36,7 +36,7 @@ struct ComputedHashes {
     previous: Option<ContentHash>,
 }
 
-/// The hashes of a block's records, computed when the first one is requested.
+/// The hashes of a block's records, all computed when the first hash is requested.
 pub(crate) struct BlockHashes {
     unpacked: DecompressedBlock,
     worked_out: OnceLock<Vec<ComputedHashes>>,

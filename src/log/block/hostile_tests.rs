@@ -14,7 +14,7 @@ const EACH_BYTE_MAX: u64 = 32;
 /// Memory allowed for records of the minimum size, and for the maximum of their texts.
 const BASE_BYTES_MAX: u64 = (TEXTS_BYTES_MAX + HEADER_BYTES_MAX) as u64 * 2 + (64 << 10);
 
-/// Decodes with a valid checksum, computes the hashes, and checks the memory that this took.
+/// Sets a valid checksum, decodes the block, computes the hashes, and checks the memory used.
 fn probe(block: &EncodedFrame, bytes: Vec<u8>) -> bool {
     let unpacked: usize = [20, 32]
         .iter()
@@ -42,7 +42,7 @@ fn small() -> EncodedFrame {
     pack(42, &conversations(9, 20), None).remove(0)
 }
 
-/// Returns the same block uncompressed, so that every byte matters.
+/// Returns the same block uncompressed, so that changed bytes reach the decoder and not zstd.
 pub(super) fn plain(block: &EncodedFrame) -> EncodedFrame {
     let header = Header::read(block).unwrap();
     let at = HEADER_BYTES + header.columns.stored_len;
@@ -69,8 +69,8 @@ pub(super) fn plain(block: &EncodedFrame) -> EncodedFrame {
     with_right_sum(block, bytes)
 }
 
-// Damaged bytes must not be trusted to announce something long. Each place claims a large length in
-// turn.
+// A large length in damaged bytes must not be trusted. The test writes each length at each
+// position.
 #[test]
 fn false_lengths_are_not_trusted() {
     for block in [small(), plain(&small())] {
@@ -96,7 +96,7 @@ fn false_lengths_are_not_trusted() {
     }
 }
 
-// One long text in a table could be referenced by every record.
+// A long text that every record references must be refused: each record would get a copy.
 #[test]
 fn repeated_long_text_is_refused() {
     let mut records = crate::testkit::samples::records(1_000, 0);

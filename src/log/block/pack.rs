@@ -15,7 +15,7 @@ use crate::{
     record::Record,
 };
 
-/// Level for sealed segments, which are written once and read often.
+/// zstd level for sealed segments, which are written once and read often.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Takes records in order and returns blocks as they fill.
@@ -38,7 +38,7 @@ impl Packer {
     /// Creates a packer for the records from an offset on.
     ///
     /// # Errors
-    /// When zstd has no memory, or cannot load the dictionary.
+    /// When zstd cannot allocate memory or load the dictionary.
     pub fn new(first_offset: u64, dictionary: Option<Arc<Dictionary>>) -> io::Result<Self> {
         let bodies = match &dictionary {
             Some(dictionary) => dictionary.compressor(ZSTD_LEVEL)?,
@@ -162,7 +162,7 @@ impl Packer {
     }
 }
 
-/// Compresses a part if that pays and a compressor is given.
+/// Compresses a part if a compressor is given and the result is smaller.
 fn pack(
     compressor: Option<&mut Compressor<'static>>,
     codec: u8,

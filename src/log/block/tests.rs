@@ -32,8 +32,8 @@ fn unpack_all(blocks: &[EncodedFrame]) -> Vec<Record> {
     blocks.flat_map(|block| block.records).collect()
 }
 
-/// Returns interleaved conversations, chained as an engine does it; some records have a cause, a
-/// key, or a time of their own.
+/// Returns interleaved conversations, chained as an engine does it; some records have a causation
+/// id, an idempotency key or an `occurred_at`.
 pub(super) fn conversations(count: usize, body_bytes: usize) -> Vec<Record> {
     conversations_from(1, count, body_bytes)
 }
@@ -137,8 +137,8 @@ fn hashes_of_chained_events_are_not_stored() {
         let blocks = pack(42, &records, dictionary);
         assert!(blocks.len() > 2);
         let plain = DecompressedBlock::of(&blocks[1]);
-        // Low bytes of ids, checks, one hash for each of three conversations, those of keys (with
-        // their salts) and causes, and a few salt nodes.
+        // Low bytes of ids, checks, one hash for each of three conversations, hashes and salts of
+        // keys, causation ids, and a few salt nodes.
         let count = blocks[1].count as usize;
         let nodes = 2 * count.ilog2() as usize * 16;
         assert!(plain.len() < count * (4 + 8) + 3 * 32 + count / 6 * 49 + count / 4 * 17 + nodes);
@@ -164,7 +164,7 @@ impl DecompressedBlock {
 
 #[test]
 fn changed_record_with_a_valid_checksum_is_unsound() {
-    // The checksum can be forged to match; the check of each record then fails.
+    // Even when the checksum is forged, the check of the changed record must fail.
     let records = conversations(60, 40);
     let block = pack(1, &records, None).remove(0);
     let header = Header::read(&block).unwrap();
@@ -196,7 +196,7 @@ pub(super) fn with_right_sum(block: &EncodedFrame, mut bytes: Vec<u8>) -> Encode
 
 #[test]
 fn flipped_bit_is_damage() {
-    // Flipping any bit of a block gives an error with its place, never other records.
+    // Flipping any bit of a block gives an error with the block's offset, never other records.
     let block = pack(7, &conversations(12, 60), None).remove(0);
     for at in 0..block.bytes.len() {
         let mut bytes = block.bytes.to_vec();
@@ -234,7 +234,8 @@ fn newer_version_is_reported_as_newer() {
 
 #[test]
 fn block_with_another_dictionary_is_damage() {
-    // A different dictionary gives other bytes or an error; neither may be returned as records.
+    // With a different dictionary, zstd returns other bytes or fails; decoding must report damage
+    // in both cases.
     let ours = dictionary();
     let mut samples = Samples::default();
     (0..900).for_each(|_| samples.push(&samples::prose(700)));
@@ -301,7 +302,7 @@ fn block_format_equals_the_golden_bytes() {
     assert_eq!(decode(&golden).unwrap().records, [documented()]);
 }
 
-// The fuzz target starts from these seeds; they must be readable today.
+// The fuzz target starts from these seeds; they must be valid blocks.
 #[test]
 fn fuzz_seeds_are_decoded() {
     let folder = concat!(

@@ -21,7 +21,7 @@ struct Fields<'a> {
     causation_id: Option<[u8; 16]>,
     correlation_id: &'a str,
     body_bytes: u64,
-    /// 0: no key, and nothing follows; 2: the key has an expiry.
+    /// 0: no key, and nothing follows; 1: a key; 2: a key with an expiry.
     key: u8,
     append_key: OptionalField<(&'a str, u32, [u8; 32])>,
     key_ends_at: OptionalField<i64>,
@@ -88,7 +88,8 @@ proptest! {
         let (header, body_bytes, key) = RecordReader::default().header(&bytes).unwrap();
         prop_assert_eq!(&header, &record.header);
         prop_assert_eq!(body_bytes, record.body.bytes_len());
-        // The salt is not in the header: the chain would keep it for ever.
+        // The salt must not be in the header: the chain hash covers the header, so it could not be
+        // erased.
         let wanted = record.append_key.clone().map(AppendKey::without_salt);
         prop_assert_eq!(key, wanted);
         let cut = cut.index(bytes.len());

@@ -296,8 +296,8 @@ static N_LOG2_N: LazyLock<Vec<f32>> = LazyLock::new(|| {
     (0..=SAMPLE_BYTES).map(of).collect()
 });
 
-/// Estimates the entropy of a sample spread over all bytes, which is cheaper than trying to
-/// compress.
+/// Returns true when a sample spread over all bytes has a high entropy. Estimating this is cheaper
+/// than trying to compress.
 pub(crate) fn looks_incompressible(raw: &[u8]) -> bool {
     if raw.len() < SAMPLE_BYTES_MIN {
         return false;
@@ -349,7 +349,7 @@ pub(super) fn seal_frame(
     }
 }
 
-/// What a frame's header states about its payload.
+/// The fields of a frame's header.
 struct PayloadHeader {
     codec: u8,
     first_offset: u64,

@@ -13,7 +13,7 @@ const EACH_BYTE_MAX: u64 = 16;
 /// Memory allowed for an error's text and small allocations.
 const BASE_BYTES_MAX: u64 = 4 << 10;
 
-/// Decodes, and checks the memory that this took. A compressed frame may unpack to the size in its
+/// Decodes a frame and checks the memory used. A compressed frame may unpack to the size in its
 /// header, which is bounded.
 fn probe(bytes: &[u8], count: u32) -> bool {
     let frame = EncodedFrame {
@@ -64,8 +64,8 @@ fn pack_plain(records: &[Record]) -> EncodedFrame {
     seal_frame(42, records.len(), &raw, &Payload::Raw, &salts)
 }
 
-// Eight damaged bytes in a header must not be trusted to announce a long text. Each place claims a
-// large length in turn.
+// A large length in damaged bytes must not be trusted. The test writes each length at each
+// position.
 #[test]
 fn false_lengths_are_not_trusted() {
     for frame in frames() {
@@ -83,7 +83,7 @@ fn false_lengths_are_not_trusted() {
     }
 }
 
-// A frame that claims as many records as could fit, all empty.
+// The record count in the header must not be trusted: the payload has only zero bytes.
 #[test]
 fn false_record_counts_are_refused() {
     let raw = vec![0; RAW_BYTES_MAX];

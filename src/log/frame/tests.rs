@@ -136,7 +136,7 @@ proptest! {
         to in any::<u8>(),
         cut in any::<bool>(),
     ) {
-        // The record codec alone, behind a valid CRC.
+        // Tests the record codec: the frame has a valid CRC.
         let mut raw = Vec::new();
         codec::encode_record(&record, &mut raw).unwrap();
         let at = at.index(raw.len());
@@ -238,7 +238,8 @@ fn every_flipped_bit_and_truncation_is_an_error() {
 
 #[test]
 fn frames_are_filled_close_to_their_limit() {
-    // A frame far below the limit wastes the page it is stored in; one above costs two.
+    // A frame far below the limit wastes space in its redb pages; a frame above it takes twice the
+    // space.
     for (records, fill) in [
         ((0..500).map(|_| samples::noisy_record(1024)).collect(), 85),
         (samples::records(2_000, 1024), 60),
@@ -318,7 +319,7 @@ fn large_record_gets_its_own_frame() {
 
 #[test]
 fn oversized_header_is_refused_on_write() {
-    // An oversized header must be rejected when writing; when reading it would be too late.
+    // An oversized header must be refused when it is written, because it could not be read.
     let mut header = samples::header(1);
     header.actor = "x".repeat(100_000);
     let body = RecordBody::Inline(Bytes::new());

@@ -21,7 +21,7 @@ pub(super) struct ActiveSegment<F: Folder> {
 
 pub(super) struct OpenSegment<F: Folder> {
     pub(super) database: Database,
-    /// `None`: opened without writing to its file.
+    /// `None`: opened read-only.
     pub(super) storage: Option<F::File>,
     /// Approximate size of its pages, in bytes.
     pub(super) used_bytes: u64,
@@ -154,7 +154,7 @@ impl<F: Folder> ActiveSegment<F> {
         }
     }
 
-    /// Returns true when a sync of its file has failed, so that nothing may depend on the file.
+    /// Returns true when a sync of its file has failed, so that its content must not be trusted.
     pub(super) fn is_poisoned(&self) -> bool {
         let storage = self.open.as_ref().and_then(|open| open.storage.as_ref());
         storage.is_some_and(SegmentFile::is_poisoned)
@@ -171,7 +171,7 @@ impl<F: Folder> OpenSegment<F> {
     /// write. If the disk is full only at the write itself, the segment must be reopened, but
     /// nothing is lost.
     pub(super) fn ensure_room(&self, batch_bytes: u64) -> Result<(), LogError> {
-        /// What a commit writes in addition: copied pages of its trees, in bytes.
+        /// Bytes that a commit writes in addition: copied pages of the B-trees.
         const COMMIT_BYTES: u64 = 128 << 10;
         match &self.storage {
             Some(storage) => storage
@@ -216,7 +216,7 @@ pub(super) fn create_segment<F: Folder>(
             unnamed: None,
         }),
         Err(error) => {
-            // No manifest names it; if this fails, the next opening removes it.
+            // No manifest names it; if the removal fails, the next opening removes it.
             let _left = folder.remove(&file);
             Err(error)
         }

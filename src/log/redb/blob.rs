@@ -1,6 +1,6 @@
 //! Large bodies as rows: compressed or as patches, and cut into pieces so that redb, which rounds
 //! values up to powers of two, wastes no space. A patch is stored in the segment of its base, so
-//! that losing a segment does not affect bodies in another one.
+//! that losing a segment does not affect bodies in another segment.
 
 use std::io::Read;
 
@@ -38,12 +38,12 @@ pub(super) fn home(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*home))
 }
 
-/// Returns whether a key is that of a body's first piece.
+/// Returns true for the key of a body's first piece.
 pub(super) fn is_first(key: &[u8]) -> bool {
     key.len() == 12 && key[8..] == [0; 4]
 }
 
-/// Encodes a body: a header and the content, compressed if that pays.
+/// Encodes a body: a header and the content, compressed if that makes it smaller.
 pub(super) fn encode(raw: &[u8]) -> Result<Vec<u8>, LogError> {
     let packed = if frame::looks_incompressible(raw) {
         None
@@ -252,9 +252,9 @@ mod tests {
         }
     }
 
-    // A stored header that claimed a different length than its record was trusted: 4 KiB of zstd
-    // were inflated to 64 MiB before the hash was checked. A body may be inflated only to the
-    // length in its record, and not at all when the two disagree.
+    // The length in a stored header must not be trusted: 4 KiB of zstd could be decompressed to 64
+    // MiB before the hash is checked. A body is decompressed at most to the length in its record,
+    // and not at all when the header states another length.
     #[test]
     fn body_length_is_taken_from_the_record() {
         let body = vec![7; 64 << 20];
@@ -269,7 +269,7 @@ mod tests {
             };
             assert!(what.contains("its record"), "{claimed}: {what}");
         }
-        // A header that agrees with the record, over content that does not.
+        // The header states the length in the record, but the content is longer.
         let mut lying = stored.clone();
         lying[8..16].copy_from_slice(&70_000_u64.to_le_bytes());
         let error = decode(&lying, &blob_of(&body, 70_000)).unwrap_err();

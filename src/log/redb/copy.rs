@@ -114,8 +114,8 @@ pub(super) fn copy_blobs(
     Ok(())
 }
 
-/// Checks that a segment has exactly the kept large bodies of another one, in the form in which
-/// they are to be stored.
+/// Checks that `copied` has exactly the kept large bodies of `original`: with equal rows, or with
+/// equal content if they were re-encoded.
 pub(super) fn check_blobs(
     original: &impl Readable,
     copied: &impl Readable,
@@ -155,7 +155,7 @@ pub(super) fn check_blobs(
     Ok(())
 }
 
-/// Copies the rows of a table whose keys are wanted.
+/// Copies the rows of a table whose keys `wanted` accepts.
 fn copy_rows<K: redb::Key + 'static>(
     from: &ReadTransaction,
     into: &Database,

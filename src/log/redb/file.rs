@@ -24,8 +24,9 @@ pub trait SegmentFile: StorageBackend + Clone {
     fn ensure_room(&self, bytes: u64) -> io::Result<()>;
 
     /// Returns true once a sync has failed. The system may then treat pages as written that never
-    /// reached the disk, and a later sync does not report it (PostgreSQL found this in 2018):
-    /// reading data back proves nothing, and nothing more may depend on this file.
+    /// reached the disk, and a later sync does not report it (PostgreSQL found this in 2018).
+    /// Reading the data back does not prove that it is on disk, so the file must not be used any
+    /// more.
     fn is_poisoned(&self) -> bool;
 
     /// Returns true once a sync found that the file was removed from its folder. Its content is
@@ -68,7 +69,7 @@ struct Inner {
 }
 
 impl DiskFile {
-    /// Takes a file and locks it with the system's lock, which ends with the process.
+    /// Locks a file with an operating system lock, which ends with the process.
     pub(super) fn new(file: File, access: Access, measures: Arc<FileMeasures>) -> io::Result<Self> {
         let locked = match access {
             Access::Read => file.try_lock_shared(),
@@ -77,11 +78,11 @@ impl DiskFile {
         match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-            // On a file system without locks, the folder's lock must suffice.
+            // On a file system without locks, only the folder's lock protects the file.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Removed between opening and locking: nothing written to it would be found again.
+        // The file was removed between opening and locking: data written to it would be lost.
         if is_unnamed(&file)? {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -182,7 +183,7 @@ impl StorageBackend for DiskFile {
 
     fn close(&self) -> io::Result<()> {
         let closed = self.0.backend.close();
-        // Clones of this handle may live on for a moment; the lock must not.
+        // Unlocks explicitly, because clones of this handle may stay open for a moment.
         match self.0.file.unlock() {
             Err(error) if self.0.access == Access::Write => closed.and(Err(error)),
             _ => closed,

@@ -1,9 +1,9 @@
-//! The lock on a data folder: one writing process, or any number of reading ones.
+//! The lock on a data folder: one writing process, or any number of reading processes.
 //!
-//! It is an operating system lock on the file `LOCK`, released when the process ends, however that
-//! happens. The file's text only says who holds the lock. Somebody may delete the file as stale;
-//! therefore segments are locked individually too ([`super::file`]), so that the log stays safe,
-//! and the holder restores the file.
+//! It is an operating system lock on the file `LOCK`, released when the process ends, even by a
+//! crash. The file's text only names the holder. Somebody may delete the file as stale. The log
+//! stays safe, because segments are locked individually too ([`super::file`]), and the holder
+//! restores the file.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -22,7 +22,7 @@ pub const LOCK_FILE: &str = "LOCK";
 
 /// Maximum number of bytes that a holder writes into it.
 const TEXT_BYTES_MAX: u64 = 4096;
-/// How often the lock file may disappear while it is being locked.
+/// Maximum number of attempts to lock the file, if it is deleted each time.
 const TRIES_MAX: u32 = 16;
 
 /// The lock on a data folder, held by this process.
@@ -92,7 +92,7 @@ impl FolderLock {
         })
     }
 
-    /// Publishes where this process serves the folder.
+    /// Writes the address and the secret of this process's server to the lock file.
     ///
     /// # Errors
     /// When the file cannot be written. The lock is still held.
@@ -142,7 +142,7 @@ impl FolderLock {
             Some(Err(error @ (LogError::Locked { .. } | LogError::FolderMoved { .. }))) => {
                 Err(error)
             }
-            // Nobody else holds it; the locks of the segments must suffice.
+            // No other process holds it; only the locks of the segments protect the log now.
             Some(Err(error)) => {
                 tracing::error!(%error, "the lock file could not be restored");
                 Ok(())
@@ -197,7 +197,7 @@ fn take(
         let file = open().map_err(|error| not_opened(path, error))?;
         match lock(&file) {
             Ok(()) if is_at(&file, path) => return Ok(file),
-            // Deleted meanwhile: another process may hold its successor.
+            // The file was deleted meanwhile: another process may hold a new lock file.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(LogError::Locked {
@@ -286,7 +286,7 @@ fn is_private(_: &File) -> bool {
     true
 }
 
-/// Converts an error of opening something that must be writable.
+/// Converts an error from opening a file or folder that must be writable.
 pub(super) fn refused(path: &Path, error: io::Error) -> LogError {
     match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => LogError::ReadOnly {
@@ -306,8 +306,8 @@ mod tests {
 
     #[test]
     fn second_lock_is_refused_with_the_holder() {
-        // Two processes on one folder would destroy it; the second must be refused, with the
-        // information that it needs to reach the first.
+        // Two writing processes would destroy the log. The second must be refused, with the pid and
+        // the address of the first.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
         first.announce("http://127.0.0.1:7171", &secret()).unwrap();
@@ -347,8 +347,8 @@ mod tests {
 
     #[test]
     fn deleted_lock_file_is_restored() {
-        // When the lock file of a running server was deleted as stale, the next process could lock
-        // the folder, and nothing told who else used it.
+        // If the lock file of a running server is deleted as stale, another process can lock the
+        // folder. The server must restore the file with its address.
         let folder = tempfile::tempdir().unwrap();
         let mut first = FolderLock::acquire(folder.path()).unwrap();
         first.announce("http://127.0.0.1:7171", &secret()).unwrap();
@@ -365,8 +365,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn lock_file_accessible_to_others_is_not_private() {
-        // A secret in a file that others can read is no secret, and one in a file that others can
-        // write proves nothing.
+        // A secret in a file that other users can read or write does not authenticate a server.
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let _lock = FolderLock::acquire(folder.path()).unwrap();
@@ -386,8 +385,8 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn check_fails_when_the_folder_was_moved_or_taken() {
-        // A folder was moved while a server used it, and a new server was started at the old path:
-        // the old one put its lock file into the new store and continued to write.
+        // A folder is moved while a server uses it, and a new server starts at the old path. The
+        // old server must not put its lock file into the new store and continue to write.
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("data");
         std::fs::create_dir(&path).unwrap();
@@ -400,7 +399,7 @@ mod tests {
         assert!(matches!(error, LogError::FolderMoved { .. }), "{error}");
         assert!(!path.join(LOCK_FILE).exists());
 
-        // The lock file was deleted, and another process has the folder now.
+        // The lock file is deleted, and another process locks the folder.
         let mut second = FolderLock::acquire(&path).unwrap();
         std::fs::remove_file(path.join(LOCK_FILE)).unwrap();
         let _third = FolderLock::acquire(&path).unwrap();
@@ -410,8 +409,8 @@ mod tests {
 
     #[test]
     fn lock_is_released_by_its_holder_despite_copies() {
-        // A child process holds a copy of every open file until it executes its own program:
-        // reopening the folder just then failed because it was still locked, by this very process.
+        // A child process holds a copy of every open file until it executes its own program. The
+        // copy must not keep the folder locked, or this process could not reopen it.
         let folder = tempfile::tempdir().unwrap();
         let first = FolderLock::acquire(folder.path()).unwrap();
         let _copy = first.file.try_clone().unwrap();

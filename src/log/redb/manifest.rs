@@ -1,9 +1,9 @@
 //! The manifest: what the log's folder must contain.
 //!
-//! A folder cannot report that a part of it is missing; the manifest can. It names the store, its
-//! timelines and every segment, and a position that the log is known to have reached. It is small
-//! and always replaced as a whole: written to a temporary file, synced, renamed, and the folder
-//! synced. `docs/FORMAT.md` specifies the byte format.
+//! Without it, a missing segment would not be noticed. The manifest names the store, its timelines
+//! and every segment, and a position that the log is known to have reached. It is small and always
+//! replaced as a whole: written to a temporary file, synced, renamed, and the folder synced.
+//! `docs/FORMAT.md` specifies the byte format.
 
 use std::io;
 
@@ -266,7 +266,7 @@ pub(super) fn read<F: Folder>(folder: &F) -> Result<ManifestLookup, LogError> {
     }
 }
 
-/// The outcome of a replacement that did not fail.
+/// The outcome of a successful replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum ReplaceOutcome {
@@ -279,8 +279,8 @@ pub(super) enum ReplaceOutcome {
 /// Replaces the manifest.
 ///
 /// # Errors
-/// The previous manifest is still in place; with [`LogError::UnknownOutcome`], either of the two
-/// is.
+/// On error, the previous manifest is still in place; with [`LogError::UnknownOutcome`], the new
+/// one may be.
 pub(super) fn replace<F: Folder>(
     folder: &F,
     manifest: &Manifest,
@@ -291,7 +291,8 @@ pub(super) fn replace<F: Folder>(
         .write(MANIFEST_NEW, &bytes)
         .map_err(|error| LogError::from_io(doing, error))?;
     if let Err(failed) = folder.rename(MANIFEST_NEW, MANIFEST) {
-        // According to POSIX a failed rename has not happened; some network file systems disagree.
+        // According to POSIX, a failed rename changes nothing; on some network file systems it may
+        // have succeeded.
         match folder.read(MANIFEST, BYTES_MAX) {
             Ok(there) if there == bytes => {}
             Ok(_) => return Err(LogError::from_io(doing, failed)),
@@ -333,7 +334,7 @@ mod tests {
 
     #[test]
     fn changed_or_truncated_manifest_is_refused() {
-        // Trusting a changed manifest would make the log forget segments, or use those of another
+        // Trusting a changed manifest would make the log lose segments, or use segments of another
         // store.
         let bytes = sample().encode();
         assert_eq!(Manifest::decode(&bytes).unwrap(), sample_of(&bytes));

@@ -103,11 +103,13 @@ pub struct RedbLog<F: Folder = DiskFolder> {
     options: RedbLogOptions,
     mode: OpenMode,
     owner: Mutex<Owner>,
-    /// The manifest as on disk; while [`RedbLog::distrusted`] is set, the one on disk may differ.
+    /// The manifest. The one on disk may differ after a replacement whose outcome is unknown or
+    /// that was not synced.
     manifest: RwLock<Manifest>,
     /// The last segment. Locked for writing only while it is opened or replaced.
     active: RwLock<ActiveSegment<F>>,
-    /// A sync failed: the last segment must be rewritten to a new file before the next append.
+    /// Set after a failed sync: the last segment must be rewritten to a new file before the next
+    /// append.
     poisoned: AtomicBool,
     /// Open sealed segments by file name, the most recently used last.
     sealed: Mutex<Vec<(String, Arc<SealedSegment>)>>,
@@ -166,9 +168,9 @@ impl<F: Folder> RedbLog<F> {
         Ok(head.offset)
     }
 
-    /// Checks that the data folder still belongs to this process. Its files are accessed through
-    /// open folder handles, so appends would succeed even after the folder was moved, and nobody
-    /// would find them at its path.
+    /// Checks that the data folder still belongs to this process. Its files are accessed through an
+    /// open folder handle, so appends would succeed even after the folder was moved, but they would
+    /// not be in the folder at its path.
     fn check_lock(&self) -> Result<(), LogError> {
         match &mut *lock_of(&self.lock) {
             Some(lock) if !self.mode.is_read_only() => lock.check(),
@@ -579,7 +581,7 @@ impl RedbLog<DiskFolder> {
         kept.is_ok()
     }
 
-    /// Opens the log of a data folder and holds the folder until the log is closed or dropped.
+    /// Opens the log of a data folder and locks the folder until the log is closed or dropped.
     ///
     /// # Errors
     /// [`LogError::Locked`] when another process holds the folder, [`LogError::NoStore`] when there
@@ -590,7 +592,7 @@ impl RedbLog<DiskFolder> {
         open::open(data, options, mode)
     }
 
-    /// Opens what is left of a data folder's log, read-only, whatever is missing. For salvage.
+    /// Opens the remaining parts of a data folder's log, read-only, for salvage.
     ///
     /// # Errors
     /// [`LogError::Locked`], [`LogError::NoStore`], and I/O errors.

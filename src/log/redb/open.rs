@@ -46,7 +46,7 @@ impl OpenMode {
     }
 }
 
-/// Entries of a data folder that are derived from a log, and so prove that there was one.
+/// Entries of a data folder that are derived from a log, and so prove that there was a log.
 const MADE_FROM_A_LOG: [&str; 2] = ["views.redb", "index"];
 
 pub(super) fn open(
@@ -85,7 +85,7 @@ pub(super) fn open_remains(
     Ok(log)
 }
 
-/// Opens what is left of a log. The caller holds the folder's lock.
+/// Opens the remaining parts of a log. The caller holds the folder's lock.
 pub(super) fn remains_of(
     path: &Path,
     options: RedbLogOptions,
@@ -139,7 +139,7 @@ fn refuse_to_begin(data: &Path, path: &Path, mode: OpenMode) -> Result<(), LogEr
     };
     match mode {
         OpenMode::Create => Ok(()),
-        // Files of an interrupted creation are reused by the next creation.
+        // Files of an interrupted creation are no store: the next creation removes them.
         OpenMode::Append | OpenMode::Read if !path.is_dir() => Err(none()),
         OpenMode::Append | OpenMode::Read => {
             let folder = DiskFolder::open(path).map_err(|error| lock::refused(path, error))?;
@@ -184,7 +184,7 @@ fn looks_used<F: Folder>(folder: &F, file: &str) -> bool {
     }
 }
 
-/// What a segment's file says about itself.
+/// A summary of a segment's file.
 pub(super) struct SegmentSummary {
     pub(crate) identity: LogIdentity,
     pub(crate) first: u64,
@@ -195,7 +195,7 @@ pub(super) struct SegmentSummary {
     pub(crate) is_packed: bool,
 }
 
-/// Page cache of a segment that is looked at, in bytes.
+/// Page cache of a segment while it is inspected, in bytes.
 const LOOK_CACHE_BYTES: usize = 1 << 20;
 
 /// Inspects a segment's file without changing it.
@@ -210,8 +210,8 @@ pub(super) fn look<F: Folder>(
     segment::close(open, first).and(seen)
 }
 
-/// Like [`look`], for a sealed segment: opens it as reads do. They can serve the undamaged parts of
-/// a file that redb cannot repair.
+/// Like [`look`], for a sealed segment: opens it as reads do, because they can serve the undamaged
+/// parts of a file that redb cannot repair.
 pub(super) fn look_at_sealed<F: Folder>(
     folder: &F,
     file: &str,
@@ -235,7 +235,8 @@ fn summary(reader: Reader<'_>, first: u64) -> Result<SegmentSummary, LogError> {
 }
 
 impl<F: Folder> RedbLog<F> {
-    /// Opens a log in any folder. Only the locks of its segments keep other processes away.
+    /// Opens a log without locking its folder: only the locks of its segments exclude other
+    /// processes.
     ///
     /// # Errors
     /// As [`RedbLog::open`].
@@ -382,7 +383,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
                 what: format!("the last segment, {file}, is missing"),
             });
         }
-        // Reads that reach the segment report it; everything else can be served.
+        // Reads from this segment fail; all other reads succeed.
         tracing::error!(file, "a segment of the log is missing");
     }
     for name in &names {
@@ -410,8 +411,7 @@ fn check_files<F: Folder>(folder: &F, manifest: &Manifest) -> Result<(), LogErro
     Ok(())
 }
 
-/// Returns true for a file that has events of this store, but that the manifest should name and
-/// does not.
+/// Returns true for a file that has events of this store and should be in the manifest, but is not.
 pub(super) fn is_unknown<F: Folder>(
     folder: &F,
     manifest: &Manifest,
@@ -442,7 +442,7 @@ pub(super) fn leftover<F: Folder>(folder: &F, manifest: &Manifest, name: &str) -
     if active::parse_name(file).is_some_and(|(_, current)| copy < current) {
         return true;
     }
-    // A later copy that is not named was not finished; a finished one contains at least as much as
+    // A later copy that the manifest does not name is unfinished, unless it has more records than
     // its original.
     let end = |file: &str| look(folder, file, first).map(|seen| seen.end.offset);
     match (end(name), end(file)) {
@@ -501,7 +501,7 @@ fn is_covered<F: Folder>(
 fn clear_away<F: Folder>(folder: &F, manifest: Option<&Manifest>) -> Result<(), LogError> {
     let mut leftovers = names(folder)?;
     leftovers.retain(|name| match manifest {
-        // Inspected before: they have no records.
+        // `refuse_used_segments` has checked that they have no records.
         None => name == MANIFEST_NEW || active::parse_name(name).is_some(),
         Some(manifest) => !manifest.names(name) && leftover(folder, manifest, name),
     });
