@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Search by meaning with a real model, from where docs/MEANING.md says: what the program finds, and
-# how good its order is.
+# Tests search by meaning with a real model, which it downloads as docs/MEANING.md describes.
 #
 # Usage: .ci/meaning.sh [BINARY] [--long]    (default: target/debug/treering)
-# --long measures scifact too, which takes an hour.
+# --long also measures how well known items and scifact are found, which takes more than an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,9 +46,8 @@ echo 'battery was flat' >"$work/literal.txt"
 ! grep -q "battery was flat" "$work/found.txt" || fail "found after it was erased"
 echo "as expected"
 
-if [ -d "${TREERING_TEST_DATA:-}" ]; then
-  step "known items of real sessions in other words"
-  tests=paraphrases
-  [ "${2:-}" != --long ] || { tests=meaning_quality; export TREERING_TEST_ALL=1; }
-  TREERING_TEST_MODEL=$model cargo test --lib "$tests" -- --nocapture | grep -E "^test |success@|nDCG"
+if [ "${2:-}" = --long ]; then
+  step "known items of real sessions in other words, and scifact"
+  TREERING_TEST_ALL=1 TREERING_TEST_MODEL=$model \
+    cargo test -p treering-search --lib meaning_quality -- --nocapture | grep -E "^test |success@|nDCG"
 fi
