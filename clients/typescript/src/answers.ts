@@ -1,4 +1,4 @@
-// What a provider answered, and lists of messages in its shape, as events.
+// Converts answers of model providers, and lists of messages in their formats, to events.
 
 import type { ContentPart, NewEvent, Usage } from "./gen/treering/v1/event.js";
 import * as make from "./make.js";
@@ -12,14 +12,14 @@ export interface AskedCall {
   tool: string;
   /** A string or bytes are stored unchanged. */
   arguments?: unknown;
-  /** The provider's id of the item beside the call's. */
+  /** The provider's item id, if it differs from the call id. */
   itemId?: string | undefined;
 }
 
 /** An answer of a model. */
 export interface AnswerParts {
   parts: ContentPart[];
-  /** Gemini gives calls no ids: empty. */
+  /** The ids are empty if the provider gave none (Gemini). */
   calls: (AskedCall & { id: string })[];
   usage: Usage | undefined;
   messageId: string;
@@ -36,7 +36,7 @@ const empty = (): AnswerParts => ({
 
 type Reader<T> = (body: Parsed) => T;
 
-/** The provider that is meant, and what reads its shape. */
+/** Returns the provider's name and the reader of its format. */
 function readerOf<T>(
   readers: Record<string, Reader<T>>,
   given: string,
@@ -47,7 +47,7 @@ function readerOf<T>(
   return { provider, reader };
 }
 
-/** An answer in the provider's own shape. */
+/** Reads an answer in the provider's format. */
 export function readAnswer(given: ProviderName, response: unknown): AnswerParts {
   const readers = {
     anthropic,
@@ -60,7 +60,7 @@ export function readAnswer(given: ProviderName, response: unknown): AnswerParts 
   return reader(response);
 }
 
-/** The list that an answer of each provider has. */
+/** The list field that every answer of a provider has. */
 const LISTS: Partial<Record<ProviderName, string>> = {
   anthropic: "content",
   "openai-chat": "choices",
@@ -68,7 +68,7 @@ const LISTS: Partial<Record<ProviderName, string>> = {
   gemini: "candidates",
 };
 
-/** What was no answer would be a model that said nothing. */
+/** Throws unless the response is an answer; it would otherwise be recorded as an empty one. */
 function mustBeAnswer(provider: ProviderName, response: Parsed): void {
   const no = (why: string) => new TypeError(`not an answer of ${provider}: ${why}`);
   if (typeof response !== "object" || response === null) {
@@ -95,7 +95,7 @@ function mustBeAnswer(provider: ProviderName, response: Parsed): void {
   }
 }
 
-/** An answer in Anthropic's shape, whatever of it is odd. */
+/** Reads an answer in Anthropic's format without checking it. */
 export const readBlocks = (body: unknown): AnswerParts => anthropic(body);
 
 function anthropic(body: Parsed): AnswerParts {
@@ -222,7 +222,7 @@ function gemini(body: Parsed): AnswerParts {
   return answer;
 }
 
-/** A list of messages in the provider's own shape as events. */
+/** Converts a list of messages in the provider's format to events. */
 export function readMessages(given: ProviderName, history: Iterable<unknown>): NewEvent[] {
   const readers = { "openai-chat": chatMessage, anthropic: anthropicMessage };
   const { provider, reader } = readerOf<NewEvent[]>(readers, given);
@@ -295,7 +295,7 @@ function anthropicContent(content: Parsed): ContentPart[] {
   });
 }
 
-/** An answer as a message, if it says anything, and its calls. */
+/** Converts an answer to a message, if it has parts, and tool calls. */
 function eventsOf(answer: AnswerParts): NewEvent[] {
   const calls = answer.calls.map(({ id, tool, arguments: args, itemId }) =>
     make.toolCall(id, tool, args, { itemId }),

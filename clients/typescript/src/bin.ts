@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// `treering` on the command line: the program that the platform's package brings.
+// The `treering` command: finds the native program, usually in the platform package, and runs it.
 
 import { spawn } from "node:child_process";
 import { constants } from "node:os";

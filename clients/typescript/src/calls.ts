@@ -19,10 +19,10 @@ import {
 /** Maximum length of the text of an error in a failed result. */
 export const ERROR_CHARS_MAX = 2_000;
 
-/** One wait for a decision on the server. */
+/** Maximum time that one request waits for a decision on the server. */
 const WAIT_MS_MAX = 300_000;
 
-/** What a conversation does for its calls. */
+/** The methods of a conversation that its calls use. */
 export interface CallHost {
   append(events: readonly NewEvent[], options?: AppendOptions): Promise<Receipt>;
   toolResult(callId: string, content: Output, options: RecordResultOptions): Promise<Receipt>;
@@ -39,13 +39,13 @@ export interface CallOptions {
   needsApproval?: boolean | undefined;
   /** How long `run` waits for a decision; without a limit by default. */
   approvalTimeoutMs?: number | undefined;
-  /** Revision of the assistant message it came in. */
+  /** Revision of the assistant message with the call. */
   messageRevision?: number | undefined;
-  /** Who runs it. */
+  /** Who runs the tool. */
   executor?: string | undefined;
 }
 
-/** A call as it stands. */
+/** Options and progress of a call. */
 interface CallState extends CallOptions {
   callId: string;
   isRequested?: boolean;
@@ -55,7 +55,7 @@ interface CallState extends CallOptions {
 /** The function of a tool. */
 export type ToolFunction<T> = (args: Parsed, call: Call) => T | Promise<T>;
 
-/** The texts of an error, for a result. */
+/** Name and message of an error, for a result. */
 export const errorText = (error: unknown): string => {
   const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
   return text.slice(0, ERROR_CHARS_MAX);
@@ -68,7 +68,7 @@ export const errorText = (error: unknown): string => {
  *     await call.result("config.py:12: PORT = 7171");
  *
  * With `await using`, a call without a result is recorded as interrupted, so that no call stays
- * open. `run` does all of it around a function.
+ * open. `run` records all steps of a call of a function.
  */
 export class Call implements AsyncDisposable {
   readonly callId: string;
@@ -105,7 +105,7 @@ export class Call implements AsyncDisposable {
     return this.#hasEnded;
   }
 
-  /** Another writer records the result, such as a sub-context. */
+  /** Marks the call as ended: another writer, such as a sub-context, records the result. */
   endsElsewhere(): void {
     this.#hasEnded = true;
   }
@@ -127,7 +127,7 @@ export class Call implements AsyncDisposable {
   }
 
   /**
-   * Waits for the decision; without a timeout, without a limit.
+   * Waits for the decision; for ever if no timeout is given.
    *
    * Throws `CallDenied`, `ApprovalExpired`, or `NotDecided` after the timeout.
    */
@@ -207,7 +207,7 @@ export class Call implements AsyncDisposable {
     }
     let value: T;
     try {
-      // No JSON is the model's mistake, and told to it; the tool is not to meet a text.
+      // Throws if the arguments are not JSON: the model gets the error, the tool is not called.
       value = await tool(fromJson(this.rawArguments), this);
     } catch (error) {
       if (!this.#hasEnded) await this.fail(error);
@@ -249,7 +249,7 @@ export class Answer {
   }
 }
 
-/** What a function returned, as content of a result. */
+/** Converts the return value of a function to the content of a result. */
 function told(value: unknown): Content {
   if (value === undefined) return [];
   return typeof value === "string" ? value : laxJsonText(value);

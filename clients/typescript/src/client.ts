@@ -1,4 +1,4 @@
-// A store in one namespace, through its server.
+// The client of a store: one namespace, accessed through its server.
 
 import { fileURLToPath } from "node:url";
 import type { ChannelCredentials } from "@grpc/grpc-js";
@@ -53,13 +53,13 @@ import { type CallOptions, Transport } from "./transport.js";
 import { type Event, Hits, Receipt, ToolCall } from "./types.js";
 import { type DecisionName, jsonTexts, type KindName, numbers, type Parsed } from "./words.js";
 
-/** Time that a call may take, all its attempts together. */
+/** Default timeout of a call with all its attempts. */
 const TIMEOUT_MS = 60_000;
-/** Time for a server to open its store. */
+/** Default timeout for a server to open its store. */
 const START_TIMEOUT_MS = 120_000;
-/** Time for an answer of the health service. */
+/** Default timeout of the health service. */
 const HEALTH_TIMEOUT_MS = 5_000;
-/** Batches that are sent before their answers are waited for. */
+/** Number of batches that are sent before the client waits for their answers. */
 const AT_ONCE = 128;
 
 /** Options of every client. */
@@ -122,7 +122,7 @@ export interface DecisionOptions extends WriteOptions {
   reason?: string | undefined;
 }
 
-/** Of the whole namespace. */
+/** Selects the whole namespace. */
 const EVERYWHERE = { conversationId: "", branch: "" };
 
 /**
@@ -237,7 +237,7 @@ export class Treering implements AsyncDisposable {
     try {
       return await this.create(title, { ...options, source, sourceId, idempotencyKey });
     } catch (error) {
-      // Another program was first, with another title.
+      // Another program created the conversation first, with another title.
       if (error instanceof errors.IdempotencyConflict) return found();
       throw error;
     }
@@ -306,8 +306,8 @@ export class Treering implements AsyncDisposable {
       /** Expected revisions of other branches. */
       expectations?: readonly BranchExpectation[] | undefined;
       /**
-       * Creates the conversation if it does not exist; `conversation` may then be a name of yours
-       * within the given `source`.
+       * Creates the conversation if it does not exist; `conversation` may then be your own id
+       * (a source id) within the given `source`.
        */
       createIfMissing?: Partial<ConversationCreated> | undefined;
     } = {},
@@ -354,7 +354,7 @@ export class Treering implements AsyncDisposable {
   ): AsyncGenerator<Receipt | errors.TreeringError, void, undefined> {
     let waiting: AppendRequest[] = [];
     for await (const [conversation, events] of batches) {
-      // Events with keys of their own need none of their batch.
+      // If every event has its own key, the batch needs none.
       const key = events.every((event) => event.idempotencyKey) ? "" : keyOrNew();
       const life = key ? keyLifeSeconds("") : 0;
       waiting.push(requests.append(conversation, "", events, { key, life, actor: this.actor }));
@@ -433,7 +433,7 @@ export class Treering implements AsyncDisposable {
     return lookup.getMany(this.#transport, names, options);
   }
 
-  /** Tells for each idempotency key whether it was used (at most 4,096 keys). */
+  /** Returns for each idempotency key whether it was used (at most 4,096 keys). */
   async knownKeys(keys: readonly string[]): Promise<boolean[]> {
     const request = { idempotencyKeys: [...keys] };
     return (await this.#transport.unary(eventMethods.knownKeys, request)).known;
@@ -590,7 +590,7 @@ export class Treering implements AsyncDisposable {
     return runCommand(findBinary(this.#binary), this.#entry, address, this.namespace, given);
   }
 
-  /** Tells whether the server accepts calls, including appends. Does not retry. */
+  /** Returns whether the server accepts calls, including appends. Does not retry. */
   async isReady({
     service = "treering.ready",
     timeoutMs = HEALTH_TIMEOUT_MS,

@@ -1,4 +1,4 @@
-// Reading and writing a context: a branch's active one, or the namespace's long-term one.
+// Reads and writes the active context of a branch, or the long-term context of the namespace.
 
 import { GetContextRequest, SetContextRequest } from "./gen/treering/v1/context.js";
 import { keyOrNew } from "./keys.js";
@@ -8,7 +8,7 @@ import type { Transport } from "./transport.js";
 import { Receipt } from "./types.js";
 import { fromJson, jsonBytes, type Parsed } from "./words.js";
 
-/** Whose context. Without a conversation: the namespace's. */
+/** The branch whose context is meant; if both fields are empty, the namespace. */
 export interface ContextOf {
   conversationId: string;
   branch: string;
@@ -21,7 +21,7 @@ export interface ContextOptions extends WriteOptions {
   provider?: string | undefined;
 }
 
-/** Keys as they are now; none: all. */
+/** Returns the current values of these keys, or of all keys if none are given. */
 export async function getContext(
   transport: Transport,
   of: ContextOf,
@@ -33,13 +33,13 @@ export async function getContext(
     const request = GetContextRequest.fromPartial({ ...of, keys: wanted });
     const answer = await transport.unary(contexts.get, request);
     for (const entry of answer.entries) values.set(entry.key, fromJson(entry.value));
-    // An answer holds at least one value, so this ends.
+    // Every answer holds at least one value, so the loop ends.
     wanted = answer.leftOut;
   } while (wanted.length);
   return Object.fromEntries(values);
 }
 
-/** Sets and removes keys, all at once. */
+/** Sets and removes keys in one step. */
 export async function changeContext(
   transport: Transport,
   of: ContextOf,

@@ -1,4 +1,4 @@
-// Requests as bytes. What protobuf would change without a word is refused.
+// Encodes requests. Rejects strings that protobuf would change silently.
 
 import { BinaryWriter } from "@bufbuild/protobuf/wire";
 import type { Codec } from "./methods.js";
@@ -10,7 +10,7 @@ class Writer extends BinaryWriter {
   }
 }
 
-/** A message as bytes. Throws where it holds what a message cannot, and says where. */
+/** Encodes a message. The error for a string that is not Unicode names its path. */
 export function encoded<T>(codec: Codec<T>, message: T): Uint8Array {
   try {
     return codec.encode(message, new Writer()).finish();
@@ -26,7 +26,7 @@ export function encoded<T>(codec: Codec<T>, message: T): Uint8Array {
 const isBroken = (value: unknown): value is string =>
   typeof value === "string" && !value.isWellFormed();
 
-/** The first text that is no Unicode, and where it is. */
+/** Returns the path and the text of the first string that is not well-formed Unicode. */
 function broken(value: unknown, path: string): [path: string, text: string] | undefined {
   if (isBroken(value)) return [path, value];
   if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return undefined;

@@ -1,33 +1,33 @@
-// Where a server is.
+// Addresses of servers.
 
 import { Invalid } from "./errors/index.js";
 
-/** Something that has an address. */
+/** A server with an address that may change. */
 export interface Endpoint {
-  /** Where the server is now: `host:port`. */
+  /** Returns the current address: `host:port`. */
   address(): Promise<string>;
-  /** The same, after nothing answered there. */
+  /** Returns the address to try after the last one did not answer. */
   renew(): Promise<string>;
-  /** Nobody here needs the server any more. */
+  /** Releases the server: this client no longer needs it. */
   close(): Promise<void>;
-  /** It is started at need, so it is no stranger when it does not answer. */
+  /** The client starts the server on demand. If it does not answer, calls retry to the deadline. */
   readonly isOurs: boolean;
 }
 
-/** `http://host:port` and `host:port` as `host:port`. */
+/** Removes `http://` or `https://` and slashes at the end. */
 export const bare = (address: string): string =>
   address.replace(/^https?:\/\//, "").replace(/\/+$/, "");
 
-/** Names that gRPC has for other addresses. */
+/** Schemes of gRPC for other kinds of addresses. */
 const OTHER_WAYS = /^(unix|unix-abstract|vsock|dns|ipv4|ipv6|xds|passthrough):/;
 const PORT = /^[0-9]{1,5}$/;
 
-/** The same, if it can be an address. */
+/** Returns the address, or throws if it is invalid. */
 function checked(address: string): string {
   if (OTHER_WAYS.test(address)) return address;
   let host = bare(address);
   let port = "443";
-  // Of an IPv6 address without brackets, nobody knows where it ends.
+  // In an IPv6 address without brackets, a port cannot be recognised.
   if (host.split(":").length === 2 || host.includes("]:")) {
     const at = host.lastIndexOf(":");
     port = host.slice(at + 1);
@@ -41,7 +41,7 @@ function checked(address: string): string {
   );
 }
 
-/** A server that somebody else runs. */
+/** A server that this client does not start, at a fixed address. */
 export class Fixed implements Endpoint {
   readonly isOurs = false;
   readonly #address: string;
@@ -54,11 +54,11 @@ export class Fixed implements Endpoint {
     return this.#address;
   }
 
-  /** As it was given: it may come back there. */
+  /** Returns the same address: the server may restart there. */
   async renew(): Promise<string> {
     return this.#address;
   }
 
-  /** It is not ours to end. */
+  /** Does nothing: the client did not start the server. */
   async close(): Promise<void> {}
 }

@@ -1,10 +1,10 @@
-// How a server is entered: with a key, and over TLS where its address says so.
+// Authentication and encryption: an API key, and TLS if the address begins with `https://`.
 
 import { readFileSync } from "node:fs";
 import { type ChannelCredentials, credentials } from "@grpc/grpc-js";
 import { Invalid } from "./errors/index.js";
 
-/** What is not given is that of the environment. */
+/** Options that are not given are read from the environment. */
 export interface EntryOptions {
   /** The API key (default TREERING_TOKEN). */
   token?: string | undefined;
@@ -12,17 +12,17 @@ export interface EntryOptions {
   ca?: string | undefined;
 }
 
-/** The same, if a header can hold it. */
+/** Returns the value, or throws if a header cannot hold it. */
 function sendable(value: string, name: string): string {
   if (/^[\x20-\x7e]*$/.test(value)) return value;
-  // It may be a key, which is in nobody's log: not even a piece of it.
+  // The value may be a key, so the error contains no part of it: errors are logged.
   throw new Invalid(
     `${name} has a character that cannot be sent, such as an umlaut or the end of a line: ` +
       "use it exactly as it was created",
   );
 }
 
-/** What is shown to a server, and how the server is known. */
+/** The API key for a server, and the CA that verifies the server. */
 export class Entry {
   readonly #isSecure: boolean;
   readonly #token: string;
@@ -38,23 +38,23 @@ export class Entry {
     this.#ca = options.ca ?? process.env.TREERING_CA ?? "";
   }
 
-  /** Of the channel; none: it is not encrypted. */
+  /** Credentials of the channel; undefined if it is not encrypted. */
   get credentials(): ChannelCredentials | undefined {
     if (!this.#isSecure) return undefined;
     return credentials.createSsl(this.#ca ? readFileSync(this.#ca) : null);
   }
 
-  /** Of each call. */
+  /** Metadata of each call. */
   get metadata(): Record<string, string> {
     return this.#token ? { authorization: `Bearer ${this.#token}` } : {};
   }
 
-  /** For a command. */
+  /** Returns the address as a URL, for a command. */
   url(address: string): string {
     return `${this.#isSecure ? "https" : "http"}://${address}`;
   }
 
-  /** Of a command. */
+  /** Environment variables for a command. */
   get environment(): NodeJS.ProcessEnv {
     const { TREERING_DATA: _data, TREERING_TOKEN: _token, TREERING_CA: _ca, ...env } = process.env;
     if (this.#token) env.TREERING_TOKEN = this.#token;

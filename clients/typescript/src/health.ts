@@ -4,7 +4,7 @@
 import { BinaryReader, BinaryWriter } from "@bufbuild/protobuf/wire";
 import type { Codec } from "./methods.js";
 
-/** What the service says when calls are taken. */
+/** Status of a service that accepts calls. */
 export const SERVING = 1;
 
 /** `HealthCheckRequest`: the name of a service. */

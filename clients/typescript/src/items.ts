@@ -42,14 +42,14 @@ export interface PutOptions {
 
 /** Options of an item search. */
 export interface ItemSearch {
-  /** Words. */
+  /** Words to search for. */
   query?: string | undefined;
   /** All must hold. */
   where?: Iterable<ItemCondition> | undefined;
   /** Maximum number (default 10). */
   limit?: number | undefined;
   offset?: number | undefined;
-  /** Restart the time to live of what is found. */
+  /** Restart the time to live of the items found. */
   refreshTtl?: boolean | undefined;
 }
 
@@ -213,7 +213,7 @@ export class Items {
         whole.push(new Item(item));
         continue;
       }
-      // The first value of an answer goes whatever it takes.
+      // An answer always contains its first value, whatever its size.
       const { results } = await this.#send([itemOps.get(item.path, item.key)], options);
       const got = gotItem(results[0]);
       if (got) whole.push(new Item(got.proto, item.score));

@@ -1,14 +1,14 @@
-// Idempotency keys: with one, a write that is sent twice is stored once.
+// Idempotency keys: a write with a key is stored once, even if it is sent twice.
 
 import { createHash, randomUUID } from "node:crypto";
 
-/** The key that was given, or one for this write. */
+/** Returns the given key, or generates a key for this write. */
 export const keyOrNew = (given?: string): string => given || randomUUID().replaceAll("-", "");
 
-/** How long the store knows a key that was made here, in seconds: longer than anybody sends again. */
+/** How long the store keeps a generated key: longer than any client retries. */
 const OWN_KEY_LIFE_SECONDS = 24 * 60 * 60;
 
-/** For how long a write's key is known; 0: for ever, as one that was given without a life. */
+/** Returns how long the store keeps a key. 0: for ever, the default for a given key. */
 export function keyLifeSeconds(given: string | undefined, seconds?: number): number {
   if (seconds === undefined) return given ? 0 : OWN_KEY_LIFE_SECONDS;
   if (!Number.isInteger(seconds) || seconds < 1) {
@@ -17,9 +17,9 @@ export function keyLifeSeconds(given: string | undefined, seconds?: number): num
   return seconds;
 }
 
-/** The id of a call that has none: the same whenever it is of the same. */
+/** Derives an id for a call that has none. The same text gives the same id. */
 export const callIdOf = (of: string): string =>
   `call_${createHash("blake2b512").update(of).digest("hex").slice(0, 24)}`;
 
-/** A few letters that nobody else has. */
+/** Returns random hexadecimal digits, for a unique name. */
 export const unique = (letters: number): string => keyOrNew().slice(-letters);

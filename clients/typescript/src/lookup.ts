@@ -1,4 +1,4 @@
-// Events by keys, types, ids and places, with all their bodies.
+// Looks up events by key, type, kind, id or revision, with all their bodies.
 
 import {
   type EventName,
@@ -11,13 +11,13 @@ import { events as eventMethods } from "./methods.js";
 import type { CallOptions, Transport } from "./transport.js";
 import { Event } from "./types.js";
 
-/** So many events are asked for in one call. */
+/** Maximum number of events in one request. */
 const NAMES_MAX = 4_096;
 
 /** An event by its id, or by its conversation and its revision. */
 export type EventNamed = string | readonly [conversation: string, revision: number];
 
-/** One for each conversation and each of its keys, types and kinds. */
+/** Returns the newest event for each conversation and each key, type and kind. */
 export async function latest(
   transport: Transport,
   request: LatestRequest,
@@ -27,7 +27,7 @@ export async function latest(
   return whole(transport, found, options);
 }
 
-/** Events by their names, in this order; undefined: there is none. */
+/** Returns events by id or revision, in this order; undefined for a missing event. */
 export async function getMany(
   transport: Transport,
   names: Iterable<EventNamed>,
@@ -46,7 +46,7 @@ export async function getMany(
   return all;
 }
 
-/** With the bodies that had no room in an answer. Each answer has one or more of them. */
+/** Fetches the bodies that an answer left out. Each further answer has at least one. */
 async function whole(
   transport: Transport,
   got: readonly (LatestEvent | GotEvent)[],

@@ -212,7 +212,7 @@ export function toolCall(
       arguments: asJsonBytes(args),
       approval: requirement(options.needsApproval),
       messageRevision: options.messageRevision ?? 0,
-      // The server looks, and says it.
+      // The server sets it.
       argumentsNotJson: false,
       itemId: options.itemId ?? "",
       raw: options.raw,
@@ -476,8 +476,8 @@ export const foundBy = (event: NewEvent, { key = "", attributes = {} }: FoundBy)
 /**
  * A custom event. Bytes are stored unchanged, other values as JSON. Search finds it by its `text`.
  * `deltaOf` is the key of a similar event, for example the previous state: the store then keeps
- * only the difference, and reads return the whole. A state often names itself: `custom("state",
- * state, { key: "state", deltaOf: "state" })`.
+ * only the difference, and reads return the whole. Successive states can share one key:
+ * `custom("state", state, { key: "state", deltaOf: "state" })`.
  */
 export function custom(
   typeName: string,

@@ -1,5 +1,5 @@
-// Every call of the API, once: its name, its messages, and whether it may be sent twice.
-// Names and messages are the generated ones; a test holds that no call is missing.
+// Every method of the API: its path, its messages, and whether it needs an idempotency key.
+// Names and messages come from the generated code; a test checks that no method is missing.
 
 import type { BinaryWriter } from "@bufbuild/protobuf/wire";
 import { AdminDefinition } from "./gen/treering/v1/admin.js";
@@ -11,19 +11,19 @@ import { SearchDefinition } from "./gen/treering/v1/search.js";
 import { ToolsDefinition } from "./gen/treering/v1/tool.js";
 import { StatusValue, StringValue } from "./health.js";
 
-/** How messages of a type are written and read. */
+/** Encodes and decodes the messages of a type. */
 export interface Codec<T> {
   encode(message: T, writer?: BinaryWriter): { finish(): Uint8Array };
   decode(input: Uint8Array): T;
 }
 
-/** A call. */
+/** A method of the API. */
 export interface Method<Q, S> {
-  /** Where it is sent: `/treering.v1.Events/Append`. */
+  /** gRPC path, such as `/treering.v1.Events/Append`. */
   readonly path: string;
   readonly request: Codec<Q>;
   readonly response: Codec<S>;
-  /** It changes something: only its idempotency key makes a second one harmless. */
+  /** The method writes: only an idempotency key makes a retry safe. */
   readonly needsKey: boolean;
 }
 

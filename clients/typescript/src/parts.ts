@@ -3,16 +3,16 @@
 import type { ContentPart, Media } from "./gen/treering/v1/event.js";
 import { jsonText, laxJsonText, unicode, utf8 } from "./words.js";
 
-/** Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make. */
+/** Text, or a part from `image`, `file`, `audio`, `reasoning`, `refusal` or `json`. */
 export type Part = string | ContentPart;
 
 /** One part or several. */
 export type Content = Part | readonly Part[];
 
-/** What a tool returned: content, or an object, which is recorded as JSON text. */
+/** Output of a tool: content, or an object, which is recorded as JSON text. */
 export type Output = Content | Readonly<Record<string, unknown>>;
 
-/** Converts what a tool returned to parts. */
+/** Converts the output of a tool to parts. */
 export function outputs(output: Output): ContentPart[] {
   const isContent = typeof output !== "object" || output === null || Array.isArray(output);
   if (isContent || isPart(output)) return parts(output as Content);
@@ -115,6 +115,6 @@ export const json = (value: unknown): ContentPart => ({
   part: { $case: "json", value: jsonText(value) },
 });
 
-/** The texts of parts, one after another. */
+/** Returns the texts of parts, joined. */
 export const textOf = (all: readonly ContentPart[]): string =>
   all.map(({ part }) => (part?.$case === "text" ? part.value : "")).join("");

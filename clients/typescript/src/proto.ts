@@ -1,4 +1,4 @@
-// The messages of the API as they are on the wire, for what the client does not say itself.
+// The generated protobuf messages of the API, for fields that the client's types do not have.
 
 export * as admin from "./gen/treering/v1/admin.js";
 export * as context from "./gen/treering/v1/context.js";

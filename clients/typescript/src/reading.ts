@@ -1,4 +1,4 @@
-// Reads of many events that go on where they were after a break.
+// Reads many events, and resumes after a broken connection.
 
 import type { Event as EventMessage } from "./gen/treering/v1/event.js";
 import type { ReadStop } from "./gen/treering/v1/events.js";
@@ -7,11 +7,11 @@ import type { Transport } from "./transport.js";
 import { Event } from "./types.js";
 
 /**
- * Events in the order of the request, each once.
+ * Yields events in the order of the request, each once.
  *
  * Events do not change, and a history only grows at its end. So after a break the same
- * request gives the same events again: those up to the last one that was handed out are
- * passed over.
+ * request returns the same events again. Events up to the last one that was yielded are
+ * skipped.
  */
 export async function* readEvents<Q extends object>(
   transport: Transport,
@@ -26,7 +26,7 @@ export async function* readEvents<Q extends object>(
   const again = () => {
     passingTo = lastId;
     const asked = goOnAt ? { ...request, goOnAt } : request;
-    // Backward, there may be newer ones before it now.
+    // A backward read may now begin with newer events, which must not count.
     return lastId && limit ? { ...asked, limit: 0 } : asked;
   };
   for (;;) {
@@ -45,7 +45,7 @@ export async function* readEvents<Q extends object>(
       stopped = stoppedAt;
     }
     if (!stopped) return;
-    // It has looked at as many events as one read may: the next one goes on there.
+    // The server examined the maximum number of events of one read; the next read continues.
     goOnAt = stopped;
     lastId = "";
     passingTo = "";

@@ -5,7 +5,7 @@ import type { ToolResultRecorded } from "./gen/treering/v1/event.js";
 import { textOf } from "./parts.js";
 import { jsonText } from "./words.js";
 
-/** What a conversation does for its replays. */
+/** The method of a conversation that its replays use. */
 export interface ReplayHost {
   recorded(
     tool: string,

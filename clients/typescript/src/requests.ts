@@ -1,4 +1,4 @@
-// Requests that the client sends, made in one place.
+// Builds the requests that the client sends.
 
 import * as errors from "./errors/index.js";
 import { BuildRequest as Build, type BuildRequest, Provider } from "./gen/treering/v1/context.js";
@@ -48,11 +48,11 @@ import {
   utf8,
 } from "./words.js";
 
-/** A piece of a large result, in bytes. */
+/** Size of a piece of a large result. */
 const CHUNK_BYTES = 256 << 10;
-/** Longer texts are sent in pieces: a piece is small beside what others send. */
+/** Longer texts are sent in pieces, which are small compared with other clients' messages. */
 const WHOLE_RESULT_BYTES_MAX = 1 << 20;
-/** Longest that a search waits for the index; the server's own bound is 30 s. */
+/** Maximum time that a search waits for the index; the server's own limit is 30 s. */
 const INDEX_WAIT_MS_MAX = 25_000;
 
 /** Options of a write. */
@@ -86,8 +86,8 @@ export interface AppendOptions extends WriteOptions {
 }
 
 /**
- * The key of a batch, and what makes a second one harmless; empty: nothing does. Events that
- * say who they are need no key of their batch, and cannot have one beside theirs.
+ * Returns the key of a batch, and as `harmless` what makes a retry safe; empty if nothing does.
+ * If events have their own keys or ids, no key is generated for their batch.
  */
 export function appendKeys(
   events: readonly NewEvent[],
@@ -127,7 +127,7 @@ export interface EraseOptions {
   reason?: string | undefined;
 }
 
-/** What is to be erased. */
+/** Builds an erase request. */
 export function erase(what: EraseOptions, actor: string): EraseRequest {
   const { keepDerived, dryRun, reason } = what;
   return Erase.fromPartial({ target: eraseTarget(what), keepDerived, dryRun, reason, actor });
@@ -262,7 +262,7 @@ export interface SearchFilters extends CallOptions {
   mode?: QueryModeName | undefined;
   /** "words" (default), "meaning", or "both". Meanings need an embedder of the server. */
   by?: SearchByName | undefined;
-  /** With an empty query: what is similar in meaning to this event or hit. */
+  /** With an empty query: find passages similar in meaning to this event or hit. */
   similarTo?: { readonly conversationId: string; readonly revision: number } | undefined;
   /** The text is a regular expression, matched line by line. */
   regex?: boolean | undefined;
@@ -271,7 +271,7 @@ export interface SearchFilters extends CallOptions {
   countAll?: boolean | undefined;
   /** Also count the hits of each conversation. */
   byConversation?: boolean | undefined;
-  /** Return each of several events with equal text, instead of one hit. */
+  /** Return every event with equal text, instead of one hit for all. */
   everyCopy?: boolean | undefined;
   /** Only active branches: without rewound events. */
   activeBranchesOnly?: boolean | undefined;
@@ -281,14 +281,14 @@ export interface SearchFilters extends CallOptions {
   atLeast?: number | undefined;
 }
 
-/** The head that is expected; undefined: any. */
+/** Converts an expected head; undefined allows any head. */
 export function expectation(expected: number | undefined): ExpectedRevision | undefined {
   if (expected === undefined) return undefined;
   if (expected === 0) return { expected: { $case: "noStream", value: {} } };
   return { expected: { $case: "revision", value: expected } };
 }
 
-/** A batch. */
+/** Builds an append request. */
 export function append(
   conversationId: string,
   branch: string,
@@ -321,7 +321,7 @@ export function append(
   };
 }
 
-/** The text of a result of one large text. */
+/** Returns the text of a result if it is one large text, otherwise undefined. */
 export function largeText(result: ToolResultRecorded): Uint8Array | undefined {
   const [only, ...others] = result.parts;
   if (others.length || only?.part?.$case !== "text") return undefined;
@@ -330,7 +330,7 @@ export function largeText(result: ToolResultRecorded): Uint8Array | undefined {
   return encoded.length > WHOLE_RESULT_BYTES_MAX ? encoded : undefined;
 }
 
-/** A large result in pieces. */
+/** Yields the requests that send a large result in pieces. */
 export function* inChunks(
   result: ToolResultRecorded,
   text: Uint8Array,
@@ -343,10 +343,10 @@ export function* inChunks(
   }
 }
 
-/** So many waiting calls are listed at most. */
+/** Maximum number of waiting calls that the server lists. */
 const PENDING_MAX = 1_000;
 
-/** The waiting call with this id. */
+/** Returns the waiting call with this id; throws if there is none, or several. */
 export function oneWaiting(callId: string, waiting: readonly ToolCall[]): ToolCall {
   const found = waiting.filter((call) => call.callId === callId);
   const [first] = found;
@@ -362,7 +362,7 @@ export function oneWaiting(callId: string, waiting: readonly ToolCall[]): ToolCa
   );
 }
 
-/** The next request. */
+/** Builds the API call that asks for the next model request. */
 export function build(
   conversationId: string,
   branch: string,
@@ -383,11 +383,11 @@ export function build(
   };
 }
 
-/** A place in the log. */
+/** Converts a log offset to a log position. */
 export const position = (offset: number | undefined): Position | undefined =>
   offset ? { shard: 0, offset } : undefined;
 
-/** Events of a branch, or of all of a conversation. */
+/** Builds a read of the events of a branch or of all branches of a conversation. */
 export function read(conversationId: string, branch: string, options: ReadOptions): ReadRequest {
   return {
     ...Read.fromPartial({}),
@@ -404,7 +404,7 @@ export function read(conversationId: string, branch: string, options: ReadOption
   };
 }
 
-/** What a read wants of events; undefined: all of them. */
+/** Builds an event filter; undefined if it would match all events. */
 export function eventFilter(options: EventFilters): EventFilter | undefined {
   const filter: EventFilter = {
     key: options.key ?? "",
@@ -422,7 +422,7 @@ export function eventFilter(options: EventFilters): EventFilter | undefined {
   return isEmpty ? undefined : filter;
 }
 
-/** The newest events with keys, of types and of kinds. */
+/** Builds a lookup of the newest events by key, type and kind. */
 export function latest(
   ids: readonly string[],
   branch: string,
@@ -440,7 +440,7 @@ export function latest(
   });
 }
 
-/** A search; `seen` is the last position that this client wrote. */
+/** Builds a search; `seen` is the last position that this client wrote. */
 export function search(
   query: string,
   seen: number,
@@ -448,7 +448,7 @@ export function search(
   filters: SearchFilters,
 ): SearchRequest {
   const atLeast = position(filters.atLeast ?? seen);
-  // Rather a part, and told so, than nothing.
+  // Half the timeout: hits marked as incomplete are better than a timeout.
   const waitMs = Math.min(patienceMs / 2, INDEX_WAIT_MS_MAX);
   const wait = { seconds: Math.floor(waitMs / 1000), nanos: Math.floor(waitMs % 1000) * 1e6 };
   return Search.fromPartial({

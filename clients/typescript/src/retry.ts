@@ -1,18 +1,18 @@
-// When a call is sent again, and after how long. Decides only; the transport waits.
+// Decides whether, and after which pause, a call is retried. The transport does the waiting.
 
 import { status } from "@grpc/grpc-js";
 import * as errors from "./errors/index.js";
 
-/** The first pause, in milliseconds. Each is twice the one before … */
+/** First pause. Each following pause is twice as long … */
 const PAUSE_MIN_MS = 50;
 /** … up to this. */
 const PAUSE_MAX_MS = 2_000;
-/** Kept for the last attempt. */
+/** Time that is reserved for the last attempt. */
 const LAST_ATTEMPT_MS = 100;
-/** So long an address that has never answered is tried: it may be wrong. */
+/** How long an address that never answered is tried: it may be wrong. */
 export const STRANGER_PATIENCE_MS = 800;
 
-/** The server says that nothing was done. */
+/** Errors with which the server says that it did nothing: a retry is safe. */
 const HARMLESS = [
   errors.Busy,
   errors.BytesInFlight,
@@ -25,11 +25,11 @@ const HARMLESS = [
 
 const BREAKS = new Set<status | undefined>([status.INTERNAL, status.UNKNOWN, status.CANCELLED]);
 
-/** Words of gRPC for a connection that broke in the middle of an answer. */
+/** Messages of gRPC for a connection that broke during an answer. */
 const BROKEN =
   /RST_STREAM|GOAWAY|Stream removed|HTTP\/2|http2|h2 protocol|Stream closed|socket|ECONN|without sending|dropped/i;
 
-/** The connection broke, whatever the code says. */
+/** True if the code can stand for a broken connection and the server gave no reason. */
 export function isBreak(error: errors.TreeringError): boolean {
   return !error.rule && BREAKS.has(error.code);
 }
@@ -39,13 +39,13 @@ export class Attempts {
   readonly #began = Date.now();
   readonly #mayRepeat: boolean;
   #pauseMs = PAUSE_MIN_MS;
-  /** Milliseconds for a server that cannot be reached; undefined: until the deadline. */
+  /** How long to try an unreachable server, in ms; undefined: until the deadline. */
   patienceMs: number | undefined;
 
   constructor(
     needsKey: boolean,
     key: string,
-    /** By `Date.now()`. */
+    /** Compared with `Date.now()`. */
     readonly deadline: number,
     patienceMs?: number,
   ) {
@@ -63,7 +63,7 @@ export class Attempts {
     }
     const chance = this.#pauseMs * (0.5 + Math.random());
     this.#pauseMs = Math.min(this.#pauseMs * 2, PAUSE_MAX_MS);
-    // A last attempt is made when the time is nearly up.
+    // Leaves time for a last attempt just before the end.
     let pause = Math.min(chance, end - now - LAST_ATTEMPT_MS);
     if (error.retryAfterMs !== undefined) pause = Math.max(pause, error.retryAfterMs);
     return pause > 0 && pause < end - now ? pause : undefined;

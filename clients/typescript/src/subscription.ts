@@ -1,4 +1,4 @@
-// Events and keys as they come, across restarts of the server.
+// Streams of events and of context changes that survive restarts of the server.
 
 import type { ContextOf } from "./context.js";
 import type { WatchContextResponse } from "./gen/treering/v1/context.js";
@@ -23,13 +23,13 @@ export interface SubscribeOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** What is followed. Without a source: the namespace's whole log. */
+/** Source of a subscription. Without a source: the namespace's whole log. */
 export type Source = Extract<
   NonNullable<SubscribeRequest["source"]>,
   { $case: "branch" | "conversation" }
 >;
 
-/** A stream for `for await`, which ends with the loop. */
+/** A stream for `for await`; leaving the loop closes it. */
 abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposable {
   /** All events that existed at the start were yielded. */
   caughtUp = false;
@@ -37,7 +37,7 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
 
   abstract next(): Promise<IteratorResult<T>>;
 
-  /** Leaving a loop ends it. */
+  /** Called when a loop is left: closes the stream. */
   async return(): Promise<IteratorResult<T>> {
     await this.close();
     return { done: true, value: undefined };
@@ -71,7 +71,7 @@ abstract class Followed<T, S> implements AsyncIterableIterator<T>, AsyncDisposab
  * A stream of events: existing ones, then new ones.
  *
  * After a broken connection or a restart of the server it continues without gaps or repetitions.
- * `after` is the place of the last event that it yielded; use it to continue in another process.
+ * `after` tells the last event that it yielded; use it to continue in another process.
  */
 export class Subscription extends Followed<Event, SubscribeResponse> {
   /** Revision (for the whole log: offset) of the last event that it yielded. */
@@ -118,7 +118,7 @@ export class Subscription extends Followed<Event, SubscribeResponse> {
     }
   }
 
-  /** Up to there nothing more will come: a restart need not look there again. */
+  /** No more events come up to this offset: a reconnection starts after it. */
   #reach(offset: number): void {
     if (this.#isOfLog && offset && (this.#fromNow || (this.after ?? 0) < offset)) {
       this.after = offset;
@@ -133,7 +133,7 @@ export class Subscription extends Followed<Event, SubscribeResponse> {
  * After a broken connection it reads all keys again, and yields only changes.
  */
 export class ContextWatch extends Followed<ContextChange, WatchContextResponse> {
-  /** Key to its value as JSON. */
+  /** The last value of each key, as JSON. */
   readonly #known = new Map<string, Uint8Array>();
   #fresh = new Set<string>();
   #gone: string[] = [];

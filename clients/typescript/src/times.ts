@@ -1,6 +1,6 @@
-// Times as programs give them.
+// Parses times that programs pass as arguments.
 
-/** A moment, or text: "2 days", "3h ago", "2026-01-31", or another that `Date` reads. */
+/** A `Date`, or text: "2 days", "3h ago", "2026-01-31", or another ISO time. */
 export type Time = Date | string;
 
 const DAY_S = 86_400;
@@ -15,7 +15,7 @@ const UNITS: readonly [names: string, seconds: number][] = [
   ["y year years", 365 * DAY_S],
 ];
 
-/** A time; `name` is what errors call it. */
+/** Parses a time; `name` is the argument that an error names. */
 export function moment(time: Time | undefined, name: string): Date | undefined {
   if (time === undefined) return undefined;
   const read = typeof time === "string" ? readText(time.trim()) : time;

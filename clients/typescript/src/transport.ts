@@ -1,4 +1,4 @@
-// Calls that are sent again where that is safe, until their time is up.
+// Sends calls, and retries them where that is safe, until their timeout.
 
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ChannelCredentials } from "@grpc/grpc-js";
@@ -28,13 +28,13 @@ interface Sending extends CallOptions {
   key?: string | undefined;
 }
 
-/** The way to a server, in one namespace. */
+/** Calls to a server, in one namespace, with retries. */
 export class Transport {
   readonly #wire: Wire;
-  /** A folder's server is started at need: it is no stranger. */
+  /** The address has answered, or the client starts the server there on demand. */
   #isMet: boolean;
   #isClosed = false;
-  /** Offset of the last event that was written here: searches wait for it. */
+  /** Offset of the last event that this client wrote: searches wait for it. */
   lastPosition = 0;
 
   constructor(
@@ -48,7 +48,7 @@ export class Transport {
     this.#isMet = endpoint.isOurs;
   }
 
-  /** Starts the server, if it is ours to start. */
+  /** Connects; starts the server of a folder if it is not running. */
   async connect(): Promise<void> {
     await this.#wire.connect();
   }
@@ -62,7 +62,7 @@ export class Transport {
     return this.#answer(method, sending, (bounds) => this.#wire.unary(method, request, bounds));
   }
 
-  /** Many requests, one answer; `requests` makes them anew for each attempt. */
+  /** Many requests, one answer; `requests` is called for each attempt. */
   sendMany<Q, S>(method: Method<Q, S>, requests: () => Iterable<Q>, sending: Sending): Promise<S> {
     return this.#answer(method, sending, (bounds) =>
       this.#wire.sendMany(method, requests(), bounds),
@@ -87,8 +87,8 @@ export class Transport {
   }
 
   /**
-   * One request, many answers. `request` is asked again after a break: it says what is still
-   * to come. Time counts while nothing comes.
+   * One request, many answers. After a break, `request` is called again, for the answers that
+   * are missing. The timeout limits the wait for each answer.
    */
   read<Q, S>(method: Method<Q, S>, request: () => Q, sending: Sending = {}): AsyncGenerator<S> {
     return this.#read(method, sending, () =>
@@ -96,7 +96,7 @@ export class Transport {
     );
   }
 
-  /** Many requests, many answers; `requests` says which have none yet. */
+  /** Many requests, many answers; `requests` returns the requests without an answer. */
   readMany<Q, S>(
     method: Method<Q, S>,
     requests: () => Iterable<Q>,
@@ -141,7 +141,7 @@ export class Transport {
     }
   }
 
-  /** One request, answers without an end: it goes on after every break. */
+  /** One request, an endless stream of answers, which resumes after every break. */
   follow<Q, S>(method: Method<Q, S>, request: () => Q): Following<Q, S> {
     return new Following(this, this.#wire, method, request);
   }
@@ -155,12 +155,12 @@ export class Transport {
     return new Attempts(method.needsKey, key, Date.now() + timeoutMs, patience);
   }
 
-  /** Something answered there. */
+  /** Notes that the server answered. */
   met(): void {
     this.#isMet = true;
   }
 
-  /** Waits, or throws the error when there is no next attempt. */
+  /** Waits before the next attempt, or throws the error if there is none. */
   async beforeNext(attempts: Attempts, error: unknown, signal?: AbortSignal): Promise<void> {
     if (signal?.aborted) throw signal.reason;
     if (!(error instanceof TreeringError) || this.#isClosed) throw error;
@@ -174,18 +174,18 @@ export class Transport {
     if (isGone) await this.#wire.renew();
   }
 
-  /** Something was appended there: searches wait for it. */
+  /** Notes the offset of an append: searches wait for it. */
   saw(position: number): void {
     this.lastPosition = Math.max(this.lastPosition, position);
   }
 
-  /** What the health service says, asked once. */
+  /** Asks the health service, without retries. */
   async health(service: string, timeoutMs: number): Promise<boolean> {
     const deadline = Date.now() + timeoutMs;
     return (await this.#wire.unary(health, service, { deadline })) === SERVING;
   }
 
-  /** Ends the connection, and the server if it is ours and nobody else's. */
+  /** Closes the connection, and stops a server of ours that no other client uses. */
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
@@ -193,7 +193,7 @@ export class Transport {
   }
 }
 
-/** The next answer of a stream, unless nothing comes. */
+/** Returns the next answer of a stream, or throws at the deadline. */
 async function inTime<S>(stream: Stream<S>, deadline: number): Promise<IteratorResult<S>> {
   if (deadline === Infinity) return stream.next();
   let timer: NodeJS.Timeout | undefined;
@@ -208,7 +208,7 @@ async function inTime<S>(stream: Stream<S>, deadline: number): Promise<IteratorR
   }
 }
 
-/** Answers without an end. */
+/** An endless stream of answers, which resumes after every break. */
 export class Following<Q, S> implements AsyncIterableIterator<S> {
   readonly #transport: Transport;
   readonly #wire: Wire;
@@ -244,7 +244,7 @@ export class Following<Q, S> implements AsyncIterableIterator<S> {
     return { done: true, value: undefined };
   }
 
-  /** The server went, or sends its old connections to new ones. */
+  /** Prepares the next attempt after the stream ended or broke. */
   async #after(error: unknown): Promise<void> {
     this.#stream?.cancel();
     this.#stream = undefined;
@@ -266,7 +266,7 @@ export class Following<Q, S> implements AsyncIterableIterator<S> {
     return this;
   }
 
-  /** Ends it; whoever waits for the next answer gets none. */
+  /** Ends the stream; a pending `next` returns no answer. */
   close(): void {
     this.#isClosed = true;
     this.#stream?.cancel();

@@ -320,7 +320,7 @@ export class BuiltRequest {
   readonly body: Parsed;
   /** The body as JSON bytes, as a prompt cache compares them. */
   readonly raw: Uint8Array;
-  /** Sections, items with their events, and what each step did. */
+  /** Sections, candidates with their events, and what each enhancer did. */
   readonly explanation: Explanation;
 
   constructor(proto: BuildResponse, explanation: Explanation) {
@@ -334,7 +334,7 @@ export class BuiltRequest {
     return this.explanation.tokens;
   }
 
-  /** What must stay is larger than the budget. */
+  /** The request exceeds the budget: too much content must stay. */
   get overBudget(): boolean {
     return this.explanation.overBudget;
   }
@@ -387,7 +387,7 @@ export class Rewound {
   }
 }
 
-/** The difference of two branches: where they diverge, and the events of each since then. */
+/** The difference of two branches: their common revision, and the events of each since then. */
 export class Difference {
   readonly ancestorRevision: number;
   readonly left: readonly Event[];

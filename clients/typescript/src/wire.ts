@@ -1,9 +1,9 @@
-// gRPC: sends a request and gives back what comes, or throws a `TreeringError`. What is sent
-// when, and again, is decided in `transport.ts`.
+// gRPC: sends a request and returns the answer, or throws a `TreeringError`. `transport.ts`
+// decides when to send and when to retry.
 //
-// A write that was sent is not cancelled: the server may do it all the same, after what the
-// client writes next. Whoever gives it up waits a moment for its outcome, and later writes wait
-// until there is one.
+// A write that was sent is not cancelled: the server might still apply it, after the client's
+// next write. A caller that abandons a write waits briefly for its outcome. Later writes wait
+// until the outcome is known.
 
 import { once } from "node:events";
 import {
@@ -26,44 +26,44 @@ import { fromRpc } from "./errors/translate.js";
 import type { Codec, Method } from "./methods.js";
 
 const OPTIONS: ChannelOptions = {
-  // The server bounds what it takes and what it sends; gRPC's own 4 MiB would refuse what
-  // the store holds.
+  // The server limits the size of messages. gRPC's default of 4 MiB is too small for events
+  // of the store.
   "grpc.max_receive_message_length": -1,
   "grpc.max_send_message_length": -1,
-  // A server that was started again is found at once, not after minutes.
+  // Reconnects at once after a restart of the server, not after minutes.
   "grpc.initial_reconnect_backoff_ms": 100,
   "grpc.max_reconnect_backoff_ms": 1_000,
-  // A line that is cut without a word is noticed by those who wait for events.
+  // Detects a connection that broke silently, also while a stream waits for events.
   "grpc.keepalive_time_ms": 30_000,
   "grpc.keepalive_timeout_ms": 20_000,
-  // Retries are made above, where keys and hints are known.
+  // `transport.ts` retries: it knows the idempotency keys and the server's hints.
   "grpc.enable_retries": 0,
   "grpc.enable_channelz": 0,
 };
 
-/** So long whoever gives up a write that was sent waits for its outcome. */
+/** How long the caller of an abandoned write waits for its outcome. */
 const CANCELLED_MS = 1_000;
-/** So long a write goes on after its time is up; then it is cancelled. */
+/** How long a write continues after its deadline before it is cancelled. */
 const SETTLING_MS = 30_000;
-/** Node's timers take no more. */
+/** Maximum delay of Node's timers. */
 const TIMER_MAX_MS = 2 ** 31 - 1;
 
-/** Answers that are kept for whoever reads slowly; then the server waits. */
+/** Number of answers that are buffered for a slow reader before the stream is paused. */
 const QUEUE_MAX = 32;
 
-/** A proxy for the world outside does not know this machine's servers. */
+/** True for a loopback address: an HTTP proxy cannot reach it. */
 const isHere = (address: string): boolean => /^(127\.|localhost:|\[::1\]:)/.test(address);
 
 /** Limits of a call. */
 export interface Bounds {
-  /** By `Date.now()`; `Infinity`: none. */
+  /** Compared with `Date.now()`; `Infinity`: none. */
   deadline: number;
   signal?: AbortSignal | undefined;
 }
 
 type Reading<S> = ClientReadableStream<S> | ClientDuplexStream<unknown, S>;
 
-/** Answers as they come. */
+/** A stream of answers. */
 export class Stream<S> implements AsyncIterableIterator<S> {
   readonly #call: Reading<S>;
   readonly #queue: S[] = [];
@@ -85,7 +85,7 @@ export class Stream<S> implements AsyncIterableIterator<S> {
   }
 
   #ends(how: { error?: unknown }): void {
-    // An error comes before the end that it brings.
+    // Keeps the first: an error is emitted before the end that it causes.
     this.#end ??= how;
     this.#wake();
   }
@@ -117,7 +117,7 @@ export class Stream<S> implements AsyncIterableIterator<S> {
     });
   }
 
-  /** Takes what still comes, and drops it. */
+  /** Reads and discards the remaining answers. */
   async drain(): Promise<void> {
     this.#isDrained = true;
     this.#call.resume();
@@ -139,18 +139,18 @@ export class Stream<S> implements AsyncIterableIterator<S> {
   }
 }
 
-/** A channel. */
+/** The gRPC channel to a server. */
 export class Wire {
   readonly #endpoint: Endpoint;
   readonly #credentials: ChannelCredentials;
   readonly #metadata = new Metadata();
   #address = "";
   #client: Client | undefined;
-  /** Of servers that are gone: to close them at once would cancel what others do. */
+  /** Clients of earlier addresses: closing them at once would cancel their calls. */
   readonly #old: Client[] = [];
-  /** What is under way: a server waits for it before it ends. */
+  /** Calls in progress: a server waits for them before it stops. */
   readonly #calls = new Set<{ cancel(): void }>();
-  /** The ends of writes that were given up after they were sent. */
+  /** Outcomes of abandoned writes that were already sent. */
   readonly #left = new Set<Promise<unknown>>();
   #isClosed = false;
 
@@ -164,19 +164,19 @@ export class Wire {
     for (const [name, value] of Object.entries(metadata)) this.#metadata.set(name, value);
   }
 
-  /** Starts the server, if it is ours to start. */
+  /** Connects; starts the server of a folder if it is not running. */
   async connect(): Promise<Client> {
     this.#mustBeOpen();
     return this.#open(await this.#endpoint.address());
   }
 
-  /** Looks for the server again. */
+  /** Asks for the address of the server again. */
   async renew(): Promise<void> {
     this.#mustBeOpen();
     this.#open(await this.#endpoint.renew());
   }
 
-  /** Nobody starts a server for a client that is closed. */
+  /** Throws if the client is closed: it must not start a server. */
   #mustBeOpen(): void {
     if (this.#isClosed) throw new ClientClosed();
   }
@@ -261,7 +261,7 @@ export class Wire {
     });
   }
 
-  /** Writes that were given up come first. */
+  /** Waits until all abandoned writes have an outcome. */
   async #mayWrite<Q, S>(method: Method<Q, S>, bounds: Bounds): Promise<void> {
     if (!method.needsKey || this.#left.size === 0) return;
     if ((await unlessGivenUp(Promise.all(this.#left), bounds)) !== GIVEN_UP) return;
@@ -269,7 +269,7 @@ export class Wire {
     throw late("not sent: the outcome of an earlier, abandoned write is still unknown");
   }
 
-  /** A write was given up; gives its end. */
+  /** Registers an abandoned write; the promise resolves when it has an outcome. */
   #leave(sent: Promise<unknown>): Promise<void> {
     const end = sent.then(
       () => {},
@@ -279,7 +279,7 @@ export class Wire {
     return end.finally(() => this.#left.delete(end));
   }
 
-  /** Nobody takes more answers; writes that are under way are done. */
+  /** Abandons a stream: a read is cancelled, writes in progress continue. */
   async leave<Q, S>(method: Method<Q, S>, stream: Stream<S>): Promise<void> {
     if (!method.needsKey) {
       stream.cancel();
@@ -304,7 +304,7 @@ export class Wire {
     return this.#streamOf(call);
   }
 
-  /** Many requests, many answers. The bounds are those until they are sent. */
+  /** Many requests, many answers. The bounds apply only until the requests are sent. */
   async streamMany<Q, S>(
     method: Method<Q, S>,
     requests: Iterable<Q>,
@@ -336,7 +336,7 @@ export class Wire {
     return new Stream(call);
   }
 
-  /** Ends the connection, and what is under way on it. */
+  /** Closes the connection, and cancels the calls in progress. */
   async close(): Promise<void> {
     this.#isClosed = true;
     const left = Promise.all(this.#left);
@@ -356,7 +356,7 @@ type Begin<S> = (
 
 const GIVEN_UP = Symbol("given up");
 
-/** What comes of it, unless the time is up before, or it is aborted. */
+/** Returns the result of the work, or `GIVEN_UP` at the deadline or when it is aborted. */
 async function unlessGivenUp<T>(
   work: Promise<T>,
   { deadline, signal }: Bounds,
@@ -394,7 +394,7 @@ const reader =
   (bytes: Buffer): T =>
     codec.decode(bytes);
 
-/** Writes as fast as the server takes it, until the call has its answer. */
+/** Writes requests as fast as the server accepts them, until the call is answered. */
 async function writeAll<Q>(
   call: ClientWritableStream<Q> | ClientDuplexStream<Q, unknown>,
   requests: Iterable<Q>,
@@ -409,7 +409,7 @@ async function writeAll<Q>(
   for (const request of requests) {
     if (isAnswered || call.destroyed) return;
     if (!call.write(request)) {
-      // Whichever comes first: room, or the end of the call.
+      // Waits for room in the buffer or for the end of the call.
       await Promise.race([once(call, "drain").catch(() => {}), answered]);
     }
   }

@@ -1,4 +1,4 @@
-// Words for what protobuf numbers: "user" for `Role.USER`, and JSON in and out.
+// Converts enum values to words ("user" for `Role.USER`) and back; reads and writes JSON.
 
 import { Invalid } from "./errors/index.js";
 import { Provider } from "./gen/treering/v1/context.js";
@@ -15,7 +15,7 @@ import type { CallStatus } from "./gen/treering/v1/tool.js";
 /** The words of an enumeration of the API: `ROLE_USER` is "user". */
 type Words<E> = Lowercase<Exclude<keyof E & string, "UNSPECIFIED">>;
 
-/** "openai-chat" of "openai_chat". */
+/** "openai-chat" for "openai_chat". */
 type Dashed<W extends string> = W extends `${infer Head}_${infer Tail}`
   ? `${Head}-${Dashed<Tail>}`
   : W;
@@ -31,7 +31,7 @@ export type KindName = Words<typeof EventKind>;
 export type ProviderName = Dashed<Words<typeof Provider>> | Words<typeof Provider>;
 /** How the text of a search is read; empty detects it. */
 export type QueryModeName = "" | Words<typeof QueryMode>;
-/** What a search compares. */
+/** Whether a search compares words, meanings, or both. */
 export type SearchByName = Words<typeof SearchBy>;
 
 /** A value that was parsed from JSON, of unknown type. */
@@ -49,7 +49,7 @@ export function number<T extends number>(enumeration: Enumeration, word: string)
   return found as T;
 }
 
-/** The name of a provider as the docs have it: "openai-chat", also of `openai_chat`. */
+/** Normalises the name of a provider: "openai-chat", also for `openai_chat`. */
 export function providerName(given: string): ProviderName {
   const name = given.trim().toLowerCase().replaceAll("_", "-");
   const known = words(Provider).map((word) => word.replaceAll("_", "-"));
@@ -73,7 +73,7 @@ export function words(enumeration: Enumeration): string[] {
     .map(([name]) => name.toLowerCase());
 }
 
-/** The word of a number; a number that is newer than this client as digits. */
+/** The word of a number; digits for a number that this client does not know. */
 export function word<T extends string>(enumeration: Enumeration, value: number): T {
   const found = enumeration[value];
   return (typeof found === "string" ? found.toLowerCase() : String(value)) as T;
@@ -85,21 +85,21 @@ const decoder = new TextDecoder();
 /** Text as UTF-8. */
 export const utf8 = (text: string): Uint8Array => encoder.encode(text);
 
-/** The same, if it is Unicode: half of a surrogate pair would be stored as another character. */
+/** Rejects half of a surrogate pair, which would be stored as another character. */
 export function unicode(text: string): string {
   if (text.isWellFormed()) return text;
   const place = text.search(/\p{Surrogate}/u);
   throw new Invalid(`the text has half of a surrogate pair at index ${place}`);
 }
 
-/** UTF-8 as text; what is no UTF-8 becomes U+FFFD. */
+/** UTF-8 as text; invalid bytes become U+FFFD. */
 export const fromUtf8 = (bytes: Uint8Array): string => decoder.decode(bytes);
 
-/** A value as JSON text. What it is called is for the error of one that JSON cannot say. */
+/** A value as JSON text. `name` is for the error if JSON cannot represent the value. */
 export function jsonText(value: unknown, name = ""): string {
   const text = JSON.stringify(value);
   if (text === undefined) throw new TypeError(`${typeof value} cannot be represented in JSON`);
-  // That is what numbers become that JSON lacks.
+  // Numbers that JSON lacks become null.
   if (text.includes("null")) mustBeSayable(value, name);
   return text;
 }
@@ -110,14 +110,14 @@ function mustBeSayable(value: unknown, path: string): void {
     throw new TypeError(`${where} is ${value}, which JSON cannot represent: use null or a string`);
   }
   if (typeof value !== "object" || value === null || ArrayBuffer.isView(value)) return;
-  // What says itself how it is in JSON has said it.
+  // `toJSON` has already converted the value.
   if (typeof (value as { toJSON?: unknown }).toJSON === "function") return;
   for (const [key, each] of Object.entries(value)) {
     mustBeSayable(each, path ? `${path}.${key}` : key);
   }
 }
 
-/** A value as JSON text, with a text in the place of a number that JSON lacks. */
+/** A value as JSON text; numbers that JSON lacks become strings. */
 export const laxJsonText = (value: unknown): string =>
   JSON.stringify(value, (_key, each: unknown) => {
     const isLacking = typeof each === "number" && !Number.isFinite(each);
@@ -127,19 +127,19 @@ export const laxJsonText = (value: unknown): string =>
 /** A value as JSON. */
 export const jsonBytes = (value: unknown, name = ""): Uint8Array => utf8(jsonText(value, name));
 
-/** The same, but bytes and strings are JSON already. */
+/** A value as JSON; bytes and strings are taken to be JSON already. */
 export function asJsonBytes(value: unknown): Uint8Array {
   if (value instanceof Uint8Array) return value;
   return typeof value === "string" ? utf8(unicode(value)) : jsonBytes(value);
 }
 
-/** A value from JSON; undefined from nothing. */
+/** Parses JSON; undefined for empty input. */
 export function fromJson(data: Uint8Array | string): Parsed {
   if (data.length === 0) return undefined;
   return JSON.parse(typeof data === "string" ? data : fromUtf8(data));
 }
 
-/** Arguments of a call, read; the text where a model wrote no JSON. */
+/** Parses the arguments of a call; returns the text if it is not JSON. */
 export function fromArguments(data: Uint8Array): Parsed {
   const said = fromUtf8(data);
   try {
