@@ -1,4 +1,4 @@
-// What the adapters share: frames, names, MessagePack.
+// Tests of what the adapters share: frames, names, MessagePack.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -13,8 +13,8 @@ import { type Parsed, utf8 } from "../src/words.js";
 
 const hex = (text: string) => Buffer.from(blake2b(utf8(text), 16)).toString("hex");
 
-// Long names are shortened as the Python client does it: its hashes, or another conversation is
-// meant.
+// Long names are shortened as in the Python client: with other hashes, another conversation would
+// be used.
 test("names that are too long", () => {
   assert.equal(hex(""), "cae66941d9efbd404e4d88758ea67670");
   assert.equal(hex("abc"), "cf4ab791c62b8d2b2109c90275287816");
@@ -25,7 +25,7 @@ test("names that are too long", () => {
   assert.equal(short("half \ud83d"), "half ?");
 });
 
-/** What a frame's item is, after a way through the store. */
+/** Returns the text of a frame and its item, after encoding and decoding. */
 function stored(
   item: Parsed,
   ...events: ReturnType<typeof make.user>[]
@@ -42,9 +42,9 @@ function stored(
   };
 }
 
-// What an event says must not be stored twice, and whatever looks like a reference, or does not
-// come back from an event as it was, must come back all the same.
-test("frames give back what they were given", () => {
+// Content of an event must not be stored twice. An item that looks like a reference, or that an
+// event does not store exactly, must still be restored exactly.
+test("frames restore their items exactly", () => {
   const long = "a text that is long enough to be worth a reference";
   const image = Buffer.from("a picture of some length").toString("base64");
   const cases: [Parsed, ReturnType<typeof make.user>[]][] = [
@@ -75,7 +75,7 @@ test("frames give back what they were given", () => {
     const isLooselySaid = JSON.stringify(item).includes("$treering") || text.includes("half of");
     if (events.length && !isLooselySaid) assert.ok(!text.includes(long), text);
   }
-  // Python writes what JSON has not.
+  // Python writes NaN and infinities, which JSON lacks.
   assert.deepEqual(jsonOf(utf8('{"a":NaN,"b":"NaN","c":[-Infinity]}')), {
     a: null,
     b: "NaN",
@@ -83,9 +83,8 @@ test("frames give back what they were given", () => {
   });
 });
 
-// Rows that one language packs are unpacked by the other: at every length that has a form of
-// its own.
-test("what is packed is unpacked", () => {
+// Each client unpacks rows that the other packed. Covers every length with its own encoding.
+test("MessagePack round trip", () => {
   const edges = [7, 8, 16, 31, 32, 53].flatMap((bits) => [2 ** bits - 1, 2 ** bits]).slice(0, -1);
   const numbers = [0, 1, ...edges, -1, -32, -33, -(2 ** 40), 0.5, -1e300];
   const lengths = [0, 1, 15, 16, 31, 32, 255, 256, 65_535, 65_536];
@@ -120,9 +119,9 @@ const PYTHON: [string, unknown][] = [
   ["c70307920102", [1, 2]],
 ];
 
-// Bytes that Python's serializer made of a set, a UUID, a path, a date and time, a message and
-// a snapshot of a delta channel.
-test("values of Python's", () => {
+// Bytes that Python's serializer wrote for a set, a UUID, a path, a date and time, a message and a
+// snapshot of a delta channel.
+test("values from Python's serializer", () => {
   for (const [bytes, value] of PYTHON) {
     const read: Parsed = fromPython("msgpack", Buffer.from(bytes, "hex"));
     assert.deepEqual(read?.toDict?.().data.content ?? read?.value ?? read, value);

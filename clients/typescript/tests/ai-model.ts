@@ -1,4 +1,4 @@
-// A scripted model for `ai`, its tools, and a turn of a chat as a server would do it.
+// A scripted model for `ai`, its tools, and a turn of a chat on a server.
 
 import {
   convertToModelMessages,
@@ -18,10 +18,10 @@ const usage = {
   outputTokens: { total: 10, text: 10, reasoning: undefined },
 };
 
-/** What the model says, by how many results it has seen since the last question. */
+/** Returns the model's answer, by the number of results since the last user message. */
 export type Script = (results: number) => { text?: string; call?: { tool: string; input: object } };
 
-/** A model that says what the script says. */
+/** A model that answers as the script says. */
 export function scripted(script: Script): MockLanguageModelV3 {
   const answer = (prompt: { role: string; content: unknown }[]) => {
     const asked = prompt.findLastIndex(({ role }) => role === "user");
@@ -75,7 +75,7 @@ const callOf = (toolCallId: string, call: { tool: string; input: object }) => ({
   input: JSON.stringify(call.input),
 });
 
-/** What was done; the tools write it down. */
+/** Log of the tool calls that ran. */
 export const done: string[] = [];
 
 export const tools = {
@@ -106,7 +106,7 @@ export const tools = {
   }),
 };
 
-/** One answer of the model, saved at the end of each of its steps. */
+/** Runs one answer of the model, and saves the chat at the end of each step. */
 export async function turn(
   chats: ChatStore,
   chatId: string,
@@ -138,7 +138,7 @@ export async function turn(
   return chats.loadChat(chatId);
 }
 
-/** What the user says. */
+/** A user message. */
 export const asks = (text: string, id: string = crypto.randomUUID()): UIMessage => ({
   id,
   role: "user",

@@ -1,4 +1,4 @@
-// Vercel's `ai`, with a scripted model, over a real server.
+// Tests of the chat store for Vercel's `ai`, with a scripted model and a real server.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -28,8 +28,8 @@ const searching = scripted((results) =>
 const kinds = async (conv: treering.Conversation) =>
   (await all(conv.events())).map((event) => event.kind);
 
-// What a chat was must be what it is after it was loaded, and be here what it is for everybody:
-// messages, calls and results, in the order of a conversation.
+// A loaded chat must equal the saved chat, and be stored as an ordinary conversation: messages,
+// calls and results, in order.
 test("a chat with a tool", async () => {
   const db = open();
   const chats = chatStore(db, { about: { title: "Ports", model: "claude-sonnet-4-5" } });
@@ -54,17 +54,17 @@ test("a chat with a tool", async () => {
     "tool_result_recorded",
     "message_appended",
   ]);
-  // Saved again, as a UI does it: nothing is appended.
+  // A UI saves the same chat again: nothing is appended.
   const head = await conv.head();
   await chats.saveChat({ chatId, messages });
   assert.equal(await conv.head(), head);
-  // It is a conversation like any other.
+  // Search and requests work as for any conversation.
   assert.equal((await db.search("7171"))[0]?.tool, "grep");
   const { body } = await conv.request("anthropic", { budget: 60_000 });
   const roles = body.messages.map((message: { role: string }) => message.role);
   assert.deepEqual(roles, ["user", "assistant", "user", "assistant"]);
   assert.equal(body.messages[1].content[1].name, "grep");
-  // And goes on, with `generateText` too.
+  // The chat continues, also with `generateText`.
   const next = [...messages, asks("Thanks. Again?")];
   const { text } = await generateText({
     model: scripted(() => ({ text: "As I said." })),
@@ -79,10 +79,10 @@ const removing = scripted((results) =>
   results === 0 ? { call: { tool: "rm", input: { path: "old.txt" } } } : { text: "Well." },
 );
 
-// A person decides somewhere else, and the tool runs when the chat goes on: not before, and
-// not at all after a no.
+// A person decides outside the UI. The tool runs when the chat continues, not before, and not at
+// all after a denial.
 for (const approved of [true, false]) {
-  test(`a person says ${approved ? "yes" : "no"}`, async () => {
+  test(`a person ${approved ? "approves" : "denies"} a call`, async () => {
     const db = open();
     const chats = chatStore(db);
     const chatId = crypto.randomUUID();
@@ -98,7 +98,7 @@ for (const approved of [true, false]) {
     const decided = (await chats.loadChat(chatId))[1]?.parts.at(-1);
     assert.ok(decided?.type === "tool-rm" && decided.state === "approval-responded");
     assert.deepEqual([decided.approval.approved, decided.approval.reason], [approved, "I know it"]);
-    // A UI that has not heard of it yet must not take it back.
+    // A UI that does not know the decision yet must not undo it.
     await chats.saveChat({ chatId, messages: waits });
     assert.deepEqual((await chats.loadChat(chatId))[1]?.parts.at(-1), decided);
     assert.deepEqual(done, []);
@@ -115,8 +115,8 @@ for (const approved of [true, false]) {
   });
 }
 
-// The UI's own decision (`addToolApprovalResponse`) comes with the messages, also when the
-// call and the decision are saved in one.
+// The UI's own decision (`addToolApprovalResponse`) is part of the messages, also when the call and
+// the decision are saved together.
 test("a decision that comes with the messages", async () => {
   const db = open();
   const chats = chatStore(db);
@@ -147,8 +147,8 @@ test("a decision that comes with the messages", async () => {
   assert.deepEqual([call.status, call.proto.decisionReason], ["succeeded", "fine"]);
 });
 
-// What was regenerated or edited must not be lost, and not be sent either.
-test("chats go other ways", async () => {
+// Regenerated or edited messages must stay in the store, but not be part of the chat.
+test("chats are regenerated, edited and forked", async () => {
   const db = open();
   const chats = chatStore(db);
   const chatId = "ways";
@@ -164,11 +164,11 @@ test("chats go other ways", async () => {
     say("a2", "Yes."),
   ];
   await chats.saveChat({ chatId, messages: first });
-  // Regenerated: the last answer is another one.
+  // Regenerated: the last answer differs.
   const second = [...first.slice(0, 3), say("a3", "No.")];
   await chats.saveChat({ chatId, messages: second });
   assert.deepEqual(await chats.loadChat(chatId), second);
-  // Edited: the first question is another one.
+  // Edited: the first question differs.
   const third = [asks("Up or down?", "q1")];
   await chats.saveChat({ chatId, messages: third });
   assert.deepEqual(await chats.loadChat(chatId), third);
@@ -179,7 +179,7 @@ test("chats go other ways", async () => {
   assert.equal((await conv.branches()).length, 4);
   assert.ok((await db.search("Yes", { conversation: conv.id })).length > 0);
 
-  // Forked: two chats with one past, each with a future of its own.
+  // Forked: two chats share a past, and continue independently.
   await chats.saveChat({ chatId, messages: first });
   const fork = await chats.forkChat({ chatId, upTo: "a1" });
   assert.deepEqual(await chats.loadChat(fork), first.slice(0, 2));
@@ -187,7 +187,7 @@ test("chats go other ways", async () => {
   await chats.saveChat({ chatId: fork, messages: other });
   assert.deepEqual(await chats.loadChat(fork), other);
   assert.deepEqual(await chats.loadChat(chatId), first);
-  // The fork itself goes another way, and is still the fork.
+  // After a regeneration, the fork is still the same chat.
   const again = [...other.slice(0, 3), say("a5", "Straight on.")];
   await chats.saveChat({ chatId: fork, messages: again });
   await chats.saveChat({ chatId: fork, messages: [...again, asks("Good.", "q4")] });
@@ -196,8 +196,8 @@ test("chats go other ways", async () => {
   await assert.rejects(chats.forkChat({ chatId, upTo: "nowhere" }), treering.NotFound);
 });
 
-// A conversation that was forked into one of its own, elsewhere, is a chat too. Where its past
-// is another's, it must not be cut at a place that only looks the same.
+// A conversation that was forked into a new conversation is a chat too. An edit of its inherited
+// part is refused: that part belongs to the other conversation.
 test("a chat in a conversation that was forked", async () => {
   const db = open();
   const chats = chatStore(db);
@@ -221,7 +221,7 @@ test("a chat in a conversation that was forked", async () => {
   assert.deepEqual(await chats.loadChat("old"), past);
 });
 
-/** Everything that a message can hold. */
+/** A message with every kind of part. */
 const RICH: UIMessage = {
   id: "rich",
   role: "assistant",
@@ -303,9 +303,9 @@ const RICH: UIMessage = {
   ],
 };
 
-// A chat must come back as it was, with whatever stands in it, also when it was saved again
-// and again while it grew.
-test("everything that a message can hold", async () => {
+// A loaded chat must equal the saved chat, whatever parts it has, also when it was saved repeatedly
+// while it grew.
+test("a message with every kind of part", async () => {
   const db = open();
   const chats = chatStore(db, { about: { model: "claude-sonnet-4-5" } });
   const picture = {
@@ -337,13 +337,13 @@ test("everything that a message can hold", async () => {
     (await conv.openCalls()).map((call) => call.callId),
     ["t8"],
   );
-  // Each of them is a request that a provider takes.
+  // A request can be built from it, and contains the signature of the reasoning.
   const { body } = await conv.request("anthropic");
   assert.ok(JSON.stringify(body).includes("c2lnbmVk"));
 });
 
-// While it streams, a text is not yet what was said; and a call goes from state to state.
-test("a message that is saved while it comes", async () => {
+// A text that still streams is not stored as a message yet; a call goes through several states.
+test("a message that is saved while it streams", async () => {
   const db = open();
   const chats = chatStore(db);
   const chatId = "streaming";
@@ -387,8 +387,8 @@ test("a message that is saved while it comes", async () => {
   assert.equal((await conv.result("c1")).text, "12");
 });
 
-// What another program, without `ai`, did in the conversation is in the chat too.
-test("a chat that others go on with", async () => {
+// Events that another program appended without `ai` are part of the chat too.
+test("a chat with events of another program", async () => {
   const db = open();
   const chats = chatStore(db);
   const conv = await db.open("common");
@@ -420,8 +420,8 @@ test("a chat that others go on with", async () => {
   await convertToModelMessages(next, { tools });
 });
 
-// Two tabs save at once: both are stored, each on its way, and the chat is one of them.
-test("two that save at once", async () => {
+// Two tabs save at once: both chats are stored, each on its branch, and one of them is loaded.
+test("two tabs that save at once", async () => {
   const db = open();
   const chats = chatStore(db);
   const chatId = "tabs";
@@ -455,8 +455,8 @@ if (messages.at(-1)?.parts.at(-1).type !== "text" || messages.length === 1) {
 await db.close();
 `;
 
-// A program that drives streamText is killed anywhere, again and again. Started anew it goes
-// on where the chat was saved: each step that was saved is there once.
+// A program that runs `streamText` is killed repeatedly, at any time. After a restart it continues
+// from the saved chat: each saved step is stored once.
 test("a chat whose program is killed", async () => {
   const [folder, store] = [temporary(), temporary()];
   const from = (path: string) => pathToFileURL(join(process.cwd(), "build", path));
@@ -492,7 +492,7 @@ test("a chat whose program is killed", async () => {
   );
   assert.deepEqual(await texts(conv), ["Count to five.", "Counted."]);
   assert.deepEqual(await conv.openCalls(), []);
-  // Forked after the second step, it goes on from there in a chat of its own.
+  // A fork after the question continues as a separate chat.
   const chats = chatStore(db);
   const messages = await chats.loadChat("job");
   assert.equal(messages.length, 2);
@@ -507,10 +507,9 @@ test("a chat whose program is killed", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// A program was killed while a tool ran, and the chat went on: `streamText` refuses calls without
-// results, so that every turn after that failed. It reads what a request of the server says, and
-// nothing of it is stored.
-test("a chat goes on after a call without a result", async () => {
+// `streamText` refuses calls without results, so every turn after a killed tool would fail. A
+// loaded chat has the text that the server's requests have instead of a result; it is not stored.
+test("a chat continues after a call without a result", async () => {
   const db = open();
   const chats = chatStore(db);
   const chatId = await chats.createChat();
@@ -535,7 +534,7 @@ test("a chat goes on after a call without a result", async () => {
     return results.map(({ content }) => (typeof content === "string" ? content : content[0].text));
   };
   const [open_, ended] = await requested();
-  // It may still end.
+  // The first call may still end.
   assert.deepEqual(await told(), [
     ["input-available", undefined],
     ["output-error", ended],
@@ -563,7 +562,7 @@ test("a chat goes on after a call without a result", async () => {
   }
   assert.equal((await kinds(conv)).includes("tool_result_recorded"), false);
   assert.equal((await kinds(conv)).includes("branch_forked"), false);
-  // It comes after all.
+  // The result is recorded late.
   await conv.toolResult("a", "found");
   assert.deepEqual((await told())[0], ["output-available", undefined]);
 });

@@ -1,4 +1,4 @@
-// The Claude Agent SDK's own agent, on sessions that are in the store.
+// Tests the Claude Agent SDK's agent on sessions in the store.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -23,7 +23,7 @@ interface Asked {
   forkSession?: boolean;
 }
 
-/** A turn, by a program without any files of the ones before; the session's id. */
+/** Runs a turn without the files of earlier turns; returns the session's id. */
 async function turn({ store, model, prompt, ...given }: Asked): Promise<string> {
   let session = "";
   const options = {
@@ -42,10 +42,10 @@ async function turn({ store, model, prompt, ...given }: Asked): Promise<string> 
   return session;
 }
 
-// It runs a tool, the server is killed, its own files are lost, and it goes on from the store;
-// a fork of the SDK's is a session with the same past; and another maker's model could go on,
-// from before the last turn.
-test("an agent that goes on after a kill", async () => {
+// An agent runs a tool, the server is killed, and the agent continues from the store without its
+// files. A fork by the SDK has the same past, and a request for another provider's model can be
+// built from before the last turn.
+test("an agent continues after the server was killed", async () => {
   const cwd = temporary();
   writeFileSync(join(cwd, "config.py"), "PORT = 7171\n");
   const server = await Server.start();
@@ -59,7 +59,7 @@ test("an agent that goes on after a kill", async () => {
   const other = new TreeringSessionStore(db);
   const prompt = "And the address?";
   assert.equal(await turn({ store: other, model, cwd, prompt, resume: session }), session);
-  // It was sent what was said before the kill.
+  // The model was sent the messages from before the kill.
   assert.match(JSON.stringify(model.requests.at(-1).messages.slice(0, -1)), /7171/);
   const summary = only(await all(db.conversations()));
   const conv = db.conversation(summary.conversationId);
@@ -90,8 +90,8 @@ test("an agent that goes on after a kill", async () => {
 
 const keyOf = (title: string): string => title.split("/")[0] ?? "";
 
-// A program, and the SDK's own behind it, is killed while its tool runs: what was said is in the
-// store, and another program, without the files of the first, goes on with the session.
+// A program and the SDK's subprocess are killed while a tool runs. The messages are in the store,
+// and another program continues the session without the files of the first.
 test("a program that is killed", async () => {
   const server = await Server.start();
   const model = await serving();

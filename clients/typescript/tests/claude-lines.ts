@@ -60,7 +60,7 @@ const png = (data: string) => ({
   source: { type: "base64", media_type: "image/png", data },
 });
 
-/** Lines that look strange, or wrong. */
+/** Lines with unusual or invalid content. */
 export const ODD: SessionStoreEntry[] = [
   said("half of a pair: \ud83d and a \0, in a text of some length"),
   said(null),
@@ -79,7 +79,7 @@ export const ODD: SessionStoreEntry[] = [
   { type: "assistant", message: { content: "a text alone" } },
 ];
 
-/** A recorded conversation as the SDK would have written it. */
+/** A recorded conversation as the SDK would write it. */
 export function* linesOf(messages: Parsed[]): Generator<SessionStoreEntry> {
   for (const { role, content, tool_call_id, tool_calls = [], x } of messages) {
     const text = content || "";

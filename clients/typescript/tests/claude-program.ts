@@ -1,5 +1,5 @@
-// A program with an agent of the Claude Agent SDK: ADDRESS FOLDER SESSION RESUME PROMPT. Its
-// tool kills it, and the SDK's own program behind it, as soon as the call is stored.
+// A program with an agent of the Claude Agent SDK: ADDRESS FOLDER SESSION RESUME PROMPT. Its tool
+// kills it and the SDK's subprocess as soon as the call is stored.
 
 import { createSdkMcpServer, query, tool } from "@anthropic-ai/claude-agent-sdk";
 import { z } from "zod";
@@ -18,7 +18,7 @@ const isStored = async (): Promise<boolean> => {
 };
 
 const weather = tool("weather", "The weather.", { city: z.string() }, async () => {
-  // The SDK stores in the background.
+  // The SDK stores events in the background.
   while (!(await isStored())) await new Promise((resolve) => setTimeout(resolve, 50));
   process.kill(0, "SIGKILL");
   return { content: [] };

@@ -1,4 +1,4 @@
-// Real sessions in the Claude Agent SDK's `SessionStore`.
+// Tests the Claude Agent SDK's `SessionStore` with real sessions.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -9,7 +9,7 @@ import { FILES, trajectories, unpack } from "./trajectories.js";
 
 const open = shared();
 
-// Real sessions, with all that is odd in them, come back line by line.
+// Real sessions, with all their unusual lines, are loaded unchanged.
 const noFile = !unpack ? "needs Node 22.15" : FILES.missing("claude-code-entire");
 test("real sessions", { skip: noFile }, async () => {
   const db = open();

@@ -1,4 +1,4 @@
-// A program that writes to a session, together with another: ADDRESS WHO.
+// A program that writes to a session at the same time as another: ADDRESS NAME.
 
 import { TreeringSessionStore } from "../src/claude-agent-sdk/index.js";
 import * as treering from "../src/index.js";

@@ -1,4 +1,4 @@
-// The Claude Agent SDK's `SessionStore`: what it must do, and what real sessions do.
+// Tests of the Claude Agent SDK's `SessionStore`: the SDK's contract, and what it does beyond.
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
@@ -110,7 +110,7 @@ const summaries: Story = async (store, other) => {
   return [told, again.data, await other.listSessionSummaries("proj"), none];
 };
 
-/** The SDK's own functions over a store. */
+/** Calls the SDK's own functions with a store. */
 const functions: Story = async (store) => {
   const dir = "/home/ada/app";
   const key = { ...KEY, projectKey: "-home-ada-app" };
@@ -136,10 +136,10 @@ const functions: Story = async (store) => {
 
 const STORIES = { appendsAndLoads, lists, deletes, summaries, functions };
 
-// The SDK says in words what a store must do, and shows it by its store in memory: with ours,
-// also when another program has a part in it, it must be the same.
+// The SDK documents what a store must do, and has an in-memory store as the reference. Ours must
+// behave the same, also when another store object takes part.
 for (const [name, story] of Object.entries(STORIES)) {
-  test(`the same as in memory: ${name}`, async () => {
+  test(`same as the in-memory store: ${name}`, async () => {
     const db = open();
     const its = new InMemorySessionStore();
     const ours = await story(new TreeringSessionStore(db), new TreeringSessionStore(db));
@@ -148,7 +148,7 @@ for (const [name, story] of Object.entries(STORIES)) {
 }
 
 // A session that is kept as lines only cannot be searched, forked or sent to another model.
-test("lines are messages, calls and results", async () => {
+test("lines become messages, calls and results", async () => {
   const db = open();
   const store = new TreeringSessionStore(db);
   const entries = turn();
@@ -180,7 +180,7 @@ test("lines are messages, calls and results", async () => {
   assert.equal(other.body.messages[2].role, "tool");
 });
 
-// What is stored twice grows twice as fast: long texts are in the typed events, once.
+// Long texts are stored once, in the typed events: a second copy would double the store.
 test("a long text is stored once", async () => {
   const db = open();
   const store = new TreeringSessionStore(db);
@@ -198,9 +198,9 @@ test("a long text is stored once", async () => {
   assert.ok(sizes.reduce((a, b) => a + b) < 2 * text.length + 3_000);
 });
 
-// The SDK's lines are an internal format: one that looks strange, or wrong, comes back as it was.
+// The SDK's lines are an internal format, so unusual or invalid lines must be loaded unchanged.
 for (const [number, odd] of ODD.entries()) {
-  test(`an odd line comes back as it was: ${number}`, async () => {
+  test(`an odd line is loaded unchanged: ${number}`, async () => {
     const store = new TreeringSessionStore(open());
     await store.append(KEY, [odd]);
     await store.append(KEY, [odd, ...turn()]);
@@ -210,8 +210,8 @@ for (const [number, odd] of ODD.entries()) {
   });
 }
 
-// A batch that is sent again, by this program or by the next, must not double a line; lines
-// without an id have no way to be told apart.
+// A batch that is sent again, by this program or another, must not duplicate a line. Lines without
+// an id are stored again, because they cannot be recognised.
 test("lines that are sent again", async () => {
   const db = open();
   const [first, second] = [new TreeringSessionStore(db), new TreeringSessionStore(db)];
@@ -226,9 +226,9 @@ test("lines that are sent again", async () => {
   assert.deepEqual(await second.load(KEY), [...entries, tag, tag]);
 });
 
-// A deleted session is gone for the SDK, begins anew when it is written to, and what was said
-// can still be read by who looks at the conversation's branches.
-test("a session that is deleted and begun again", async () => {
+// For the SDK, a deleted session is gone, and starts empty when it is written to. Its messages can
+// still be read on the conversation's branches.
+test("a session that is deleted and started again", async () => {
   const db = open();
   const [store, other] = [new TreeringSessionStore(db), new TreeringSessionStore(db)];
   const entries = turn();
@@ -252,9 +252,9 @@ test("a session that is deleted and begun again", async () => {
   }
 });
 
-// A branch that somebody made in the middle of what was written at once is a session, too: with
-// the lines up to there.
-test("a session that goes on from a fork", async () => {
+// A branch that was forked in the middle of a batch is a session too, with the lines up to the
+// fork.
+test("a session that continues from a fork", async () => {
   const db = open();
   const store = new TreeringSessionStore(db);
   const entries = turn();
@@ -275,7 +275,7 @@ test("a session that goes on from a fork", async () => {
   }
 });
 
-// A session that was compacted must not send what its summary stands for.
+// A request of a compacted session must not contain the messages that its summary replaces.
 test("a session that was compacted", async () => {
   const db = open();
   const store = new TreeringSessionStore(db);
@@ -298,7 +298,7 @@ test("a session that was compacted", async () => {
 const program = (...given: string[]): ChildProcess =>
   spawn(process.execPath, ["build/tests/claude-writer.js", ...given], { stdio: "inherit" });
 
-// Two programs that write to one session (a resumed one, and one that still runs).
+// Two programs write to one session: a resumed one, and one that still runs.
 test("two programs on one session", async () => {
   const server = await Server.start();
   const programs = ["a", "b"].map((who) => once(program(server.address, who), "exit"));
@@ -318,8 +318,8 @@ test("two programs on one session", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// The server is killed while a session is written: what was taken is there, once, and the
-// session goes on.
+// The server is killed while a session is written: accepted lines are stored once, and the session
+// continues.
 test("a server that is killed while a session is written", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
@@ -338,9 +338,9 @@ test("a server that is killed while a session is written", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// One store for programs in two languages: each gets the lines of the other, and what the SDKs
-// keep for their lists, of which each has a shape of its own.
-test("sessions of Python's", { skip }, async () => {
+// Programs in two languages share one store. Each reads the lines of the other, and the summaries,
+// which the two SDKs keep in different formats.
+test("sessions of the Python client", { skip }, async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   const store = new TreeringSessionStore(db);
@@ -380,7 +380,7 @@ const OTHERS = [
   ["It is 7171."],
 ];
 
-/** Each after the one before. */
+/** Links each line to the line before it by `parentUuid`. */
 function linked(entries: SessionStoreEntry[], parent: string | null): Parsed[] {
   let parentUuid = parent;
   return entries.map((each) => {
@@ -390,7 +390,7 @@ function linked(entries: SessionStoreEntry[], parent: string | null): Parsed[] {
   });
 }
 
-/** The lines that the SDK sends: from the last one back, each by its `parentUuid`. */
+/** The lines that the SDK sends: it follows `parentUuid` back from the last line. */
 function chained(entries: Parsed[]): Parsed[] {
   const chain: Parsed[] = [];
   for (let at = entries.at(-1); at; ) {
@@ -403,16 +403,16 @@ function chained(entries: Parsed[]): Parsed[] {
   return chain;
 }
 
-/** What a line says, shortly. */
+/** The content of a line, in short form. */
 function told({ message: { content } }: Parsed): unknown[] {
   if (typeof content === "string") return [content];
   return content.map((block: Parsed) => block.text ?? block.id ?? block.content ?? block.type);
 }
 
-// What another adapter, a program or a person said in a session was left out when the SDK went on
-// with it, without a word. It comes in the chain of the SDK's lines, the same each time, in both
-// languages, and is not stored again by whoever sends all of it back.
-test("a session that others went on with", async () => {
+// The SDK silently omits messages that are not in the chain of its lines. Messages of another
+// adapter, a program or a person must be in it, the same on each load and in both languages, and
+// must not be stored again when the SDK sends them back.
+test("a session with messages of other programs", async () => {
   const db = open();
   const store = new TreeringSessionStore(db);
   const own = linked(turn(), null);
@@ -439,7 +439,7 @@ test("a session that others went on with", async () => {
     await each.append(KEY, loaded.slice(-3));
   }
   assert.equal(await conv.head(), head);
-  // The SDK goes on after them, and another program ends the call meanwhile: no link breaks.
+  // The SDK continues after these lines while another program ends the call: no link breaks.
   const more = linked(turn(), loaded.at(-1).uuid);
   await store.append(KEY, more);
   await conv.toolResult("c2", "README.md");
@@ -447,8 +447,8 @@ test("a session that others went on with", async () => {
   assert.deepEqual(chained(again), again);
   assert.deepEqual(again.slice(-more.length), more);
   assert.deepEqual(told(again[own.length + 5]), ["README.md"]);
-  // A running agent that does not know of them goes on after its own last line, between whose
-  // calls and results nothing comes.
+  // A running agent that does not know these lines continues after its own last line. No line may
+  // come between its calls and their results.
   await conv.user("And a person asks.");
   const unaware = linked(turn(), more.at(-1).uuid);
   await store.append(KEY, unaware.slice(0, 2));
@@ -472,8 +472,9 @@ test("a session that others went on with", async () => {
   assert.equal(said.filter((each) => ["Which port?", "Meanwhile"].includes(each)).length, 2);
 });
 
-// Both languages make the same lines of what others said, or what one has sent the other breaks.
-test("what others said, for Python", { skip }, async () => {
+// Both clients must make the same lines of other programs' messages; otherwise the links between
+// lines break.
+test("messages of other programs in the Python client", { skip }, async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   await new TreeringSessionStore(db).append(KEY, linked(turn(), null));

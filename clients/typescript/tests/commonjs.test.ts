@@ -1,5 +1,5 @@
-// A project of CommonJS: its compiler must take the classes of this package for those of the
-// frameworks that it has, and Node must run what the compiler made.
+// A CommonJS project: its compiler must accept the classes of this package as those of the
+// frameworks, and Node must run the compiled program.
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -38,9 +38,9 @@ async function main(): Promise<void> {
 void main();
 `;
 
-// The package had the types of ES modules only: `compile({ checkpointer })` was TS2322, because
-// LangGraph has other classes for CommonJS.
-test("a project of CommonJS", () => {
+// With types for ES modules only, `compile({ checkpointer })` fails with TS2322: LangGraph has
+// separate classes for CommonJS.
+test("a CommonJS project", () => {
   const folder = temporary();
   mkdirSync(join(folder, "node_modules"));
   symlinkSync(PACKAGE, join(folder, "node_modules", "treering"));

@@ -1,4 +1,4 @@
-// What an agent does all day: say, call, ask, read, fork, compact.
+// Tests of conversations: messages, calls, approvals, requests, forks, compaction, search.
 
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
@@ -10,8 +10,8 @@ import { all, next, only, shared, temporary, texts } from "./support.js";
 
 const open = shared();
 
-// An agent's whole step: what is stored must be what was said, in order, and the request for
-// each provider must be its own shape.
+// A whole step of an agent: events must be stored in order, and the request for each provider must
+// have its format.
 test("a step of an agent", async () => {
   const db = open();
   const conv = await db.create("Ports", { system: "Be brief.", model: "claude-sonnet-4-5" });
@@ -48,9 +48,9 @@ test("a step of an agent", async () => {
   assert.equal((await conv.explain("openai-chat", { model: "gpt-4o" })).tokens, chat.tokens);
 });
 
-// A model wrote no JSON: what it did could not be recorded, and reading it failed. It is the
-// text that the model wrote, marked, for whoever reads it and for the model.
-test("arguments that are no JSON", async () => {
+// A model may write arguments that are not JSON. They are stored as its text, and marked for
+// readers and for the model.
+test("arguments that are not JSON", async () => {
   const conv = await open().create("Odd");
   await conv.user("Go.");
   for (const [number, given] of ['{"a": 1', "", "rm -rf build"].entries()) {
@@ -71,8 +71,8 @@ test("arguments that are no JSON", async () => {
   );
 });
 
-// What a message said beside its parts could be kept by importers only. An object is enough.
-test("the rest of a message", async () => {
+// `make.rest` keeps the other fields of a provider's message; an object is enough.
+test("the other fields of a message", async () => {
   const conv = await open().create("Rest");
   const raw = make.rest({ annotations: [], phase: null }, { origin: "openai-chat" });
   const { revision } = await conv.append([make.assistant("Found it.", { raw })]);
@@ -85,7 +85,7 @@ test("the rest of a message", async () => {
   });
 });
 
-// A state named where prompts and values were set, and each took a call of its own.
+// `withValues` returns prompts, tools and values with the state, in one call.
 test("a state with its values", async () => {
   const conv = await open().create("Values");
   await conv.append([make.system("Be kind."), make.tools([make.tool("ls")])]);
@@ -104,7 +104,7 @@ test("a state with its values", async () => {
   assert.equal(then.values?.systemPrompt, "Be kind.");
 });
 
-// A person must be able to say no, and the tool must not have run.
+// A person can deny a call; its tool must then not run.
 test("approvals", async () => {
   const db = open();
   const conv = await db.create("Example");
@@ -130,13 +130,13 @@ test("approvals", async () => {
   assert.deepEqual(statuses, ["cancelled", "succeeded"]);
   assert.deepEqual(await conv.openCalls(), []);
 
-  // What was denied while the agent was away is ended when it comes back.
+  // A call that was denied while the agent was away is cancelled when the agent returns.
   await conv.toolCall("rm", { path: "c" }, { needsApproval: true, callId: "away" });
   await db.deny(only(await conv.pending()), { by: "ada" });
   assert.equal(await only(await conv.openCalls()).run(never), undefined);
   assert.deepEqual(await conv.openCalls(), []);
 
-  // An id is enough where one call has it.
+  // An id is enough if one waiting call has it.
   const ask = (on: treering.Conversation, callId: string) =>
     on.toolCall("rm", { path: "d" }, { callId, needsApproval: true });
   await ask(conv, "named");
@@ -152,13 +152,13 @@ test("approvals", async () => {
   });
   await db.deny(only(await another.pending()));
   await db.deny("twice");
-  // An approval holds for what was shown: another hash is refused.
+  // An approval is valid only for the arguments that were shown: another hash is refused.
   const third = await conv.toolCall("rm", { path: "b" }, { needsApproval: true });
   const forged = make.decision(third.callId, "approved", new Uint8Array(32), { by: "eve" });
   await assert.rejects(conv.append([forged]), treering.ArgumentsChanged);
 });
 
-// A tool that throws must leave no open call behind; what it threw is for the model to read.
+// A tool that throws must not leave an open call; the model reads the error.
 test("calls that run a function", async () => {
   const db = open();
   const conv = await db.create("Example");
@@ -188,7 +188,7 @@ test("calls that run a function", async () => {
   await assert.rejects(only(call.calls).run(fails), treering.CallAlreadyStarted);
 });
 
-// An agent that crashed goes on with the calls that it left.
+// An agent that crashed continues with the calls that it left open.
 test("open calls are found again", async () => {
   const db = open();
   const conv = await db.create("Example");
@@ -214,7 +214,7 @@ test("open calls are found again", async () => {
     (await again.openCalls()).map((call) => call.callId),
     ["c3"],
   );
-  // A fork inherits them, into a conversation of its own, too.
+  // A fork inherits open calls, also a fork into a new conversation.
   for (const fork of [await conv.fork(), await conv.fork({ into: "new", name: "elsewhere" })]) {
     const inherited = only(await fork.openCalls());
     assert.deepEqual([inherited.callId, inherited.arguments], ["c3", {}]);
@@ -253,7 +253,7 @@ test("forks", async () => {
   await conv.on("main").annotate(said.revision, { score: 0.5, label: "good" });
 });
 
-// A budget must hold, and the last message of the user must be in it whole.
+// A request must fit its budget, and contain the whole last message of the user.
 test("budgets", async () => {
   const conv = await open().create("Example");
   for (let n = 0; n < 20; n += 1) {
@@ -360,7 +360,7 @@ test("replay", async () => {
   assert.deepEqual(replay.missed, [{ tool: "date", arguments: { zone: "cet" } }]);
 });
 
-test("what results have shown", async () => {
+test("knowledge from results", async () => {
   const conv = await open().create("Example");
   const call = await conv.toolCall("Read", { file_path: "src/main.py" });
   await call.result("import os\n");
@@ -372,9 +372,9 @@ test("what results have shown", async () => {
   assert.equal(only(await conv.snapshots()).toolName, "Read");
 });
 
-// What a model answered must come back to its own provider as it was: reasoning with its
-// signature, calls with their ids and arguments.
-test("answers of providers come back", async () => {
+// An answer must be sent back to its provider unchanged: reasoning with its signature, calls with
+// their ids and arguments.
+test("answers are sent back unchanged", async () => {
   const db = open();
   const claude = await db.create("", { model: "claude-sonnet-4-5" });
   await claude.user("Where?");
@@ -424,7 +424,7 @@ test("answers of providers come back", async () => {
   await only(made.calls).result("there");
   const { body } = await responses.request("openai-responses");
   const input: { type: string; id?: string }[] = body.input;
-  // They are named as OpenAI named them.
+  // The items keep the ids that OpenAI gave them.
   assert.deepEqual(
     input.slice(1).map((item) => item.id),
     ["rs_1", "fc_1", undefined],
@@ -447,9 +447,9 @@ test("answers of providers come back", async () => {
   assert.equal((await gemini.request("gemini")).body.contents[2].parts.length, 2);
 });
 
-// Servers that speak Gemini's words use an id of an answer again, or give none: a call of the
-// second answer had the id of one of the first, which was open, and the answer was refused.
-test("calls of Gemini have ids of their own", async () => {
+// Servers with Gemini's API may repeat a response id, or give none. The ids of calls must still
+// differ: an answer with the id of an open call is refused.
+test("calls of Gemini have unique ids", async () => {
   const conv = await open().create("", { model: "gemini-2.5-pro" });
   const parts = ["grep", "ls"].map((name) => ({ functionCall: { name, args: {} } }));
   const candidates = [{ finishReason: "STOP", content: { role: "model", parts } }];
@@ -460,7 +460,7 @@ test("calls of Gemini have ids of their own", async () => {
     ids.push(...calls.map(({ callId }) => callId));
   }
   assert.equal(new Set(ids).size, 8);
-  // What is written again is the same.
+  // A repeated write returns the same calls.
   const again = { idempotencyKey: "answer-5" };
   const [first, second] = [
     await conv.record("gemini", { responseId: "r1", candidates }, again),
@@ -473,8 +473,8 @@ test("calls of Gemini have ids of their own", async () => {
   );
 });
 
-// What a list of messages said must be what the request for its own provider says.
-test("messages that were a list", async () => {
+// A request for the provider of a list of messages must contain the same messages.
+test("lists of messages", async () => {
   const db = open();
   const call = { id: "c1", type: "function", function: { name: "grep", arguments: '{"p": 1}' } };
   const chat = [
@@ -510,7 +510,7 @@ test("messages that were a list", async () => {
   await assert.rejects(claude.extend("gemini", []), /openai-chat/);
 });
 
-test("media and events of your own", async () => {
+test("media and custom events", async () => {
   const conv = await open().create("Example");
   const picture = make.image(new Uint8Array([0x89, 0x50]), { mediaType: "image/png" });
   await conv.user(["What is this?", picture, make.json({ a: 1 })]);
@@ -596,7 +596,7 @@ test("the store", async () => {
   assert.equal(only(await db.command("import", lines)).new, 1);
 });
 
-test("views and index are made anew", async () => {
+test("projections and index are rebuilt", async () => {
   await using db = treering.local(temporary());
   const conv = await db.create("Rebuilt");
   await conv.user("A lighthouse at the quay");
@@ -624,7 +624,7 @@ test("results that were shortened are read again", async () => {
   assert.equal(line.text, "test number_1 ... ok\n");
 });
 
-test("settings change on the way", async () => {
+test("settings change in a conversation", async () => {
   const settings = { model: "gpt-4o", mode: "planning", parameters: { temperature: 0.2 } };
   const conv = await open().create("Settings", settings);
   await conv.user("Hello");
@@ -651,8 +651,8 @@ test("batches over branches", async () => {
   assert.deepEqual(await texts(other), ["there"]);
 });
 
-// What comes back is used like other values: printed, compared, sent elsewhere as JSON.
-test("answers are values", async () => {
+// Returned objects are used like other values: printed, compared, sent as JSON.
+test("returned objects are values", async () => {
   const conv = await open().create("Example");
   await conv.user("Hello");
   const [once, again] = [await all(conv.events()), await all(conv.events())];
@@ -663,9 +663,9 @@ test("answers are values", async () => {
   assert.deepEqual(JSON.parse(Buffer.from(request.raw).toString()), request.body);
 });
 
-// A key that is made for a write is there for sending again, not for ever; what a program gives
-// is, unless it says for how long.
-test("keys may end", async () => {
+// A generated key is kept long enough for retries, not for ever. A given key is kept for ever,
+// unless the program says for how long.
+test("idempotency keys expire", async () => {
   const conv = await open().create("Keys");
   const hello = [make.user("Hello")];
   const keyed = { idempotencyKey: "ts-hello", keyLifeSeconds: 3 };
@@ -678,8 +678,8 @@ test("keys may end", async () => {
   await assert.rejects(conv.append(hello, { ...keyed, keyLifeSeconds: 0.5 }), RangeError);
 });
 
-// Pop and clear: what went is told, the branch goes on without it, and nothing is lost.
-test("a branch is taken back", async () => {
+// A rewind returns the removed events. The branch continues without them, and nothing is lost.
+test("a branch is rewound", async () => {
   const db = open();
   const conv = await db.create("Rewound");
   const asked = await conv.user("Left or right?");
@@ -696,8 +696,9 @@ test("a branch is taken back", async () => {
   assert.ok(names.includes("main") && names.includes(rewound.kept));
 });
 
-// A thread has a name of the program's own; what is kept with it changes and is listed by.
-test("threads have names of their own", async () => {
+// A program gives its thread a name. Labels and metadata of the thread can be changed and listed
+// by.
+test("threads have names, labels and metadata", async () => {
   const db = open();
   const createIfMissing = { title: "Thread", source: "ts-tests" };
   const first = await db.append([make.user("Hello")], {

@@ -1,4 +1,4 @@
-// Refusals: one class a reason, for every reason that the server has.
+// Tests of errors: the client has a class for every reason of the server.
 
 import assert from "node:assert/strict";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
@@ -25,7 +25,7 @@ test("two writers", async () => {
   });
 });
 
-test("refusals have their classes", async () => {
+test("refusals have classes", async () => {
   const db = open();
   const conv = await db.create("Example");
   const nowhere = db.conversation("0199aaaa-0000-7000-8000-000000000000");
@@ -50,7 +50,7 @@ test("refusals have their classes", async () => {
   await assert.rejects(conv.user("more"), treering.Sealed);
 });
 
-test("an address where nobody is", async () => {
+test("an address without a server", async () => {
   const db = treering.connect("127.0.0.1:1", { timeoutMs: 30_000 });
   await assert.rejects(db.stats(), (error) => {
     assert.ok(error instanceof treering.Unreachable);
@@ -61,8 +61,8 @@ test("an address where nobody is", async () => {
   await assert.rejects(db.stats(), treering.Unreachable);
 });
 
-// An address that nobody listens at was tried for five seconds: the smallest mistake took as long
-// to see as a server that is slow. One that has answered before is being restarted, and waited for.
+// An address that never answered is given up within a second, so that a wrong address is noticed
+// early. An address that has answered is tried longer: its server may be restarting.
 test("how long an address is tried", (context) => {
   const tried = (patienceMs: number | undefined) => {
     context.mock.timers.enable({ apis: ["Date"], now: 0 });
@@ -80,7 +80,7 @@ test("how long an address is tried", (context) => {
   assert.ok(tried(undefined) > 50_000);
 });
 
-test("too little time, and a signal", async () => {
+test("timeouts and abort signals", async () => {
   const conv = await open().create("Example");
   const late = conv.append([make.user("late")], { timeoutMs: 0 });
   await assert.rejects(late, treering.TreeringError);
@@ -104,10 +104,10 @@ test("too little time, and a signal", async () => {
   assert.deepEqual(kinds, ["conversation_created"]);
 });
 
-/** Sources of the server, where they are beside the client. */
+/** Source code of the server, if it is in the same repository. */
 const SERVER = join(process.env.TREERING_ROOT ?? "../..", "src");
 
-// A reason without a class is caught by nobody who means it.
+// Programs cannot catch a reason without a class.
 test("every reason has a class", { skip: !existsSync(join(SERVER, "server")) }, () => {
   const read = (path: string) => readFileSync(join(SERVER, path), "utf8");
   const matches = (text: string, pattern: RegExp) =>
@@ -131,7 +131,7 @@ test("every reason has a class", { skip: !existsSync(join(SERVER, "server")) }, 
   );
 });
 
-test("every class says what to do", () => {
+test("every class has advice", () => {
   for (const [reason, kind] of BY_REASON) {
     assert.ok(new kind("").advice, reason);
     assert.ok(Object.values(treering).includes(kind as never), reason);

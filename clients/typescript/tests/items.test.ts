@@ -1,4 +1,4 @@
-// What is remembered for long, under paths and keys.
+// Tests of items: values under paths and keys.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -7,9 +7,8 @@ import { all, shared } from "./support.js";
 
 const open = shared();
 
-// What a program remembers must be there for the next one, as it was, and be found by what it
-// says.
-test("items come back", async () => {
+// An item must be read back unchanged, and be found by its content.
+test("items are read and found", async () => {
   const db = open();
   const [ada, bob] = [
     ["people", "ada"],
@@ -37,8 +36,8 @@ test("items come back", async () => {
   assert.equal(await db.items.get(bob, "likes"), undefined);
 });
 
-// What is read is as it was before the batch, what has no room in an answer is asked for again,
-// and what is read in time lives on.
+// Reads see the state before the batch, values that have no room in an answer are fetched
+// separately, and a read can restart the time to live.
 test("a batch of items is one step", async () => {
   const db = open();
   const path = ["batch"];
@@ -59,8 +58,8 @@ test("a batch of items is one step", async () => {
   );
 });
 
-// Each state stands on the one before, and each is read whole.
-test("a state says what it is like", async () => {
+// Each state is stored as the difference from the previous one, and is read whole.
+test("a state is stored as a difference", async () => {
   const conv = await open().create("A state that grows");
   const messages = ["x".repeat(5_000)];
   for (let n = 0; n < 5; n += 1) {

@@ -1,4 +1,4 @@
-// Keys: what a server asks for is given, and what it refuses has a class.
+// Tests of API keys: the client sends its key, and every refusal has a class.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
@@ -15,7 +15,7 @@ const makeKey = (folder: string, name: string, role: string): string =>
     stdio: ["ignore", "pipe", "ignore"],
   }).trim();
 
-test("a key says what may be done", async () => {
+test("an API key determines what a client may do", async () => {
   const above = mkdtempSync(join(tmpdir(), "treering-keys-"));
   const folder = join(above, "store");
   try {

@@ -1,4 +1,4 @@
-// Graphs for the tests of the checkpointer, and what they tell.
+// Graphs for the tests of the checkpointer, and functions that compare their histories.
 
 import { AIMessage, type BaseMessage, isBaseMessage, ToolMessage } from "@langchain/core/messages";
 import {
@@ -60,7 +60,7 @@ const Said = Annotation.Root({
   said: Annotation<string[]>({ reducer: (a, b) => [...a, ...b], default: () => [] }),
 });
 
-/** A graph that waits for an answer in its middle. */
+/** A graph with an interrupt that waits for an answer. */
 export const asking = (checkpointer: BaseCheckpointSaver) =>
   new StateGraph(Said)
     .addNode("ask", () => ({ said: [`you said ${interrupt("what?")}`] }))
@@ -80,13 +80,13 @@ function inOpenaiShape(message: BaseMessage): Parsed {
   return { role, content: message.text };
 }
 
-/** One turn; the config of the checkpoint that it ends with. */
+/** Runs one turn; returns the config of its last checkpoint. */
 export async function ask(graph: AgentGraph, content: string, config: object = CONFIG) {
   await graph.invoke({ messages: [{ role: "user", content }] }, config);
   return (await graph.getState(CONFIG)).config;
 }
 
-/** A value without what differs from run to run: ids, times, versions. */
+/** A value without what differs between runs: ids, times, versions. */
 export function told(value: unknown): unknown {
   if (isBaseMessage(value as never)) {
     const { type, content, tool_calls = [] } = value as AIMessage;
@@ -97,12 +97,12 @@ export function told(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, told(each)]));
 }
 
-/** What has a history. */
+/** A graph with a history. */
 interface Told {
   getStateHistory(config: typeof CONFIG): AsyncIterable<Parsed>;
 }
 
-/** All that the graph tells of a thread, newest first. */
+/** The history of a thread, newest first, without what differs between runs. */
 export async function history(graph: Told, config = CONFIG): Promise<unknown[]> {
   const states = await all(graph.getStateHistory(config));
   return states.map(({ values, next, metadata, tasks, parentConfig }) => [
@@ -119,7 +119,7 @@ export async function history(graph: Told, config = CONFIG): Promise<unknown[]> 
   ]);
 }
 
-/** What was said and asked for in a conversation. */
+/** The texts of messages and results, and the tools of calls, in order. */
 export async function said(conv: Conversation): Promise<string[]> {
   const kinds = ["message_appended", "tool_call_requested", "tool_result_recorded"] as const;
   return (await all(conv.events({ kinds }))).map((event) => event.text || event.tool);

@@ -1,4 +1,4 @@
-// LangGraph's checkpointer, where a program has just begun: what it looks up, and what it reads.
+// Tests what LangGraph's checkpointer reads of a thread in a program that has just started.
 
 import assert from "node:assert/strict";
 import { type TestContext, test } from "node:test";
@@ -17,7 +17,7 @@ import { all, Server, shared, texts } from "./support.js";
 
 const open = shared();
 
-/** Counts the events that the client reads, each time since it was asked last. */
+/** Returns a function that counts the events the client read since its last call. */
 function reads({ mock }: TestContext): () => number {
   const decode = mock.method(EventCodec, "decode");
   return () => {
@@ -30,9 +30,8 @@ function reads({ mock }: TestContext): () => number {
 const same = async (saver: TreeringSaver, config: RunnableConfig, values: Parsed) =>
   assert.deepEqual(told(await valuesOf(saver, config)), told(values));
 
-// The first call of a program read all steps of its thread. What it reads must be as much as the
-// state is, however long the thread became.
-test("what a first call reads does not grow", async (context) => {
+// The first call of a program must read only what the state needs, however long the thread is.
+test("a first call reads no more in a longer thread", async (context) => {
   const db = open();
   const saver = new TreeringSaver(db);
   const counts: number[][] = [];
@@ -56,7 +55,7 @@ test("what a first call reads does not grow", async (context) => {
     read();
     config = await put(other, config, step, { values: { messages: said, step } });
     const after = read();
-    // A put is also the first call of a program that knows what it goes on from.
+    // A `put` can also be the first call, in a program that knows the previous checkpoint.
     said = [...said.slice(1), message(1_000 + step)];
     config = await put(new TreeringSaver(db), config, step, { values: { messages: said, step } });
     counts.push([latest, byId, after, read()]);
@@ -71,7 +70,7 @@ test("what a first call reads does not grow", async (context) => {
   assert.equal((await all(new TreeringSaver(db).list(CONFIG))).length, 124);
 });
 
-/** How many events each first call of a program in Python has read, and what it got. */
+/** For each first call of a Python program: how many events it read, and what it returned. */
 async function firstCallsInPython(address: string, steps = 0): Promise<Parsed> {
   const told = await inPython("langgraph_first_calls.py", address, String(steps));
   for (const name of ["latest", "by id", "put"]) isFew(told[name].read);
@@ -80,12 +79,12 @@ async function firstCallsInPython(address: string, steps = 0): Promise<Parsed> {
   return told;
 }
 
-/** As many as six messages, each a row or two events, and what says where they are. */
+/** Enough for six messages, of one or two events each, and the events that locate them. */
 const isFew = (count: number) => assert.ok(count > 6 && count < 40, `${count} events`);
 
 const textsOf = (messages: readonly BaseMessage[]) => messages.map(({ text }) => text);
 
-/** First calls of programs in JavaScript; what is said then. */
+/** Makes first calls of JavaScript programs; returns the texts of the last state. */
 async function firstCalls(db: treering.Treering, read: () => number): Promise<string[]> {
   read();
   const found = await new TreeringSaver(db).getTuple(CONFIG);
@@ -100,8 +99,8 @@ async function firstCalls(db: treering.Treering, read: () => number): Promise<st
   return textsOf(said);
 }
 
-// Python read the whole of a thread that JavaScript had put, whose checkpoints did not say where
-// their values are. What either puts, the other must look up, and go on with on the same branch.
+// Each client must look up the values of checkpoints that the other put, without reading the whole
+// thread, and continue on the same branch.
 test("Python looks up what JavaScript put", { skip }, async (context) => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
@@ -128,7 +127,7 @@ test("JavaScript looks up what Python put", { skip }, async (context) => {
   assert.deepEqual((await firstCallsInPython(server.address)).latest.texts, said);
 });
 
-/** Numbers that are the same in every run (mulberry32). */
+/** Random numbers that are the same in every run (mulberry32). */
 function chanceOf(seed: number): () => number {
   let state = seed;
   return () => {
@@ -139,9 +138,9 @@ function chanceOf(seed: number): () => number {
   };
 }
 
-// A row says a list as runs of others, on from a row that has them in full. Whatever becomes of a
-// list, each checkpoint must be what was put, for a program that knows the thread and for one that
-// looks it up, and must stay so when others have gone on from it.
+// A row stores a list as runs of elements of other rows, back to a row with all elements. However a
+// list changes, each checkpoint must be read as it was put, by a program that knows the thread and
+// by one that looks it up, also after others continued from it.
 for (const seed of [1, 2, 3]) {
   test(`lists that change at random, ${seed}`, async () => {
     const chance = chanceOf(seed);
@@ -187,12 +186,12 @@ for (const seed of [1, 2, 3]) {
   });
 }
 
-// A list that is again what it was in an older row was looked for in the rows before that one,
-// which a program that looks up does not have.
-test("a list that is as it was before", async () => {
+// A list can return to its state in an older row. It must not be searched for in the rows before
+// that row: a program that looks up does not have them.
+test("a list that returns to an earlier state", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
-  // It lets go of its first elements, then of none.
+  // The list drops its first elements, later none.
   const notes = Array.from({ length: 20 }, (_, note) => ({ note }));
   const states = notes.map((_, step) => ({
     notes: notes.slice(step < 16 ? Math.max(0, step - 5) : 10, step + 1),
@@ -208,9 +207,9 @@ test("a list that is as it was before", async () => {
   }
 });
 
-// A program that had read the thread did not look for a checkpoint that another one has put since:
-// what was not new in the next one was lost.
-test("on from what another program has put since", async () => {
+// A program that has read the thread must look for a checkpoint that another program put since;
+// otherwise the values that the next one does not change are lost.
+test("a checkpoint after one of another program", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
   const values = { notes: [{ note: 1 }], same: "as it was" };
@@ -220,8 +219,8 @@ test("on from what another program has put since", async () => {
   for (const each of [saver, new TreeringSaver(db)]) await same(each, CONFIG, values);
 });
 
-// The latest checkpoint is that with the highest id, as LangGraph has it, also where another
-// program with a clock that is behind put one later, or somebody chose another branch.
+// The latest checkpoint is the one with the highest id, as in LangGraph, even if another program
+// with a slow clock put one later, or another branch was activated.
 test("the latest is not always the newest", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
@@ -241,8 +240,8 @@ test("the latest is not always the newest", async () => {
   assert.deepEqual(await texts(conv), ["Message 0", "Message 1", "Message 3"]);
 });
 
-// What was taken back is not found by its key, and what is put then is the latest.
-test("what was deleted is not looked up", async () => {
+// A deleted checkpoint is not found by its key, and the next one that is put is the latest.
+test("deleted checkpoints are not looked up", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
   const knows = new TreeringSaver(db);
@@ -267,8 +266,8 @@ test("what was deleted is not looked up", async () => {
   assert.equal(await new TreeringSaver(db).getTuple(nowhere), undefined);
 });
 
-// A graph gives the messages back that it read. One that was changed in place meanwhile is
-// another message, and those that were not are not stored again.
+// A graph puts the messages that it read. A message that was changed in place is stored as a new
+// message; unchanged messages are not stored again.
 test("messages that are changed in place", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
@@ -297,9 +296,9 @@ test("messages that are changed in place", async () => {
   ]);
 });
 
-// A name with a dot is a path into the metadata for LangGraph's SQLite savers, and found nothing
-// here; numbers that Python writes and JSON lacks made its checkpoints unreadable; and a `put`
-// without versions, as older programs have it, was a TypeError.
+// As in LangGraph's SQLite savers, a name with a dot is a path into the metadata. Checkpoints of
+// Python with numbers that JSON lacks must be readable, and a `put` without versions, as in older
+// programs, must work.
 test("filters with paths, and a put without versions", { skip }, async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);

@@ -1,4 +1,4 @@
-// Threads of LangGraph in which other programs speak too.
+// Tests of LangGraph threads with messages of other programs.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,7 +12,7 @@ import { shared, texts } from "./support.js";
 
 const open = shared();
 
-/** A graph, and what its model was sent last. */
+/** A graph, and a function that runs a turn and returns the texts that the model was sent. */
 function listening(saver: TreeringSaver) {
   const sent: string[][] = [];
   const graph = new StateGraph(MessagesAnnotation)
@@ -47,9 +47,9 @@ const ITEMS = [
   },
 ] as AgentInputItem[];
 
-// A graph that went on with a conversation of another framework was sent its prompt only, and
-// what was passed in by hand stood in the conversation twice, also what the graph had said.
-test("a graph goes on after another framework", async () => {
+// A graph that continues a conversation of another framework is given its messages. Neither these
+// messages nor the graph's own may be stored twice.
+test("a graph continues after another framework", async () => {
   const db = open();
   const session = new TreeringSession("thread", db);
   await session.addItems(ITEMS);
@@ -71,7 +71,7 @@ test("a graph goes on after another framework", async () => {
   const all = ["Where is it?", "grep", "It is there.", "There.", "And now?", "Answer 5"];
   assert.deepEqual(await said(conv), all);
   assert.deepEqual(await messages(conv, { others: true }), []);
-  // Each goes on where the other has stopped.
+  // Each continues where the other stopped.
   await session.addItems([{ role: "user", content: "From there" }]);
   const others = await messages(conv, { others: true });
   assert.deepEqual(await ask("From here", others), [
@@ -82,13 +82,14 @@ test("a graph goes on after another framework", async () => {
   ]);
   assert.deepEqual((await said(conv)).slice(6), ["From there", "From here", "Answer 8"]);
   assert.equal((await conv.branches()).length, 1);
-  // Also by a program that reads the thread for the first time.
+  // A program that reads the thread for the first time continues too.
   const again = listening(new TreeringSaver(db));
   assert.equal((await again.ask("Last"))?.length, 10);
   assert.deepEqual((await texts(conv)).slice(-2), ["Last", "Answer 10"]);
 });
 
-// All that was said, passed in again, is known by its ids: to the state, and to the conversation.
+// Messages that are passed in again are recognised by their ids, by the state and by the
+// conversation.
 test("messages that are passed in again", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
@@ -117,7 +118,7 @@ test("messages that are passed in again", async () => {
   assert.equal((await conv.branches()).length, 1);
 });
 
-// Where it is not the same conversation, or no longer the same words, it is said anew.
+// Messages of another conversation, or with changed text, are stored as new messages.
 test("messages of another conversation", async () => {
   const db = open();
   const other = await db.create("Another");
@@ -134,9 +135,8 @@ test("messages of another conversation", async () => {
   assert.deepEqual((await texts(conv)).slice(-2), ["By hand", "Changed"]);
 });
 
-// A program was killed while a tool ran, and a graph goes on with the conversation: the provider
-// refuses calls without results, and every turn after that failed.
-test("a call without a result has one in messages", async () => {
+// Providers refuse calls without results, so every turn after a killed tool would fail.
+test("messages have a result for an open call", async () => {
   const saver = new TreeringSaver(open());
   const { ask } = listening(saver);
   const conv = await saver.conversation("thread");

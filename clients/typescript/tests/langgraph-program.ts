@@ -1,4 +1,4 @@
-// A program with an agent, to be run and killed: ADDRESS MODEL_URL HOW WHO.
+// A program with an agent, which a test runs and kills: ADDRESS MODEL_URL HOW WHO.
 
 import * as treering from "../src/index.js";
 import { TreeringSaver } from "../src/langgraph/index.js";

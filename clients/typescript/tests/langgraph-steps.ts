@@ -1,4 +1,4 @@
-// Checkpoints without a graph, for the tests of what is looked up of a thread.
+// Puts checkpoints without a graph, for the tests of lookups.
 
 import { AIMessage, type BaseMessage, HumanMessage } from "@langchain/core/messages";
 import type { RunnableConfig } from "@langchain/core/runnables";
@@ -9,15 +9,15 @@ import type { Parsed } from "../src/words.js";
 
 export const CONFIG: RunnableConfig = { configurable: { thread_id: "thread", checkpoint_ns: "" } };
 
-/** What a step is put with. */
+/** Values and options of a checkpoint. */
 export interface Step {
   values: Parsed;
   id?: string;
-  /** Channels that are new; unset: all. */
+  /** Channels with a new version; unset: all. */
   changed?: ReadonlySet<string>;
 }
 
-/** A checkpoint; gives its config back. */
+/** Puts a checkpoint; returns its config. */
 export async function put(
   saver: TreeringSaver,
   config: RunnableConfig,
@@ -40,7 +40,7 @@ export async function put(
 export const message = (number: number): BaseMessage =>
   new (number % 2 ? AIMessage : HumanMessage)({ content: `Message ${number}`, id: `m${number}` });
 
-/** What a checkpoint has. */
+/** The channel values of a checkpoint. */
 export async function valuesOf(saver: TreeringSaver, config: RunnableConfig): Promise<Parsed> {
   const found = await saver.getTuple(config);
   if (!found) throw new Error("there is no such checkpoint");
