@@ -24,7 +24,7 @@ const definition = loader.loadSync(
 );
 const api = grpc.loadPackageDefinition(definition).treering.v1;
 
-// google.rpc.Status and ErrorInfo: what is in `grpc-status-details-bin`.
+// google.rpc.Status and ErrorInfo: the messages in `grpc-status-details-bin`.
 const { root: rpc } = protobuf.parse(
   `syntax = "proto3";
   message Any { string type_url = 1; bytes value = 2; }
@@ -41,7 +41,7 @@ export const message = (role, text) => ({
   message_appended: { role: `ROLE_${role.toUpperCase()}`, parts: [{ text }] },
 });
 
-/** A request for a tool. `args` is anything that JSON can say. */
+/** A tool call. `args` is any JSON value. */
 export const toolCall = (call_id, tool, args, needsApproval = false) => ({
   tool_call_requested: {
     call_id,
@@ -51,17 +51,17 @@ export const toolCall = (call_id, tool, args, needsApproval = false) => ({
   },
 });
 
-/** What a tool returned. */
+/** A tool result. */
 export const toolResult = (call_id, text) => ({
   tool_result_recorded: { call_id, success: true, parts: [{ text }] },
 });
 
-/** Someone's word ("approved" or "denied") on a call as `pending` lists it. */
+/** A decision ("approved" or "denied") on a call that `pending` lists. */
 export const decision = (call, decided, by, reason = "") => ({
   approval_decided: {
     call_id: call.call_id,
     decision: `DECISION_${decided.toUpperCase()}`,
-    // It holds for exactly these arguments.
+    // The decision is valid only for these arguments.
     arguments_hash: call.arguments_hash,
     decided_by: by,
     reason,
@@ -71,7 +71,7 @@ export const decision = (call, decided, by, reason = "") => ({
 /** The text of a stored message or tool result. */
 export const textOf = (event) => (event[event.body].parts ?? []).map((part) => part.text).join("");
 
-/** The rule that a refused call names, and its facts. */
+/** The reason of a refused call, and its facts. */
 export function refusal(error) {
   const [bytes] = error.metadata?.get("grpc-status-details-bin") ?? [];
   const details = bytes ? rpc.lookupType("Status").decode(bytes).details : [];
@@ -82,8 +82,8 @@ export function refusal(error) {
 }
 
 /** A connection. Every call works in one namespace. */
-// The key that a server asks for is TREERING_TOKEN; a server with TLS is `https://host:port`,
-// known by the CA in the file TREERING_CA, or by the public ones.
+// TREERING_TOKEN is the API key, if the server requires one. `https://host:port` is a
+// server with TLS; the file TREERING_CA has its CA (default: the public ones).
 export class Treering {
   constructor(address, namespace = "default") {
     const { TREERING_CA: ca, TREERING_TOKEN: token } = process.env;
@@ -115,8 +115,8 @@ export class Treering {
   }
 
   /**
-   * Appends all of the events or none. `expected`: the revision that the
-   * branch's head must have. `key`: the same key and events again change nothing.
+   * Appends all of the events or none. `expected`: the revision that the branch's
+   * head must have. `key`: a repeated append with the same key and events changes nothing.
    */
   append(events, { conversation = "", branch = "", expected, key = "" } = {}) {
     return this.call(this.events, "Append", {
@@ -134,11 +134,11 @@ export class Treering {
     for await (const { events } of this.events.Read(request, this.metadata)) yield* events;
   }
 
-  /** Events after a revision; then `caught_up`; then what comes, as it comes. */
+  /** Events after a revision; then `caught_up`; then new events. */
   async *subscribe(conversation, branch = "", after = 0) {
     const request = { branch: { conversation_id: conversation, branch }, after_revision: after };
     const stream = this.events.Subscribe(request, this.metadata);
-    // The loop is given its errors; this one takes the end that it makes itself.
+    // The loop gets the errors; this handler ignores the one that `cancel` causes.
     stream.on("error", () => {});
     try {
       yield* stream;
@@ -154,7 +154,7 @@ export class Treering {
   }
 
   /**
-   * What the agent sends next: the body to send, and how it came to be.
+   * Builds the next request: the body to send, and its explanation.
    * `provider`: "openai-chat", "openai-responses", "anthropic", "gemini" or
    * "neutral". `policy`: for example { budget_tokens: 16000 }.
    */
@@ -170,7 +170,7 @@ export class Treering {
     return { body: JSON.parse(answer.request), explanation: answer.explanation };
   }
 
-  /** Hits, best first. `at_least`: wait until this position can be found. */
+  /** Hits, best first. `at_least`: wait until this position is indexed. */
   async search(query, { limit = 10, ...filters } = {}) {
     const { hits } = await this.call(this.index, "Search", { query, limit, ...filters });
     return hits;
@@ -183,7 +183,7 @@ export class Treering {
     return calls;
   }
 
-  /** Answers when someone has decided, or when the time is up. */
+  /** Answers when the call is decided, or after the timeout. */
   waitForDecision(conversation, call_id, seconds) {
     const request = { conversation_id: conversation, call_id, timeout_ms: seconds * 1000 };
     return this.call(this.tools, "WaitForDecision", request, seconds + 10);

@@ -3,8 +3,8 @@
 //     treering serve --data ./store            # in another terminal
 //     node treering_tour.mjs 127.0.0.1:7171
 //
-// Its tools are really run: they read the API's own .proto files. Everything that
-// it says is checked; it exits with 1 and says what was not as it must be.
+// Its tools really run: they read the API's own .proto files. It checks everything
+// that it prints; if a check fails, it prints which one, and exits with 1.
 
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
@@ -32,7 +32,7 @@ async function collect(stream) {
   return all;
 }
 
-/** The call must be refused, by this rule. */
+/** Checks that a call is refused with this code and reason. */
 async function refused(call, code, reason) {
   const error = await call.then(
     () => assert.fail(`it was taken, where ${reason} was expected`),
@@ -62,7 +62,7 @@ async function appendATurn(db) {
     toolCall("call_read", "read_file", { path: "treering/v1/events.proto" }),
   ]);
   const conversation = asked.events[0].conversation_id;
-  // The one that was asked last is answered first.
+  // The last call gets its result first.
   const done = await db.append(
     [
       toolResult("call_read", readFile("treering/v1/events.proto")),
@@ -91,7 +91,7 @@ async function forkAndRead(db, conversation) {
   }
 }
 
-/** What is there, then CaughtUp, then what is appended meanwhile. */
+/** Existing events, then CaughtUp, then new events. */
 async function follow(db, conversation) {
   const seen = [];
   for await (const item of db.subscribe(conversation, "main", 7)) {
@@ -107,7 +107,7 @@ async function follow(db, conversation) {
   say("subscribe", seen.join(", "));
 }
 
-/** What a tool returned is found at once, by byte. */
+/** A tool result can be searched at once; hits have byte ranges. */
 async function searchResults(db, conversation, last) {
   const hits = await db.search('"stored events from a place on"', {
     conversation_id: conversation,
@@ -134,7 +134,7 @@ async function searchResults(db, conversation, last) {
   say("search", `${hit.tool} ${hit.call_id}: ${where}`);
 }
 
-/** A writer that did not see the last event is refused, with the facts. */
+/** A writer that has not seen the last event is refused, with the facts. */
 async function loseARace(db, conversation) {
   const late = db.append([message("user", "Too late")], { conversation, branch: "main", expected: 7 });
   const facts = await refused(late, grpc.status.ABORTED, "REVISION_MISMATCH");
@@ -142,7 +142,7 @@ async function loseARace(db, conversation) {
   say("refused", `REVISION_MISMATCH: expected ${facts.expected}, the head is ${facts.actual}`);
 }
 
-/** An answer was lost on the way: sending again appends nothing twice. */
+/** A retry after a lost answer does not append the events again. */
 async function repeatAKey(db, conversation) {
   const send = (text) =>
     db.append([message("assistant", text)], { conversation, branch: "main", key: `${conversation}/1` });
@@ -155,7 +155,7 @@ async function repeatAKey(db, conversation) {
   say("refused", "IDEMPOTENCY_CONFLICT: the key was used for other content");
 }
 
-/** One side waits, another decides, for exactly these arguments. */
+/** One program waits, another decides, for exactly these arguments. */
 async function approve(db, conversation) {
   const ask = toolCall("call_tools", "read_file", { path: "treering/v1/tool.proto" }, true);
   await db.append([message("user", "And the tools?"), ask], { conversation });
@@ -176,7 +176,7 @@ async function approve(db, conversation) {
   say("approve", `${waited.call.tool} ${waited.call.arguments} by ada, then run`);
 }
 
-/** One fork, two providers: each gets its own shape of the same history. */
+/** One fork, two providers: each gets the same history in its own format. */
 async function buildForTwo(db, conversation) {
   const where = { conversation, branch: "shorter" };
   const asked = await db.append([message("user", "In one word?")], where);

@@ -28,7 +28,7 @@ PROTO = Path(__file__).resolve().parents[2] / "proto"
 
 
 def load_stubs(proto=PROTO):
-    """Makes Python modules from the .proto files, once for each content."""
+    """Generates Python modules from the .proto files, once for each version of them."""
     files = sorted(proto.rglob("*.proto"))
     if not files:
         raise SystemExit(f"no .proto files in {proto}")
@@ -36,7 +36,7 @@ def load_stubs(proto=PROTO):
     out = Path(tempfile.gettempdir()) / f"treering-python-{name}"
     if not (out / "complete").exists():
         out.mkdir(mode=0o700, exist_ok=True)
-        # grpc_tools brings google/protobuf/*.proto along.
+        # grpc_tools includes google/protobuf/*.proto.
         google = Path(protoc.__file__).parent / "_proto"
         args = [f"-I{proto}", f"-I{google}", f"--python_out={out}", f"--grpc_python_out={out}"]
         if protoc.main(["protoc", *args, *map(str, files)]) != 0:
@@ -70,7 +70,7 @@ def message(role, text):
 
 
 def tool_call(call_id, tool, arguments, needs_approval=False):
-    """A request for a tool. `arguments` is anything that JSON can say."""
+    """A tool call. `arguments` is any JSON value."""
     need = "PENDING" if needs_approval else "NOT_REQUIRED"
     return event_pb2.NewEvent(
         tool_call_requested=event_pb2.ToolCallRequested(
@@ -83,7 +83,7 @@ def tool_call(call_id, tool, arguments, needs_approval=False):
 
 
 def tool_result(call_id, text, execution_time_ms=None):
-    """What a tool returned."""
+    """A tool result."""
     return event_pb2.NewEvent(
         tool_result_recorded=event_pb2.ToolResultRecorded(
             call_id=call_id,
@@ -95,12 +95,12 @@ def tool_result(call_id, text, execution_time_ms=None):
 
 
 def decision(call, decided, by, reason=""):
-    """Someone's word ("approved" or "denied") on a call as `Pending` lists it."""
+    """A decision ("approved" or "denied") on a call that `Pending` lists."""
     return event_pb2.NewEvent(
         approval_decided=event_pb2.ApprovalDecided(
             call_id=call.call_id,
             decision=event_pb2.Decision.Value(f"DECISION_{decided.upper()}"),
-            # It holds for exactly these arguments.
+            # The decision is valid only for these arguments.
             arguments_hash=call.arguments_hash,
             decided_by=by,
             reason=reason,
@@ -115,7 +115,7 @@ def text_of(event):
 
 
 def refusal(error):
-    """The rule that an `RpcError` names, and its facts: (reason, metadata)."""
+    """The reason of an `RpcError`, and its facts: (reason, metadata)."""
     status = rpc_status.from_call(error)
     for detail in status.details if status else []:
         info = error_details_pb2.ErrorInfo()
@@ -127,8 +127,8 @@ def refusal(error):
 class Treering:
     """A connection. Every call works in one namespace.
 
-    The key that a server asks for is TREERING_TOKEN; a server with TLS is `https://host:port`,
-    known by the CA in the file TREERING_CA, or by the public ones.
+    TREERING_TOKEN is the API key, if the server requires one. `https://host:port` is a server with
+    TLS; the file TREERING_CA has its CA (default: the public ones).
     """
 
     def __init__(self, address, namespace="default"):
@@ -153,11 +153,11 @@ class Treering:
     def append(self, events, conversation="", branch="", expected=None, key=""):
         """Appends all of the events or none.
 
-        Without a conversation, starts one with the id that the answer tells; the
-        first event is then `created`.
+        Without a conversation, creates one, whose id is in the answer; the first
+        event must then be `created`.
 
         `expected`: the revision that the branch's head must have.
-        `key`: the same key and events again change nothing.
+        `key`: a repeated append with the same key and events changes nothing.
         """
         if expected is not None:
             expected = events_pb2.ExpectedRevision(revision=expected)
@@ -178,7 +178,7 @@ class Treering:
             yield from batch.events
 
     def subscribe(self, conversation, branch="", after=0):
-        """Events after a revision; then `caught_up`; then what comes, as it comes."""
+        """Events after a revision; then `caught_up`; then new events."""
         source = events_pb2.BranchSource(conversation_id=conversation, branch=branch)
         request = events_pb2.SubscribeRequest(branch=source, after_revision=after)
         return self.events.Subscribe(request, metadata=self.metadata)
@@ -191,10 +191,10 @@ class Treering:
         return self.conversations.Fork(request, metadata=self.metadata, timeout=30)
 
     def build(self, conversation, provider, branch="", model="", policy=None, at_least=None):
-        """What the agent sends next: (the body to send, how it came to be).
+        """Builds the next request: (the body to send, its explanation).
 
         `provider`: "openai-chat", "openai-responses", "anthropic", "gemini" or "neutral".
-        `policy`: for example {"budget_tokens": 16000}, over the conversation's own.
+        `policy`: for example {"budget_tokens": 16000}, merged over the conversation's policy.
         """
         name = provider.upper().replace("-", "_")
         request = context_pb2.BuildRequest(
@@ -209,7 +209,7 @@ class Treering:
         return json.loads(built.request), built.explanation
 
     def search(self, query, at_least=None, limit=10, **filters):
-        """Hits, best first. `at_least`: wait until this position can be found."""
+        """Hits, best first. `at_least`: wait until this position is indexed."""
         request = search_pb2.SearchRequest(
             query=query, limit=limit, at_least=at_least, **filters
         )
@@ -221,7 +221,7 @@ class Treering:
         return self.tools.Pending(request, metadata=self.metadata, timeout=30).calls
 
     def wait_for_decision(self, conversation, call_id, seconds):
-        """Returns when someone has decided, or when the time is up."""
+        """Returns when the call is decided, or after the timeout."""
         request = tool_pb2.WaitForDecisionRequest(
             conversation_id=conversation, call_id=call_id, timeout_ms=int(seconds * 1000)
         )

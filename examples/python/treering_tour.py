@@ -3,8 +3,8 @@
     treering serve --data ./store            # in another terminal
     python treering_tour.py 127.0.0.1:7171
 
-Its tools are really run: they read the API's own .proto files. Everything that
-it says is checked; it exits with 1 and says what was not as it must be.
+Its tools really run: they read the API's own .proto files. It checks everything
+that it prints; if a check fails, it prints which one, and exits with 1.
 """
 
 import sys
@@ -61,7 +61,7 @@ def append_a_turn(db):
         ],
     )
     conversation = asked.events[0].conversation_id
-    # The one that was asked last is answered first.
+    # The last call gets its result first.
     done = db.append(
         [
             tool_result("call_read", read_file("treering/v1/events.proto")),
@@ -94,7 +94,7 @@ def fork_and_read(db, conversation):
 
 
 def follow(db, conversation):
-    """What is there, then CaughtUp, then what is appended meanwhile."""
+    """Existing events, then CaughtUp, then new events."""
     stream = db.subscribe(conversation, "main", after=7)
     seen = []
     for item in stream:
@@ -112,7 +112,7 @@ def follow(db, conversation):
 
 
 def search_results(db, conversation, appended):
-    """What a tool returned is found at once, by byte."""
+    """A tool result can be searched at once; hits have byte ranges."""
     hits = db.search(
         '"stored events from a place on"',
         conversation_id=conversation,
@@ -140,7 +140,7 @@ def search_results(db, conversation, appended):
 
 
 def lose_a_race(db, conversation):
-    """A writer that did not see the last event is refused, with the facts."""
+    """A writer that has not seen the last event is refused, with the facts."""
     try:
         db.append([message("user", "Too late")], conversation, "main", expected=7)
     except grpc.RpcError as error:
@@ -154,7 +154,7 @@ def lose_a_race(db, conversation):
 
 
 def repeat_a_key(db, conversation):
-    """An answer was lost on the way: sending again appends nothing twice."""
+    """A retry after a lost answer does not append the events again."""
     send = lambda text: db.append(  # noqa: E731
         [message("assistant", text)], conversation, "main", key=f"{conversation}/1"
     )
@@ -172,7 +172,7 @@ def repeat_a_key(db, conversation):
 
 
 def approve(db, conversation):
-    """One side waits, another decides, for exactly these arguments."""
+    """One program waits, another decides, for exactly these arguments."""
     ask = tool_call("call_count", "read_file", {"path": "treering/v1/tool.proto"}, True)
     db.append([message("user", "And the tools?"), ask], conversation)
     result = tool_result("call_count", read_file("treering/v1/tool.proto"))
@@ -204,7 +204,7 @@ def approve(db, conversation):
 
 
 def build_for_two(db, conversation):
-    """One fork, two providers: each gets its own shape of the same history."""
+    """One fork, two providers: each gets the same history in its own format."""
     asked = db.append([message("user", "In one word?")], conversation, branch="shorter")
     at = asked.events[-1].position
     chat, told = db.build(conversation, "openai-chat", "shorter", "gpt-4o", at_least=at)

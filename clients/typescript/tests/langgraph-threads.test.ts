@@ -1,4 +1,4 @@
-// What LangGraph's threads are besides: conversations, whatever befalls the programs.
+// Tests of LangGraph threads as conversations, also when programs and servers are killed.
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
@@ -26,7 +26,7 @@ const bytesOf = async (conv: treering.Conversation): Promise<number> =>
   );
 
 // A state that is kept as bytes only cannot be searched, forked or sent to another model.
-test("messages are messages, calls and results", async () => {
+test("messages become messages, calls and results", async () => {
   const db = open();
   const { url } = await serving();
   const saver = new TreeringSaver(db);
@@ -46,7 +46,7 @@ test("messages are messages, calls and results", async () => {
   const roles = body.messages.map((each: Parsed) => each.role);
   assert.deepEqual(roles, ["user", "assistant", "user", "assistant"]);
   assert.equal((await conv.toolCalls())[0]?.status, "succeeded");
-  // Somebody else goes on in the same conversation, and the words can be taken over.
+  // Another program appends to the conversation, and a graph can read its messages.
   await conv.user("From there");
   const last = (await messages(conv)).at(-1);
   assert.deepEqual([last?.type, last?.content], ["human", "From there"]);
@@ -58,8 +58,8 @@ test("messages are messages, calls and results", async () => {
   ]);
 });
 
-// The conversation says what the state says: where a thread goes on from an older checkpoint,
-// there is a branch, and what was said after that is not on it.
+// The conversation must match the state: a thread that continues from an older checkpoint gets a
+// branch, without the messages after that checkpoint.
 test("an older checkpoint is a branch", async () => {
   const { url } = await serving();
   const saver = new TreeringSaver(open());
@@ -73,19 +73,19 @@ test("an older checkpoint is a branch", async () => {
   const right = ["One", "Answer 1 to: One", "Other", "Answer 2 to: Other"];
   assert.deepEqual(await said(conv), right);
   assert.deepEqual(await said(conv.on("main")), left);
-  // On from the first one again, which is found by what it says.
+  // Continues from the last state of the first branch, found by its messages.
   const states = await all(graph.getStateHistory(CONFIG));
   const textsOf = ({ values }: Parsed) => (values.messages ?? []).map((each: Parsed) => each.text);
   const newest = states.find((state) => textsOf(state).join() === left.join());
   await ask(graph, "Three", newest?.config);
   assert.deepEqual(await said(conv), [...left, "Three", "Answer 3 to: Three"]);
   assert.equal((await conv.branches()).length, 2);
-  // What is taken out of the middle is taken out there too.
+  // A message that is removed from the middle is removed from the conversation too.
   const gone = (await graph.getState(CONFIG)).values.messages[2];
   await graph.updateState(CONFIG, { messages: [new RemoveMessage({ id: gone?.id ?? "" })] });
   const kept = [...left.slice(0, 2), left[3], "Three", "Answer 3 to: Three"];
   assert.deepEqual(await said(conv), kept);
-  // What is cut off at the front is not: requests have their own budget.
+  // Messages that are removed at the front stay: requests have their own budget.
   const front = (await graph.getState(CONFIG)).values.messages.slice(0, 2);
   const drop = front.map(({ id = "" }) => new RemoveMessage({ id }));
   await graph.updateState(CONFIG, { messages: drop });
@@ -93,7 +93,7 @@ test("an older checkpoint is a branch", async () => {
   assert.equal((await conv.branches()).length, 3);
 });
 
-// A state that lets go of all its messages: so does the conversation, but for what was not the
+// If a state drops all its messages, the conversation drops them too, but keeps what is not the
 // graph's, such as a prompt.
 test("a state that is emptied", async () => {
   const db = open();
@@ -112,8 +112,8 @@ test("a state that is emptied", async () => {
   assert.match(JSON.stringify(body.system), /You are brief/);
 });
 
-// With one row a checkpoint, a thread of growing messages takes space that grows with its square.
-test("a growing list is stored by what is added", async () => {
+// With one row for each checkpoint, the size of a thread would grow with the square of its length.
+test("a growing list is stored by its additions", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
   const values: Parsed = { messages: [], docs: [], same: "x".repeat(5_000) };
@@ -144,7 +144,7 @@ test("a growing list is stored by what is added", async () => {
   }
 });
 
-/** Makes the bytes of others unreadable. */
+/** Makes the bytes unreadable for other programs. */
 class Shifting extends JsonPlusSerializer {
   override async dumpsTyped(value: unknown): Promise<[string, Uint8Array]> {
     const [kind, data] = await super.dumpsTyped(value);
@@ -158,7 +158,7 @@ class Shifting extends JsonPlusSerializer {
   }
 }
 
-// Whoever encrypts the state does not want its messages in the clear beside it.
+// A program that encrypts the state does not want its messages stored in plain text.
 test("a thread with a serializer of its own is not mirrored", async () => {
   const saver = new TreeringSaver(open(), { serde: new Shifting() });
   const graph = agent(saver, (await serving()).url);
@@ -174,8 +174,8 @@ test("a thread with a serializer of its own is not mirrored", async () => {
 
 // ---- trouble ----
 
-// The server is killed in the middle of a run, more than once: the run goes on, and its thread
-// is whole for whoever reads it anew.
+// The server is killed in the middle of several runs: the runs continue, and a new program reads
+// the whole thread.
 test("a run with a server that is killed", async () => {
   const server = await Server.start();
   const { url } = await serving();
@@ -202,8 +202,8 @@ test("a run with a server that is killed", async () => {
 const program = (...given: string[]): ChildProcess =>
   spawn(process.execPath, ["build/tests/langgraph-program.js", ...given], { stdio: "inherit" });
 
-// A program is killed in the middle of a step: another one goes on where it was, without
-// asking the model again for what it had said, and a fork goes another way from there.
+// A program is killed in the middle of a step. Another continues there, without asking the model
+// for the same answer again, and a fork continues differently.
 test("a program that is killed", async () => {
   const server = await Server.start();
   const model = await serving();
@@ -228,12 +228,12 @@ test("a program that is killed", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// Two programs on one thread, which LangGraph does not order: whatever either put is there, and
-// the conversation says what one of them put last.
+// Two programs write to one thread, which LangGraph does not order. All checkpoints of both are
+// stored, and the conversation matches the state of one of them.
 test("two programs on one thread", async () => {
   const server = await Server.start();
   const { url } = await serving();
-  // The first two begin the thread; the others look up where it is.
+  // The first two create the thread; the others look it up.
   for (const pair of [
     ["a", "b"],
     ["c", "d"],
@@ -259,9 +259,9 @@ test("two programs on one thread", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// One store for programs in two languages: a thread of either is read, and gone on with, by the
-// other, and its conversation stays one branch.
-test("threads of Python's", { skip }, async () => {
+// Programs in two languages share one store. Each reads and continues a thread of the other, and
+// its conversation keeps one branch.
+test("threads of the Python client", { skip }, async () => {
   const server = await Server.start();
   const { url } = await serving();
   const python = (...prompts: string[]) =>
@@ -290,7 +290,7 @@ test("threads of Python's", { skip }, async () => {
     second.mirrored,
     second.said.map(([, text]: string[]) => text),
   );
-  // A new program of each sees the same.
+  // A new program in each language sees the same.
   const other = agent(new TreeringSaver(db), url);
   assert.deepEqual(await history(other), await history(graph));
   await ask(other, "The end");
@@ -299,7 +299,7 @@ test("threads of Python's", { skip }, async () => {
   assert.ok(second.sound);
 });
 
-// A run that waits for an answer in one language goes on with it in the other.
+// A run that waits for an answer in one language continues with it in the other.
 test("a run that waits, in two languages", { skip }, async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);

@@ -1,4 +1,4 @@
-// LangGraph's own suite for checkpointers, all of it, for Vitest: `langgraph.test` runs it.
+// LangGraph's whole test suite for checkpointers, for Vitest: `langgraph.test` runs it.
 
 import { randomUUID } from "node:crypto";
 import {

@@ -1,4 +1,4 @@
-// LangGraph's checkpointer: its own suite, and the same stories on its own memory.
+// Tests of LangGraph's checkpointer: LangGraph's own suite, and a comparison with `MemorySaver`.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -34,8 +34,8 @@ import { all, shared, temporary } from "./support.js";
 const open = shared();
 const run = promisify(execFile);
 
-// LangGraph says by this suite what a checkpointer must do: all of it, nothing skipped.
-test("the suite of LangGraph", { timeout: 240_000 }, async () => {
+// LangGraph's suite defines what a checkpointer must do: all tests must pass, none may be skipped.
+test("LangGraph's own suite", { timeout: 240_000 }, async () => {
   const vitest = join("node_modules", ".bin", "vitest");
   const options = ["run", "langgraph.spec", "--globals", "--dir", "build/tests"];
   const { stdout } = await run(vitest, [...options, "--reporter", "json"], {
@@ -48,7 +48,7 @@ test("the suite of LangGraph", { timeout: 240_000 }, async () => {
   assert.ok(report.numPassedTests > 700, `${report.numPassedTests} tests`);
 });
 
-// ---- the same on both ----
+// ---- the same with both checkpointers ----
 
 type Story = (saver: BaseCheckpointSaver, url: string) => Promise<unknown>;
 
@@ -182,7 +182,7 @@ const aDeltaChannel: Story = async (saver) => {
   return history(graph);
 };
 
-/** Values as a graph may have them. */
+/** Unusual values that a graph may have. */
 const ODD: Record<string, Parsed> = {
   none: null,
   nothing: undefined,
@@ -305,7 +305,7 @@ const STORIES = {
   lists,
 };
 
-/** The same as LangGraph's own saver, on a store that is sound. */
+/** Checks that a story has the same result as with `MemorySaver`, and that the store is sound. */
 async function isSame(story: Story, options: SaverOptions = {}): Promise<void> {
   const db = open();
   const ours = await story(new TreeringSaver(db, options), (await serving()).url);
@@ -315,8 +315,8 @@ async function isSame(story: Story, options: SaverOptions = {}): Promise<void> {
 }
 
 for (const [name, story] of Object.entries(STORIES)) {
-  // Graphs that were written with LangGraph's own saver must see no difference.
-  test(`the same as in memory: ${name}`, () => isSame(story));
-  // Nor when nothing is kept in memory, so that each call looks up what it needs.
-  test(`the same as in memory, looked up: ${name}`, () => isSame(story, { threadsMax: 0 }));
+  // Graphs that were written for LangGraph's own saver must behave the same.
+  test(`same as MemorySaver: ${name}`, () => isSame(story));
+  // The same without threads in memory, so that each call looks up what it needs.
+  test(`same as MemorySaver, without a cache: ${name}`, () => isSame(story, { threadsMax: 0 }));
 }

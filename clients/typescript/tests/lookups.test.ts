@@ -1,4 +1,4 @@
-// Keys, attributes, and look-ups by them.
+// Tests of event keys, attributes, and lookups by them.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -8,7 +8,7 @@ import { all, shared } from "./support.js";
 
 const open = shared();
 
-// A framework resumes from its newest state; on another branch that is another one.
+// A framework resumes from its newest state, which differs between branches.
 test("events by key, type and kind", async () => {
   const db = open();
   const conv = await db.create("States");
@@ -49,7 +49,7 @@ test("events by key, type and kind", async () => {
   assert.equal([...hits][0]?.revision, 5);
 });
 
-// What an answer has no room for is asked for again: nobody gets half of what he asked for.
+// Bodies that have no room in an answer are fetched by further calls.
 test("events by name, with all their bodies", async () => {
   const db = open();
   const conv = await db.create("Large");
@@ -71,7 +71,7 @@ test("events by name, with all their bodies", async () => {
   assert.deepEqual([header?.key, header?.body], ["k0", undefined]);
 });
 
-// Values that have no room in one answer come with the next.
+// Values that have no room in one answer are fetched by the next call.
 test("a context by key", async () => {
   const conv = await open().create("Context");
   const large = "x".repeat(2 << 20);
@@ -80,7 +80,7 @@ test("a context by key", async () => {
   assert.deepEqual(await conv.context(), { a: 1, b: [2], large1: large, large2: large });
 });
 
-// What cannot be stored is refused, and nothing is stored.
+// Invalid keys are refused, and nothing is stored.
 test("keys are bounded", async () => {
   const conv = await open().create("Bounds");
   for (const key of ["k".repeat(513), "a\0b"]) {
@@ -89,8 +89,8 @@ test("keys are bounded", async () => {
   assert.equal(await conv.head(), 1);
 });
 
-// Two queues deliver some events twice, in other batches: each is there once, and both hear
-// where. What is other content under a known name is refused.
+// A feed delivers some events twice, in different batches. Each is stored once, and both receipts
+// have its revision. Different content under a known id or key is refused.
 test("a feed that is read again", async () => {
   const db = open();
   const conv = await db.create("Feed");
@@ -112,8 +112,8 @@ test("a feed that is read again", async () => {
   await assert.rejects(conv.append([changed]), treering.IdempotencyConflict);
 });
 
-// Two agents keep one plan: who has not seen the newest must hear of it.
-test("who was first is told", async () => {
+// Two agents share one plan: an agent that has not seen the newest version must be refused.
+test("an append after a newer event with the key", async () => {
   const conv = await open().create("Plans");
   const plan = (text: string) => make.foundBy(make.user(text), { key: "plan" });
   const first = await conv.append([plan("one")], { expectedKeys: { plan: null } });

@@ -1,4 +1,4 @@
-// The table of calls, and what only the sources show.
+// Checks the table of methods against the sources.
 
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
@@ -14,17 +14,17 @@ const table = Object.entries(services).flatMap(([service, all]) =>
   ),
 );
 
-// Without a key, nobody may send a write twice; a key is always made.
+// A write can be retried only with a key, so every write must have one.
 test("every write has a key", () => {
   for (const [name, method] of table) {
-    // What the message's own defaults hold is what its type has.
+    // A default message has all fields of its type.
     const { fromPartial } = method.request as unknown as { fromPartial(of: object): object };
     const hasKey = "idempotencyKey" in fromPartial({}) || name === "tools.recordResult";
     assert.equal(method.needsKey, hasKey, name);
   }
 });
 
-// A call that the server has and the client does not is found by nobody.
+// A method that the client does not use is missing in its API.
 test("the client uses every method", () => {
   const code = readdirSync("src", { recursive: true, encoding: "utf8" })
     .filter((file) => file.endsWith(".ts") && !file.startsWith("gen"))

@@ -1,7 +1,7 @@
-// A model that answers over HTTP by a rule: frameworks run their real loops against it.
+// A model that answers over HTTP by fixed rules: frameworks run their real loops against it.
 //
-// "call NAME ARGUMENTS" is answered with that tool call, a result with what it says, and all
-// else with how often the user has spoken. It speaks Anthropic's API (streamed) and OpenAI's
+// It answers "call NAME ARGUMENTS" with that tool call, a result with its text, and any other
+// message with the number of user messages. It has Anthropic's API (streamed) and OpenAI's
 // Responses and Chat Completions.
 
 import { once } from "node:events";
@@ -12,7 +12,7 @@ import type { Parsed } from "../src/words.js";
 
 type Said = [role: string, text: string];
 
-/** The server and what it was asked. */
+/** The server and the requests that it received. */
 export interface Model {
   url: string;
   requests: Parsed[];
@@ -23,7 +23,7 @@ function textsOf(content: Parsed): string {
   return (content ?? []).map((part: Parsed) => part.text ?? "").join("");
 }
 
-/** The answer to what was said: a text, and perhaps a call. */
+/** The answer to these messages: a text, and perhaps a call. */
 function answer(said: Said[]): { text: string; call?: { name: string; given: string } } {
   const [role, text] = said.at(-1) ?? ["user", ""];
   const asked = said.filter(([role]) => role === "user").length;
@@ -129,7 +129,7 @@ function responses(body: Parsed, number: number): Parsed {
   };
 }
 
-/** The provider's endpoint that makes a summary of a conversation, which only it can read. */
+/** The provider's endpoint for compaction: its summary can be read only by the provider. */
 function compacted(body: Parsed, number: number): Parsed {
   const encrypted = Buffer.from(JSON.stringify(body.input ?? body.previous_response_id));
   return {
@@ -169,7 +169,7 @@ function chat(body: Parsed, number: number): Parsed {
   };
 }
 
-/** So that agents ask the model, keep their files there, and call nobody else. */
+/** Environment of agents that use only the model, and keep their files in `home`. */
 export const agentEnvironment = (model: Model, home: string): Record<string, string> => ({
   ANTHROPIC_BASE_URL: model.url,
   ANTHROPIC_API_KEY: "none",
@@ -202,7 +202,7 @@ function reply(request: IncomingMessage, model: Model, text: string): [type: str
   return ["text/event-stream", lines.join("")];
 }
 
-/** The model at an address of this machine, until the tests of the file are done. */
+/** Starts the model on a local address; it stops after the tests of the file. */
 export async function serving(): Promise<Model> {
   const model: Model = { url: "", requests: [] };
   const server = createServer(async (request: IncomingMessage, response: ServerResponse) => {

@@ -1,4 +1,4 @@
-// Calls that a framework takes and the store does not: without an id or a name, with long ones.
+// Tests of calls that a framework accepts and the store does not, such as without an id or a name.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -24,7 +24,7 @@ process.on("warning", ({ name, message }) => {
 
 const tick = () => new Promise((resolve) => setImmediate(resolve));
 
-/** A graph that says one of these at each turn. */
+/** Runs a graph that adds one of these lists in each turn; returns the messages of its state. */
 async function talk(saver: TreeringSaver, answers: BaseMessage[][]): Promise<BaseMessage[]> {
   let turn = 0;
   const graph = new StateGraph(MessagesAnnotation)
@@ -59,10 +59,10 @@ const ODD: Record<string, Parsed> = {
   "a number that JSON lacks": { id: "c1", args: { x: Number.NaN } },
 };
 
-// One odd call was refused with each later checkpoint again, so nothing that followed was in the
-// conversation: not in its log, not in requests, and for no other framework. Without a word.
+// An odd call must not block the messages after it. If the server refuses it with each later
+// checkpoint, they are silently missing in the log, in requests, and for other frameworks.
 for (const [name, call] of Object.entries(ODD)) {
-  test(`a thread of LangGraph goes on after ${name}`, async () => {
+  test(`a thread of LangGraph continues after ${name}`, async () => {
     const db = open();
     const saver = new TreeringSaver(db);
     const result = new ToolMessage({ content: "found it", tool_call_id: call.id ?? "" });
@@ -76,7 +76,7 @@ for (const [name, call] of Object.entries(ODD)) {
     assert.match(JSON.stringify(request.body), /third giraffe/);
     const others = await new TreeringSession("thread", db).getItems();
     assert.match(JSON.stringify(others), /found it.*third giraffe/);
-    // The state is as it was, and another program goes on with it.
+    // The state is unchanged, and another program continues with it.
     const again: Parsed = await new TreeringSaver(db).getTuple(CONFIG);
     assert.deepEqual(told(again.checkpoint.channel_values.messages), told(state));
     await talk(new TreeringSaver(db), [[new AIMessage("fourth")]]);
@@ -87,7 +87,7 @@ for (const [name, call] of Object.entries(ODD)) {
   });
 }
 
-// A call that is odd is there as well as it can be: with its name and arguments, and its result.
+// An odd call is stored as far as possible: with its name, its arguments and its result.
 test("odd calls have their results", async () => {
   const db = open();
   const saver = new TreeringSaver(db);
@@ -115,7 +115,7 @@ test("odd calls have their results", async () => {
   assert.equal(asked.length, 3);
 });
 
-/** What others see of a conversation: calls with their results, and what was said. */
+/** What other programs see of a conversation: calls with their results, and texts. */
 async function seen(conv: treering.Conversation) {
   const calls = (await conv.toolCalls()).map(({ tool, status, resultHead }) => {
     return [tool.slice(0, 8), status, resultHead];
@@ -123,8 +123,8 @@ async function seen(conv: treering.Conversation) {
   return { calls, said: await texts(conv) };
 }
 
-// The same calls in a session of OpenAI's SDK: one that was refused took all that was added
-// with it, and one without an id lost its result.
+// The same calls in the other adapters: an odd call must not take the items that are added with it
+// along, and a call without an id must keep its result.
 for (const [name, { id, tool }] of Object.entries({
   "an empty id": { id: "", tool: "look" },
   "a long id": { id: LONG, tool: "look" },
@@ -204,8 +204,8 @@ for (const [name, { id, tool }] of Object.entries({
   });
 }
 
-// One item that the store does not take is no reason to leave out those beside it.
-test("of what is added at once, only the odd item is kept as it is", async () => {
+// An item that the store does not accept must not prevent others from being stored as messages.
+test("an odd item does not affect others of its batch", async () => {
   const db = open();
   const session = new TreeringSession("s", db);
   const items = [
@@ -223,8 +223,9 @@ test("of what is added at once, only the odd item is kept as it is", async () =>
   assert.ok(events.every(({ kind }) => kind !== "tool_call_requested"));
 });
 
-// Half of a surrogate pair became U+FFFD also where a framework reads its own words again.
-test("texts that are no Unicode come back as they were", async () => {
+// A framework must read its own texts unchanged, also with half of a surrogate pair. Others read
+// U+FFFD.
+test("texts that are not Unicode are read unchanged", async () => {
   const db = open();
   const half = "giraffe \ud800 of a text that is long enough to be referred to";
   const saver = new TreeringSaver(db);

@@ -1,4 +1,5 @@
-// The OpenAI Agents SDK's `Session`: the same stories on its own session in memory and on ours.
+// Compares `TreeringSession` with the OpenAI Agents SDK's `MemorySession`, and tests what it does
+// beyond.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -129,7 +130,7 @@ const transactions: Story = async (make) => {
   await apply("two", { ...replaced, expectedSuffix: valid.slice(4, 5) });
   await apply("two", replaced);
   await apply("two", replaced);
-  // What was taken back with its items was applied all the same.
+  // A transaction whose items were removed still counts as applied.
   await apply("one", append);
   await make("a").popItem();
   await apply("two", replaced);
@@ -145,7 +146,7 @@ const transactions: Story = async (make) => {
     ["x", { type: "append_items", items: [{ role: "nobody" }] }],
     ["x", { type: "append_items", items: [{ role: "user", content: () => {} }] }],
     ["x", { type: "replace_suffix", expectedSuffix: [asked("no")], replacement: 1 }],
-    // Not only what is missing is wrong, but also what is too much.
+    // Missing fields are invalid, and so are surplus fields.
     ["x", { ...append, replacement: [] }],
     ["x", { ...replaced, items: [] }],
     ["x", null],
@@ -157,7 +158,7 @@ const transactions: Story = async (make) => {
   return [...told, await make("a").getItems()];
 };
 
-/** The same numbers each time. */
+/** Random numbers that are the same in every run. */
 function* chances(): Generator<number> {
   for (let seed = 7; ; ) {
     seed = (seed * 16_807) % 2_147_483_647;
@@ -181,7 +182,7 @@ const atRandom: Story = async (make) => {
   return told;
 };
 
-/** The SDK's compaction over a session. */
+/** Runs the SDK's compaction on a session. */
 const compacted: Story = async (make) => {
   const { url } = await serving();
   const underlyingSession = make("a");
@@ -210,9 +211,9 @@ const STORIES = {
 
 const plain = (told: unknown): unknown => JSON.parse(JSON.stringify(told));
 
-// Agents that were written against the SDK's own session must see no difference.
+// Agents that were written for the SDK's own session must behave the same.
 for (const [name, story] of Object.entries(STORIES)) {
-  test(`the same as in memory: ${name}`, async () => {
+  test(`same as MemorySession: ${name}`, async () => {
     const db = open();
     const opened = new Map<string, MemorySession>();
     const its = (sessionId: string) => {
@@ -221,7 +222,7 @@ for (const [name, story] of Object.entries(STORIES)) {
       return session;
     };
     const mine = new Map<string, TreeringSession>();
-    // Now and then another program's.
+    // Sometimes a new object, as in another program.
     const ours = (sessionId: string) => {
       const isOther = mine.size % 3 === 2;
       const session = (!isOther && mine.get(sessionId)) || new TreeringSession(sessionId, db);
@@ -233,11 +234,11 @@ for (const [name, story] of Object.entries(STORIES)) {
   });
 }
 
-// ---- what is there besides ----
+// ---- beyond the SDK's session ----
 
-// A compaction marker and what stays take the place of all in one step, so that a program that is
-// killed leaves one or the other; what was there can still be read.
-test("history is replaced at once", async () => {
+// A compaction marker and the remaining items replace the history in one step, so that a killed
+// program leaves either the old or the new history. The old history can still be read.
+test("history is replaced in one step", async () => {
   const db = open();
   const session = new TreeringSession("c", db);
   await session.replaceHistoryWithCompaction([asked("begun so")]);
@@ -247,7 +248,7 @@ test("history is replaced at once", async () => {
   const marker = { type: "compaction" as const, encrypted_content: "opaque" };
   await session.replaceHistoryWithCompaction([marker, asked("and on")]);
   assert.deepEqual(plain(await session.getItems()), [marker, asked("and on")]);
-  // All of it in one batch, which has one time.
+  // The events of one batch have the same time.
   const events = await all(conv.events({ first: before + 1, allBranches: true }));
   assert.equal(new Set(events.map(({ recordedAt }) => recordedAt.getTime())).size, 1);
   assert.deepEqual(
@@ -258,9 +259,9 @@ test("history is replaced at once", async () => {
   assert.match((await texts(conv.on(old?.name ?? ""))).join(), /begun so.*the port of the server/);
 });
 
-// A session that somebody else began, here by hand, is read and gone on with; clearing takes
-// back what was said, not the prompt.
-test("a conversation that others began", async () => {
+// A conversation that another program created is read and continued. Clearing the session removes
+// its messages, not the prompt.
+test("a conversation of another program", async () => {
   const db = open();
   const conv = await db.create("Ports", { system: "You are brief." });
   await conv.user("Where is the port set?");
@@ -307,7 +308,7 @@ test("a conversation that others began", async () => {
   assert.match(JSON.stringify(body.system), /You are brief/);
 });
 
-// Two branches of one session, each with its own future.
+// Two branches of one session continue independently.
 test("a branch of a session", async () => {
   const db = open();
   const first = new TreeringSession("branched", db);
@@ -324,8 +325,8 @@ test("a branch of a session", async () => {
   assert.deepEqual(await first.getItems(), ["one", "two", "three"].map(asked));
 });
 
-// Items are what they say for everybody: found, sent on, stored once.
-test("items are messages, calls and results", async () => {
+// Items can be searched and used in requests, and are stored once.
+test("items become messages, calls and results", async () => {
   const db = open();
   const session = new TreeringSession("typed", db);
   await session.addItems(ITEMS);
@@ -349,9 +350,9 @@ test("items are messages, calls and results", async () => {
   assert.doesNotMatch(JSON.stringify(custom), /I look for it in the configuration/);
 });
 
-// One store for programs in two languages: the items of the other SDK have another shape, so of
-// those there is what they say; each language's own come back as they were.
-test("sessions of Python's", { skip }, async () => {
+// Programs in two languages share one store. Each reads its own items unchanged. Items of the other
+// SDK, which have a different format, are converted from their events.
+test("sessions of the Python client", { skip }, async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   const session = new TreeringSession("shared", db);
@@ -384,7 +385,7 @@ test("sessions of Python's", { skip }, async () => {
   await session.addItems([asked("And here again")]);
   const second: Parsed[] = await python([]);
   assert.deepEqual(second.slice(-2), [theirs[1], asked("And here again")]);
-  // Without its result, their call has something in its place.
+  // Their call without a result gets a placeholder result.
   const end: Parsed[] = (await session.getItems()).slice(7);
   assert.deepEqual(
     end.map(({ role, type, callId }) => [role ?? type, callId ?? ""]),

@@ -119,5 +119,5 @@ const ALL: Parsed[] = [
   { id: "fc_2", type: "function_call", callId: "again", name: "b", arguments: "[]" },
 ];
 
-/** One of each kind, and what is odd. */
+/** One item of each kind, and unusual items. */
 export const ITEMS = ALL as AgentInputItem[];

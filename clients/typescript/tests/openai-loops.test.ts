@@ -1,4 +1,4 @@
-// The OpenAI Agents SDK's own loop, on sessions that are in the store.
+// Tests the OpenAI Agents SDK's agent loop on sessions in the store.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -23,7 +23,7 @@ import { all, only, Server, shared, texts } from "./support.js";
 const open = shared();
 const WEATHER = 'call weather {"city": "Bergen"}';
 
-/** Turns with and without a tool, and one that is taken back. */
+/** Runs turns with and without a tool, and removes the last one. */
 async function turns(session: Session, { url }: Model): Promise<unknown[]> {
   const runs = runner(url);
   const answers: unknown[] = [];
@@ -35,8 +35,8 @@ async function turns(session: Session, { url }: Model): Promise<unknown[]> {
   return [...answers, (await runs.run(agent(), "What was it?", { session })).finalOutput];
 }
 
-// The model must be sent the same, and say the same, with either session.
-test("agents run the same", async () => {
+// The model must be sent the same, and answer the same, with either session.
+test("agents behave the same with either session", async () => {
   const db = open();
   const sessions = [new MemorySession({ sessionId: "s" }), new TreeringSession("s", db)];
   const told: unknown[] = [];
@@ -55,7 +55,7 @@ test("agents run the same", async () => {
   assert.deepEqual(roles.slice(0, 4), ["user", "assistant", "user", "assistant"]);
 });
 
-// The SDK compacts a session by itself after a turn: the next turn is sent what is left.
+// The SDK compacts a session after a turn: the next request contains what is left.
 test("agents whose session is compacted", async () => {
   const told: unknown[] = [];
   for (const underlyingSession of [new MemorySession(), new TreeringSession("s", open())]) {
@@ -77,7 +77,7 @@ test("agents whose session is compacted", async () => {
   assert.deepEqual(told[1], told[0]);
 });
 
-// A call that a person must decide on: the run stops, its state is stored, and goes on.
+// A call needs a decision of a person: the run stops, its state is stored, and the run continues.
 test("a run that waits for a person", async () => {
   const { url } = await serving();
   const session = new TreeringSession("waits", open());
@@ -102,7 +102,8 @@ test("a run that waits for a person", async () => {
   ]);
 });
 
-// The server is killed in the middle of a run: it goes on, and nothing is lost or doubled.
+// The server is killed in the middle of a run: the run continues, and nothing is lost or
+// duplicated.
 test("a run with a server that is killed", async () => {
   const server = await Server.start();
   const { url } = await serving();
@@ -124,7 +125,7 @@ test("a run with a server that is killed", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-/** What a program prints, and how it ended. */
+/** Runs a program; returns its output, and its exit code or signal. */
 async function ran(...given: string[]): Promise<[said: string, ended: unknown]> {
   const child = spawn(process.execPath, ["build/tests/openai-program.js", ...given], {
     stdio: ["ignore", "pipe", "inherit"],
@@ -136,8 +137,8 @@ async function ran(...given: string[]): Promise<[said: string, ended: unknown]> 
   return [said, signal ?? code];
 }
 
-// A program is killed while its tool runs: what was stored is there, the next program goes on
-// with the session, and a fork goes another way from before the kill.
+// A program is killed while its tool runs: stored items are kept, the next program continues the
+// session, and a fork continues from before the kill.
 test("a program that is killed", async () => {
   const server = await Server.start();
   const { url } = await serving();
@@ -162,8 +163,8 @@ test("a program that is killed", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// Two programs add to one session, and take items back: every item is there once, and each pop
-// takes an item that no other took.
+// Two programs add items to one session, and pop items: every item is stored once, and no item is
+// popped twice.
 test("two programs on one session", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
@@ -185,9 +186,8 @@ test("two programs on one session", async () => {
   assert.ok((await db.verify({ deep: true })).sound);
 });
 
-// What a graph of LangGraph's said in its thread is what a session begins with, and what the
-// agent says then is among the messages that graphs read.
-test("an agent that goes on where a graph was", async () => {
+// A session begins with the messages of a LangGraph thread, and graphs read what the agent adds.
+test("an agent continues the thread of a graph", async () => {
   const db = open();
   const { url } = await serving();
   const saver = new TreeringSaver(db);

@@ -1,5 +1,5 @@
-// A program with an agent, to be run and killed: ADDRESS MODEL_URL PROMPT; or one that adds to a
-// session together with another, and takes items back: ADDRESS add WHO.
+// A program with an agent, which a test runs and kills: ADDRESS MODEL_URL PROMPT; or one that adds
+// items to a session and pops some, at the same time as another: ADDRESS add WHO.
 
 import * as treering from "../src/index.js";
 import { TreeringSession } from "../src/openai-agents/index.js";

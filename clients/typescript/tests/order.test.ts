@@ -1,4 +1,4 @@
-// What one client writes lands in the order in which it writes, also what it gives up.
+// The writes of one client are stored in the order in which it sends them, also abandoned writes.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -25,10 +25,10 @@ function isInOrder(lines: readonly string[], rounds: number): void {
   );
 }
 
-// An agent is interrupted while it records an answer, and records that it was interrupted: the
-// answer stood after the interruption.
+// An agent is interrupted while it records an answer, and records the interruption. The answer must
+// not be stored after the interruption.
 for (const how of ["signal", "timeoutMs"] as const) {
-  test(`an append that is given up by ${how} is not after a later one`, async () => {
+  test(`an append that is abandoned by ${how} is stored before a later one`, async () => {
     const server = await Server.start();
     await using db = treering.connect(server.address);
     const conv = await db.create();
@@ -49,8 +49,9 @@ for (const how of ["signal", "timeoutMs"] as const) {
   });
 }
 
-// An import is ended after its first answer: what it had sent lands before what follows.
-test("batches that nobody waits for are not after a later append", async () => {
+// An import is stopped after its first answer: the batches that were sent are stored before later
+// events.
+test("abandoned batches are stored before a later append", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   const conv = await db.create();

@@ -1,5 +1,5 @@
-// Every page runs as it stands: each block of code, and what it prints. The package is the
-// built one, under its own name. Agents ask a model that repeats what it is asked.
+// Runs every page of the docs: each block of code must print what the page shows. The pages import
+// the built package by its name. Agents use a model that repeats its input.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -17,7 +17,7 @@ const pagesIn = (folder: string): string[] =>
 const PAGES = ["README.md", ...pagesIn("docs"), ...pagesIn("docs/adapters")];
 const BLOCK = /```(ts|text)\n(.*?)```/gs;
 const IMPORT = /^import .*?;\n/gms;
-/** Between what two blocks print. */
+/** Separates the output of two blocks. */
 const MARK = "----8<----";
 
 for (const page of PAGES) {
@@ -32,11 +32,11 @@ for (const page of PAGES) {
     const imports = new Set(code.flatMap((text) => text.match(IMPORT) ?? []));
     const bodies = code.map((text) => text.replace(IMPORT, ""));
     const module = [...imports, bodies.join(`\nconsole.log("${MARK}");\n`)].join("");
-    // Those of adapters need the types of their frameworks.
+    // Pages of adapters need the types of their frameworks.
     const folder = join(process.cwd(), "build/pages", page.includes("adapters") ? "adapters" : "");
     mkdirSync(folder, { recursive: true });
     const file = join(folder, `${basename(page, ".md")}.ts`);
-    // As TypeScript for whoever checks its types, and as JavaScript: the pages are both.
+    // Written as TypeScript, for type checks, and as JavaScript: the code is valid as both.
     writeFileSync(file, module);
     writeFileSync(file.replace(/ts$/, "mjs"), module);
     const { stdout } = await promisify(execFile)(process.execPath, [file.replace(/ts$/, "mjs")], {

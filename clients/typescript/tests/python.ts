@@ -1,5 +1,5 @@
-// Programs in Python that use the other client, where TREERING_PYTHON names an interpreter
-// that has its packages.
+// Runs programs with the Python client, if TREERING_PYTHON names an interpreter that has its
+// packages.
 
 import { execFile } from "node:child_process";
 import { join, resolve } from "node:path";
@@ -9,10 +9,10 @@ import type { Parsed } from "../src/words.js";
 const python = process.env.TREERING_PYTHON ?? "";
 const root = process.env.TREERING_ROOT ?? "../..";
 
-/** Why such tests are passed over; false: they are not. */
+/** Why tests with Python are skipped; false: they are not. */
 export const skip = python === "" && "TREERING_PYTHON names no Python";
 
-/** Runs a script of `tests/python`; what it prints, from JSON. */
+/** Runs a script of `tests/python`; returns its output, parsed as JSON. */
 export async function inPython(script: string, ...given: string[]): Promise<Parsed> {
   const env = {
     ...process.env,

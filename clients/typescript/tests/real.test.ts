@@ -1,4 +1,4 @@
-// Real conversations through the client: what went in comes out.
+// Tests with real conversations: the client must read back what it stored.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -9,7 +9,7 @@ import { FILES, type Trajectory, trajectories, unpack } from "./trajectories.js"
 
 const open = shared();
 
-/** Says and calls what the agent said and called, step by step. */
+/** Records the messages and calls of the agent, step by step. */
 async function drive(db: treering.Treering, { id, messages }: Trajectory) {
   const conv = await db.create(id, { model: "gpt-4o" });
   const results: string[] = [];
@@ -34,8 +34,8 @@ async function drive(db: treering.Treering, { id, messages }: Trajectory) {
   return { conv, results };
 }
 
-// Real agents' steps, recorded as they would have been, must be stored word for word, give
-// requests that providers take, and be found again.
+// Steps of real agents must be stored word for word, become requests within the budget, and be
+// found by search.
 for (const source of ["swe-agent", "tau-bench", "claude-code-entire"]) {
   const file = FILES.of(source);
   const skip = !unpack ? "needs Node 22.15" : FILES.missing(source);

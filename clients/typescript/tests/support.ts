@@ -1,4 +1,4 @@
-// Servers, stores and clients for the tests. Nothing is imitated.
+// Servers, stores and clients for the tests. There are no mocks.
 
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -12,17 +12,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 import * as treering from "../src/index.js";
 import { findBinary } from "../src/local/binary.js";
 
-/** A folder that goes when the tests of the file are done. */
+/** A folder that is removed after the tests of the file. */
 export function temporary(): string {
   const folder = mkdtempSync(join(tmpdir(), "treering-ts-"));
   after(() => rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 }));
   return folder;
 }
 
-/** A store that the tests of a file share; each has a namespace of its own there. */
+/** A store that the tests of a file share; each test has its own namespace. */
 export function shared(): () => treering.Treering {
   const open: treering.Treering[] = [];
-  // In the order in which they are named: first it is closed, then the folder goes.
+  // The hooks run in this order: first the store is closed, then its folder is removed.
   after(async () => {
     for (const db of open) await db.close();
   });
@@ -43,7 +43,7 @@ export async function freePort(): Promise<number> {
   return typeof address === "object" && address ? address.port : 0;
 }
 
-/** `treering serve` on a port that stays its own across restarts. */
+/** `treering serve` on a port that stays the same across restarts. */
 export class Server {
   #process: ChildProcess | undefined;
 
@@ -77,7 +77,7 @@ export class Server {
     this.#process?.kill(signal);
   }
 
-  /** Stops it; a thread of it may still answer when the signal has been sent. */
+  /** Suspends the server; waits for all threads, which may still answer after the signal. */
   async stop(): Promise<void> {
     this.signal("SIGSTOP");
     const tasks = `/proc/${this.#process?.pid}/task`;
@@ -98,34 +98,34 @@ export class Server {
   }
 }
 
-/** All that comes, as a list. */
+/** All items of a stream, as a list. */
 export async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
   const list: T[] = [];
   for await (const item of items) list.push(item);
   return list;
 }
 
-/** What was said. */
+/** The texts of the messages of a conversation. */
 export async function texts(conversation: treering.Conversation): Promise<string[]> {
   const said = await all(conversation.events({ kinds: ["message_appended"] }));
   return said.map((event) => event.text);
 }
 
-/** The only one. */
+/** The only item of a list. */
 export function only<T>(items: readonly T[]): T {
   const [item] = items;
   if (items.length !== 1 || item === undefined) throw new Error(`there are ${items.length}`);
   return item;
 }
 
-/** The next one of what does not end. */
+/** The next item of a stream that does not end. */
 export async function next<T>(items: AsyncIterator<T>): Promise<T> {
   const { done, value } = await items.next();
   if (done) throw new Error("it ended");
   return value;
 }
 
-/** Whether a process ends; nothing of ours takes a minute. */
+/** Whether a process ends within a minute; ours need less. */
 export async function ends(pid: number): Promise<boolean> {
   const end = Date.now() + 60_000;
   while (Date.now() < end) {

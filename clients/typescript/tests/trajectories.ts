@@ -1,4 +1,4 @@
-// Trajectories of real agents.
+// Recorded conversations of real agents.
 
 import { createReadStream, existsSync } from "node:fs";
 import { join } from "node:path";
@@ -7,17 +7,17 @@ import * as zlib from "node:zlib";
 
 const DATA = join(process.env.TREERING_TEST_DATA ?? "../../../shared/data", "trajectories");
 
-/** Where they are. */
+/** Paths of the recorded conversations. */
 export const FILES = {
   of: (source: string): string => join(DATA, `${source}.jsonl.zst`),
   missing: (source: string) => !existsSync(FILES.of(source)) && "there are no trajectories",
 };
 
-/** What Node knows from 22.15 on. */
+/** Decompresses zstd; only in Node 22.15 or later. */
 export const unpack = (zlib as { createZstdDecompress?: () => NodeJS.ReadWriteStream })
   .createZstdDecompress;
 
-/** What was said and done. */
+/** A recorded conversation. */
 export interface Trajectory {
   id: string;
   messages: {
@@ -28,7 +28,7 @@ export interface Trajectory {
   }[];
 }
 
-/** The first so many of a file. */
+/** The first `count` conversations of a file. */
 export async function* trajectories(file: string, count: number): AsyncGenerator<Trajectory> {
   if (!unpack) return;
   const input = createReadStream(file).pipe(unpack());

@@ -1,4 +1,4 @@
-// Servers that are killed, programs that are killed, much at once.
+// Tests with killed servers, killed programs, and much load.
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
@@ -17,8 +17,8 @@ import { all, ends, next, only, Server, shared, temporary, texts } from "./suppo
 
 const open = shared();
 
-// A server dies between, and under, the appends of a program that knows nothing of it: each
-// line must be stored, once.
+// A server ends between and during the appends of a program that does not know of it: each line
+// must be stored once.
 for (const how of ["SIGKILL", "SIGTERM"] as const) {
   test(`a server that ends by ${how} while many append`, async () => {
     const server = await Server.start();
@@ -41,7 +41,7 @@ for (const how of ["SIGKILL", "SIGTERM"] as const) {
   });
 }
 
-/** A line to a server on which every connection takes a while to say its first word. */
+/** A proxy that delays the first bytes of every connection. */
 async function slowLine(port: number, ms: number): Promise<TcpServer> {
   const door = createServer((near) => {
     near.pause();
@@ -56,8 +56,8 @@ async function slowLine(port: number, ms: number): Promise<TcpServer> {
   return door;
 }
 
-// Connections that take more than a second to be made must not be given up for ever.
-test("a line that is slow to begin", async () => {
+// A connection that takes more than a second to establish must not be given up each time.
+test("a connection that is slow to establish", async () => {
   const server = await Server.start();
   const door = await slowLine(server.port, 1_600);
   const at = door.address();
@@ -67,9 +67,9 @@ test("a line that is slow to begin", async () => {
   door.close();
 });
 
-// A program that had only been told that there is nothing yet was given up while its server was
-// started again, as if the address were wrong.
-test("a server that has only refused", async () => {
+// An error from the server also shows that the address is right: while the server restarts, the
+// client must retry longer than for an unknown address.
+test("a server that only answered with an error", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   await assert.rejects(db.conversation("nothing").state(), treering.ConversationNotFound);
@@ -78,8 +78,8 @@ test("a server that has only refused", async () => {
   assert.equal((await (await db.create()).user("Hello")).revision, 2);
 });
 
-// A server that does not answer must not hold a program longer than it said, and what it took
-// all the same must not be doubled when the program tries again.
+// A server that does not answer must not delay a program beyond its timeout, and a write that it
+// accepted must not be duplicated by a retry.
 test("a server that hangs", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address, { timeoutMs: 1_500 });
@@ -93,7 +93,7 @@ test("a server that hangs", async () => {
   assert.deepEqual(await texts(conv), ["Hello"]);
 });
 
-// A break in the middle of a pipelined import must neither lose nor double a batch.
+// A break in the middle of a pipelined import must neither lose nor duplicate a batch.
 test("many appends through a kill", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
@@ -116,7 +116,7 @@ test("many appends through a kill", async () => {
   assert.deepEqual(await texts(conv), lines);
 });
 
-// What a batch refuses is that batch's, and the others are stored.
+// A refused batch does not affect the others: they are stored.
 test("one refusal among many", async () => {
   const db = open();
   const conv = await db.create("Example");
@@ -131,9 +131,8 @@ test("one refusal among many", async () => {
   assert.deepEqual(await texts(conv), ["one", "three"]);
 });
 
-// A subscriber must not notice that the server was started again: nothing is lost, nothing
-// comes twice.
-test("subscriptions go on", async () => {
+// A subscriber must not notice a restart of the server: no event is lost or repeated.
+test("subscriptions survive restarts", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   const conv = await db.create("Followed");
@@ -174,7 +173,7 @@ test("subscriptions go on", async () => {
   );
 });
 
-test("a watch tells after a restart what has changed", async () => {
+test("a context watch reports changes after a restart", async () => {
   const server = await Server.start();
   await using db = treering.connect(server.address);
   const conv = await db.create();
@@ -192,8 +191,8 @@ test("a watch tells after a restart what has changed", async () => {
   ]);
 });
 
-// Who closes a subscription, or the whole connection, ends the loop over it.
-test("a subscription is ended from elsewhere", async () => {
+// Closing a subscription, or the client, ends the loop over it.
+test("a subscription is closed outside its loop", async () => {
   const db = open();
   const conv = await db.create();
   const follow = async (events: treering.Subscription) =>
@@ -212,7 +211,7 @@ test("a subscription is ended from elsewhere", async () => {
   assert.deepEqual(await leaving, []);
 });
 
-/** A program of its own, with the client as `treering`. */
+/** Starts a program that imports the client as `treering`. */
 function program(folder: string, code: string, ...given: string[]): ChildProcess {
   const client = pathToFileURL(join(process.cwd(), "build", "src", "index.js"));
   const file = join(folder, "program.mjs");
@@ -221,14 +220,14 @@ function program(folder: string, code: string, ...given: string[]): ChildProcess
   return child;
 }
 
-/** Its first line. */
+/** The first line that a program prints. */
 async function firstLine(child: ChildProcess): Promise<string> {
   if (!child.stdout) throw new Error("no output");
   for await (const line of createInterface({ input: child.stdout })) return line;
   throw new Error("it said nothing");
 }
 
-// An address that says `https` must never be spoken to in the clear.
+// The client must never send plain text to an `https` address.
 test("a proxy that speaks TLS", {
   skip: spawnSync("openssl", ["version"]).status !== 0,
 }, async () => {
@@ -259,7 +258,7 @@ await db.close();
   const child = program(folder, code, address);
   assert.equal(await firstLine(child), "2");
   delete process.env.GRPC_DEFAULT_SSL_ROOTS_FILE_PATH;
-  // Whose certificate nobody vouches for is not believed.
+  // A certificate that no known CA signed is rejected.
   await using db = treering.connect(address, { timeoutMs: 1_000 });
   await assert.rejects(db.stats(), treering.Unavailable);
   door.close();
@@ -275,9 +274,9 @@ const { dataDir } = await db.stats();
 console.log("ready");
 `;
 
-/** Whether a server holds the folder: then nobody else can. */
+/** Whether a server holds the folder: then no other server can. */
 async function isHeld(store: string): Promise<boolean> {
-  // A server of this process would be the one.
+  // In a separate process, because this process would use its own server.
   const child = spawn(process.env.TREERING_BINARY ?? "treering", [
     ...["serve", "--json", "--until-stdin-closes", "--listen", "127.0.0.1:0"],
     ...["--data", store, "--wait", "0"],
@@ -288,8 +287,8 @@ async function isHeld(store: string): Promise<boolean> {
   return !line.includes('"serving"');
 }
 
-// Two programs, one store: the second uses the server of the first, and when that is killed
-// (and its server ends with it) goes on with one of its own.
+// Two programs use one store: the second uses the server of the first. When the first is killed,
+// and its server ends with it, the second starts its own.
 test("two processes on one store", async () => {
   const [folder, store] = [temporary(), temporary()];
   const first = program(folder, `${SHARED}await sleep(600_000);`, store, "first");
@@ -308,7 +307,7 @@ test("two processes on one store", async () => {
   assert.equal(await isHeld(store), false);
 });
 
-// A server that outlives its program holds the folder, and nobody knows whose it is.
+// A server that outlives its program would hold the folder.
 test("a server ends with its program", async () => {
   const [folder, store] = [temporary(), temporary()];
   for (const end of ["", "await db.close();", "process.exit(3);", "throw new Error('x');"]) {
@@ -339,7 +338,7 @@ test("objects for one folder share a server", async () => {
   await assert.rejects(two.create("Three"), treering.Unreachable);
 });
 
-test("what the server says when it cannot start", async () => {
+test("errors of a server that cannot start", async () => {
   const folder = temporary();
   const options = { binary: join(folder, "nowhere") };
   await assert.rejects(treering.local(folder, options).stats(), (error) => {
@@ -351,8 +350,8 @@ test("what the server says when it cannot start", async () => {
   await assert.rejects(wrong.stats(), /no-such-option/);
 });
 
-// Behind a proxy for the world outside, the server of this machine was asked for there.
-test("a proxy is not asked for this machine", async () => {
+// A proxy from the environment must not be used for local servers: it cannot reach them.
+test("no proxy is used for a local server", async () => {
   for (const name of ["http_proxy", "https_proxy", "grpc_proxy"]) {
     process.env[name] = "http://127.0.0.1:9";
   }
@@ -361,7 +360,7 @@ test("a proxy is not asked for this machine", async () => {
   for (const name of ["http_proxy", "https_proxy", "grpc_proxy"]) delete process.env[name];
 });
 
-// A server that is killed under a local store is started again.
+// The server of a local store is started again after it was killed.
 test("a local server is started again", { skip: !existsSync("/proc") }, async () => {
   const store = temporary();
   await using db = treering.local(store);
@@ -376,14 +375,14 @@ test("a local server is started again", { skip: !existsSync("/proc") }, async ()
   );
 });
 
-// A client that is closed while it tries again must not start a server that nobody ends.
-test("closed while it tries again", { skip: !existsSync("/proc") }, async () => {
+// A client that is closed while it retries must not start a server that nothing stops.
+test("a client is closed while it retries", { skip: !existsSync("/proc") }, async () => {
   const store = temporary();
   for (let n = 0; n < 5; n += 1) {
     const db = treering.local(store);
     const conv = await db.create();
     await killServerOf(store);
-    // Where the machine is fast, it may just be in time.
+    // On a fast machine, the write may still succeed.
     const written = conv.user("too late").catch((error: unknown) => {
       assert.ok(error instanceof treering.TreeringError);
     });
@@ -394,7 +393,7 @@ test("closed while it tries again", { skip: !existsSync("/proc") }, async () => 
   }
 });
 
-/** Kills the server of a folder, by what its command line says. */
+/** Kills the server of a folder, which it finds by its command line. */
 async function killServerOf(store: string): Promise<void> {
   const { readdirSync, readFileSync } = await import("node:fs");
   for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
@@ -404,7 +403,7 @@ async function killServerOf(store: string): Promise<void> {
       process.kill(Number(pid), "SIGKILL");
       assert.ok(await ends(Number(pid)));
     } catch (error) {
-      // It ended while it was looked at.
+      // The process ended meanwhile.
       if ((error as NodeJS.ErrnoException).code === undefined) throw error;
     }
   }
@@ -435,7 +434,7 @@ test("ten thousand events", async () => {
   );
   assert.equal((await next(conv.events({ headersOnly: true }))).body, undefined);
   assert.equal((await db.search("9999", { conversation: conv.id }))[0]?.revision, 10_001);
-  // Who reads slowly is waited for, and whoever stops ends the read.
+  // The stream waits for a slow reader, and leaving the loop ends the read.
   let seen = 0;
   for await (const event of conv.events()) {
     if (event.revision % 1_000 === 0) await sleep(5);
@@ -509,16 +508,16 @@ for (;;) {
 await db.close();
 `;
 
-// An agent and its server are killed anywhere, again and again. Started anew with the same
-// program it must come to the same end: each step once, none lost, none twice.
-test("an agent that is killed anywhere", { skip: !existsSync("/proc") }, async () => {
+// An agent and its server are killed repeatedly, at any time. After restarts of the same program,
+// each step must be stored exactly once.
+test("an agent that is killed at any time", { skip: !existsSync("/proc") }, async () => {
   const [folder, store] = [temporary(), temporary()];
   let kills = 0;
   for (;;) {
     const child = program(folder, AGENT, store);
     const exited = once(child, "exit");
     await firstLine(child);
-    // A little longer each time, so that it comes to an end on any machine.
+    // Waits longer each time, so that the program ends on any machine.
     const done = await Promise.race([exited, sleep(50 * 1.7 ** kills, undefined, { ref: false })]);
     if (done) {
       assert.equal(done[0], 0);

@@ -1,4 +1,4 @@
-// Calls without a result: each door tells of them what a request of the server tells.
+// Tests of calls without a result: each adapter must give the texts of the server's requests.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -16,7 +16,7 @@ const open = shared();
 const REASONS: CancelReasonName[] = ["denied", "interrupted", "timed_out", "superseded"];
 const WAITING = ["waits", "yes", "no", "no_more", "silent", "late"];
 
-/** An answer with a call in each stage in which one can be without a result. */
+/** Appends an answer with a call in each state without a result. */
 async function asked(conv: treering.Conversation, db: treering.Treering): Promise<void> {
   await conv.user("Go.");
   const why = REASONS.map((reason) => `${reason}_why`);
@@ -44,7 +44,7 @@ async function asked(conv: treering.Conversation, db: treering.Treering): Promis
 const textOf = (content: Parsed): string =>
   typeof content === "string" ? content : content.map(({ text }: Parsed) => text).join("");
 
-/** By their ids, what a request tells of calls; that they failed is beside it. */
+/** The texts of results in a request, by call id. A field beside the text says that they failed. */
 async function ofRequest(conv: treering.Conversation): Promise<Record<string, string>> {
   const { body } = await conv.request("anthropic", { model: "claude-sonnet-4-5" });
   const blocks: Parsed[] = body.messages.flatMap(({ content }: Parsed) => content);
@@ -53,7 +53,7 @@ async function ofRequest(conv: treering.Conversation): Promise<Record<string, st
   return Object.fromEntries(results.map((each) => [each.tool_use_id, textOf(each.content)]));
 }
 
-/** The same in OpenAI's shape, in which the text says that they failed. */
+/** The same in OpenAI's format, where the text says that they failed. */
 async function ofOpenaiRequest(conv: treering.Conversation): Promise<Record<string, string>> {
   const { body } = await conv.request("openai-responses", { model: "gpt-5" });
   const outputs: Parsed[] = body.input.filter(
@@ -62,9 +62,9 @@ async function ofOpenaiRequest(conv: treering.Conversation): Promise<Record<stri
   return Object.fromEntries(outputs.map((each) => [each.call_id, textOf(each.output)]));
 }
 
-// What was denied or cancelled said `cancelled` at one door, its detail at another, and the
-// server's words in a request: a model that is asked through both reads the same.
-test("the words are those of requests", async () => {
+// A denied or cancelled call must have the same text in each adapter and in requests, so that a
+// model reads the same everywhere.
+test("texts are those of requests", async () => {
   const db = open();
   const conv = await db.create();
   await asked(conv, db);
@@ -79,7 +79,7 @@ test("the words are those of requests", async () => {
   }
 });
 
-test("LangGraph is told what requests tell", async () => {
+test("LangGraph gets the texts of requests", async () => {
   const db = open();
   const conv = await db.create();
   await asked(conv, db);
@@ -94,7 +94,7 @@ test("LangGraph is told what requests tell", async () => {
   }
 });
 
-test("OpenAI's SDK is told what requests tell", async () => {
+test("OpenAI's SDK gets the texts of requests", async () => {
   const db = open();
   const id = crypto.randomUUID();
   const conv = await db.open(id);
@@ -108,7 +108,8 @@ test("OpenAI's SDK is told what requests tell", async () => {
     assert.equal(told.length, 17);
     assert.deepEqual(Object.fromEntries(told), await ofOpenaiRequest(conv));
   }
-  // A call that was denied and then cancelled says who denied it, also of the newest items.
+  // A call that was denied and then cancelled has the name of who denied it, also if only the
+  // newest items are read.
   const newest = await session.getItems(10);
   const [first] = newest.filter((item) => "callId" in item && item.callId === "no_more");
   assert.ok(first?.type === "function_call_result");
@@ -116,7 +117,7 @@ test("OpenAI's SDK is told what requests tell", async () => {
   assert.equal((await all(conv.events({ kinds: ["tool_result_recorded"] }))).length, 0);
 });
 
-test("`ai` is told what requests tell", async () => {
+test("`ai` gets the texts of requests", async () => {
   const db = open();
   const chats = chatStore(db);
   const chatId = await chats.createChat();
@@ -132,7 +133,7 @@ test("`ai` is told what requests tell", async () => {
     const failed = parts.filter(({ state }) => state === "output-error");
     const told = failed.map(({ toolCallId, errorText }) => [toolCallId, errorText]);
     const expected = await ofRequest(conv);
-    // A person's no has a state of its own.
+    // A denial has its own state.
     for (const id of ["no", "no_more", "silent", "late"]) delete expected[id];
     assert.deepEqual(Object.fromEntries(told), expected);
   }

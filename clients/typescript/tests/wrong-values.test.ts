@@ -1,4 +1,4 @@
-// What a program gives by mistake: it is told so, in its own words, before anything is sent.
+// Tests of invalid arguments: the client reports them by name, before it sends anything.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, writeFileSync } from "node:fs";
@@ -14,8 +14,8 @@ import { shared, temporary, texts } from "./support.js";
 const open = shared();
 const NAN = Number.NaN;
 
-// `JSON.stringify` makes `null` of a number that JSON lacks: a tool was asked for something else
-// than the model, or the program, had said.
+// `JSON.stringify` writes a number that JSON lacks as `null`, which would change the arguments of a
+// tool.
 test("numbers that JSON lacks", async () => {
   const db = open();
   const conv = await db.create("Example");
@@ -43,7 +43,7 @@ test("numbers that JSON lacks", async () => {
     );
   }
   assert.equal(await conv.head(), before);
-  // What a tool returns is text for the model, and what a model wrote stays as it wrote it.
+  // The value of a tool becomes text for the model, and a model's arguments are stored unchanged.
   const asked = { id: "c", tool: "f", arguments: '{"x": NaN}' };
   const [call] = (await conv.assistant([], { toolCalls: [asked] })).calls;
   assert.equal(call?.arguments, '{"x": NaN}');
@@ -51,8 +51,8 @@ test("numbers that JSON lacks", async () => {
   assert.equal((await conv.result("d")).text, '{"loss":"NaN"}');
 });
 
-// Half of a surrogate pair was stored as U+FFFD, without a word.
-test("texts that are no Unicode", async () => {
+// Half of a surrogate pair would silently be stored as U+FFFD.
+test("texts that are not Unicode", async () => {
   const db = open();
   const conv = await db.create("Example");
   const before = await conv.head();
@@ -77,7 +77,7 @@ test("texts that are no Unicode", async () => {
   }
   await assert.rejects(conv.user(half), /events\.0\.body\.value\.parts\.0\.part\.value: .*index 1/);
   assert.equal(await conv.head(), before);
-  // JSON can say it.
+  // JSON can represent it.
   const call = await conv.toolCall("f", { half });
   assert.deepEqual(call.arguments, { half });
   assert.deepEqual((await conv.toolCalls())[0]?.arguments, { half });
@@ -85,8 +85,8 @@ test("texts that are no Unicode", async () => {
   assert.deepEqual(await texts(conv), ["whole: 😀"]);
 });
 
-// What is no part of a message was an error of the language's own, which names none of ours.
-test("what is no content", async () => {
+// The error for an invalid part must name the functions that make parts.
+test("invalid content", async () => {
   const conv = await open().create("Example");
   for (const content of [null, undefined, 5, {}, [null], [5], [{ type: "text" }]] as Parsed[]) {
     await assert.rejects(async () => conv.user(content), /string or a result of `make\.image`/);
@@ -103,7 +103,7 @@ test("what is no content", async () => {
   assert.equal(await conv.head(), 1);
 });
 
-// `openai_chat`, as other programs call it, built a request and could not record its answer.
+// `openai_chat`, as other programs write it, must work for requests and for answers.
 test("names of providers", async () => {
   const conv = await open().create("Example");
   const chat = { choices: [{ message: { role: "assistant", content: "Hello" } }] };
@@ -118,9 +118,9 @@ test("names of providers", async () => {
   }
 });
 
-// What was no answer (an error, a piece of a stream, another provider's shape) was stored as a
-// model that said nothing, and the agent went on as if it had been asked.
-test("what is no answer", async () => {
+// A response that is not an answer (an error, a piece of a stream, another provider's format) must
+// be refused, not stored as an empty answer.
+test("responses that are not answers", async () => {
   const conv = await open().create("Example");
   const error = { error: { type: "overloaded_error", message: "secret" } };
   const piece = { choices: [{ index: 0, delta: { content: "Hel" } }] };
@@ -150,7 +150,7 @@ test("what is no answer", async () => {
     });
   }
   assert.equal(await conv.head(), 1);
-  // Models may end without a word.
+  // An answer may be empty.
   await conv.record("anthropic", { content: [], stop_reason: "end_turn" });
   await conv.record("gemini", { candidates: [{ finishReason: "SAFETY" }] });
   await conv.record("openai-responses", { output: [], status: "incomplete", error: null });
@@ -158,8 +158,8 @@ test("what is no answer", async () => {
   assert.deepEqual(await texts(conv), ["", "", "", "Hello"]);
 });
 
-// Errors of the system came as they are, and a program that catches ours ended by them.
-test("places where no store can be", async () => {
+// Errors of the system must become errors of the client, which programs catch.
+test("invalid folders and addresses", async () => {
   const file = join(temporary(), "file");
   writeFileSync(file, "x");
   for (const path of [file, join(file, "below"), "/proc/nowhere"]) {
@@ -197,8 +197,8 @@ test("places where no store can be", async () => {
   );
 });
 
-// A program that is not there, or is another one, was named by none of the errors.
-test("programs that are no server", async () => {
+// An error must name the program that is missing or is not a Treering server.
+test("programs that are not a server", async () => {
   const folder = mkdtempSync(join(tmpdir(), "treering-ts-"));
   const none = treering.local(folder, { binary: "/nonexistent/treering" });
   await assert.rejects(none.connect(), (error: Error) => {
@@ -227,7 +227,7 @@ test("programs that are no server", async () => {
   await other.close();
 });
 
-// After `close` the advice was to look whether the server runs.
+// After `close`, the advice must not be to check whether the server runs.
 test("a client that was closed", async () => {
   const db = treering.local(temporary());
   const conv = await db.create("Example");
@@ -242,7 +242,7 @@ test("a client that was closed", async () => {
   }
 });
 
-// `create` with an id that is there makes another conversation, as its page says, and `open` none.
+// `create` with a known source id makes another conversation, and `open` does not.
 test("one source id, twice", async () => {
   const db = open();
   const first = await db.open("once", { source: "example" });
@@ -252,8 +252,8 @@ test("one source id, twice", async () => {
   await assert.rejects(db.conversation("once").head(), treering.AmbiguousSourceId);
 });
 
-// One kind as a string was read letter by letter: "`m` is none of conversation_created, …".
-test("one word in the place of several", async () => {
+// A single kind may be a string, which must not be read letter by letter.
+test("a string in place of a list", async () => {
   const db = open();
   const conv = await db.create("One");
   await conv.append([make.user("Hello"), make.custom("note", {}, { key: "a" })]);
@@ -275,7 +275,7 @@ test("one word in the place of several", async () => {
   }
 });
 
-// `since: "2 days"`, as the command line takes it, ended in protobuf's words.
+// `since` takes the texts that the command line takes, such as "2 days".
 test("times as text", async () => {
   const db = open();
   const conv = await db.create("Times");
@@ -298,7 +298,7 @@ test("times as text", async () => {
   }
 });
 
-// What a tool returned as an object was refused, though `call.run` takes it.
+// A result may be an object, as `call.run` takes it.
 test("a result that is an object", async () => {
   const conv = await open().create("Example");
   const value = { rows: [1, null], name: "bär", part: "of it" };

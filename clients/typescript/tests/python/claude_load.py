@@ -1,4 +1,4 @@
-"""The lines of a session, from Python: `claude_load.py ADDRESS`."""
+"""Prints the lines of a session: `claude_load.py ADDRESS`."""
 
 import asyncio
 import json

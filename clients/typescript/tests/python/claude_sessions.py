@@ -1,6 +1,6 @@
-"""A session of the Claude Agent SDK, from Python: `claude_sessions.py ADDRESS KEY LINES`.
+"""Stores lines in a session of the Claude Agent SDK: `claude_sessions.py ADDRESS KEY LINES`.
 
-Stores the lines, and prints all that there are, and the summaries of the project.
+Prints all lines of the session, and the summaries of the project.
 """
 
 import asyncio

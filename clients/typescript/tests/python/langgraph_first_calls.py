@@ -1,8 +1,8 @@
 """First calls of a program in Python: `langgraph_first_calls.py ADDRESS [STEPS]`.
 
-Puts so many steps, each with the last six messages; then looks up the latest one and it by its
-id, and puts one more, each as the first call of a program. Prints what it has got, and how many
-events were read for it.
+Puts this many steps, each with the last six messages. Then gets the latest checkpoint, gets it by
+its id, and puts one more, each as the first call of a program. Prints the results, and how many
+events each call read.
 """
 
 import json

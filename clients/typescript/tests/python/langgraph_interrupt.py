@@ -1,6 +1,6 @@
 """A graph that waits for an answer: `langgraph_interrupt.py ADDRESS THREAD [ANSWER]`.
 
-Begins the thread, or goes on with the answer; prints what is said then.
+Starts the thread, or continues it with the answer; prints the texts of its state.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A thread of a graph, from Python: `langgraph_thread.py ADDRESS NAMESPACE MODEL_URL PROMPT…`.
+"""Runs a graph on a thread: `langgraph_thread.py ADDRESS NAMESPACE MODEL_URL PROMPT…`.
 
-Asks the agent what is to be asked, and prints what the thread then says.
+Sends the prompts to the agent, and prints the messages of the thread.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""A session of the OpenAI Agents SDK, from Python: `openai_session.py ADDRESS NAME ITEMS`.
+"""Stores items in a session of the OpenAI Agents SDK: `openai_session.py ADDRESS NAME ITEMS`.
 
-Stores the items, and prints all that there are.
+Prints all items of the session.
 """
 
 import asyncio
