@@ -12,7 +12,7 @@ export interface AskedCall {
   tool: string;
   /** A string or bytes are stored unchanged. */
   arguments?: unknown;
-  /** The provider's item id, if it differs from the call id. */
+  /** The provider's item id (OpenAI Responses); `id` is the call id. */
   itemId?: string | undefined;
 }
 

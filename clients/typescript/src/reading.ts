@@ -26,7 +26,7 @@ export async function* readEvents<Q extends object>(
   const again = () => {
     passingTo = lastId;
     const asked = goOnAt ? { ...request, goOnAt } : request;
-    // A backward read may now begin with newer events, which must not count.
+    // A backward read may now begin with newer events, which do not count towards the limit.
     return lastId && limit ? { ...asked, limit: 0 } : asked;
   };
   for (;;) {

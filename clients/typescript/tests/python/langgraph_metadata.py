@@ -1,4 +1,4 @@
-"""Puts a checkpoint with a number that JSON lacks in its metadata: `langgraph_metadata.py ADDRESS`."""
+"""Puts a checkpoint with NaN in its metadata: `langgraph_metadata.py ADDRESS`."""
 
 import math
 import sys
