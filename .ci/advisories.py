@@ -1,7 +1,7 @@
 """Judges what pip-audit or `npm audit` reports: advisories.py pip|npm REPORT LOG
 
-Fails on a known vulnerability. Both end in the same way when their service cannot be asked, and
-pip-audit even well when it knows none of the packages: that is said, and is no failure.
+Fails on a known vulnerability. An unreachable service is reported and is no failure: the exit codes
+do not tell it from a vulnerability. pip-audit exits with 0 even if it knows none of the packages.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def of_pip(report: dict) -> tuple[int, list[str]]:
-    """How many packages the service knows, and what it knows against them."""
+    """The number of packages that the service knows, and their vulnerabilities."""
     known = [each for each in report["dependencies"] if "vulns" in each]
     against = [
         f"{each['name']} {each['version']}: {found['id']}, mended in {found['fix_versions']}"
@@ -21,7 +21,7 @@ def of_pip(report: dict) -> tuple[int, list[str]]:
 
 
 def of_npm(report: dict) -> tuple[int, list[str]]:
-    """The same; none are known when the report is of an error."""
+    """The same for npm; 0 packages if the report is an error."""
     if "vulnerabilities" not in report:
         return 0, []
     against = [
@@ -44,7 +44,7 @@ def main() -> int:
     if known == 0:
         lines = [each.get("skip_reason", "") for each in said.get("dependencies", [])]
         lines = lines or Path(log).read_text().splitlines()
-        # npm ends with where its own log is.
+        # npm's last line is the path of its own log, so this prints the first.
         print(*(lines[:1] if service == "npm" else lines[-1:]), sep="\n")
         print(f"left out: the service of {service} cannot be asked, or knows none of the packages")
     else:
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # A checker that lets everything pass would never be noticed.
+    # Tests the checker itself: nothing else would show that it accepts everything.
     bad = {"name": "a", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
     assert of_pip({"dependencies": [bad, {"name": "b", "skip_reason": "not found"}]})[0] == 1
     assert of_pip({"dependencies": [bad]})[1] == ["a 1: PYSEC-1, mended in ['2']"]

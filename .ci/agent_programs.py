@@ -1,8 +1,8 @@
-"""The real agents, each with an account of its own, and an endpoint on loopback that plays their
+"""The real agents, each with its own account, and an endpoint on loopback that simulates their
 models.
 
-`PROGRAMS` has a class a format of `treering export`: how the agent resumes the exported session, and
-what the request then holds.
+`PROGRAMS` has a class for each format of `treering export`: how the agent resumes an exported
+session, and how to read the request that it then sends.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# Seconds that an agent has for one session: it takes about five.
+# Time limit of an agent for one session, in seconds: it takes about five.
 RESUME_SECONDS = 90
 PROMPT = "and now say done"
 MODEL = "claude-sonnet-4-5"
@@ -28,7 +28,7 @@ def must(fact, what, **seen):
 
 
 class Loopback(BaseHTTPRequestHandler):
-    """An endpoint that refuses all but what a subclass answers."""
+    """An endpoint that answers 404 to all requests that a subclass does not handle."""
 
     protocol_version = "HTTP/1.1"
 
@@ -50,7 +50,7 @@ class Loopback(BaseHTTPRequestHandler):
 
 
 class Endpoint(Loopback):
-    """Answers every request for a message with the same short text."""
+    """Answers every request to a model with the same short text."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -125,7 +125,7 @@ def gemini():
     return done, [done]
 
 
-# ---- what a request holds: texts, calls with their arguments, results, in order ----
+# ---- parts of a request, in order: texts, calls with their arguments, results ----
 
 
 def of_anthropic(request):
@@ -136,7 +136,7 @@ def of_anthropic(request):
             if block["type"] == "text":
                 yield message["role"], block["text"]
             elif block["type"] == "tool_use":
-                # Without its name: an agent has another one for some of its own by now.
+                # Omits the tool's name: agents have renamed some of their own tools.
                 yield "call", block["id"], block["input"]
             elif block["type"] == "tool_result":
                 yield "result", block["tool_use_id"], text_in(block.get("content"))
@@ -177,11 +177,11 @@ def text_in(content):
 
 
 class Agent:
-    """An agent with an account and a folder of its own."""
+    """An agent with its own account and its own folder."""
 
-    # The variable, and its folder in the home folder, by which the agent and Treering find sessions.
+    # The environment variable, and its folder below the home folder, that lead to the sessions.
     variable = folder = None
-    # What the request holds.
+    # Reads the parts of a request.
     pieces = staticmethod(of_anthropic)
 
     def __init__(self, program, place):
@@ -192,7 +192,7 @@ class Agent:
         self.sessions.mkdir(parents=True)
 
     def treering_env(self):
-        """What `treering export --resume` needs to find the agent."""
+        """The environment with which `treering export --resume` finds the agent's sessions."""
         return {self.variable: str(self.sessions)}
 
     def env(self, port):
@@ -200,7 +200,7 @@ class Agent:
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             self.variable: str(self.sessions),
-            # Nothing answers there: what is not for this endpoint goes nowhere.
+            # Nothing listens there, so requests to other hosts fail.
             "HTTPS_PROXY": "http://127.0.0.1:9",
             "HTTP_PROXY": "http://127.0.0.1:9",
             "NO_PROXY": "127.0.0.1",
@@ -208,7 +208,7 @@ class Agent:
         }
 
     def resume(self, name, said):
-        """Continues what `treering export --resume` said. Returns the request that holds the
+        """Runs the command that `treering export --resume` printed. Returns the request with the
         prompt."""
         server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
         server.requests = []
@@ -324,7 +324,7 @@ class GeminiCli(Agent):
         return [[self.program, *command.split()[1:], "-m", "gemini-2.5-flash", "-p", PROMPT]]
 
     def files(self):
-        # It begins another file before it reads the named one.
+        # Gemini CLI creates another session file before it reads the named one.
         files = self.sessions.glob(".gemini/tmp/*/chats/*.jsonl")
         return [file for file in files if PROMPT in file.read_text()]
 

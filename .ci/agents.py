@@ -1,12 +1,12 @@
-"""Real conversations, exported as sessions, gone on with by the real agents, and imported again.
+"""Exports real conversations as sessions, continues them with the real agents, and imports them.
 
 Usage: agents.py BINARY DATA_DIR FORMAT=PROGRAM...
 
 Imports one conversation of every DATA_DIR/trajectories/*.jsonl.zst, and one in the format of each
-importer, forks each, exports the fork with `--format FORMAT --resume`, and lets PROGRAM go on with
-it. An endpoint of this script, on loopback, must see a request that holds the messages of the fork.
-When the agent's session is imported, what it added must be on the fork, in the same conversation.
-Exits with 1 and says what was not as it must be.
+importer. Forks each, exports the fork with `--format FORMAT --resume`, and continues it with
+PROGRAM. An endpoint of this script on loopback must get a request with the messages of the fork. An
+import of the agent's session must add the new events to the fork, in the same conversation. Exits
+with 1 and prints the check that failed.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from pathlib import Path
 import zstandard
 from agent_programs import PROGRAMS, PROMPT, must, of_anthropic
 
-# Agents at once: each starts on one core.
+# Agents that run at the same time: each needs a core to start.
 AT_ONCE = 2
-# Bytes of a conversation that are taken: a longer one would be compacted first.
+# Bytes of a conversation to use: the agent would compact a longer one first.
 CONVERSATION_BYTES = 60_000
 # Sessions that agents continue: Claude Code SOME, the others FEW, because an export does not depend
 # on the session's source. With TREERING_TEST_ALL, Claude Code continues all, and the others SOME.
@@ -33,11 +33,11 @@ FEW = ["tau-bench", "codex sessions"]
 SOME = [*FEW, "swe-agent", "claude-code sessions", "pi sessions"]
 
 
-# ---- what is gone on with ----
+# ---- the sessions ----
 
 
 def conversation_of(file):
-    """The first one that has a call with its result, as far as it is short enough."""
+    """The first conversation whose beginning has a call with its result, cut to that beginning."""
     with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as plain:
         for line in io.BufferedReader(plain, 1 << 20):
             conversation = json.loads(line)
@@ -49,7 +49,7 @@ def conversation_of(file):
 
 
 def beginning(messages):
-    """Those that fit, up to the last result or answer."""
+    """The messages within CONVERSATION_BYTES, up to the last result or answer."""
     left, taken = CONVERSATION_BYTES, []
     for message in messages:
         left -= len(json.dumps(message))
@@ -75,8 +75,8 @@ def text_of(message):
     return content if isinstance(content, str) else json.dumps(content) if content else ""
 
 
-# What each tool writes of these messages. None of them names the model that answered: that is
-# the case that went wrong.
+# The session files that each agent would write for these messages. None names the model: a
+# missing model caused a bug.
 
 
 def as_claude_code(messages):
@@ -209,7 +209,7 @@ FORMATS = {
 
 
 def sessions(data):
-    """What is imported: its name, the format, and the lines of its file."""
+    """The sessions to import: name, format, and lines of the file."""
     files = sorted((data / "trajectories").glob("*.jsonl.zst"))
     must(files, "there are trajectories", folder=data)
     found = {file.name.split(".")[0]: conversation_of(file) for file in files}
@@ -220,11 +220,11 @@ def sessions(data):
         yield f"{name} sessions", name, list(write(messages))
 
 
-# ---- going on ----
+# ---- continuing ----
 
 
 class Store:
-    """One conversation in a store of its own."""
+    """One conversation in its own store."""
 
     def __init__(self, binary, agent, place, name):
         self.binary, self.agent, self.place, self.name = binary, agent, place, name
@@ -237,7 +237,7 @@ class Store:
         return run.stdout
 
     def fork(self, kind, lines):
-        """A fork of the imported session, behind its last event."""
+        """Imports a session and forks it at its last event."""
         file = self.place / "session.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.treering("import", "--format", kind, str(file))
@@ -250,14 +250,14 @@ class Store:
         return json.loads(listed[0])
 
     def said(self, branch):
-        """What a branch says: texts, calls, results."""
+        """The texts, calls and results of a branch."""
         exported = self.treering("export", "--format", "claude-code", self.id, "-b", branch)
         lines = [json.loads(line) for line in exported.splitlines()]
         return whole(of_anthropic({"messages": [one["message"] for one in lines if "message" in one]}))
 
 
 def whole(pieces):
-    """Texts of one side in a row are one. Of calls, the arguments; of results, the texts."""
+    """Joins consecutive texts of a role. Of calls keeps the arguments, of results the texts."""
     row = []
     for kind, *said in pieces:
         said = said[-1].strip() if isinstance(said[-1], str) else said[-1]
@@ -271,7 +271,7 @@ def whole(pieces):
 
 
 def paired(name, pieces):
-    """Each call has one result, and each result a call before it."""
+    """Checks that calls and results have the same ids."""
     pieces = list(pieces)
     calls = [one[1] for one in pieces if one[0] == "call"]
     results = [one[1] for one in pieces if one[0] == "result"]
@@ -313,7 +313,7 @@ def check(binary, program, place, agent_name, session):
 
 
 def holds(sent, expected):
-    """An agent may add to a text, such as notices about itself."""
+    """True if the sent piece contains the expected one: agents may add notices to a text."""
     if isinstance(expected[1], str) and isinstance(sent[1], str):
         return sent[0] == expected[0] and expected[1] in sent[1]
     return sent == expected

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Sessions that are exported must be ones that the real Claude Code, Codex, pi, Gemini CLI and
-# opencode go on with, and what these add must come back to the exported branch (agents.py).
-# Sessions in which the real Claude Code and the real Codex asked a memory must not bury what it
-# remembers (echoes.py). Installs them by npm in a temporary folder; endpoints on loopback play the
-# models.
+# Tests with real agents. Claude Code, Codex, pi, Gemini CLI and opencode must continue exported
+# sessions, and an import must add their new events to the exported branch (agents.py). The
+# sessions in which Claude Code and Codex searched a memory must not push the original events down
+# in later searches (echoes.py). npm installs the agents in a temporary folder. Endpoints on
+# loopback simulate the models.
 #
 # Usage: .ci/agents.sh [BINARY] [DATA]    (default: target/debug/treering, $TREERING_TEST_DATA)
 set -euo pipefail
@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 export npm_config_loglevel=error
 
-# It puts the program for this machine in place itself, in its own folder or in one beside it.
+# Each package installs the binary for this platform, in its own folder or in a sibling folder.
 npm install --prefix "$work/npm" @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0 \
   @mariozechner/pi-coding-agent@0.73.1 @google/gemini-cli@0.61.0 opencode-ai@1.18.33 \
   >"$work/npm.log" 2>&1 || {
@@ -29,7 +29,7 @@ for program in claude codex pi gemini opencode; do
   echo "$program $("$bin/$program" --version | tail -1)"
 done
 
-# On Debian, Python's own `venv` is a package apart.
+# Debian ships `venv` as a separate package.
 python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
   apt-get update -qq && apt-get install -y -qq python3-venv
   python3 -m venv --clear "$work/venv"

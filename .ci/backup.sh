@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A backup drill with the built program: back up, back up what is new, check, restore, compare
-# what both stores export. In a folder, and in a bucket of a server that speaks S3.
+# A backup drill with the built program: back up, back up again incrementally, verify, restore, and
+# compare the exports of both stores. Runs against a folder and against a bucket of an S3 server.
 #
 # Usage: .ci/backup.sh [BINARY]    (default: target/debug/treering)
 set -euo pipefail

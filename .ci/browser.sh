@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The inspector in a real browser (Debian's Chromium): every page, without a fault in its console,
-# against its policy, for its reader or on a narrow screen; forks, decisions and live pages as a
-# person makes them; and all of it without JavaScript.
+# Tests the inspector in a real browser (Debian's Chromium). Checks every page for console errors,
+# violations of its content security policy, accessibility and width on a narrow screen. Clicks
+# through forks, decisions and live updates, and opens every page without JavaScript too.
 #
 # Usage: .ci/browser.sh [BINARY] [DATA]    (default: target/debug/treering, $TREERING_TEST_DATA)
 # With SCREENSHOTS=DIR it writes pictures of the pages there.
@@ -23,7 +23,7 @@ command -v chromium >/dev/null && command -v chromedriver >/dev/null || {
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     chromium chromium-driver fonts-dejavu-core >"$work/apt.log" 2>&1 || { cat "$work/apt.log" >&2; exit 1; }
 }
-# Nothing is left in the tree: the packages are installed beside the store.
+# Installs the packages in the temporary folder, to leave the work tree unchanged.
 cp .ci/browser/*.mjs .ci/browser/package.json .ci/browser/package-lock.json "$work/"
 (cd "$work" && PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD=1 npm ci --no-audit --no-fund --loglevel=error)
 

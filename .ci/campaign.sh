@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Attacks the binary from outside: kill -9, power loss, failing disks, damage, locks, limits,
-# amplified requests, heavy calls, alone and four at once, races, permissions, odd paths. Says what broke, and how to
-# repeat it; exits with 1 when anything did. What each kind does stands at the top of its file
-# in .ci/campaign/kinds.
+# amplified requests, heavy calls (one and four at a time), races, permissions, odd paths. Prints
+# each failure with the command that repeats it, and exits with 1 if there is any. Each file in
+# .ci/campaign/kinds describes its kind at the top.
 #
 # Usage: .ci/campaign.sh BINARY [--short | --long] [--only KIND[,KIND]] [--seed N] [--round N] [--keep]
 set -euo pipefail
@@ -14,7 +14,7 @@ case " $* " in *" --keep "*) echo "campaign: kept in $work" ;; *) trap 'rm -rf "
 
 python="${CAMPAIGN_PYTHON:-}"
 if [ -z "$python" ]; then
-  # On Debian, Python's own `venv` is a package apart.
+  # Debian ships `venv` as a separate package.
   python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
     apt-get update -qq && apt-get install -y -qq python3-venv
     python3 -m venv --clear "$work/venv"

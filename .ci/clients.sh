@@ -22,14 +22,14 @@ fail() {
 }
 
 echo "-- packages"
-# On Debian, Python's own `venv` is a package apart.
+# Debian ships `venv` as a separate package.
 python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
   apt-get update -qq && apt-get install -y -qq python3-venv
   python3 -m venv --clear "$work/venv"
 } >"$work/venv.log" 2>&1 || { cat "$work/venv.log" >&2; fail "no Python venv"; }
 python="$work/venv/bin/python"
 "$python" -m pip install --quiet --disable-pip-version-check -r examples/python/requirements.txt
-# In a copy, so that nothing is left in the work tree.
+# Works in a copy, to leave the work tree unchanged.
 mkdir -p "$work/examples"
 cp -r examples/node "$work/examples/node"
 rm -rf "$work/examples/node/node_modules"
@@ -37,7 +37,7 @@ cp -r proto "$work/proto"
 (cd "$work/examples/node" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error)
 
 echo "-- server"
-: >"$work/server.log" # because the loop may look before the server begins
+: >"$work/server.log" # the loop may read it before the server starts
 "$binary" serve --data "$work/store" --listen 127.0.0.1:0 --color never >"$work/server.log" 2>&1 &
 server=$!
 address=

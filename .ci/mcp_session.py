@@ -1,4 +1,4 @@
-"""A session of an agent by the official Python SDK: over standard input and output, or HTTP.
+"""Runs an agent's session with the official Python SDK, over stdio or HTTP.
 
 Usage: mcp_session.py stdio BINARY DATA | mcp_session.py http URL KEY
 """
@@ -35,7 +35,7 @@ async def session(client: Client, writes: bool, name: str) -> None:
 
     conversation, revision = reference.rsplit("#", 1)
     branches = await client.call_tool("branches", {"conversation": conversation})
-    # The SDK has compared it with the tool's output schema.
+    # The SDK has validated it against the tool's output schema.
     assert branches.structured_content["branches"][0]["name"] == "main", branches
     templates = (await client.list_resource_templates()).resource_templates
     assert len(templates) == 1, templates
@@ -83,7 +83,7 @@ async def http(url: str, key: str) -> None:
         for wrong in ({"origin": "https://evil.example"}, {"host": "evil.example"}):
             refused = await web.post(url, json={}, headers={**known, **wrong})
             assert refused.status_code == 403, refused
-        # Pages for people are on the same port.
+        # The inspector is on the same port.
         page = await web.get(url.removesuffix("mcp"), headers=known)
         assert page.status_code == 200 and "Treering" in page.text, page
 

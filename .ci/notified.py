@@ -1,7 +1,7 @@
 """Starts a server as systemd does, and ends it. Usage: notified.py BINARY STORE
 
-It must say that it is ready once it serves, that it lives as long as it does, and that it stops.
-Health is asked meanwhile, by HTTP as an orchestrator does.
+The server must notify systemd that it is ready, then keep the watchdog alive, then report that it
+stops. Checks its health over HTTP meanwhile, as an orchestrator does.
 """
 
 import json

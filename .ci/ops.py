@@ -1,4 +1,4 @@
-"""Holds alerts, dashboard and runbook against a scrape. Usage: ops.py URL ALERTS DASHBOARD RUNBOOK"""
+"""Checks alerts, dashboard and runbook by a scrape. Usage: ops.py URL ALERTS DASHBOARD RUNBOOK"""
 
 import json
 import re
@@ -21,7 +21,7 @@ def expressions_of_dashboard(panels):
 
 
 def labels_of(expression):
-    """Each metric with the labels that are asked of it."""
+    """Each metric with the labels that the expression filters by."""
     for name, labels in re.findall(r"\b((?:treering|process)_[a-z_]+)\{([^}]*)\}", expression):
         yield name, set(re.findall(r"(\w+)\s*(?:=|!=|=~|!~)", labels)) - {"instance", "job"}
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What watches a server, held against a real one: .ci/ops.sh BINARY
+# Checks alerts, dashboard and runbook against a real server: .ci/ops.sh BINARY
 #
-# The alerts are understood by promtool and do what they say; every metric that an alert or
-# the dashboard names is in a scrape of a running server, and every alert in the runbook.
+# promtool checks and tests the alerts. Every metric of an alert or the dashboard must be in a
+# scrape of a running server, and every alert must be in the runbook.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "$1")
@@ -28,7 +28,7 @@ end() {
   rm -rf "$dir"
 }
 trap end EXIT
-# The endpoint is nobody's: what the summariser counts is shown all the same.
+# Nothing listens at the summariser's endpoint: its metrics are in the scrape all the same.
 "$binary" serve --data "$dir/store" --listen 127.0.0.1:0 --metrics 127.0.0.1:0 --json \
   --backup "$dir/copy" --heads 1s --heads-to "$dir/heads" \
   --summariser-url http://127.0.0.1:9/v1 --summariser-model none >"$dir/serving" 2>"$dir/log" &

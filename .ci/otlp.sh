@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Agents that nobody taught Treering, recorded by their traces: two real instrumentations,
-# configured by the environment alone, against a model that answers by a rule.
+# Tests the recording of agents that only send OpenTelemetry traces. Two real instrumentations,
+# configured by environment variables alone, call a scripted model.
 #
 # Usage: .ci/otlp.sh [BINARY]    (default: target/debug/treering)
 set -euo pipefail

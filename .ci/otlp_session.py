@@ -1,4 +1,4 @@
-"""Agents under real instrumentations, and what a server has recorded of them.
+"""Runs agents under real instrumentations and checks what a server recorded of them.
 
 Usage: otlp_session.py BINARY WORK    (started with a Python that has the instrumentations)
        otlp_session.py openai STEPS | otlp_session.py pydantic_ai STEPS    (the agents)
@@ -19,7 +19,7 @@ RESULT = '{"city":"Lisbon","degrees":21}'
 
 
 def openai_agent(steps: int) -> None:
-    """The usual loop, without any framework: every request is a trace of its own."""
+    """A tool loop without a framework: every request is its own trace."""
     import openai
 
     client = openai.OpenAI()
@@ -42,7 +42,7 @@ def openai_agent(steps: int) -> None:
 
 
 def pydantic_ai_agent(steps: int) -> None:
-    """An agent with a tool, told by one line to trace."""
+    """A pydantic_ai agent with a tool; `instrument_all` turns tracing on."""
     from pydantic_ai import Agent
 
     Agent.instrument_all()
@@ -89,7 +89,7 @@ def serving(binary: str, data: Path):
 
 
 def run(agent: str, steps: int, url: str, model_url: str) -> list[dict]:
-    """Runs an agent as its user would, with nothing but the environment set."""
+    """Runs an agent configured by environment variables alone."""
     environment = {
         **os.environ,
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
@@ -103,7 +103,7 @@ def run(agent: str, steps: int, url: str, model_url: str) -> list[dict]:
         "OPENAI_API_KEY": "none",
     }
     if agent == "pydantic_ai":
-        # It traces its models itself.
+        # pydantic_ai traces its model calls itself.
         environment["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "openai"
     instrument = Path(sys.executable).parent / "opentelemetry-instrument"
     agent_command = [sys.executable, __file__, agent, str(steps)]
@@ -116,7 +116,7 @@ def run(agent: str, steps: int, url: str, model_url: str) -> list[dict]:
 
 
 def plain(messages: list[dict]) -> list[tuple]:
-    """What messages say, whoever wrote them down. The system prompt is apart in a store."""
+    """Messages in a comparable form, without the system prompt, which a store keeps separately."""
     said = []
     for message in messages:
         if message["role"] == "system":
@@ -137,7 +137,7 @@ def plain(messages: list[dict]) -> list[tuple]:
 
 
 def recorded(binary: str, url: str, service: str) -> dict:
-    """The one conversation of a service, as it is exported."""
+    """The export of a service's only conversation."""
     command = [binary, "ls", "--server", url, "--json"]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     listed = [json.loads(line) for line in out.splitlines()]
@@ -163,7 +163,7 @@ def main(binary: str, work: Path) -> None:
                     kept = recorded(binary, url, agent)
                 assert plain(kept["messages"]) == plain(said), (kept, said)
                 heads.append(kept["head"])
-            # Two steps are seven events, besides those that begin a conversation.
+            # Two steps add seven events.
             assert heads[1] - heads[0] == 24 * 7, heads
             print(f"   {agent}: 50 steps, {heads[1]} events, each message once")
 

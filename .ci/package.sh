@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The packages, as far as they can be checked here: .ci/package.sh BINARY
+# Checks the systemd unit and the Debian package: .ci/package.sh BINARY
 #
-# The unit is understood and hardened, the Debian package is made and sound, its program serves
-# and tells systemd so, it runs where systemd does, and its bill of materials is right.
+# The unit must be valid and hardened. The Debian package must build and pass lintian, its program
+# must serve and notify systemd, it must run under systemd, and its bill of materials must be right.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "$1")
@@ -28,7 +28,7 @@ trap end EXIT
 
 echo "-- the unit"
 if need systemd-analyze systemd; then
-  # It is looked at as it will be installed: the program and its manual are not here.
+  # Points the unit at this binary and drops its documentation: neither is installed here.
   sed -e "s#/usr/bin/treering#$binary#" -e '/^Documentation=/d' packaging/treering.service >"$dir/treering.service"
   said=$(systemd-analyze verify "$dir/treering.service" 2>&1) || true
   if [ -n "$said" ]; then

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The log in PostgreSQL (docs/CLUSTER.md) against real servers, which its tests start. Installs
-# Debian's postgresql where there is none.
+# Tests the log in PostgreSQL (docs/CLUSTER.md) against real servers, which the tests start.
+# Installs Debian's postgresql if it is missing.
 #
-# Usage: .ci/postgres.sh [--measure]    (appends beside PostgreSQL's own commits, optimised)
-# TREERING_POSTGRES_BIN names the folder of PostgreSQL's programs, if they are in no usual place.
+# Usage: .ci/postgres.sh [--measure]    (compares appends with plain commits, in a release build)
+# TREERING_POSTGRES_BIN names the folder of PostgreSQL's programs, if it is not the usual one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,12 +1,12 @@
-"""What real clients say through `treering proxy` is what is recorded.
+"""Checks that `treering proxy` records all that real clients send and receive through it.
 
 Usage: proxy.py BINARY SDK_MJS CLAUDE CODEX
 
-The official SDKs for Python and JavaScript talk in each API, streamed and not; each talk has a call
-and its result, over two requests. Claude Code and Codex each run twice in one session: a prompt with
-a tool, then a further prompt. An endpoint of this script, on loopback, plays the models. Each talk
-must be one conversation without branches that holds what was said, once. Exits with 1 and says what
-was not as it must be.
+The official SDKs for Python and JavaScript use each API, streamed and not: two requests, with a
+call and its result. Claude Code and Codex each run one session: a prompt with a tool, then further
+prompts. An endpoint of this script on loopback simulates the models. Each session must be one
+conversation without forks that has every message once. Exits with 1 and prints the check that
+failed.
 """
 
 import itertools
@@ -25,11 +25,11 @@ APIS = ["chat", "responses", "messages"]
 KEY = "sk-none"
 NOTE = "the note says 42"
 FIRST, SECOND = "read note.txt, please", "and now say done"
-# What starts a sub-agent, and what the sub-agent is asked.
+# A prompt that starts a sub-agent, and the prompt of the sub-agent.
 THIRD, ERRAND = "let an agent do it", "an errand: say done"
 
 
-# ---- the endpoint: a call if it may and has no result yet, else a text ----
+# ---- the endpoint: answers with a call if a tool fits and has no result yet, else with a text ----
 
 
 class Endpoint(Loopback):
@@ -75,7 +75,7 @@ def tool_names(request):
 
 
 def wanted(request, prompt):
-    """The call to make: its tool and arguments; none for a talk without a tool that fits."""
+    """The tool and arguments of the call to make, or None if no tool fits."""
     names = tool_names(request)
     if "lookup" in names:
         return "lookup", {"key": "x"}
@@ -176,7 +176,7 @@ def responses(request, number):
 
 
 def messages(request, number):
-    # A message of the harness may follow that of the user.
+    # The harness may add messages after the user's, so this takes the last user message.
     last = [one for one in request["messages"] if one["role"] == "user"][-1]["content"]
     has_result = isinstance(last, list) and any(one["type"] == "tool_result" for one in last)
     call = None if has_result else wanted(request, json.dumps(last))
@@ -227,7 +227,7 @@ def messages(request, number):
 
 
 class Proxy:
-    """A proxy on a folder, before this endpoint."""
+    """A proxy with its store in a folder; it forwards to this endpoint."""
 
     def __init__(self, binary, folder):
         self.binary, self.data = binary, folder / "store"
@@ -311,7 +311,7 @@ def check_sdks(binary, script, folder):
 
 
 def prompts_of(talk):
-    """What the user says, without the notices of the harness before it."""
+    """The user's prompts, without the notices of the harness before them."""
     return [piece[1].rsplit("\n", 1)[-1] for piece in talk if piece[0] == "user"]
 
 

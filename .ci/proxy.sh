@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the official SDKs, the real Claude Code and the real Codex say through `treering proxy` must be
-# what is recorded (proxy.py). Installs them by pip and npm in a temporary folder; an endpoint on
-# loopback plays the models.
+# `treering proxy` must record all that the official SDKs, the real Claude Code and the real Codex
+# send and receive through it (proxy.py). pip and npm install the clients in a temporary folder. An
+# endpoint on loopback simulates the models.
 #
 # Usage: .ci/proxy.sh [BINARY]    (default: target/debug/treering)
 set -euo pipefail
@@ -27,6 +27,6 @@ done
 . .ci/pythons.sh
 venv python3 "$work/venv"
 "$work/venv/bin/pip" install --quiet openai==3.54.0 anthropic==2.12.0
-# Modules are found from the folder of the script.
+# Node.js resolves modules from the folder of the script.
 cp .ci/proxy_sdk.mjs "$work/npm/"
 "$work/venv/bin/python" .ci/proxy.py "$binary" "$work/npm/proxy_sdk.mjs" "$bin/claude" "$bin/codex"

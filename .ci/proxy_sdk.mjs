@@ -1,5 +1,5 @@
-// Talks with the official SDKs for JavaScript, for proxy.py: node proxy_sdk.mjs API URL CONVERSATION.
-// Prints a JSON list of what was said: role and text, calls, results.
+// Uses the official JavaScript SDKs, for proxy.py: node proxy_sdk.mjs API URL CONVERSATION.
+// Prints the conversation as a JSON list: role and text, calls, results.
 
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
@@ -35,7 +35,7 @@ async function chat(stream) {
   }
 }
 
-// Non-streamed, each request names the last answer; streamed, it repeats all items.
+// Non-streamed requests name the last answer; streamed requests repeat all items.
 async function responses(stream) {
   const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "sk-none", defaultHeaders });
   const tools = [{ type: "function", name: "lookup", parameters: schema, strict: false }];

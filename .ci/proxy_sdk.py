@@ -1,6 +1,6 @@
-"""Talks with the official Python SDKs, for proxy.py: python proxy_sdk.py API URL CONVERSATION.
+"""Uses the official Python SDKs, for proxy.py: python proxy_sdk.py API URL CONVERSATION.
 
-Prints a JSON list of what was said: role and text, calls, results.
+Prints the conversation as a JSON list: role and text, calls, results.
 """
 
 import json
@@ -45,7 +45,7 @@ def chat(stream):
 
 
 def responses(stream):
-    """Non-streamed, each request names the last answer; streamed, it repeats all items."""
+    """Non-streamed requests name the last answer; streamed requests repeat all items."""
     client = openai.OpenAI(base_url=URL + "/v1", api_key="sk-none", default_headers=HEADERS)
     tools = [{"type": "function", "name": "lookup", "parameters": SCHEMA, "strict": False}]
     asked = [{"role": "user", "content": "look x up"}]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The Python client: types, style, adapters of frameworks with their own suites, generated
-# code, and tests against real servers on the newest Python from 3.10 to 3.13 that is here, and
-# with the oldest packages; with TREERING_TEST_ALL on every one. It takes the package as it lies
-# in src: what pip makes of it is looked at by .ci/wheel.sh.
+# Checks the Python client: types, style, adapters of frameworks with their own suites, generated
+# code. Tests it against real servers on the newest installed Python from 3.10 to 3.13, and with
+# the oldest packages; with TREERING_TEST_ALL, on every Python. Tests the source in src:
+# .ci/wheel.sh tests the built package.
 #
 # Usage: .ci/python.sh [BINARY]    (default: target/debug/treering)
 # TREERING_PYTHONS names the interpreters; default: all that are found.
@@ -13,7 +13,7 @@ binary=$(realpath "${1:-target/debug/treering}")
 client=$PWD/clients/python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Nothing is left in the work tree.
+# Leaves the work tree unchanged.
 export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 TREERING_BINARY=$binary
 export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
 
@@ -33,7 +33,7 @@ PYTHONPATH=src "$tools/bin/mypy" --cache-dir "$work/mypy"
 "$tools/bin/python" scripts/make_sync.py --check
 
 step "adapters of frameworks, on $("$tools/bin/python" --version)"
-# Their HTTP clients leave sockets to the end of the program.
+# The frameworks' HTTP clients close their sockets only at exit.
 PYTHONPATH=src timeout 1500 "$tools/bin/python" -m pytest -p no:cacheprovider \
   -p no:unraisableexception -W ignore::ResourceWarning tests/adapters
 
@@ -52,7 +52,7 @@ fi
 
 export PYTHONPATH=$client/src
 tested=("${pythons[-1]}")
-# What takes seconds runs on the newest alone.
+# Slow tests run only on the newest Python.
 quick=(-m "not slow")
 if [ -n "${TREERING_TEST_ALL:-}" ]; then tested=("${pythons[@]}"); fi
 for python in "${tested[@]}"; do

@@ -1,6 +1,6 @@
-# For .ci/python.sh and .ci/wheel.sh: the interpreters, and environments of them.
+# Finds Python interpreters and makes virtual environments. For the scripts that source it.
 # TREERING_PYTHONS names the interpreters; default: all from 3.10 to 3.13 that are found.
-# $work is a folder of the script, $client that of the package.
+# The script sets $work, its temporary folder, and $client, the folder of the Python package.
 
 fail() {
   echo "python: $1" >&2
@@ -11,7 +11,7 @@ step() {
   echo "-- $1 ($(date -u +%H:%M:%S))"
 }
 
-# The interpreters, one a version, in the order of their age.
+# Prints one interpreter for each version, oldest version first.
 found() {
   local version candidate
   for version in 3.10 3.11 3.12 3.13; do
@@ -26,12 +26,12 @@ found() {
 
 venv() { # PYTHON FOLDER
   "$1" -m venv "$2" >"$work/venv.log" 2>&1 && return
-  # On Debian, Python's own `venv` is a package apart.
+  # Debian ships `venv` as a separate package.
   apt-get update -qq && apt-get install -y -qq python3-venv
   "$1" -m venv --clear "$2" || { cat "$work/venv.log" >&2; fail "no Python venv"; }
 }
 
-# What the package needs, and these extras of it, without building the package for that.
+# Prints the requirements of the package and of these extras, without building the package.
 needed() { # VENV EXTRA...
   "$1/bin/python" - "$client/pyproject.toml" "${@:2}" <<'END'
 import sys

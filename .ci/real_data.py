@@ -1,12 +1,12 @@
-"""Real trajectories through the command line: in, out, checked, found.
+"""Imports, exports, verifies and searches real trajectories by the command line.
 
 Usage: real_data.py BINARY DATA_DIR [--skip NAME]... [--keep DIR]
 
-Imports every DATA_DIR/trajectories/*.jsonl.zst into one new store and checks that
-nothing was lost, changed, added by a second import, or is beyond search. Prints
-what was measured. Exits with 1 and says what was not as it must be.
+Imports every DATA_DIR/trajectories/*.jsonl.zst into one new store. Checks that the
+export is equal, a second import adds nothing, and search finds phrases. Prints
+measurements. Exits with 1 and prints the check that failed.
 
-`--skip agentdojo-rest` leaves out the one that is there for volume.
+`--skip agentdojo-rest` leaves out the file that only adds volume.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import zstandard
 
-# How many conversations of each source are searched in.
+# Conversations of each source to search.
 SAMPLE = 6
 
 
@@ -33,7 +33,7 @@ def must(fact, what, **seen):
 
 
 class Store:
-    """A store, by its command line."""
+    """A store, used by the command line."""
 
     def __init__(self, binary, folder):
         self.binary, self.folder = binary, folder
@@ -43,7 +43,7 @@ class Store:
         return subprocess.Popen(line, stdout=subprocess.PIPE, text=True, encoding="utf-8", **how)
 
     def lines(self, command, *args):
-        """What a command prints, line by line. It must exit with 0."""
+        """The lines that a command prints. It must exit with 0."""
         with self.start(command, *args) as run:
             yield from run.stdout
             code = run.wait()
@@ -57,7 +57,7 @@ class Store:
         return stats
 
     def bytes_on_disk(self):
-        """By part, as the file system gives them out."""
+        """Allocated bytes by part of the store (log, index, views)."""
         sizes = Counter()
         for file in self.folder.rglob("*"):
             if file.is_file():
@@ -67,7 +67,7 @@ class Store:
 
 
 def source_lines(file):
-    """Conversations of a file, with the number of bytes of each line."""
+    """The conversations of a file, each with the size of its line in bytes."""
     with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as plain:
         for line in io.BufferedReader(plain, 1 << 20):
             if line.strip():
@@ -82,7 +82,7 @@ def key(conversation):
 
 
 def check_import(store, files):
-    """Everything is taken, and counted right. Returns seconds."""
+    """Imports all files and checks the number of conversations. Returns seconds."""
     started = time.monotonic()
     report = "".join(store.lines("import", "--format", "openai-chat", *files))
     seconds = time.monotonic() - started
@@ -99,9 +99,9 @@ def check_import(store, files):
 
 
 def check_export(store, files):
-    """Every line comes back equal as JSON. Returns seconds."""
+    """Checks that the export has every line, equal as JSON. Returns seconds."""
     started = time.monotonic()
-    # The export is in the order of the import; more than one reader would do.
+    # The export is in the order of the import. `given` holds lines that come early.
     exported = store.lines("export", "--format", "openai-chat")
     given = {}
     count = 0
@@ -124,7 +124,7 @@ def check_export(store, files):
 
 
 def as_json(value):
-    """Tells 1 from 1.0 and from true, which Python's `==` does not."""
+    """JSON text. It distinguishes 1, 1.0 and true, which Python's `==` does not."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -142,7 +142,7 @@ def first_difference(expected, back):
 
 
 def check_second_import(store, files):
-    """The same files again add nothing."""
+    """Checks that a second import of the same files adds nothing."""
     before = store.stats()
     report = "".join(store.lines("import", "--format", "openai-chat", *files))
     after = store.stats()
@@ -158,7 +158,7 @@ def check_verify(store):
 
 
 def check_list(store, files):
-    """`ls` has every conversation, and trees are branches. Returns the ids."""
+    """Checks that `ls` has every conversation, with a branch for each leaf."""
     listed = {(one["source"], one["source_id"]): one for one in store.objects("ls")}
     forks = 0
     for file in files:
@@ -174,9 +174,9 @@ def check_list(store, files):
 
 
 def leaves_of(messages):
-    """Ends of the tree that `x.parent` makes: those that must be branches, and all. A list
-    has one. An end need be none where the line goes on without it: a result, a notice, what
-    was said while calls ran."""
+    """The least and the most branches that a tree by `x.parent` may have. A list has one. A
+    leaf needs no branch if the line goes on without it: a result, a notice, a message sent
+    while calls ran."""
     followed = set()
     for at, message in enumerate(messages):
         # A message without a parent follows the one before it.
@@ -194,7 +194,7 @@ def parent_of(message, at):
 def told_beside(messages, at):
     message, parent = messages[at], parent_of(messages[at], at)
     extra = message.get("x") or {}
-    # What a command printed hangs on the command, behind which a compaction may stand.
+    # The output of a command and a compaction may have the same parent.
     if extra.get("compact_boundary") or extra.get("compact_summary"):
         return True
     if message["role"] == "user":
@@ -207,7 +207,7 @@ def told_beside(messages, at):
 
 
 def check_search(store, files):
-    """A phrase of a tool result is found where it is, by byte. Returns seconds of each."""
+    """Checks that search finds phrases of tool results at their bytes. Returns seconds of each."""
     took = []
     for file in files:
         sample = []
@@ -225,7 +225,7 @@ def check_search(store, files):
 
 
 def distinctive(messages):
-    """Four words in a row of one tool result, in no other message, and that result."""
+    """Four consecutive words of a tool result that occur once, and that result."""
     texts = [m["content"] for m in messages if isinstance(m.get("content"), str)]
     for message in messages:
         text = message.get("content")
@@ -245,7 +245,7 @@ def find(store, conversation, phrase, texts):
     seconds = time.monotonic() - started
     good = [hit for hit in hits if is_there(hit, phrase, texts)]
     must(good, "a phrase is found in its result", id=conversation["id"], phrase=phrase, hits=hits)
-    # The revision is the result's: its event says the same call.
+    # The event at the hit's revision must contain the phrase.
     hit = good[0]
     events = store.objects("log", "--branch", hit["branch"], conversation["id"])
     event = next((e for e in events if e["revision"] == hit["revision"]), None)
@@ -270,7 +270,7 @@ def text_in(value):
     return "\n".join(text_in(part) for part in parts)
 
 
-# ---- the whole ----
+# ---- the run ----
 
 
 def run(binary, data, skip, folder):

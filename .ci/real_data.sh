@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs real_data.py with the package that it needs.
+# Runs real_data.py in an environment with the package that it needs.
 #
 # Usage: .ci/real_data.sh BINARY DATA_DIR [--skip NAME]...
 set -euo pipefail
@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# On Debian, Python's own `venv` is a package apart.
+# Debian ships `venv` as a separate package.
 python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
   apt-get update -qq && apt-get install -y -qq python3-venv
   python3 -m venv --clear "$work/venv"

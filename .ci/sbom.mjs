@@ -1,6 +1,6 @@
-// Holds the bill of materials of the npm package against an installation of it: sbom.mjs FOLDER
+// Checks the bill of materials of the npm package against an installation: sbom.mjs FOLDER
 //
-// It names what npm installs for the package, each with version and licence, and nothing else.
+// It must list exactly the packages that npm installs, each with version and licence.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -14,7 +14,7 @@ assert.equal(bill.metadata.component.version, read("treering", "package.json").v
 for (const { name, version, licenses } of bill.components) {
   assert.ok(version && licenses?.length, `${name} has no version or no licence`);
 }
-// Versions may be newer when something was published a moment ago.
+// Compares no versions: npm may install a release newer than the bill.
 const installed = Object.keys(read(".package-lock.json").packages)
   .map((path) => path.slice(path.lastIndexOf("node_modules/") + "node_modules/".length))
   .filter((name) => name !== "treering" && !name.startsWith("@treering/"));

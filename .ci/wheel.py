@@ -9,18 +9,18 @@ import zipfile
 
 ELF = b"\x7fELF"
 SYMBOLS = 2
-"""Of a section: the table that `strip` takes away."""
+"""The section type SHT_SYMTAB: the symbol table, which `strip` removes."""
 OF_SDIST = {
     *("Cargo.lock", "Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "PKG-INFO", "README.md"),
     *("benches", "clients", "examples", "proto", "pyproject.toml", "src"),
     "tests",
 }
-"""The tests are one file, which a manifest names."""
+"""`tests` has one file, which a manifest names."""
 BYTES_MAX = 5_000_000
 
 
 def sections(program: bytes) -> list[int]:
-    """The types of a 64-bit program's sections."""
+    """The section types of a 64-bit ELF program."""
     table = int.from_bytes(program[0x28:0x30], "little")
     size = int.from_bytes(program[0x3A:0x3C], "little")
     count = int.from_bytes(program[0x3C:0x3E], "little")
@@ -29,7 +29,7 @@ def sections(program: bytes) -> list[int]:
 
 
 def check_wheel(path: str) -> None:
-    """The package as it lies in git, and the program, for the platform that the name says."""
+    """Checks that the wheel has the package as in git, and a program for its platform tag."""
     with zipfile.ZipFile(path) as file:
         names = set(file.namelist())
         [where] = [name for name in names if name.endswith(".data/scripts/treering")]
@@ -55,7 +55,7 @@ def check_wheel(path: str) -> None:
 
 
 def check_sdist(path: str) -> None:
-    """What the package is built of, and nothing else of the project."""
+    """Checks that it has only the sources that the build needs."""
     with tarfile.open(path) as file:
         members = [member.name.partition("/")[2] for member in file.getmembers()]
     tops = {name.partition("/")[0] for name in members}

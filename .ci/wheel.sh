@@ -46,7 +46,7 @@ if [ "$profile" = sdist ]; then
 fi
 
 step "the wheel"
-# pip's own default is a tag for this machine alone.
+# Without this, pip builds a wheel that is tagged for this machine only.
 MATURIN_PEP517_ARGS="--profile $profile --compatibility pypi" \
   "$tools/bin/pip" wheel --no-deps --wheel-dir "$work/dist" "$client" >"$work/wheel.log" 2>&1 ||
   { cat "$work/wheel.log" >&2; fail "no wheel"; }
@@ -54,7 +54,7 @@ wheel=$(echo "$work"/dist/*.whl)
 echo "$(basename "$wheel"), $(stat -c %s "$wheel") bytes"
 "$tools/bin/python" .ci/wheel.py "$sdist" "$wheel"
 
-# The first page, with nothing on the PATH.
+# Runs the README's first example with only system programs on the PATH.
 sed -n '/^```python$/,/^```$/p' "$client/README.md" | sed '/^```$/q' | sed '/^```/d' >"$work/first.py"
 mkdir "$work/empty"
 cd "$work/empty"
@@ -81,7 +81,7 @@ step "the same, with pip install --target"
 first_page "$tools/bin/python" PYTHONPATH="$work/target"
 
 step "the same, with pip install --user"
-# Environments have no user's packages: this is the interpreter that the environment is of.
+# Virtual environments have no user packages, so this uses the environment's base interpreter.
 base=$("$tools/bin/python" -c 'import os, sys; print(os.path.realpath(sys._base_executable))')
 PYTHONUSERBASE="$work/home" PIP_BREAK_SYSTEM_PACKAGES=1 \
   "$tools/bin/pip" --python "$base" install --quiet --user --no-warn-script-location "$wheel"

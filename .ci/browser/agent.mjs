@@ -1,4 +1,4 @@
-// What an agent does meanwhile: appends by the command line, and waits by gRPC for a decision.
+// Acts as an agent: appends by the command line, and waits for a decision by gRPC.
 import { spawnSync } from "node:child_process";
 import http2 from "node:http2";
 
@@ -8,7 +8,7 @@ export class Agent {
     this.url = url;
   }
 
-  // Runs a command on the server, and returns what it printed.
+  // Runs a command on the server and returns its output.
   run(...args) {
     const done = spawnSync(this.binary, [...args, "--server", this.url], { encoding: "utf8" });
     if (done.status !== 0) throw new Error(`${args.join(" ")}: ${done.stderr}`);
@@ -20,7 +20,7 @@ export class Agent {
     return lines.map((line) => JSON.parse(line));
   }
 
-  // Tools.WaitForDecision: resolves to true once the call was decided.
+  // Calls Tools.WaitForDecision. Resolves to true once the call is decided.
   waitForDecision(conversation, call) {
     const field = (number, text) => {
       const bytes = Buffer.from(text);

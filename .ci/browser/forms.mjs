@@ -1,12 +1,12 @@
-// What people decide, search and log in with: that a click holds for what was under it, that what
-// stands there is of the words in the field, and that a link leads where it says.
+// Tests approvals, search and login: a click decides only the call under it, the shown hits belong
+// to the query in the field, and a link leads to the page that it names.
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";
 import { spawn, spawnSync } from "node:child_process";
 
-// A server of its own, with keys: what it printed first, and what ends it.
+// Starts a server with API keys. Returns its address, the keys, and a function that ends it.
 async function serverWithKeys(binary, grants) {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "keys-"));
   const run = (...args) => {
@@ -42,7 +42,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     agent.run("append", small, "-b", "main", "call", "--needs-approval", id, "bash", JSON.stringify({ command }));
   const waiting = () => agent.run("pending", small, "--json");
 
-  test("a second click decides nothing that was not looked at", async () => {
+  test("repeated clicks do not decide the next call", async () => {
     for (const javaScriptEnabled of [true, false]) {
       const name = `click-${javaScriptEnabled}`;
       asks(`${name}-1`, `${name} first`);
@@ -68,7 +68,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     }
   });
 
-  test("a call that waits is told with what it is for, and one that ended with who and why", async () => {
+  test("a pending call shows the user's message, and a decided call shows the reason", async () => {
     agent.run("append", small, "-b", "main", "message", "user", "Clean the <build> folder, please");
     asks("why-1", "rm -rf build");
     const page = await opened();
@@ -78,7 +78,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await page.locator(".live[data-state=open]").waitFor();
     agent.run("deny", small, "why-1", "--reason", "it is shared");
     await page.getByText(/^Denied: bash at #\d+ .*it is shared/).waitFor();
-    // A new one does not take its place.
+    // A new call must not move the card.
     const top = (await card.boundingBox()).y;
     asks("why-2", "ls build");
     await page.locator("article", { hasText: "ls build" }).waitFor();
@@ -88,14 +88,14 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await page.done();
   });
 
-  test("an address tells of no decision that there is not", async () => {
+  test("a forged address shows no decision", async () => {
     const page = await opened();
     await go(page, "/approvals?decided=approved&tool=PWNED+call+us");
     assert.ok(!(await page.locator("main").innerText()).includes("PWNED"));
     await page.done();
   });
 
-  test("while it is searched for, old hits do not pass for new ones", async () => {
+  test("old hits are marked as busy while a search runs", async () => {
     for (const [address, field, list] of [["/search?q=error", "#q", "#found"], ["/", "input[name=title]", "#list"]]) {
       const page = await opened();
       await go(page, address);
@@ -112,7 +112,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     }
   });
 
-  test("a list says how many there are of what was asked for", async () => {
+  test("a list shows how many conversations match", async () => {
     const page = await opened();
     await go(page, "/");
     const said = async () => (await page.locator("#list .count").innerText()).trim();
@@ -131,7 +131,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await page.done();
   });
 
-  test("whoever logs in comes to what the link named, and a team's key to its team", async () => {
+  test("a login leads to the linked event, and a team's key to its namespace", async () => {
     const server = await serverWithKeys(binary, { eyes: "reader:default", team: "reader:team-a" });
     try {
       const log = async (page, key) => {
@@ -158,7 +158,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     }
   });
 
-  test("on a phone nothing of a table of branches lies off to the right, nor a tab", async () => {
+  test("on a phone the table of branches and the tabs fit the screen", async () => {
     const page = await opened(SIZES[1]);
     await go(page, `${own}/branches`);
     const hidden = await page.evaluate(() => {
@@ -169,7 +169,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await page.done();
   });
 
-  test("the heads of a table stand over its columns", async () => {
+  test("table headers align with their columns", async () => {
     const page = await opened();
     await go(page, `${own}/tools`);
     const off = await page.evaluate(() => {
@@ -181,7 +181,7 @@ export function formTests({ test, opened, go, agent, binary, axe, small, own, SI
     await page.done();
   });
 
-  test("no two landmarks of a page have one name", async () => {
+  test("the landmarks of a page have unique names", async () => {
     for (const address of ["/", "/search?q=error", "/tools", `${own}/tools`, `${own}/branches`, `${own}/request`, "/approvals", "/store"]) {
       const page = await opened();
       await go(page, address);

@@ -1,4 +1,4 @@
-// The inspector in a real browser: see ../browser.sh.
+// Tests the inspector in a real browser: see ../browser.sh.
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import os from "node:os";
@@ -19,7 +19,7 @@ const SIZES = [
   { name: "desk", viewport: { width: 1280, height: 900 }, colorScheme: "light" },
   { name: "phone", viewport: { width: 380, height: 800 }, colorScheme: "dark" },
 ];
-// No wait of a page is longer, in milliseconds: beyond it something hangs.
+// Timeout of each wait of a page, in milliseconds: a longer wait means that something hangs.
 const PATIENCE = 20_000;
 
 const browser = await chromium.launch({
@@ -27,7 +27,7 @@ const browser = await chromium.launch({
   args: ["--no-sandbox"],
 });
 
-// A page in which every fault of the console, and whatever could not be loaded, is noted.
+// Opens a page that collects console errors and warnings, exceptions and failed requests.
 async function opened(options = {}) {
   const context = await browser.newContext({ ...SIZES[0], ...options, reducedMotion: "reduce" });
   context.setDefaultTimeout(PATIENCE);
@@ -75,7 +75,7 @@ const long = (all) => all.reduce((one, other) => (other.head > one.head ? other 
 const conversation = long(agent.list()).conversation;
 const own = `/c/${conversation}`;
 
-// A conversation with what pages have to be good at: branches, a decision, something hostile.
+// A small conversation for the tests, which add branches, decisions and hostile content.
 const made = agent.run("append", "new", "message", "user", "Please look after the build").trim().split("\n").pop();
 const small = made.match(/[0-9a-f-]{36}/)[0];
 agent.run("fork", conversation, "--at", "40", "--name", "another way");
@@ -97,7 +97,7 @@ const PAGES = [
 ];
 const PICTURES = ["tree", "transcript", "search", "request"];
 
-test("every page opens on a desk and on a phone, for every reader, without a fault", async () => {
+test("every page is accessible and opens without errors on a desktop and on a phone", async () => {
   const faults = [];
   for (const size of SIZES) {
     for (const [name, address] of PAGES) {
@@ -120,7 +120,7 @@ test("every page opens on a desk and on a phone, for every reader, without a fau
   assert.equal(faults.length, 0, faults.join("\n"));
 });
 
-test("every page is there without JavaScript", async () => {
+test("every page shows its content without JavaScript", async () => {
   for (const [name, address] of PAGES) {
     const page = await opened({ javaScriptEnabled: false });
     await go(page, address);
@@ -130,7 +130,7 @@ test("every page is there without JavaScript", async () => {
   }
 });
 
-test("a branch is forked from an event by clicking, and compared", async () => {
+test("clicks fork a branch at an event and compare it", async () => {
   const page = await opened();
   await go(page, `${own}/e/30`);
   await page.getByRole("link", { name: "fork here" }).click();
@@ -148,7 +148,7 @@ test("a branch is forked from an event by clicking, and compared", async () => {
   await page.done();
 });
 
-test("a call is decided while its agent waits, and what was typed meanwhile stays", async () => {
+test("a decision reaches the waiting agent, and new calls keep a typed reason", async () => {
   const page = await opened();
   await go(page, "/approvals");
   await page.locator(".live[data-state=open]").waitFor();
@@ -161,7 +161,7 @@ test("a call is decided while its agent waits, and what was typed meanwhile stay
   await page.locator("article", { hasText: '"ls"' }).waitFor();
   assert.equal(await card.getByLabel(/Reason/).inputValue(), "it is half ty");
   await checkForEveryReader(page, "approvals with calls");
-  // Decided elsewhere, a card says so where it is.
+  // The card of a call that was decided elsewhere must show that.
   agent.run("deny", small, "w2", "--reason", "no");
   await page.locator("article.gone").waitFor();
   await card.getByLabel(/Reason/).fill("only a build");
@@ -172,12 +172,12 @@ test("a call is decided while its agent waits, and what was typed meanwhile stay
   await page.done();
 });
 
-test("without JavaScript a call is decided and a branch forked by plain forms", async () => {
+test("plain forms decide a call and fork a branch without JavaScript", async () => {
   agent.run("append", small, "call", "--needs-approval", "w3", "bash", '{"command":"true"}');
   const page = await opened({ javaScriptEnabled: false });
   await go(page, "/approvals");
   await page.getByLabel(/Reason/).fill("not now");
-  // Buttons hold still for a second after a load, and without scripts a click does not try again.
+  // Buttons are inactive for a second after a load, and without scripts a click is not retried.
   await new Promise((passed) => setTimeout(passed, 1_200));
   await page.getByRole("button", { name: "Deny" }).click();
   await page.getByText("Denied: bash").waitFor();
@@ -188,7 +188,7 @@ test("without JavaScript a call is decided and a branch forked by plain forms", 
   await page.done();
 });
 
-test("a conversation grows before one's eyes", async () => {
+test("new events appear on an open page", async () => {
   const page = await opened();
   await go(page, `/c/${small}?branch=main&end=1`);
   await page.locator(".live[data-state=open]").waitFor();
@@ -199,7 +199,7 @@ test("a conversation grows before one's eyes", async () => {
   await page.done();
 });
 
-test("what was recorded stays text, whatever it is", async () => {
+test("hostile recorded content is shown as text", async () => {
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), "hostile-"));
   const file = path.join(folder, "result.txt");
   const hostile =
@@ -235,7 +235,7 @@ test("what was recorded stays text, whatever it is", async () => {
   await page.done();
 });
 
-test("the keyboard is enough", async () => {
+test("the keyboard alone can select, open and search", async () => {
   const page = await opened();
   await go(page, `${own}/tools`);
   await page.keyboard.press("Tab");

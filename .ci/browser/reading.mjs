@@ -1,5 +1,5 @@
-// Reading in a real browser: links to results, the keyboard, the end of what goes on, a moment,
-// and long texts by lines.
+// Tests reading in a real browser: links to results, the keyboard, following new events, and the
+// transcript as of a revision.
 import assert from "node:assert/strict";
 
 const PHONE = { viewport: { width: 380, height: 800 } };
@@ -28,7 +28,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
   const read = calls(agent);
   const id = read.slice(3);
 
-  test("a link to a result unfolds it, and shows it below the bar", async () => {
+  test("a link to a result unfolds it and shows it below the header", async () => {
     for (const options of [{}, { javaScriptEnabled: false }, PHONE]) {
       const page = await opened(options);
       await go(page, `${read}?branch=main&around=6#e6`);
@@ -40,7 +40,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
       if (options.javaScriptEnabled !== false) assert.equal(await marked(page), "e5");
       await page.done();
     }
-    // Somebody who folded it once follows a link to it all the same.
+    // A link unfolds a result that the reader has folded before.
     const page = await opened();
     await go(page, read);
     await page.locator("#r4 summary").click();
@@ -50,7 +50,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
     await page.done();
   });
 
-  test("j, k, g and G lead through all of a conversation", async () => {
+  test("j, k, g and G move through the pages of a conversation", async () => {
     const page = await opened();
     await go(page, own);
     const last = await page.locator("[data-item]").last().getAttribute("id");
@@ -100,7 +100,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
     await other.done();
   });
 
-  test("the end opens at its end, and says what came below", async () => {
+  test("the last page opens at its end and counts new events below the screen", async () => {
     for (const javaScriptEnabled of [true, false]) {
       const page = await opened({ javaScriptEnabled });
       await go(page, own);
@@ -132,7 +132,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
     await page.done();
   });
 
-  test("a moment opens at its end, and keeps the slider", async () => {
+  test("a transcript as of a revision opens at its end and keeps the slider", async () => {
     const page = await opened();
     await go(page, own);
     await page.locator("#at").focus();
@@ -153,7 +153,7 @@ export function reading({ test, opened, go, checkWidth, checkForEveryReader, age
     await phone.done();
   });
 
-  test("time between events is told, usual ends are no warnings", async () => {
+  test("calls show their duration, and usual stop reasons are no warnings", async () => {
     const page = await opened();
     await go(page, own);
     assert.ok(await page.locator(".call header .number").count(), "no call says how long it took");

@@ -1,4 +1,4 @@
-// Long texts in a real browser: their ends, their lines, and where in a conversation they stand.
+// Tests long texts in a real browser: their ends, their lines, and links to the transcript.
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import os from "node:os";
@@ -6,7 +6,7 @@ import path from "node:path";
 
 const LINES = 30_000;
 
-// A conversation with a log of megabytes, an edit, and a failure that says why at its end.
+// A conversation with a log of megabytes, an edit, and a failure whose error is at the end.
 function logs(agent) {
   const made = agent.run("append", "new", "message", "user", "Look into the log").trim().split("\n").pop();
   const id = made.match(/[0-9a-f-]{36}/)[0];
@@ -29,7 +29,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
   const read = logs(agent);
   const PAGES = [`${read}/text/4?branch=main`, `${read}/call/log?branch=main`];
 
-  test("a long text has an end, lines that are found, and a way back", async () => {
+  test("a long text has links to its end, to a line and back", async () => {
     for (const address of PAGES) {
       for (const javaScriptEnabled of [true, false]) {
         const page = await opened({ javaScriptEnabled });
@@ -56,7 +56,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
     }
   });
 
-  test("an address of a line says one line", async () => {
+  test("a link to a line highlights only that line", async () => {
     for (const javaScriptEnabled of [true, false]) {
       const page = await opened({ javaScriptEnabled });
       await go(page, `${read}/text/4?branch=main&at=7#L7`);
@@ -71,7 +71,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
       assert.deepEqual(grounds, ["L20"]);
       await page.done();
     }
-    // Where `at=` is another thing it stays.
+    // On the page of a call, where `at=` does not name a line, the parameter must stay.
     const page = await opened();
     await go(page, `${read}/call/log?branch=main&at=3&end=4#L7`);
     await page.locator("#L20 a.n").click();
@@ -79,7 +79,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
     await page.done();
   });
 
-  test("from a text, a call and an event one comes to where they stand", async () => {
+  test("the pages of a text, a call and an event link to the transcript", async () => {
     for (const address of [...PAGES, `${read}/e/4`]) {
       const page = await opened();
       await go(page, address);
@@ -96,7 +96,7 @@ export function texts({ test, opened, go, checkWidth, checkForEveryReader, agent
     await page.done();
   });
 
-  test("an edit is read as differing lines, a failure by what went wrong", async () => {
+  test("an edit is shown as a diff, and a failure with its error", async () => {
     const page = await opened();
     await go(page, `${read}/call/edit?branch=main`);
     const old = await page.locator(".lines-diff li.a code").allTextContents();

@@ -1,4 +1,4 @@
-"""The command line's own commands, as a user would type them beside a server."""
+"""Commands of the command line, as a user would run them beside a server."""
 
 
 def reading(conversation):

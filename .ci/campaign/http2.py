@@ -1,7 +1,7 @@
-"""HTTP/2 frames made by hand: for bodies that no client library would send.
+"""A minimal HTTP/2 client, for frames that no client library would send.
 
-Only what the attacks need: literal headers without Huffman coding, data within the peer's
-windows, resets, and the answer's grpc-status where one comes as a literal.
+Supports what the attacks need: literal headers without Huffman coding, data within the
+peer's windows, resets, and how a stream ended.
 """
 
 import socket
@@ -35,7 +35,7 @@ def length(text):
 
 
 def message(payload, compressed=False):
-    """gRPC's own frame."""
+    """A message in gRPC's framing."""
     return bytes([compressed]) + struct.pack(">I", len(payload)) + payload
 
 
@@ -44,7 +44,7 @@ class Closed(Exception):
 
 
 class Connection:
-    """A connection of one's own making."""
+    """A connection that sends arbitrary frames."""
 
     def __init__(self, address, seconds=20, preface=True):
         host, port = address.split(":")
@@ -52,7 +52,7 @@ class Connection:
         self.buffer, self.next, self.window, self.initial, self.most = b"", 1, 65535, 65535, 16384
         self.windows, self.ended, self.answers, self.goaway = {}, {}, {}, None
         if preface:
-            # A large window for answers.
+            # Opens the largest window for answers.
             settings = struct.pack(">HI", 4, (1 << 31) - 1)
             self.send(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW, 0, 0, struct.pack(">I", (1 << 31) - 65536)))
 
@@ -63,7 +63,7 @@ class Connection:
             raise Closed(str(error)) from error
 
     def open(self, path, encoding="", end=False, more=()):
-        """A stream: its headers."""
+        """Opens a stream with its headers."""
         stream, self.next = self.next, self.next + 2
         fields = [
             (b":method", b"POST"), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"campaign"),
@@ -78,7 +78,7 @@ class Connection:
         return stream
 
     def data(self, stream, payload, end=False, seconds=30):
-        """As fast as the peer's windows allow. False when it did not take all in time."""
+        """Sends data within the peer's windows. False if that does not end in time."""
         at, until = 0, time.monotonic() + seconds
         while at < len(payload):
             if stream in self.ended:
@@ -100,7 +100,7 @@ class Connection:
         self.send(frame(RESET, 0, stream, struct.pack(">I", code)))
 
     def pump(self, seconds):
-        """Reads what is there. False when nothing came in time."""
+        """Handles frames that arrive. False if none arrives in time."""
         self.socket.settimeout(max(seconds, 0.0001))
         try:
             got = self.socket.recv(1 << 16)

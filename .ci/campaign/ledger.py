@@ -1,9 +1,9 @@
-"""What a client was told, to hold it against what the store says afterwards.
+"""Records the server's answers to a client, to compare them with the store afterwards.
 
-An entry is one batch under one idempotency key. It is noted before it is sent, and again
-when it is answered. So for each batch it is known that it was acknowledged (it must be there,
-once, at the place and with the id that the answer told), refused (it must not be there), or
-that nobody knows (all of it is there or nothing; sent again with its key, it is there once).
+An entry is one batch under one idempotency key. It is recorded before it is sent, and
+updated when it is answered. So each batch is acknowledged (the store must have it once, at
+the position and with the ids of the answer), refused (the store must not have it), or open
+(the store has all of it or nothing; after a retry with its key, it has it once).
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from collections import defaultdict
 import client
 import grpc
 
-# What an answer can be that leaves open whether the batch was taken.
+# States of a batch. Open: no answer has said whether the store has it.
 OPEN, ACKNOWLEDGED, REFUSED = "open", "acknowledged", "refused"
 
 CERTAIN_REFUSALS = {
@@ -27,13 +27,13 @@ CERTAIN_REFUSALS = {
 
 
 def digest(event):
-    """Of a body, sent or stored."""
+    """A hash of an event's body, sent or stored."""
     body = getattr(event, event.WhichOneof("body"))
     return hashlib.sha256(body.SerializeToString(deterministic=True)).digest()
 
 
 class Entry:
-    """A batch."""
+    """A batch and its state."""
 
     def __init__(self, number, writer, conversation, branch, key, events):
         self.number, self.writer = number, writer
@@ -47,7 +47,7 @@ class Entry:
 
 
 class Ledger:
-    """All batches of a round. Safe to use from many threads."""
+    """All batches of a round. Safe for use from many threads."""
 
     def __init__(self, namespace="default"):
         self.namespace, self.entries, self.lock = namespace, [], threading.Lock()
@@ -61,7 +61,7 @@ class Ledger:
             return entry
 
     def send(self, db, entry, seconds=20, expected=None):
-        """Sends a batch, the first time or again. Returns the error, if one came."""
+        """Sends a batch or sends it again. Returns the error, or None."""
         request = client.events_pb2.AppendRequest(
             conversation_id=entry.conversation,
             branch=entry.branch,
@@ -88,7 +88,7 @@ class Ledger:
         return sum(len(e.events) for e in self.acknowledged())
 
     def settle(self, db, world, seconds=20):
-        """Sends again whatever nobody knows about. All must be taken now."""
+        """Sends all open batches again. The server must accept all of them."""
         for entry in [e for e in self.entries if e.state == OPEN]:
             self.retried += 1
             error = self.send(db, entry, seconds)
@@ -99,10 +99,10 @@ class Ledger:
         self.retried = 0
         return True
 
-    # ---- what the store says ----
+    # ---- comparison with the store ----
 
     def check(self, db, world, why):
-        """Holds the whole log against the entries."""
+        """Compares the whole log with the entries."""
         try:
             stored = list(read_log(db))
         except grpc.RpcError as error:
@@ -156,7 +156,7 @@ class Ledger:
         return problems
 
     def check_export(self, world, data, why):
-        """The exported messages are the ones that were acknowledged, in their order."""
+        """Checks that the export has the acknowledged messages, in their order."""
         done = world.run("export", "--format", "openai-chat", data=data)
         if not world.expect(done.code == 0, f"{why}: {done}"):
             return
@@ -192,7 +192,7 @@ def is_subsequence(part, whole):
 
 
 def missing(entry, by_place):
-    """What an acknowledged batch lacks."""
+    """The first difference between an acknowledged batch and the store, as a list."""
     for (event_id, revision, offset), wanted in zip(entry.places, entry.digests):
         event = by_place.get((entry.conversation, revision))
         if event is None:
@@ -205,7 +205,7 @@ def missing(entry, by_place):
 
 
 def revisions(stored):
-    """Each conversation's revisions are 1, 2, 3 … in the order of the log."""
+    """Checks that each conversation's revisions are 1, 2, 3 … in the order of the log."""
     seen = defaultdict(int)
     for event in stored:
         seen[event.conversation_id] += 1
@@ -221,7 +221,7 @@ def read_log(db, seconds=120):
 
 
 def told(error):
-    """An RPC error in a line."""
+    """An RPC error as a line of text."""
     if error is None:
         return "no error"
     return f"{error.code().name}: {(error.details() or '')[:300]}"

@@ -1,8 +1,8 @@
-"""A light client beside an attack: asks for health, gets a conversation and appends a small event.
+"""A light client beside an attack: checks health, gets a conversation and appends a small event.
 
-It is a process of its own: beside clients that decode megabytes in threads of this one, it would
-measure how long Python keeps a thread waiting. It writes a line for each answer: `h`, `g` or `a` and
-the seconds that it took, or `e` and what went wrong; it ends when its standard input does.
+It runs in its own process: in one process with clients that decode megabytes, it would measure how
+long Python's threads wait for each other. It prints a line for each answer: `h`, `g` or `a` and the
+seconds that it took, or `e` and the error. It ends when its standard input closes.
 """
 
 import os
@@ -18,14 +18,14 @@ CHECK = "/grpc.health.v1.Health/Check"
 
 
 class Light:
-    """Runs until it is stopped; knows how long answers took and what went wrong."""
+    """Runs the light client until it is stopped; collects its latencies and errors."""
 
     def __init__(self, server, pause=0.02):
         self.health, self.get, self.append, self.errors = [], [], [], []
         command = [sys.executable, str(Path(__file__)), server.address, str(pause)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        # Python takes a while to begin.
+        # Waits for the first answer, because Python starts slowly.
         self.heard(self.process.stdout.readline())
         self.thread = threading.Thread(target=lambda: [self.heard(line) for line in self.process.stdout], daemon=True)
         self.thread.start()

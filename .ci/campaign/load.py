@@ -1,4 +1,4 @@
-"""Writers that append under keys, note what they were told, and send again what they were not."""
+"""Writers that append with idempotency keys, record the answers, and retry open batches."""
 
 import random
 import threading
@@ -9,17 +9,18 @@ import client
 import grpc
 from ledger import ACKNOWLEDGED, OPEN, told
 
-# Sizes of texts, in bytes: mostly small, some in a frame of their own, some as large bodies.
+# Ranges of text sizes in bytes, each with its probability, tried in order: mostly small, some that
+# fill a frame, some stored as large bodies.
 SIZES = [(0.70, 20, 600), (0.92, 600, 6_000), (0.98, 20_000, 60_000), (1.0, 66_000, 300_000)]
 
 
 def text_of_size(rng, size):
-    """Text that does not compress well, so that sizes on disk are what they say."""
+    """Text that compresses badly, so that its size on disk is near `size`."""
     return rng.randbytes(size // 2 + 1).hex()[:size]
 
 
 class Load:
-    """Runs writers on a server until it is stopped or the server is gone."""
+    """Runs writers against a server until it is stopped or the server ends."""
 
     def __init__(self, server, ledger, seed, writers=6, sizes=SIZES, pace=0.0, retry=True):
         self.server, self.ledger, self.sizes, self.pace = server, ledger, sizes, pace
@@ -67,7 +68,7 @@ class Load:
         return events
 
     def until_answered(self, db, entry, rng):
-        """False when the load ends without an answer."""
+        """Retries a batch until it is answered. False if the load ends before."""
         while True:
             error = self.ledger.send(db, entry)
             if error is None:
@@ -86,7 +87,7 @@ class Load:
             self.ledger.retried += 1
 
     def wait_for(self, answers, seconds=30):
-        """Until so many batches were answered. False when that does not happen."""
+        """Waits until so many batches were answered. False on a timeout or if all writers ended."""
         until = time.monotonic() + seconds
         while self.answers < answers:
             if time.monotonic() > until or not any(t.is_alive() for t in self.threads):
@@ -101,7 +102,7 @@ class Load:
 
 
 def fill(world, server, ledger, conversations=4, batches=8, large=1, seed="fill", namespace="default", most=130_000):
-    """A small store with everything in it: large bodies, calls, forks are the caller's."""
+    """Fills a small store with messages, calls and large bodies, but no forks."""
     db = server.client(namespace)
     rng = random.Random(f"{world.seed}:{seed}")
     for c in range(conversations):

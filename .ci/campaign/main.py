@@ -1,4 +1,4 @@
-"""Runs the kinds of attack, one after the other, and prints what they came to.
+"""Runs the kinds of attack, one after the other, and prints their results.
 
 Usage: main.py WORK BINARY [--short | --long] [--only KIND[,KIND]] [--seed N] [--round N]
 """
@@ -45,7 +45,7 @@ def arguments():
 
 
 def attack(args, kind):
-    """One kind. What it cannot do is said; what breaks does not stop the others."""
+    """Runs one kind. Reports skipped parts; a failure does not stop the other kinds."""
     world = World(Path(args.binary).resolve(), args.work, kind, args.seed, args.long, args.round)
     module = importlib.import_module(f"kinds.{kind}")
     print(f"-- {kind}: {module.__doc__.strip().splitlines()[0]}", flush=True)
@@ -56,7 +56,7 @@ def attack(args, kind):
     except Broken as what:
         world.found(what)
     except Exception:
-        # A refusal where none was expected is a finding; so is a fault of the campaign.
+        # An unexpected refusal is a finding; so is an error of the campaign itself.
         world.found("the attack itself ended: " + traceback.format_exc(limit=-4).strip())
     hidden = sum(max(n - SHOWN, 0) for n in world.shown.values())
     if hidden:
@@ -91,5 +91,5 @@ def main():
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Threads that wait for a server that is gone are of no interest any more.
+    # Does not wait for threads that still wait for a dead server.
     os._exit(code)

@@ -1,25 +1,25 @@
-"""What is on disk after the power went: takes back what was never synced.
+"""Simulates a power loss: reverts changes on disk that were never synced.
 
-The server runs with `shim.c` before its libc, and is killed with SIGKILL. The folder then
-holds everything that it ever wrote; this takes away what a disk need not have kept.
+The server runs with `shim.c` loaded before libc, and is killed with SIGKILL. The folder
+then holds all of its writes; this module reverts what a disk may have lost.
 
 The model
-- A write is kept for certain once an fsync or fdatasync of its file has begun after it and
-  returned 0. Any page (4 KiB; or sector, 512 bytes, for torn pages) that was written since may
-  be there as it is now, as it was at the last sync, or as any write in between left it, each
-  page on its own.
-- After a sync that failed, Linux marks the pages clean: a later sync says nothing of them.
-  They are taken back unless they were written again, and then synced.
-- A file's length is kept with its file's sync, and otherwise as any change in between left it.
-- A name (create, rename, unlink, mkdir) is kept for certain once its *folder* was synced
-  after it. Otherwise each folder goes back to any earlier moment since its last sync, names
-  in their order. That is stricter than ext4, where a file's sync takes its name along, and
-  as strict as POSIX.
-- A file whose name is taken back is gone with what it holds; a name that was replaced holds
-  what it held.
+- A write is durable once an fsync or fdatasync of its file started after it and returned 0.
+  Any page (4 KiB; or sector, 512 bytes, for torn pages) that was written since may have its
+  current state, its state at the last sync, or its state after any write in between. Pages
+  are independent of each other.
+- After a failed sync, Linux marks the pages clean, so a later sync does not write them. They
+  are reverted unless they were written again and then synced.
+- A sync of a file makes its length durable. Otherwise it may be that after any later change.
+- A name (create, rename, unlink, mkdir) is durable once its *folder* was synced after the
+  change. Otherwise each folder is reverted to any moment since its last sync; changes of
+  names stay in order. That is stricter than ext4, where a sync of a file makes its name
+  durable too, and as strict as POSIX.
+- A file whose name is reverted is lost with its content. A name that was replaced gets its
+  old file back.
 
-What it does not model: disks that lie about a sync, bits that rot (`damage` does that),
-reordering between a file's data and its own length below what is said above, hard links.
+Not modelled: disks that lie about a sync, bit rot (see `damage`), other reordering between
+a file's data and its length, hard links.
 """
 
 import os
@@ -37,7 +37,7 @@ class Record:
 
 
 def read_journal(path):
-    """The records; a last one that a kill cut off took no effect."""
+    """The records of a journal. Ignores an incomplete last record: its change took no effect."""
     bytes_ = Path(path).read_bytes()
     at, records = 0, []
     while at + HEAD.size <= len(bytes_):
@@ -52,7 +52,7 @@ def read_journal(path):
         r.data = bytes_[at + n1 + n2 : at + n1 + n2 + n]
         if kind == WRITE:
             r.written, r.data = struct.unpack_from("<Q", r.data)[0], r.data[8:]
-        # `a` of a sync is the shim's number of the last change before it began.
+        # `a` of a sync is the sequence number of the last change before the sync started.
         if kind in (SYNCED, SYNC_FAILED, DIRSYNCED):
             r.a = (seq, a)
         records.append((seq, r))
@@ -61,7 +61,7 @@ def read_journal(path):
     for _, r in records:
         if r.kind in (SYNCED, SYNC_FAILED, DIRSYNCED):
             seq, began = r.a
-            # Numbers rise in a run of the server; a restart may begin lower.
+            # Sequence numbers rise within a run of the server; a restart may begin lower.
             r.a = r.seq - 1
             while r.a > 0 and began < numbers[r.a - 1] < seq:
                 r.a -= 1
@@ -69,7 +69,7 @@ def read_journal(path):
 
 
 def lose(shim, how, rng, page=4096):
-    """Takes back what was not synced: `all` of it, or a `random` part. Returns counts."""
+    """Reverts `all` unsynced changes or a `random` part of them. Returns counts."""
     records = read_journal(shim.control / "journal")
     lost = {"names": undo_names(records, shim.control, how, rng)}
     paths = inodes(shim)
@@ -127,12 +127,12 @@ def undo_name(r, control):
                 os.link(grave, r.to)
         return 1
     except (FileNotFoundError, FileExistsError, NotADirectoryError):
-        # It never took effect, or what held it is gone as well.
+        # The change took no effect, or its folder was reverted too.
         return 0
 
 
 def inodes(shim):
-    """Where each file is now."""
+    """The current path of each inode."""
     found = {}
     for root in (shim.control / "graves", shim.data):
         for path in Path(root).rglob("*"):
@@ -158,7 +158,7 @@ def undo_data(records, paths, how, rng, page):
 
 
 def undo_file(path, changes, how, rng, page):
-    """A file as the disk has it. Returns the pages and lengths that went back."""
+    """Reverts a file to its state on disk. Returns the numbers of reverted pages and lengths."""
     on_disk, dirty, writes = defaultdict(int), defaultdict(int), defaultdict(list)
     length_on_disk, length_changes = 0, []
     for c in changes:
@@ -177,7 +177,7 @@ def undo_file(path, changes, how, rng, page):
                     del dirty[n]
             length_on_disk = max(length_on_disk, c.a)
         elif c.kind == SYNC_FAILED:
-            # Clean in the kernel's eyes, and not on the disk.
+            # The kernel marks them clean, but they are not on disk.
             for n in [n for n, seq in dirty.items() if seq <= c.a]:
                 del dirty[n]
     return rewind(path, writes, on_disk, dirty, length_on_disk, length_changes, how, rng, page)
@@ -201,7 +201,7 @@ def rewind(path, writes, on_disk, dirty, length_on_disk, length_changes, how, rn
         later = [c for c in changes if c.seq > on_disk[n]]
         if not later:
             continue
-        # A page that a failed sync dropped stays as it was; one that waits may have got out.
+        # A page that a failed sync dropped is reverted; the kernel may have written a dirty page.
         kept = rng.randint(0, len(later)) if how == "random" and n in dirty else 0
         undone = later[kept:]
         if not undone:

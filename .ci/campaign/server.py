@@ -1,4 +1,4 @@
-"""A server of the binary under attack, as a process of its own."""
+"""Runs a server of the binary under attack, in its own process."""
 
 import itertools
 import os
@@ -12,7 +12,7 @@ import client
 import grpc
 from world import Broken
 
-# Guards against hanging.
+# Timeouts that detect a hanging server.
 START_SECONDS = 60
 STOP_SECONDS = 60
 
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Server:
-    """`treering serve` on a folder. `shim`: what stands between it and its disk."""
+    """`treering serve` on a folder. `shim` injects faults between it and its disk."""
 
     numbers = itertools.count(1)
 
@@ -46,7 +46,7 @@ class Server:
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=env
             )
         self.channels = []
-        # A folder's name may have a line's end in it.
+        # The output may have more lines: a folder's name can contain a newline.
         self.address = self.wait_for_address()
         if shim and shim.log_opens() == seen:
             self.kill()
@@ -77,7 +77,7 @@ class Server:
         return one
 
     def healthy(self, service=b"", seconds=5):
-        """The health service's answer, or the status that came instead."""
+        """The health service's answer, or the status code of the error."""
         with grpc.insecure_channel(self.address) as channel:
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             request = b"" if not service else bytes([0x0A, len(service)]) + service
@@ -96,14 +96,14 @@ class Server:
         self.channels = []
 
     def complain(self):
-        """A server never crashes, whatever it is given."""
+        """Reports a panic of the server: it must never panic."""
         said = self.log()
         if "panicked at" in said:
             line = next(x for x in said.splitlines() if "panicked at" in x)
             self.world.found(f"the server panicked: {line.strip()[:300]}")
 
     def kill(self):
-        """Power off, as far as the process is concerned."""
+        """Kills the process with SIGKILL."""
         if self.alive():
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -111,7 +111,7 @@ class Server:
         self.complain()
 
     def stop(self):
-        """SIGTERM: it finishes and exits with 0."""
+        """Sends SIGTERM; the server must exit with 0. Returns seconds, or None if it hangs."""
         self.close_channels()
         began = time.monotonic()
         if self.alive():
@@ -127,7 +127,7 @@ class Server:
         return time.monotonic() - began
 
     def rss(self):
-        """Resident bytes, now and at most."""
+        """Resident memory in bytes: current and peak."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         value = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", text, re.M))
         return int(value.get("VmRSS", 0)) << 10, int(value.get("VmHWM", 0)) << 10

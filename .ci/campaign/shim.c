@@ -1,20 +1,20 @@
 /*
- * What a disk can do to a program: loaded before libc (LD_PRELOAD), this fails chosen
- * system calls on the files of one folder, and keeps what a power loss would take away.
+ * Injects disk faults. Loaded before libc (LD_PRELOAD), this library fails chosen system
+ * calls on the files of one folder, and journals the changes that a power loss may revert.
  *
- * Three environment variables drive it:
- *   CAMPAIGN_ROOT    only files below this folder are touched (canonical path)
+ * Three environment variables control it:
+ *   CAMPAIGN_ROOT    only files below this folder are affected (canonical path)
  *   CAMPAIGN_CONTROL a folder on the same file system: `rules` (shared memory with the
  *                    campaign, struct control), `journal`, `graves/`
- *   CAMPAIGN_CLOCK   seconds since 1970 that the wall clock shows at the start
+ *   CAMPAIGN_CLOCK   start of the wall clock, in seconds since 1970
  *
- * The journal holds, before each change takes effect, what undoes it: the bytes that a
- * write covers, the length that a truncation changes, the file that a rename or an unlink
- * takes away (kept by a hard link in `graves/`). A successful sync is a record as well, so
- * `powerloss.py` can tell what was never synced and takes it back.
+ * Before each change, the journal gets the data that undoes it: the bytes that a write
+ * overwrites, the length that a truncation changes, the file that a rename or an unlink
+ * removes (kept by a hard link in `graves/`). It also records syncs, so that
+ * `powerloss.py` can find the changes that were never synced and revert them.
  *
- * Limits: calls that do not go through libc (raw system calls of some crates) and stores
- * through shared mappings are not seen. The log and the views use neither.
+ * Limits: this does not see calls that bypass libc (raw system calls of some crates) and
+ * stores through shared mappings. The log and the views use neither.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -36,39 +36,39 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- shared with shim.py: keep both in step ---- */
+/* ---- shared with shim.py: keep both in sync ---- */
 
 enum op { OPEN, WRITE, SYNC, RENAME, TRUNCATE, ALLOCATE, MKDIR, UNLINK, MMAP, READ, DIRSYNC, LOCK, OPS };
 
 enum action {
-  FAIL = 0,       /* the call does nothing and returns `error` */
+  FAIL = 0,       /* the call does nothing and fails with `error` */
   KILL_BEFORE,    /* the process dies before the call */
   KILL_AFTER,     /* the process dies after the call took effect */
-  SHORT,          /* half of a write is written */
+  SHORT,          /* only half of the data is written */
   DELAY,          /* the call takes `error` milliseconds longer */
 };
 
 #define RULES 8
 
 struct rule {
-  int32_t op;        /* -1: unused, OPS: every op that changes something */
+  int32_t op;        /* -1: unused, OPS: all but READ, LOCK and MMAP */
   int32_t action;
   int32_t error;
   int32_t unused;
-  _Atomic int64_t skip;    /* matching calls that pass before the first one that does not */
-  _Atomic int64_t count;   /* calls that are hit; -1: all of them */
+  _Atomic int64_t skip;    /* matching calls to let pass first */
+  _Atomic int64_t count;   /* calls to hit; -1: all */
   _Atomic int64_t hits;
   char pattern[88];        /* part of the path, below the root; "" matches all */
 };
 
-/* A place behind the ops: opens below `log/`. */
+/* Index in `calls`, behind the ops: opens below `log/`. */
 #define LOG_OPENS OPS
 
 struct control {
   _Atomic int64_t calls[16];
-  _Atomic int32_t armed;     /* rules are looked at */
+  _Atomic int32_t armed;     /* rules are applied */
   _Atomic int32_t journal;   /* changes are journalled */
-  _Atomic int32_t fast;      /* successful syncs are not really made: power loss is simulated */
+  _Atomic int32_t fast;      /* syncs succeed without reaching the disk */
   int32_t unused;
   struct rule rules[RULES];
 };
@@ -86,7 +86,7 @@ static int64_t clock_offset;
 static int clock_set;
 
 #define FDS 65536
-static unsigned char fds[FDS]; /* 0 not known yet, 1 not ours, 2 ours */
+static unsigned char fds[FDS]; /* 0: unknown, 1: not below the root, 2: below the root */
 static __thread int inside;
 
 static void die(const char *what) {
@@ -108,7 +108,7 @@ __attribute__((constructor)) static void begin(void) {
   if (!folder || !to) return;
   snprintf(root, sizeof root, "%s", folder);
   root_length = strlen(root);
-  /* The sync of the folder that holds the data folder is seen as well. */
+  /* Syncs of the parent folder are handled too: it holds the name of the data folder. */
   snprintf(parent_of_root, sizeof parent_of_root, "%s", root);
   char *last = strrchr(parent_of_root, '/');
   if (last) *last = 0;
@@ -123,23 +123,22 @@ __attribute__((constructor)) static void begin(void) {
   snprintf(path, sizeof path, "%s/journal", to);
   fd = syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (fd < 0) die(path);
-  /* Out of the way, so that limits on file descriptors hit the program and not us. */
   struct stat st;
   syscall(SYS_fstat, fd, &st);
   journal = fd;
-  sequence = (uint64_t)st.st_size; /* only has to rise */
+  sequence = (uint64_t)st.st_size; /* only needs to increase */
   graves = (uint64_t)getpid() << 24;
   control = at;
 }
 
-/* ---- which files are ours ---- */
+/* ---- which files are below the root ---- */
 
 static int below_root(const char *path) {
   return root_length && strncmp(path, root, root_length) == 0 &&
          (path[root_length] == '/' || path[root_length] == 0);
 }
 
-/* The absolute path of a name: its folder resolved, its last part as it is. */
+/* Makes a path absolute: resolves its folder, keeps its last part. True if it is below the root. */
 static int resolve(int at, const char *name, char *out) {
   char folder[PATH_MAX], given[PATH_MAX];
   if (!name || !*name) return 0;
@@ -241,7 +240,7 @@ struct head {
 
 enum kind { K_WRITE = 1, K_LENGTH, K_SYNCED, K_SYNC_FAILED, K_CREATE, K_RENAME, K_UNLINK, K_MKDIR, K_RMDIR, K_DIRSYNCED };
 
-/* Holding the mutex. One write, so that a kill leaves whole records but for the last. */
+/* The caller holds the mutex. Writes once, so that a kill can cut only the last record. */
 static void record(int kind, uint64_t inode, uint64_t a, uint64_t b, const char *p1, const char *p2,
                    const void *data, size_t n) {
   struct head h = {0x4a4e5243, kind, ++sequence, inode, a, b,
@@ -260,14 +259,14 @@ static uint64_t inode_of(int fd, uint64_t *length) {
   return st.st_ino;
 }
 
-/* What a write at `offset` covers, and the length before it. Holding the mutex. */
+/* Records what a write at `offset` overwrites, and the length. The caller holds the mutex. */
 static void keep_before(int fd, off_t offset, size_t n) {
   uint64_t length = 0, inode = inode_of(fd, &length);
   if (!inode) return;
   char *old = n ? malloc(n) : 0;
   ssize_t got = 0;
   if (n && (uint64_t)offset < length) {
-    /* The descriptor may be for writing only. */
+    /* Opens the file again, because the descriptor may be write-only. */
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     int reader = syscall(SYS_openat, AT_FDCWD, link, O_RDONLY | O_CLOEXEC, 0);
@@ -279,7 +278,7 @@ static void keep_before(int fd, off_t offset, size_t n) {
     }
     if (reader >= 0) syscall(SYS_close, reader);
   }
-  /* a: offset, b: length before; the data may be shorter than the write. */
+  /* a: offset, b: old length; the old data may be shorter than the write. */
   struct { uint64_t written; } extra = {n};
   char *both = malloc(sizeof extra + got);
   memcpy(both, &extra, sizeof extra);
@@ -289,7 +288,7 @@ static void keep_before(int fd, off_t offset, size_t n) {
   free(old);
 }
 
-/* A hard link to a file that is about to go. Holding the mutex. */
+/* Keeps a file that will be removed, by a hard link. The caller holds the mutex. */
 static uint64_t bury(const char *path) {
   char grave[PATH_MAX + 64];
   uint64_t n = ++graves;
@@ -312,7 +311,7 @@ static int open_it(int at, const char *name, int flags, mode_t mode) {
   if (!is_ours) {
     int fd = syscall(SYS_openat, at, name, flags, mode);
     int e = errno;
-    /* A link from outside may lead to one of ours. */
+    /* A link from outside may lead below the root, so `ours` checks the descriptor later. */
     if (fd >= 0 && fd < FDS) fds[fd] = 0;
     errno = e;
     return fd;
@@ -360,7 +359,7 @@ int close(int fd) {
   return syscall(SYS_close, fd);
 }
 
-/* `at` -1: where the descriptor stands. */
+/* `at` -1: at the descriptor's position. */
 static ssize_t write_it(int fd, const void *data, size_t n, off_t at) {
   char path[PATH_MAX];
   if (!ours(fd)) return at < 0 ? syscall(SYS_write, fd, data, n) : syscall(SYS_pwrite64, fd, data, n, at);
@@ -396,7 +395,7 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t at) { return write_it(f
 ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) { return write_it(fd, data, n, at); }
 ssize_t writev(int fd, const struct iovec *io, int n) {
   if (!ours(fd)) return syscall(SYS_writev, fd, io, n);
-  /* One piece at a time; a short answer is legal. */
+  /* Writes only the first piece: a short count is legal. */
   for (int i = 0; i < n; i++)
     if (io[i].iov_len) return write_it(fd, io[i].iov_base, io[i].iov_len, -1);
   return 0;
@@ -432,7 +431,7 @@ static int sync_it(int fd, long call) {
   if (journalling()) {
     pthread_mutex_lock(&mutex);
     if (folder) { if (!result) record(K_DIRSYNCED, st.st_ino, start, 0, path, 0, 0, 0); }
-    /* An interrupted sync says nothing of the pages; one that failed leaves them clean. */
+    /* An interrupted sync leaves the pages dirty; a failed one marks them clean. */
     else if (!result || e != EINTR) record(result ? K_SYNC_FAILED : K_SYNCED, st.st_ino, start, 0, path, 0, 0, 0);
     pthread_mutex_unlock(&mutex);
   }

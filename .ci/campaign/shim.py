@@ -1,4 +1,4 @@
-"""The campaign's side of `shim.c`: compiles it, and sets its rules while a server runs."""
+"""Compiles `shim.c`, and sets its rules while a server runs."""
 
 import errno
 import mmap
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from world import Skip, clear
 
-# Both as in shim.c.
+# The same order as in shim.c.
 OPS = ["open", "write", "sync", "rename", "truncate", "allocate", "mkdir", "unlink", "mmap", "read", "dirsync", "lock"]
 ANY = len(OPS)
 FAIL, KILL_BEFORE, KILL_AFTER, SHORT, DELAY = range(5)
@@ -43,7 +43,7 @@ def build(work):
 
 
 class Shim:
-    """Stands between servers of one data folder and their disk."""
+    """Injects faults between the servers of a data folder and their disk."""
 
     def __init__(self, world, data, name="control"):
         self.library = build(world.work.parent)
@@ -52,7 +52,7 @@ class Shim:
         self.reset()
 
     def reset(self):
-        """Forgets rules, journal and graves: what is on disk now is on disk."""
+        """Clears rules, journal and graves: treats the current state as synced."""
         clear(self.control)
         (self.control / "graves").mkdir(parents=True)
         path = self.control / "rules"
@@ -77,13 +77,13 @@ class Shim:
         self.memory[at : at + 4] = struct.pack("<i", value)
 
     def power(self):
-        """Keeps what a power loss takes; syncs are then counted, not made."""
+        """Journals changes for a power loss. Syncs then succeed without reaching the disk."""
         self.set("journal", 1)
         self.set("fast", 1)
         return self
 
     def rule(self, op, action=FAIL, error=errno.EIO, skip=0, count=1, pattern=""):
-        """From the `skip`-th matching call on, `count` calls (-1: all) meet their fate."""
+        """Lets `skip` matching calls pass, then applies `action` to `count` calls (-1: all)."""
         number = ANY if op == "any" else OPS.index(op)
         at = HEAD.size + self.used * RULE.size
         self.memory[at : at + RULE.size] = RULE.pack(number, action, error, 0, skip, count, 0, pattern.encode())
@@ -96,9 +96,9 @@ class Shim:
         return sum(RULE.unpack_from(self.memory, HEAD.size + n * RULE.size)[6] for n in rules)
 
     def calls(self):
-        """How often each call was made on our files."""
+        """The number of calls of each kind on the files of the folder."""
         return dict(zip(OPS, HEAD.unpack_from(self.memory, 0)[:16]))
 
     def log_opens(self):
-        """How many opens of the log's files it has seen."""
+        """The number of opens of the log's files."""
         return HEAD.unpack_from(self.memory, 0)[len(OPS)]

@@ -1,4 +1,4 @@
-"""What every kind of attack works in: the binary, a folder, a seed, counts and findings."""
+"""The environment of each kind of attack: binary, folder, seed, counts and findings."""
 
 import os
 import random
@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-# Longest that one command may take. A guard against hanging, not a measure.
+# Timeout of a command. It detects a hanging command and is no performance limit.
 COMMAND_SECONDS = 180
 
-# Findings of a round that are printed; all are counted.
+# Findings to print for each round; all are counted.
 SHOWN = 3
 
 # Exit codes as `treering --help` lists them.
@@ -20,7 +20,7 @@ OK, FAILED, USAGE, NO_SUCH, REFUSED, LOCKED, DAMAGED = range(7)
 
 
 class Broken(Exception):
-    """An invariant does not hold. The message says what was expected and what was seen."""
+    """An invariant does not hold. The message has the expected and the actual result."""
 
 
 class Skip(Exception):
@@ -28,7 +28,7 @@ class Skip(Exception):
 
 
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     def __init__(self, args, code, out, err, seconds):
         self.args, self.code, self.out, self.err = args, code, out, err
@@ -37,7 +37,7 @@ class Done:
     def __str__(self):
         lines = self.err.strip().splitlines()[-3:]
         if "verify" in self.args:
-            # Its faults are its output.
+            # `verify` reports faults on standard output.
             lines = self.out.strip().splitlines()[:3] + lines
         said = " | ".join(lines)[:600]
         return f"`treering {' '.join(map(show, self.args))}` exited with {self.code}: {said}"
@@ -48,7 +48,7 @@ def show(arg):
 
 
 class World:
-    """One kind's share of the campaign."""
+    """The state of one kind of attack."""
 
     def __init__(self, binary, work, kind, seed, long, only_round=None):
         self.binary, self.kind, self.seed, self.long = str(binary), kind, seed, long
@@ -60,7 +60,7 @@ class World:
         self.began = time.monotonic()
 
     def rounds(self, short, long):
-        """The numbers of the rounds; each begins with a seed of its own."""
+        """The numbers of the rounds. Each round has its own seed."""
         for number in range(long if self.long else short):
             if self.only_round is None or self.only_round == number:
                 self.counts["rounds"] += 1
@@ -75,7 +75,7 @@ class World:
         self.counts[what] += n
 
     def found(self, what):
-        """An invariant broke: it is said at once, and the campaign goes on."""
+        """Records and prints a broken invariant; the campaign continues."""
         self.broken.append(str(what))
         self.shown[self.round] += 1
         if self.shown[self.round] > SHOWN:
@@ -90,21 +90,21 @@ class World:
         print(f"  skipped [{self.kind}] {what}", flush=True)
 
     def expect(self, holds, what):
-        """Counts a check; says it when it does not hold."""
+        """Counts a check, and records a finding if it does not hold."""
         self.count("checks")
         if not holds:
             self.found(what)
         return bool(holds)
 
     def folder(self, name):
-        """An empty folder below this kind's own."""
+        """Makes an empty folder below the folder of this kind."""
         path = self.work / name
         clear(path)
         path.mkdir(parents=True)
         return path
 
     def run(self, *args, data=None, env=None, limits="", stdin=None, seconds=COMMAND_SECONDS, text=True):
-        """Runs the binary to its end. `limits`: shell words before it, such as `ulimit -n 32`."""
+        """Runs the binary to its end. `limits`: shell code before it, such as `ulimit -n 32`."""
         words = [self.binary, *args]
         if data is not None:
             words += ["--data", os.fspath(data)]
@@ -128,19 +128,19 @@ class World:
         err = done.stderr.decode("utf-8", "replace")
         result = Done(args, done.returncode, out, err, time.monotonic() - began)
         self.count("commands")
-        # Whatever is thrown at it: an answer, never a crash.
+        # A command must never crash.
         if done.returncode < 0 or done.returncode == 101 or "panicked at" in err:
             self.found(f"a crash: {result}")
         return result
 
     def sound(self, data, why, env=None):
-        """`verify --deep` has nothing to say."""
+        """Checks that `verify --deep` finds no fault."""
         done = self.run("verify", "--deep", data=data, env=env)
         return self.expect(done.code == OK, f"{why}: {done}")
 
 
 def clear(path):
-    """Removes whatever is there, read-only or not."""
+    """Removes a file or folder, read-only or not."""
     path = Path(path)
     if path.is_symlink() or path.is_file():
         path.unlink()
@@ -151,7 +151,7 @@ def clear(path):
 
 
 def copy(source, to):
-    """A copy of a data folder, as a backup would hold it."""
+    """Copies a data folder, with its symbolic links."""
     clear(to)
     shutil.copytree(source, to, symlinks=True)
     return Path(to)
@@ -163,7 +163,7 @@ def files_of(data):
 
 
 def photograph(data):
-    """What a folder holds, to see whether anything in it changed: names, bytes, times."""
+    """Names, contents, modes and times of a folder, to detect changes."""
     seen = {}
     for path in sorted(Path(data).rglob("*")):
         stat = path.lstat()
@@ -173,7 +173,7 @@ def photograph(data):
 
 
 def descriptors():
-    """As many files as this process may open: storms need them."""
+    """Raises the limit of open files to its maximum, for storms of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -1,1 +1,1 @@
-"""Parts of `context_check.py`: what makes a built request legal, told by others."""
+"""Parts of `context_check.py`: checks of built requests, independent of Treering's own."""

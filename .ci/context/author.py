@@ -1,4 +1,4 @@
-"""Makes events for the stories of `oddities.py` and `systems.py`, and tells them
+"""Makes events for the stories of `oddities.py` and `systems.py`, and appends them
 to a server."""
 
 import json
@@ -7,9 +7,9 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "require
 
 
 class Author:
-    """Events, made with the client's generated messages."""
+    """Makes events with the client's generated messages."""
 
-    # Where the conversations say that they come from.
+    # The source of the conversations.
     source = ""
 
     def __init__(self, client):
@@ -49,7 +49,7 @@ class Author:
         return self.pb.NewEvent(tool_result_recorded=body)
 
     def decided(self, call_id, decision):
-        """Without the hash of the arguments, which `tell` asks the server for."""
+        """A decision without the hash of the arguments; `tell` gets that from the server."""
         value = self.pb.Decision.Value(f"DECISION_{decision.upper()}")
         body = self.pb.ApprovalDecided(
             call_id=call_id, decision=value, decided_by="alice", reason="not on Fridays"
@@ -75,7 +75,7 @@ class Author:
 
 
 def tell(db, events, conversation="", branch=""):
-    """Appends a story, event by event. Returns its conversation."""
+    """Appends a story, one event at a time. Returns its conversation."""
     for event in events:
         if event.HasField("approval_decided"):
             decided = event.approval_decided

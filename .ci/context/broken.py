@@ -1,7 +1,7 @@
-"""Does the check itself find what is broken? Bodies that must pass, and the same
-bodies broken in one place each, deep inside, that must fail.
+"""Tests the check itself. Good bodies must pass. The same bodies, each broken in one
+nested place, must fail.
 
-`prove()` raises AssertionError with the case that was judged wrong.
+`prove()` raises AssertionError for a body that the check judges wrongly.
 """
 
 import copy
@@ -111,7 +111,7 @@ GOOD = {
 
 GONE = object()
 
-# What is put at a wrong place.
+# Values to put at a wrong place.
 REASONING = {"type": "reasoning", "id": "rs_2", "summary": []}
 THINKING = {"type": "thinking", "thinking": "So.", "signature": "c2ln"}
 GONE_ON = {"role": "user", "content": "And?"}
@@ -122,7 +122,7 @@ USE = "messages.1.content.1"
 RESULT = "messages.2.content.1"
 RESPONSE = "contents.2.parts.1.functionResponse"
 
-# Who must find it; the provider; where; what is put there.
+# The part of the check that must find it, the provider, the path, the value at that path.
 BROKEN = [
     ("types", "openai-chat", "messages.1.role", "human"),
     ("types", "openai-chat", f"{CALL}.function.arguments", {"path": "a"}),
@@ -245,7 +245,7 @@ BROKEN = [
 
 
 def prove():
-    """Returns how many broken bodies were told from the good ones."""
+    """Returns the number of broken bodies, all of which the check found."""
     for provider, body in GOOD.items():
         found = [*typed.errors(provider, body), *rules.broken(provider, body)]
         assert not found, f"a good body for {provider} is refused: {found}"
@@ -259,7 +259,7 @@ def prove():
 
 
 def prove_that_laziness_hides():
-    """Why `typed` builds its own validator: pydantic's passes a broken call."""
+    """Shows why `typed` builds its own validator: pydantic's accepts a broken call."""
     body = changed(GOOD["openai-chat"], f"{CALL}.function.arguments".split("."), {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

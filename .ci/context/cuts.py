@@ -1,14 +1,14 @@
-"""Where and how to ask for a conversation's next request.
+"""Where and with which policy to build a conversation's next request.
 
-A cut is a place in a branch's history and a policy: the places are those where
-histories break (in the middle of a batch of calls, right after a result), and
-the policies those that leave things out.
+A cut is a place in a branch's history and a policy. The places are those where
+requests tend to break (in a batch of calls, right after a result). The policies
+are those that leave events out.
 """
 
 import json
 from typing import NamedTuple
 
-# A small budget is this share of what the whole request takes.
+# A small budget is the tokens of the whole request divided by this.
 BUDGET_SHARE = 3
 BUDGET_TOKENS_MIN = 300
 
@@ -22,7 +22,7 @@ class Cut(NamedTuple):
 
 
 def budget(tokens):
-    """The head within a third of the tokens that it has."""
+    """The head, with a third of its tokens as the budget."""
     policy = {"budget_tokens": max(BUDGET_TOKENS_MIN, tokens // BUDGET_SHARE)}
     return Cut("small budget", policy=json.dumps(policy))
 
@@ -31,7 +31,7 @@ TURN_END = Cut("snapshots at turn end", policy=json.dumps({"tool_results": "turn
 
 
 def of(events, api):
-    """The cuts of a history, head last. One for each place, whatever its names."""
+    """The cuts of a history, head last, and one for each revision."""
     user = api.event_pb2.ROLE_USER
     places = {
         "after the first user message": first(
@@ -54,8 +54,8 @@ def of(events, api):
 
 
 def in_a_batch(events):
-    """Where one call of a batch has its result and another has none; else where
-    any call has none."""
+    """The first revision where one call of a batch has its result and another has
+    none; otherwise the first call's revision, or None."""
     open_calls, any_open = set(), None
     for event in events:
         if event.HasField("tool_call_requested"):

@@ -1,8 +1,8 @@
-"""Histories that the recorded ones do not have: what the engine accepts and a
-provider would choke on. Each is asked for at every one of its revisions.
+"""Histories that the recorded ones lack: the engine accepts them, but a provider
+may refuse them. The check builds a request at every revision of each.
 
-A story is a list of events. The tool calls and results of all of them are made
-up; bytes of media are the shortest that their formats allow.
+A story is a list of events. All tool calls and results are invented. Media have
+the shortest data that their formats allow.
 """
 
 import base64
@@ -22,7 +22,7 @@ class Oddities(Author):
     source = "oddities"
 
     def all(self):
-        """Name to events, each beginning with the conversation's creation."""
+        """The events of each story by name, beginning with the conversation's creation."""
         return {
             "media": self.media(),
             "reasoning": self.reasoning(),
@@ -36,7 +36,7 @@ class Oddities(Author):
     # ---- stories ----
 
     def media(self):
-        """Every medium, by content and by address, said by the user and a tool."""
+        """Every medium, by content and by address, in a user message and in a tool result."""
         sources = [("image", "image/png", PNG), ("file", "application/pdf", PDF)]
         sources += [("audio", "audio/wav", WAV), ("file", "text/plain", b"plain")]
         sources += [("image", "image/tiff", b"II*\0"), ("file", "application/zip", b"PK")]
@@ -58,8 +58,8 @@ class Oddities(Author):
         ]
 
     def reasoning(self):
-        """Each provider's reasoning before a call, one that goes nowhere, one that
-        is all there is."""
+        """Each provider's reasoning and unsigned reasoning, before calls, before a text,
+        and alone in a message."""
         thoughts = [
             self.thought("anthropic", "claude-sonnet-4-5", b"c2lnbmVk", text="First."),
             self.thought("anthropic", "claude-sonnet-4-5", b"cmVkYWN0ZWQ=", redacted=True),
@@ -87,8 +87,8 @@ class Oddities(Author):
         return story
 
     def calls(self):
-        """Denied, cancelled, pending, failed, never answered, answered too late,
-        answered after the user spoke, in another order."""
+        """Calls that are denied, cancelled, pending, failed, or answered late, after a
+        user message, empty or in another order."""
         return [
             self.created("calls"),
             self.say("user", self.text("Do five things.")),
@@ -116,8 +116,8 @@ class Oddities(Author):
         ]
 
     def ids_and_names(self):
-        """Ids and names that somebody's provider takes and another refuses, an id
-        used again, arguments that are no object."""
+        """Ids and names that one provider accepts and another refuses, a reused id,
+        arguments that are no object."""
         ids = ["functions.read:0", "call a|b", "ü", "x" * 120, "again", "again", "f_1", "f.1"]
         tools = ["read", "mcp/files.read", "1st", "lies das", "x" * 100, "größe", "read", "read"]
         arguments = [{}, [1, 2], "text", 7, None, {"b": 1.50, "a": {}}, {"path": "ü"}, True]
@@ -132,8 +132,8 @@ class Oddities(Author):
         return [*story, self.say("assistant", self.text("All called."))]
 
     def messages(self):
-        """No question first, several in a row, empty ones, blank ones, a result
-        without a call, a system message in the middle."""
+        """An assistant message first, several messages of a role in a row, empty and
+        blank ones, a result without a call, a system message in the middle."""
         orphan = self.say("tool", self.text("nobody asked"))
         orphan.message_appended.tool_call_id = "call_gone"
         named = self.say("user", self.text("I am Ann."))
@@ -158,8 +158,8 @@ class Oddities(Author):
         ]
 
     def tools_and_context(self):
-        """Prompts, tools that are found, guidance, active context, a dialogue
-        summary, entities."""
+        """Prompts, discovered tools, guidance, active context, a dialogue summary,
+        entities."""
         pb = self.pb
         guidance = pb.Guidance(tool="plot", text="One axis at a time.")
         covered = pb.SummaryRecorded(content="They plot a file.", from_revision=1, to_revision=9)
@@ -193,7 +193,7 @@ class Oddities(Author):
         ]
 
     def compacted(self):
-        """A compaction with a turn kept; then a batch is open."""
+        """A compaction that keeps a turn, then an open batch."""
         story = [self.created("compaction"), self.define([("read", False)])]
         for turn in range(3):
             story += [

@@ -1,8 +1,8 @@
-"""The five kinds of agent memory that Treering is to cover, each as a history
-with its features in use: what must be in the next request, and what must not.
+"""The five kinds of agent memory that Treering must support. Each is a history that
+uses the features, with the texts that the next request must and must not have.
 
-Each story is told in a namespace of its own kind of data, because one of them
-writes the namespace's long-term context.
+The stories have their own namespace, because one of them writes its long-term
+context.
 """
 
 import json
@@ -18,13 +18,13 @@ KNOWLEDGE = Cut("with knowledge", policy='{"enhancers": {"knowledge": {"enabled"
 class Expected(NamedTuple):
     conversation: str
     cut: Cut
-    # Texts that the request must have, as JSON writes them.
+    # Texts that the request must have and must not have, as they appear in JSON.
     present: tuple = ()
     absent: tuple = ()
 
 
 class Systems(Author):
-    """The stories, each told to a server."""
+    """The stories, appended to a server."""
 
     source = "systems"
 
@@ -33,7 +33,7 @@ class Systems(Author):
         self.api, self.server = api, server
 
     def all(self):
-        """Name to what must hold of each of its requests."""
+        """The expectations of each story by name."""
         return {
             "tool context with feedback loop": self.tool_context_loop(),
             "local-first session memory": self.session_memory(),
@@ -46,19 +46,19 @@ class Systems(Author):
         return tell(self.server.db, events, **where)
 
     def ask(self, method, request):
-        """A call of the Contexts service."""
+        """Calls a method of the Contexts service."""
         how = {"metadata": self.server.db.metadata, "timeout": 30}
         return getattr(self.server.contexts, method)(request, **how)
 
     def set(self, key, value, conversation=""):
-        """A key of a conversation's active context, or of the namespace's own."""
+        """Sets a key of a conversation's active context or of the long-term context."""
         entry = self.pb.ContextSet(key=key, value=json.dumps(value).encode(), provider="notes")
         request = self.api.SetContextRequest(conversation_id=conversation, set=[entry])
         self.ask("Set", request)
 
     def tool_context_loop(self):
-        """Results of the open turn in full, those of finished turns as snapshots
-        with a reference, where the policy says so."""
+        """The policy `turn_end` keeps results of the open turn in full, and replaces
+        those of finished turns by snapshots with a reference."""
         rows = json.dumps([{"row": n, "value": n * n} for n in range(400)])
         conversation = self.told(
             self.created("loop"),
@@ -82,8 +82,8 @@ class Systems(Author):
         ]
 
     def session_memory(self):
-        """Long-term and session context apart, the dialogue's summary before the
-        request."""
+        """Separate long-term context and active context, and the dialogue's summary
+        in the request."""
         self.set("team", "they use tabs")
         conversation = self.told(
             self.created("session"),
@@ -100,8 +100,8 @@ class Systems(Author):
         return [Expected(conversation, HEAD, present)]
 
     def context_manager(self):
-        """A branch with a system prompt of its own, an approval, and a sub-context
-        that returns its summary to the call that asked for it."""
+        """A branch with its own system prompt, an approval, and a sub-context that
+        returns its summary as the result of its call."""
         pb = self.pb
         conversation = self.told(
             self.created("manager"),
@@ -137,8 +137,8 @@ class Systems(Author):
         ]
 
     def tool_discovery(self):
-        """Guidance once for a discovered tool; a compaction takes both away, and
-        keeps what cannot be had again."""
+        """Guidance for a discovered tool only. A compaction drops the guidance and the
+        discovered tool, and keeps the other tools."""
         found = self.pb.ToolsDiscovered(names=["plot"])
         events = [
             self.created("discovery"),
@@ -170,7 +170,7 @@ class Systems(Author):
         ]
 
     def tool_knowledge(self):
-        """Results by success and failure, with files that they showed."""
+        """Knowledge from successful and failed results, with the files that they listed."""
         conversation = self.told(
             self.created("knowledge"),
             self.say("user", self.text("What is here?")),

@@ -1,15 +1,14 @@
-"""Request bodies against the types of the providers' own Python packages.
+"""Checks request bodies against the types of the providers' own Python packages.
 
-`errors(provider, body)` gives what the packages' types say against a body:
-(path, message) pairs, none when it is of the right shape.
+`errors(provider, body)` returns the type errors of a body as (path, message)
+pairs, none if the body is valid.
 
 The OpenAI and Anthropic packages describe requests as TypedDicts whose lists are
-`Iterable[...]`. pydantic checks such a field only when somebody iterates it, so a
-plain validation passes a body that is broken one level down. Here every lazy
-list is made an eager one before the validator is built: the whole body is
-checked, and a union is decided by its members' contents and not by a promise.
-Keys that the types do not have are refused too (see
-`strict`).
+`Iterable[...]`. pydantic validates such a field only when it is iterated, so a
+plain validation accepts a body that is broken one level down. This module changes
+every lazy list to an eager one before it builds the validator: that validates the
+whole body, and selects a union's member by its contents. It also refuses unknown
+keys (see `strict`).
 """
 
 import json
@@ -24,7 +23,7 @@ from pydantic_core import SchemaValidator
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "gemini")
 
-# Models to ask for, so that a body can be sent as it is.
+# Models to name in requests, so that a body can be sent unchanged.
 MODELS = {
     "openai-chat": "gpt-5",
     "openai-responses": "gpt-5",
@@ -32,7 +31,7 @@ MODELS = {
     "gemini": "gemini-2.5-pro",
 }
 
-# A body has no member that says whether it streams: the non-streaming types.
+# Bodies have no `stream` member, so these are the non-streaming types.
 TYPED_DICTS = {
     "openai-chat": openai_chat.CompletionCreateParamsNonStreaming,
     "openai-responses": openai_responses.ResponseCreateParamsNonStreaming,
@@ -53,7 +52,7 @@ GEMINI_MEMBERS = {
 
 
 def errors(provider, body):
-    """What the provider's types say against a body, as (path, message) pairs."""
+    """The type errors of a body, as (path, message) pairs."""
     if provider == "gemini":
         return gemini_errors(body)
     return told(strict_validator(provider), body)
@@ -68,18 +67,18 @@ def strict_validator(provider):
 
 
 def lazy_adapter(provider):
-    """The validator as pydantic makes it: it does not look into lists."""
+    """pydantic's own validator, which does not check the items of lists."""
     return TypeAdapter(TYPED_DICTS[provider])
 
 
 def strict(schema, classes):
-    """The same schema, made for JSON that came from nobody's own objects.
+    """The same schema, stricter, for plain JSON bodies.
 
-    - Lists where it has lazy iterables.
-    - No unknown keys, but where the package allows them.
-    - No classes of *answers*, which the Anthropic package takes inside requests as
-      a convenience, and which allow any unknown key. `classes` names those that
-      the schema refers to.
+    - Replaces lazy iterables by lists.
+    - Forbids unknown keys, except where the package allows them.
+    - Removes classes of *answers*, which the Anthropic package accepts in requests
+      as a convenience, and which allow any unknown key. `classes` has the refs of
+      those in the schema's definitions.
     """
     if isinstance(schema, (list, tuple)):
         return type(schema)(strict(one, classes) for one in schema)
@@ -97,7 +96,7 @@ def strict(schema, classes):
 
 
 def is_answer(choice, classes):
-    """True for a class, and for a union of nothing but classes."""
+    """True for a class, and for a union of classes only."""
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind == "union":
         return all(is_answer(one, classes) for one in choice["choices"])
@@ -113,7 +112,7 @@ def gemini_errors(body):
     found = []
     for member, value in body.items():
         if member == "model":
-            continue  # in the address of a call, allowed in the body
+            continue  # part of the URL, allowed in the body
         if member not in GEMINI_MEMBERS:
             found.append((member, "the API has no such member"))
             continue
@@ -123,14 +122,14 @@ def gemini_errors(body):
 
 
 def gemini_config(body):
-    """What a caller of the package would give as `config`."""
+    """The body's members that the package takes as `config`."""
     members = ("systemInstruction", "tools", "toolConfig", "safetySettings", "cachedContent")
     spread = {member: body[member] for member in members if member in body}
     return {**body.get("generationConfig", {}), **spread}
 
 
 def told(validator, value):
-    """A validation's errors, those that matter first. Strict, as JSON."""
+    """The errors of a strict validation as JSON, reduced by `telling`."""
     try:
         validator.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
@@ -140,10 +139,10 @@ def told(validator, value):
 
 
 def telling(listed):
-    """Without the errors of union members that the value never meant to be.
+    """Drops the errors of union members with another role or type than the value.
 
-    A message of role `tool` that lacks an id is told of six times: as a broken
-    tool message, and as no user message, no assistant message and so on.
+    A message of role `tool` that lacks an id has six errors: as a broken tool
+    message, as no user message, as no assistant message and so on.
     """
     meant_otherwise = {
         one["loc"][:-1]
@@ -157,5 +156,5 @@ def telling(listed):
 
 
 def path_of(loc):
-    """Without the names of unions, which can be longer than a page."""
+    """The path without the names of unions, which can be longer than a page."""
     return ".".join(step for step in map(str, loc) if not step.startswith(("list[", "union[")))

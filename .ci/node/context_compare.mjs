@@ -1,15 +1,15 @@
-// Does a request that Treering builds say what another library's would?
+// Compares the requests that Treering builds with those of another library.
 //
 //     node context_compare.mjs ADDRESS TRAJECTORIES.jsonl [--all | --sample=N]
-//     node context_compare.mjs --prove        (only checks the check)
+//     node context_compare.mjs --prove        (only the self test)
 //
-// For recorded conversations (every k-th of each source; `--all`: every one) the
+// For recorded conversations (every k-th of each source; `--all`: all of them) the
 // `ai` package with its OpenAI, Anthropic and Google providers builds a request
-// from the recorded lines themselves, and Treering from what it imported. Both
-// must mean the same (see meaning.mjs for what that leaves open), at the head and
-// at a cut near the middle. Histories that the library refuses are counted.
+// from the recorded lines, and Treering builds one from the imported conversation.
+// Both must have the same meaning (see meaning.mjs), at the head and at a cut near
+// the middle. Counts the histories that the library refuses.
 //
-// Exits with 1 and says where the two first differ.
+// Exits with 1 on a difference and prints where it begins.
 
 import assert from "node:assert/strict";
 import { createReadStream } from "node:fs";
@@ -20,13 +20,13 @@ import { meaning } from "./meaning.mjs";
 import { Server } from "./server.mjs";
 import { EVENTS, PROMPT } from "./story.mjs";
 
-// Most conversations of each source in the sample.
+// Maximum number of conversations of each source in the sample.
 const SAMPLE = 40;
 
-// Differences that are shown for each provider; all are counted.
+// Differences to print for each provider; all are counted.
 const SHOWN = 5;
 
-// Conversations at the same time: the server has more than one core.
+// Conversations compared at the same time, to use more than one core of the server.
 const AT_ONCE = 4;
 
 /** Every k-th line of each source of the file, so that there are at most `size`. */
@@ -89,7 +89,7 @@ async function compare(server, ids, conversation, report) {
   for (const count of places) {
     const prompt = modelMessages(messages.slice(0, count));
     if (!prompt.messages.length) continue;
-    // What a library is not told of tools, it does not make up.
+    // The library gets no tool definitions and does not infer any, so neither does this policy.
     const policy = { enhancers: { tools: { params: { from_calls: false } } } };
     const place = { as_of_revision: revisions[count - 1], policy };
     for (const provider of Object.keys(MODELS)) {
@@ -99,7 +99,7 @@ async function compare(server, ids, conversation, report) {
   }
 }
 
-/** The story of story.mjs: tools, an image, a batch answered out of order. */
+/** Compares the story of story.mjs: tools, an image, results in another order than their calls. */
 async function compareStory(server, report) {
   const conversationId = await server.append(EVENTS);
   for (const provider of Object.keys(MODELS)) {
@@ -115,7 +115,7 @@ async function compareStory(server, report) {
   }
 }
 
-/** The comparison must tell results in full from their snapshots. */
+/** Checks that the comparison distinguishes full results from their snapshots. */
 async function seesSnapshots(server, provider, conversationId) {
   const told = { model: MODELS[provider], as_of_revision: 0 };
   const inFull = await server.build(conversationId, provider, { ...told, policy: {} });
@@ -155,7 +155,7 @@ async function comparePair(
   }
 }
 
-/** The first lines that differ, each from where it does; null: none do. */
+/** The first pair of lines that differ, around the difference; null if none differ. */
 function firstDifference(ours, theirs) {
   const at = [...ours, ...theirs].findIndex((_, index) => ours[index] !== theirs[index]);
   if (at < 0) return null;
@@ -167,7 +167,7 @@ function firstDifference(ours, theirs) {
   return [shown(one), shown(other)];
 }
 
-// ---- the check, checked ----
+// ---- the self test ----
 
 const STORY = [
   { role: "system", content: "Be brief." },
@@ -198,7 +198,7 @@ const STORY_MEANS = [
   "assistant: Both read.",
 ];
 
-/** A story means the same for all, and every change of it is seen. */
+/** Checks that a story has the same meaning for all providers, and that every change is found. */
 async function prove() {
   const changes = [
     (story) => (story[0].content = "Be long."),
@@ -223,7 +223,7 @@ async function prove() {
   console.log(`self test: ${changes.length} changes of a story are seen in each provider's shape`);
 }
 
-// ---- the whole ----
+// ---- the run ----
 
 async function run(address, file, size) {
   const server = new Server(address);

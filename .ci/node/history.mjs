@@ -1,9 +1,9 @@
-// A recorded conversation as messages of the `ai` package, straight from the
-// line that it was recorded in: nothing of this comes from Treering.
+// Converts a recorded conversation to messages of the `ai` package, directly from
+// the recorded line and without Treering.
 
 /**
- * How many leading messages the library can be asked about, and why no more:
- * `{ count, why }`, where `why` is null when it is all of them.
+ * The number of leading messages that the library accepts, and why it is not more:
+ * `{ count, why }`, where `why` is null if it accepts all of them.
  */
 export function usable({ messages }) {
   const open = new Set();
@@ -14,7 +14,7 @@ export function usable({ messages }) {
   return { count: messages.length, why: null };
 }
 
-/** Why a history cannot go on with a message. Keeps the ids of open calls. */
+/** Why the library refuses the next message, or null. Updates `open`, the ids of open calls. */
 function obstacle(message, before, at, open) {
   const { role, x = {}, tool_calls = [], tool_call_id } = message;
   if (x.compact_summary || x.compact_boundary || x.compaction) return "was compacted";
@@ -42,9 +42,9 @@ function isObject(text) {
 }
 
 /**
- * Where to compare: at the last place where no call is open, which is the head
- * of a finished history, and at the last such place in its first half. As numbers
- * of messages.
+ * Where to compare, as numbers of messages: the last place without open calls,
+ * which is the head of a finished history, and the last such place in the first
+ * half.
  */
 export function cuts(messages) {
   const whole = [];
@@ -58,9 +58,9 @@ export function cuts(messages) {
   return [...new Set([head, middle])].filter(Boolean);
 }
 
-/** What `generateText` takes: the system prompt, and the messages. */
+/** The arguments of `generateText`: the system prompt, and the messages. */
 export function modelMessages(messages) {
-  const tools = new Map(); // id to the name that was last called with it
+  const tools = new Map(); // call id to the tool of the last call with that id
   const system = messages.filter(({ role }) => role === "system").map(({ content }) => content);
   const rest = messages.filter(({ role }) => role !== "system");
   return {
@@ -84,7 +84,7 @@ function modelMessage(message, tools) {
 function toolResult({ tool_call_id, content, x }, tools) {
   const type = x?.is_error ? "error-text" : "text";
   const toolName = tools.get(tool_call_id);
-  // Some sources keep what went wrong beside the content.
+  // Some sources keep the error message outside the content.
   const error = x?.error && !content.includes(x.error) ? [x.error] : [];
   const output = { type, value: [...error, content].filter(Boolean).join("\n") };
   return { type: "tool-result", toolCallId: tool_call_id, toolName, output };

@@ -1,15 +1,15 @@
-// The request that the `ai` package and its providers would send. Nothing is
-// sent: `fetch` keeps the body and answers as the provider would.
+// Builds the request that the `ai` package and its providers would send. Sends
+// nothing: a replaced `fetch` keeps the body and returns a canned answer.
 
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createGoogleGenerativeAI } from "@ai-sdk/google";
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateText } from "ai";
 
-// It warns of every reasoning or metadata that it leaves out.
+// The library warns about every reasoning block or metadata that it drops.
 globalThis.AI_SDK_LOG_WARNINGS = false;
 
-/** Models that take a system prompt as such, and tools. */
+/** Models that support system prompts and tools. */
 export const MODELS = {
   "openai-chat": "gpt-4o",
   "openai-responses": "gpt-4o",

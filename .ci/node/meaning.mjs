@@ -1,25 +1,24 @@
-// What a request says, whoever's shape it has: the system prompt, then who said
-// what, which tools were called with what, and what came of each call.
+// The meaning of a request, independent of the provider's format: the system
+// prompt, the messages, the tool calls with their arguments, and their results.
 //
-// Two requests that differ only in the following mean the same:
-// - where the system prompt stands (a message, a member of its own), and how its
-//   pieces are divided;
-// - how neighbouring texts of one speaker are divided into messages and parts,
-//   and the white space between them;
-// - messages that say nothing;
-// - ids: a result belongs to the n-th call;
+// Two requests have the same meaning if they differ only in:
+// - the place of the system prompt (a message or a separate member), and its
+//   division into parts;
+// - the division of consecutive texts of one role into messages and parts, and
+//   the white space between them;
+// - empty messages;
+// - call ids: a result belongs to the n-th call;
 // - the order of the results of one batch;
-// - reasoning: it goes back to its own provider only, and nobody signed what is
-//   in the recorded histories.
-// - whether a result that is JSON is given as text or as JSON (Gemini), and in
-//   which member;
-// - how a failure is marked: by a member where there is one (Anthropic, Gemini),
-//   by `Error:` before the text where there is none (OpenAI);
-// - that an empty result is said to be one;
-// - how a tool's schema says more than its members, their types, and which of
+// - reasoning: it goes back to its own provider only, and the reasoning in the
+//   recorded histories is unsigned;
+// - whether a JSON result is text or JSON (Gemini), and in which member;
+// - the mark of a failure: a member where there is one (Anthropic, Gemini),
+//   `Error:` before the text where there is none (OpenAI);
+// - a note that stands for an empty result;
+// - parts of a tool's schema other than its members, their types, and which of
 //   them are required (Gemini's dialect has no `additionalProperties`).
 
-/** A request's meaning, as a list of lines that can be compared. */
+/** A request's meaning, as a list of lines to compare. */
 export function meaning(provider, body) {
   const told = new Told();
   READERS[provider](body, told);
@@ -52,8 +51,8 @@ function toolLine({ name, description, parameters, input_schema, parametersJsonS
 class Told {
   entries = [];
   calls = 0;
-  numbers = new Map(); // id to number of the last call with it
-  waiting = []; // numbers of calls without an id: results come in their order
+  numbers = new Map(); // id to the number of the last call with that id
+  waiting = []; // numbers of calls without an id; results have the same order
 
   say(role, text) {
     const words = (text ?? "").split(/\s+/).filter(Boolean).join(" ");
@@ -74,7 +73,7 @@ class Told {
   result(id, value) {
     const number = (id === undefined ? this.waiting.shift() : this.numbers.get(id)) ?? Infinity;
     const entry = { kind: "result", number, text: resultText(value) };
-    // Results of a batch in the order of its calls.
+    // Sorts the results of a batch into the order of its calls.
     let at = this.entries.length;
     while (at > 0 && this.entries[at - 1].kind === "result" && this.entries[at - 1].number > number)
       at -= 1;
@@ -90,7 +89,7 @@ class Told {
   }
 }
 
-// ---- the four shapes ----
+// ---- the four formats ----
 
 function readChat(body, told) {
   for (const message of body.messages) {
@@ -138,7 +137,7 @@ function readGemini(body, told) {
 const blocks = (content) =>
   typeof content === "string" ? [{ type: "text", text: content }] : (content ?? []);
 
-/** The words of a content; of what is no text, its type and the end of its data. */
+/** The text of a content; for a part that is no text, its type and the end of its data. */
 function textOf(content) {
   const silent = ["thinking", "redacted_thinking"];
   return blocks(content)
@@ -152,21 +151,21 @@ function textOf(content) {
     .join("\n");
 }
 
-/** The longest text in a value: of a medium, its data or its address. */
+/** The longest text in a value: the data or address of a medium. */
 function dataOf(value) {
   if (typeof value === "string") return value;
   const inner = Object.values(value ?? {}).map(dataOf);
   return inner.reduce((longest, one) => (one.length > longest.length ? one : longest), "");
 }
 
-// Members in which a response carries its text, and those that say nothing new.
+// Members that hold the text of a response, and members to ignore.
 const CARRIERS = ["content", "output", "result", "error"];
 const BESIDE = ["name", "success"];
 
-// What Treering says where a tool returned no word.
+// The notes that Treering writes for an empty result.
 const NOTHING = ["(The tool returned nothing.)", "The tool failed and gave no reason."];
 
-/** What a tool returned: JSON as JSON, other text without its spacing. */
+/** The result of a tool: JSON in canonical form, other text with normalised white space. */
 function resultText(value) {
   if (Array.isArray(value) && value.every((block) => block?.type)) return resultText(textOf(value));
   const told = typeof value === "string" ? parsed(value) : value;
@@ -193,7 +192,7 @@ function parsed(text) {
   }
 }
 
-/** JSON text in which the order of members says nothing. */
+/** JSON text with sorted members. */
 function canonical(value) {
   if (Array.isArray(value)) return `[${value.map(canonical).join(",")}]`;
   if (typeof value !== "object" || value === null) return JSON.stringify(value);

@@ -18,7 +18,7 @@ const definition = loader.loadSync(
 );
 const api = grpc.loadPackageDefinition(definition).treering.v1;
 
-// The branch on which a history goes on until it first divides.
+// The first branch of a conversation.
 const FIRST = "main";
 
 export class Server {
@@ -42,7 +42,7 @@ export class Server {
     });
   }
 
-  /** Conversation ids by "source id" of where they were recorded. */
+  /** Conversation ids by source and id in the source, joined by a space. */
   async conversations() {
     const ids = new Map();
     let page_token = "";
@@ -56,8 +56,8 @@ export class Server {
   }
 
   /**
-   * Revisions of the first branch at which each message of a list has been
-   * recorded in full, its calls included.
+   * The revision on the first branch at which each message ends, its calls
+   * included.
    */
   async revisions(conversation_id) {
     const stream = this.clients.events.Read({ branch: { conversation_id, branch: FIRST } });
@@ -71,7 +71,7 @@ export class Server {
     return ends;
   }
 
-  /** A new conversation. Returns its id. */
+  /** Appends events to a new conversation. Returns its id. */
   async append(events) {
     const { events: appended } = await this.call("events", "Append", { events });
     return appended[0].conversation_id;

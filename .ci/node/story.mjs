@@ -1,5 +1,5 @@
-// A history with what the recorded ones lack, told twice: as events to Treering,
-// and as messages and tools to the `ai` package.
+// A history with features that the recorded histories lack, in two forms: events
+// for Treering, and messages and tools for the `ai` package.
 
 import { jsonSchema } from "ai";
 
@@ -40,13 +40,13 @@ const result = (call_id, text) => ({
   tool_result_recorded: { call_id, success: true, parts: [{ text }] },
 });
 
-/** Long enough for a snapshot to be shorter. */
+/** Long enough that its snapshot is shorter. */
 const FILE = JSON.stringify({
   lines: Array.from({ length: 60 }, (_, at) => `line ${at + 1} says nothing of note`),
   more: false,
 });
 
-/** For Treering. */
+/** The story as events for Treering. */
 export const EVENTS = [
   { conversation_created: { title: "A story told twice", source: "told-twice", source_id: "1" } },
   { system_prompt_set: { id: "main", content: "Be brief." } },
@@ -83,7 +83,7 @@ const answered = (toolCallId, toolName, value) => ({
   content: [{ type: "tool-result", toolCallId, toolName, output: { type: "text", value } }],
 });
 
-/** For the library. */
+/** The story as arguments for the library. */
 export const PROMPT = {
   system: "Be brief.",
   tools: Object.fromEntries(

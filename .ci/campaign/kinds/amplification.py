@@ -1,11 +1,11 @@
 """Small requests that ask for much: millions of empty elements, nesting, half-sent messages, storms.
 
-Bodies of about a request's limit when decoded, compressed to a thousandth, for every call that
-reads one; then connections that send half, nothing, garbage, or only resets. Beside all of it a
-light client.
-Expected: one request costs at most 4 × its own limit of memory, and is answered; what many
-connections hold back is bounded together; the light client's calls all succeed; the process
-lives, and ends when it is told to.
+Sends every call bodies that compress to a thousandth and decode to about the size limit of a
+request. Then opens connections that send half a message, nothing, garbage, or only resets. A light
+client runs beside all of this.
+Expected: a request uses memory of at most 4 × its size limit, and is answered; the unfinished
+messages of all connections share one limit; all calls of the light client succeed; the process
+stays alive, and ends on SIGTERM.
 """
 
 import gzip
@@ -21,13 +21,13 @@ from server import Server
 import client
 from google.protobuf import descriptor as descriptors
 
-# What one request may cost: 4 × the limit of its decoded bytes (16 MiB), and some for the
-# allocator and for what runs beside it.
+# Maximum memory for one request: 4 × the limit of its decoded bytes (16 MiB), and a margin for
+# the allocator and concurrent work.
 REQUEST_LIMIT = 16 << 20
 MOST_FOR_ONE = 4 * REQUEST_LIMIT + (48 << 20)
 
-# What all half-sent requests together may hold: 192 MiB of bytes, what they are gathered in
-# (up to twice that), and what runs beside it.
+# Maximum memory for all half-sent requests together: 192 MiB of bytes, their buffers (up to
+# twice that), and concurrent work.
 MOST_HELD = 448 << 20
 
 EVENTS = "/treering.v1.Events/"
@@ -37,7 +37,7 @@ N = REQUEST_LIMIT - 4096
 def run(world):
     data = world.folder("store") / "data"
     bodies(world, data)
-    # A fresh process: memory that was freed and kept would hide what is held now.
+    # A new process, because memory that the allocator keeps would hide later growth.
     with Server(world, data) as server:
         light = Light(server)
         time.sleep(1)
@@ -80,13 +80,13 @@ def nested(path, payload):
 
 
 def repeats(number, wire=2):
-    """The same empty element, as often as fits."""
+    """As many empty elements as fit."""
     one = varint(number << 3 | 2) + b"\x00"
     return one * (N // len(one))
 
 
 def append_bodies():
-    """What an append can hold much of."""
+    """Bodies with many elements of each kind that an append can have."""
     event = [5]
     yield "empty events", repeats(5)
     yield "empty expectations", repeats(6)
@@ -118,7 +118,7 @@ def deep(*numbers):
 
 
 def other_bodies():
-    """For the other calls: by hand where it pays, and any repeated field of any request by the schema."""
+    """Bodies for the other calls: some written by hand, and one for each field by the schema."""
     yield "/treering.v1.Search/Search", "operators", field(1, b"a OR " * (N // 5))
     yield "/treering.v1.Search/Search", "parentheses", field(1, b"(" * N)
     yield "/treering.v1.Search/Search", "prefixes", field(1, b"a* " * 50_000)
@@ -141,8 +141,8 @@ def other_bodies():
 
 
 def requests():
-    """Each call's path, and its request's schema."""
-    # Loads admin.proto's module as well.
+    """The path and the request's descriptor of each call."""
+    # `client` does not import the module of admin.proto.
     from treering.v1 import admin_pb2
 
     modules = [client.events_pb2, client.conversation_pb2, client.context_pb2, client.tool_pb2, client.search_pb2, admin_pb2]
@@ -153,7 +153,7 @@ def requests():
 
 
 class Fresh:
-    """A server whose memory is near that of its start, with a light client beside it."""
+    """A server with a light client; restarts when it uses much more memory than at its start."""
 
     def __init__(self, world, data):
         self.world, self.data = world, data
@@ -212,7 +212,7 @@ def compress(codec, body):
 
 
 def one_body(world, server, path, name, body, codec):
-    # A body that is above 16 MiB costs at most 4 × what it inflates to.
+    # A body above 16 MiB may use at most 4 × its decompressed size.
     most = max(MOST_FOR_ONE, 4 * len(body))
     what = f"{path.rsplit('.', 1)[1]}: {name}, {codec}"
     packed = compress(codec, body)
@@ -240,7 +240,7 @@ def one_body(world, server, path, name, body, codec):
 
 
 def reset_peak(server):
-    """Forgets the most that was resident; returns what is now."""
+    """Resets the peak of resident memory. Returns its current value."""
     try:
         Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
     except OSError:
@@ -252,7 +252,7 @@ def reset_peak(server):
 
 
 def half_sent(world, server):
-    """Connections that each send nearly all of large messages, and wait."""
+    """Connections that send most of several large messages and then wait."""
     before = reset_peak(server)
     held, connections = 0, []
     payload = http2.message(b"x" * (15 << 20))[: 14 << 20]
@@ -276,7 +276,7 @@ def half_sent(world, server):
 
 
 def many_streams(world, server):
-    """Few connections, many streams, each a half message."""
+    """Few connections with many streams, each with half a message."""
     before = reset_peak(server)
     connections = []
     payload = http2.message(b"x" * (4 << 20))[: 2 << 20]
@@ -297,7 +297,7 @@ def many_streams(world, server):
 
 
 def no_preface(world, server):
-    """Connections that say nothing, or half a preface. SIGTERM at the end shows whether they hold it up."""
+    """Connections that send nothing or half a preface. Some stay open for the final SIGTERM."""
     world.idle = []
     for n in range(300):
         try:
@@ -313,7 +313,7 @@ def no_preface(world, server):
 
 
 def slow(world, server):
-    """Slow loris: a byte now and then."""
+    """Slow loris: connections that send a byte now and then."""
     connections = []
     for _ in range(60):
         try:
@@ -335,7 +335,7 @@ def slow(world, server):
 
 
 def garbage(world, server):
-    """Frames that make no sense."""
+    """Connections that send random bytes and random frames."""
     for n in range(400 if world.long else 80):
         try:
             one = http2.Connection(server.address, preface=world.rng.random() < 0.7)
@@ -373,7 +373,7 @@ def rapid_reset(world, server):
 
 
 def storm(world, server):
-    """Many honest connections at once."""
+    """Many well-behaved connections at once."""
     failed = []
 
     def call():

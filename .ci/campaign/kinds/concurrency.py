@@ -1,8 +1,9 @@
-"""Many writers on one branch, expected revisions, forks, keys sent twice at once, followers in order.
+"""Many writers on one branch: expected revisions, forks, one key sent by many, ordered subscribers.
 
-Expected: of those who expect one revision exactly one is taken; a key used by several at once
-is taken once and answers all with the same places; a subscriber sees every event once and in
-order over any number of reconnects; forks share exactly what was there.
+Expected: of several appends that expect the same revision, exactly one succeeds; of several
+batches with the same key, one is appended, and all get the same positions; a subscriber sees
+every event once and in order, over any number of reconnects; forks share exactly the events up to
+their revision.
 """
 
 import random
@@ -31,7 +32,7 @@ def run(world):
 
 
 def races(world, server, ledger, writers, rounds):
-    """Optimistic writers on one branch: each revision is won once."""
+    """Writers that expect the same head: one append succeeds for each revision."""
     conversation = str(uuid.UUID(int=world.rng.getrandbits(128), version=4))
     db = server.client()
     ledger.send(db, ledger.note("race", conversation, "", [client.created("race")]))
@@ -44,7 +45,7 @@ def races(world, server, ledger, writers, rounds):
         for turn in range(rounds):
             barrier.wait()
             expected = client.events_pb2.ExpectedRevision(revision=head[0])
-            # Its own writer: order between racers is what the head decides.
+            # Each entry has its own writer, because only the head decides their order.
             entry = ledger.note(f"{n}-{turn}", conversation, "", [client.message("user", f"race {n} {turn}")])
             error = ledger.send(mine, entry, expected=expected)
             if error is None:
@@ -108,7 +109,7 @@ def same_key(world, server, ledger, rounds):
 
 
 def followed(world, server, ledger, readers):
-    """Followers that drop their connection at random, while writers write."""
+    """Subscribers that reconnect at random, while writers append."""
     stop = threading.Event()
     conversations = [str(uuid.UUID(int=world.rng.getrandbits(128), version=4)) for _ in range(3)]
 
@@ -157,7 +158,7 @@ def followed(world, server, ledger, readers):
         thread.join()
     time.sleep(0.2)
     stop.set()
-    # One more event wakes those who wait for one.
+    # One more event wakes subscribers that wait for one.
     db = server.client()
     ledger.send(db, ledger.note("wake", conversations[0], "", [client.message("user", "wake")]))
     for thread in followers:
@@ -166,12 +167,12 @@ def followed(world, server, ledger, readers):
     wanted = sorted((p[2], d) for e in ledger.acknowledged() for p, d in zip(e.places, e.digests))
     for n, got in enumerate(seen):
         world.count("events followed", len(got))
-        # The last event may come after a follower has caught up for the last time.
+        # The last event may come after a subscriber has caught up for the last time.
         world.expect(got == wanted[: len(got)] and len(got) >= len(wanted) - 1, f"follower {n} saw {len(got)} events of {len(wanted)}, in order: {got == sorted(got)}")
 
 
 def forks(world, server):
-    """Forks at once and at every revision: each shares what was there."""
+    """Concurrent forks at every revision: each shares the events before it."""
     db = server.client("forks")
     done = db.append([client.created("forks"), *[client.message("user", f"m{n}") for n in range(20)]])
     conversation = done.events[0].conversation_id

@@ -1,10 +1,10 @@
 """Files of a data folder are flipped, cut, deleted, swapped, replaced by older ones, by folders, by links.
 
-Every file of a closed store (segments, what names them, views, index, LOCK) gets every kind of
-damage, one at a time on a copy; then the commands and a server look at it.
-Expected: an exit code of 0 never comes with wrong or missing data; what can be made anew (views,
-index, LOCK) costs nothing; an error names what is wrong and says what to do; a server that
-starts serves only what was written.
+Every file of a closed store (segments, manifest, views, index, LOCK) gets every kind of damage,
+one at a time on a copy. Then commands and a server open the copy.
+Expected: an exit code of 0 never comes with wrong or missing data; damage to derived files (views,
+index, LOCK) loses nothing; an error names the fault and says what to do; a server that starts
+serves only the events that were written.
 """
 
 import json
@@ -21,7 +21,7 @@ from world import DAMAGED, FAILED, LOCKED, NO_SUCH, OK, clear, copy, files_of
 
 SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20)}
 
-# What a message may tell a person to do.
+# Advice that an error message must contain.
 ADVICE = re.compile(r"treering (repair|salvage|rebuild|serve|verify|import|restore)|restore|backup|newer|remove|move|delete|copy|permission", re.I)
 
 
@@ -32,7 +32,7 @@ def run(world):
     flips = [f for f in files_of(stores.good) if f.suffix == ".redb"] * (40 if world.long else 2)
     plan += [(file, flip) for file in flips]
     world.rng.shuffle(plan)
-    # The ones that people meet come first in the short form.
+    # The short form runs the most common kinds of damage first.
     plan.sort(key=lambda one: not usual(*one))
     world.count("kinds of damage", len(plan))
     for number in world.rounds(short=30, long=len(plan)):
@@ -45,7 +45,7 @@ def usual(file, kind):
 
 
 class Stores:
-    """A good store, what it looked like half way, and another one."""
+    """A good store, an older copy of it, and another store."""
 
     def __init__(self, world):
         self.world, self.ledger = world, Ledger()
@@ -77,7 +77,7 @@ def flip(world, stores, data, file):
     if not size:
         return "is empty"
     with open(path, "r+b") as f:
-        # Where something is, not in the holes.
+        # Prefers a byte that is not zero, because files have holes.
         for _ in range(200):
             at = world.rng.randrange(size)
             f.seek(at)
@@ -283,18 +283,18 @@ FOLDER_KINDS = [
     old_derived, no_derived, file_for_log, file_for_index, linked_log, strays_above, last_segment_empty,
 ]  # fmt: skip
 
-# These cost nothing: all data is there, and what is wrong can be made anew or passed over.
+# These lose nothing: all events are there, and the damage can be rebuilt or ignored.
 HARMLESS = {foreign_index, foreign_views, old_derived, no_derived, file_for_index, strays_above, linked_log, moved}
 
 
 def harmless(file, kind):
-    # What cannot be locked is not ours to remove.
+    # The program must not remove a LOCK that it cannot lock.
     if kind in (directory, dangling) and file is not None and file.name == "LOCK":
         return False
     return kind in HARMLESS or (file is not None and file.parts[0] != "log")
 
 
-# ---- what must hold ----
+# ---- checks ----
 
 
 def one_round(world, stores, file, kind):
@@ -317,8 +317,8 @@ def one_round(world, stores, file, kind):
 
 
 def whole_other(world, stores, data, what):
-    """All of another store's log, with its own list of what must be there, is that store; nothing
-    tells which of log and views was put there. It is refused, or served as what it is, whole."""
+    """Another store's whole log has its own manifest, so nothing shows whether log or views were
+    replaced. The program must refuse it, or serve the other store completely."""
     done = world.run("export", "--format", "openai-chat", data=data)
     other = world.run("export", "--format", "openai-chat", data=stores.other)
     same = sorted(done.out.splitlines()) == sorted(other.out.splitlines())
@@ -343,7 +343,7 @@ def check_command(world, stores, data, command, what, free):
 def check_refusal(world, done, what, free):
     command = " ".join(done.args)
     world.count("refusals")
-    # Deep verify reports what is wrong with views and index; that is its work.
+    # Deep verify may fail here: it reports damage to views and index.
     if free and "verify" not in done.args:
         world.found(f"{what}, which costs no data: {done}")
     world.expect(done.code in (DAMAGED, NO_SUCH, FAILED) or free, f"{what}: not an exit code for damage: {done}")
@@ -367,7 +367,7 @@ def check_export(world, stores, done, what):
         if good is None:
             wrong += 1
         elif one != good:
-            # Up to the damage, and then with an exit code that says so.
+            # An incomplete conversation must end at the damage, and the exit code must not be 0.
             part = one["messages"] == good["messages"][: len(one["messages"])]
             wrong += not part or done.code == OK
     world.expect(not wrong, f"{what}: export gives {wrong} wrong conversations: {done}")

@@ -1,12 +1,12 @@
-"""Single calls fail: once, for a while, or for ever; then the disk is healthy again.
+"""Single system calls fail: once, for a while, or always; then the disk is healthy again.
 
 Each round picks a call (open, write, sync, rename, truncate, allocate, mkdir, unlink, mmap,
-read, sync of a folder, lock), an error (EIO, ENOSPC, EMFILE, EINTR, a short write) and a time
-(from the n-th call on; once, thirty times, for ever until it is mended), on the log, the views,
-the index or everything.
-Expected: nothing acknowledged is lost, nothing is there twice; the process stays, with the disk
-healthy again it takes appends without a restart, its health is true; a power loss right after
-takes nothing acknowledged; after a restart all is sound.
+read, sync of a folder, lock), an error (EIO, ENOSPC, EMFILE, EINTR, a short write), a duration
+(from the n-th call on; once, thirty times, or until the disk is healthy) and a place (the log, the
+views, the index or all files).
+Expected: no acknowledged event is lost or duplicated; the process survives, accepts appends again
+without a restart once the disk is healthy, and reports its health correctly; a power loss right
+afterwards loses no acknowledged event; the store is sound after a restart.
 """
 
 import errno
@@ -30,7 +30,7 @@ ERRORS = {
 OTHERWISE = [errno.EIO, errno.ENOSPC, errno.EINTR]
 PLACES = ["/log", "/log", "/views", "/index", ""]
 
-# Guards against a server that never recovers.
+# Timeout that detects a server that does not recover.
 RECOVERY_SECONDS = 30
 
 
@@ -47,7 +47,7 @@ def one_round(world, number):
     shim.power()
     op = OPS[number % len(OPS)]
     error = rng.choice(ERRORS.get(op, OTHERWISE))
-    # The file system's own calls are interrupted at most for a time.
+    # Real file systems do not return EINTR forever.
     count = rng.choice([1, 30]) if error == errno.EINTR else rng.choice([1, 30, -1])
     place = rng.choice(PLACES)
     what = f"{op} fails with {name(error)} {times(count)} in {place or 'all'}"
@@ -82,7 +82,7 @@ def one_round(world, number):
 
 
 def recover(world, server, load, ledger, what):
-    """With the disk healthy again, the same process takes appends again."""
+    """Checks that the same process accepts appends once the disk is healthy."""
     before = load.answers
     if load.wait_for(before + 4, RECOVERY_SECONDS):
         world.count("recoveries")

@@ -1,15 +1,14 @@
-"""Every heavy call four times at once, beside a client that gets and appends a little.
+"""Every heavy call from four clients at once, beside a client that makes light calls.
 
-A store of many labelled conversations and one open turn of very many calls. Each call that reads
-much of it (searches by label, expression, glob and count; requests that are built; whole
-conversations and the whole log, read and followed; lists, statistics, verification, what a backup
-ships) is made by four clients, again and again for a while. Beside them one client appends an
-event of a few bytes and gets a conversation, in a process of its own.
-Expected: p99 of both is within 5 times what it is on the idle server of the same run, and every
-heavy call ends by an answer or by a refusal. What is below 150 ms is no finding, however quick the
-idle server is: the scheduler of a machine with two cores costs as much as that by itself. What is
-above is tried once more beside what idle is then, and is a finding when it is above again: other
-work that comes and goes on the machine is not.
+The store has many labelled conversations, and one open turn with very many calls. Four clients
+repeat each call that reads much of it (searches by label, expression, glob and count; builds of
+requests; reads and subscriptions of a whole conversation and the whole log; lists, statistics,
+verification, shipping to a backup). Beside them one client, in its own process, appends an event
+of a few bytes and gets a conversation.
+Expected: p99 of both light calls is within 5 times that on the idle server of the same run, and
+every heavy call is answered or refused. A p99 below 150 ms is no finding: on two cores the
+scheduler alone can take that long. A p99 above is measured once more, with a new idle measurement,
+and is a finding if it is above again. So other work on the machine is no finding.
 """
 
 import threading
@@ -27,7 +26,7 @@ from kinds.heavy import as_from_elsewhere
 AT_ONCE = 4
 TIMES_IDLE = 5
 FLOOR_SECONDS = 0.15
-# One that is not answered within this hangs: above the server's own bounds of 30 s.
+# A call without an answer in this time hangs: above the server's own limits of 30 s.
 CALL_SECONDS = 60
 
 
@@ -70,7 +69,7 @@ def fill(world, server):
         last = db.append(events, large)
     db.fork(large, 2, "other")
     db.append([client.message("user", "another way")], large, "other")
-    # What is appended later is not waited for.
+    # Waits until the index has all events.
     db.search("needle", at_least=last.events[-1].position)
     world.count("conversations", small + 1)
     world.count("events in one turn", many)
@@ -78,7 +77,7 @@ def fill(world, server):
 
 
 def heavy_calls(world, large):
-    """Names of calls, and what makes one: a function of a client."""
+    """The heavy calls: names, and functions that make the call with a client."""
     pb = client
     branch = pb.events_pb2.BranchSource(conversation_id=large)
     log = pb.events_pb2.LogSource()
@@ -159,7 +158,7 @@ def drained(stream):
 
 
 def measured(server, work):
-    """p99 of a Get and of a small append while something goes on."""
+    """p99 of a Get and of a small append while `work` runs."""
     light = Light(server, pause=0.005)
     work()
     light.stop()
@@ -176,7 +175,7 @@ def idle_now(server, seconds):
 
 
 def beside(world, server, name, call, idle, seconds):
-    """Four clients make one call again and again; the light client does not notice."""
+    """Repeats a call from four clients, and checks the latency of the light client."""
     for attempt in (1, 2):
         said = {}
         if attempt == 2:
@@ -202,7 +201,7 @@ def beside(world, server, name, call, idle, seconds):
 
 
 def four_at_once(server, call, seconds, said):
-    """Each client makes it once at least."""
+    """Repeats a call from AT_ONCE clients, at least once each."""
     until, lock = time.monotonic() + seconds, threading.Lock()
 
     def work(db):

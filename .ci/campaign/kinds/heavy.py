@@ -1,10 +1,10 @@
 """Heavy calls beside light ones: deep verifies, rebuilds, a huge Build, deep forks, cancelled calls.
 
-A store of many events, one open turn of very many messages and calls, and a long chain of
-forks; then the calls that read all of it, with a light client beside them.
-Expected: the light client's calls all succeed; what was cancelled stops costing; SIGTERM ends
-the process within its guard whatever runs; heavy calls are answered or refused with a reason,
-never left. Latencies are printed as ratios to idle, and only held against a generous guard.
+The store has many events, one open turn of very many messages and calls, and a long chain of
+forks. Calls read all of it, with a light client beside them.
+Expected: all calls of the light client succeed; cancelled calls stop using processor time;
+SIGTERM ends the process within a time limit whatever runs; every heavy call is answered or refused
+with a reason. Prints latencies as ratios to idle, and checks only a generous limit.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from server import Server
 
 from treering.v1 import admin_pb2, admin_pb2_grpc
 
-# Far above any ratio that is wanted: to find a server that stands still.
+# Longest light call, in seconds: detects a stalled server, and is far above a good latency.
 STILL_SECONDS = 5
 
 HEAVY_SECONDS = 60
 
-# So long each attack is made again and again in the long form: p99 needs some hundred answers.
+# Seconds for which the long form repeats each attack: p99 needs some hundred answers.
 LONG_SECONDS = 20
 
-# What nobody waits for has ended long before.
+# Seconds until the work of cancelled calls must have ended.
 SETTLED_SECONDS = 20
 
 
@@ -56,7 +56,7 @@ def run(world):
 
 
 def build_up(world, server):
-    """One open turn, a chain of forks, and many events."""
+    """Appends an open turn of many events, and a chain of forks."""
     db = server.client()
     many = 100_000 if world.long else 20_000
     conversation = db.append([client.created("heavy"), client.message("user", "begin")]).events[0].conversation_id
@@ -78,7 +78,7 @@ def build_up(world, server):
 
 
 def beside(world, server, attack, places, idle):
-    """An attack, with the light client watched."""
+    """Runs an attack beside the light client, and checks the light client."""
     if not server.alive():
         world.found(f"the server is gone: {server.log()[-300:]}")
         return
@@ -103,13 +103,13 @@ def beside(world, server, attack, places, idle):
 
 @contextlib.contextmanager
 def as_from_elsewhere():
-    """Clients that decode much are on other machines: here they take what processor time the
-    server and the light client leave."""
+    """Lowers the priority of the heavy clients: in use they run on other machines, so here they
+    must not take processor time from the server and the light client."""
     set_priority(10)
     try:
         yield
     finally:
-        # Only the superuser may take it back; then later attacks begin as low as this one.
+        # Only root may raise the priority again; otherwise it stays low for later attacks.
         with contextlib.suppress(PermissionError):
             set_priority(0)
 
@@ -121,7 +121,7 @@ def set_priority(nice):
 
 
 def at_once(*calls):
-    """Runs calls in threads; returns what each came to."""
+    """Runs calls in threads; returns their results or error codes."""
     results = [None] * len(calls)
 
     def run_one(n):
@@ -198,7 +198,7 @@ def huge_build(world, server, places):
     built = at_once(lambda: build(server, places))[0]
     if not world.expect(isinstance(built, bytes), f"Build of an open turn answers {built} (guard {HEAVY_SECONDS} s)"):
         return built
-    # Nothing of an open turn is left out without a budget.
+    # Without a budget, the request must have the whole open turn.
     messages = json.loads(built)["messages"]
     results = sum(1 for m in messages if m["role"] == "tool")
     begins = messages[0].get("content") == "begin"
@@ -210,7 +210,7 @@ def huge_build(world, server, places):
 
 
 def many_builds(world, server, places):
-    """Eight that are given up after a second."""
+    """Eight Builds with a deadline of one second."""
     results = at_once(*[lambda: build(server, places, 1)] * 8)
     settle(world, server, "eight Builds after their deadline")
     return ["answered" if isinstance(one, bytes) else one for one in results]
@@ -229,7 +229,7 @@ def deep_fork(world, server, places):
 
 
 def whole_reads(world, server, places):
-    """Readers of everything that read a little and then wait."""
+    """Readers of the whole log that read a little and then wait."""
     streams = []
     for _ in range(20):
         db = server.client()
@@ -243,7 +243,7 @@ def whole_reads(world, server, places):
 
 
 def cancelled(world, server, places):
-    """Verifies and Builds that nobody waits for any more."""
+    """Deep verifies that the client cancels."""
     stub, metadata = admin(server)
     for _ in range(6):
         stream = stub.Verify(admin_pb2.VerifyRequest(deep=True), metadata=metadata)
@@ -259,7 +259,7 @@ def cancelled(world, server, places):
 
 
 def settle(world, server, what):
-    """Soon it costs no more than the light client beside it does: work that goes on keeps a core."""
+    """Waits until the server uses little processor time: work that continues keeps a core busy."""
     usual = world.light_load + 0.5
     until = time.monotonic() + SETTLED_SECONDS
     while time.monotonic() < until:
@@ -275,7 +275,7 @@ def settle(world, server, what):
 
 
 def sigterm_under_load(world, server, places):
-    """SIGTERM while everything heavy runs."""
+    """SIGTERM while verifies and Builds run."""
     threads = [threading.Thread(target=lambda: at_once(lambda: verify(server)), daemon=True) for _ in range(2)]
     threads += [threading.Thread(target=lambda: at_once(lambda: build(server, places)), daemon=True) for _ in range(2)]
     for one in threads:

@@ -1,10 +1,10 @@
 """kill -9 at any moment under load, with keyed retries.
 
-The process dies in the middle of whatever it does; the kernel and its page cache live on.
-Expected: what was acknowledged is there, once, at the place and with the id that the answer
-told; what nobody knows about is there whole or not at all, and once after it was sent again.
-Half of the deaths are at a chosen system call instead of a chosen moment, so that the seams
-(between a rename and the sync of its folder, say) are hit as often as the long stretches.
+The process dies at any point; the kernel and its page cache survive.
+Expected: every acknowledged batch is there once, at the position and with the ids of the answer;
+an unanswered batch is there completely or not at all, and once after a retry.
+Half of the kills are at a chosen system call instead of a random moment, so that short windows
+(such as between a rename and the sync of its folder) are hit as often as long ones.
 """
 
 import shim as shims
@@ -42,7 +42,7 @@ def one_round(world, number):
                 server.kill()
                 load.stop()
         except Refused as refused:
-            # Killed on its way up, by a rule.
+            # A rule killed the server during its start.
             if refused.code != -9 or not shim:
                 raise
         world.count("kills")

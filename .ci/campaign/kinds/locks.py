@@ -1,9 +1,9 @@
-"""Who may open a folder: LOCK deleted or replaced under a running server, links, two of everything.
+"""Locking: LOCK deleted or replaced under a running server, links, several programs at once.
 
-Expected: while a server holds a store, nothing else writes to its files, by whatever path they
-are reached and whatever became of LOCK: other processes end with exit code 5 (or, for what
-only reads, with the right answer). Text in LOCK decides nothing. Of two that start at once
-one wins. The served data are whole afterwards.
+Expected: while a server holds a store, no other process writes to its files, by any path and
+whatever happened to LOCK: other processes end with exit code 5 (or, if they only read, with the
+right answer). The text in LOCK has no effect. Of several servers that start at once, one serves.
+The served store is complete afterwards.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from load import Load, fill
 from server import Refused, Server
 from world import DAMAGED, FAILED, LOCKED, NO_SUCH, OK, REFUSED, clear, copy
 
-# Never with 0: they would write to a served store.
+# Exit codes of a refused write. 0 would mean a write to a served store.
 NOT_WRITTEN = (LOCKED, FAILED, NO_SUCH, REFUSED, DAMAGED)
 
 
@@ -38,7 +38,7 @@ def run(world):
         copies(world)
 
 
-# ---- what is done to the folder; returns where the commands then look ----
+# ---- attacks on the folder; each returns the folder for the commands ----
 
 
 def deleted_lock(data):
@@ -75,13 +75,13 @@ def linked_folder(data):
 
 
 def link_if_there(source, target):
-    """The server goes on: what it renames or deletes meanwhile is not there for a link."""
+    """Makes a hard link, unless the running server renamed or deleted the file meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         os.link(source, target)
 
 
 def hard_links(data):
-    """The same files under another name, as `cp -al` makes them."""
+    """Hard links to the same files in another folder, as `cp -al` makes them."""
     other = data.parent / "hard"
     clear(other)
     shutil.copytree(data, other, copy_function=link_if_there)
@@ -121,13 +121,13 @@ def beside_a_server(world, attack, number):
 
 
 def check_refused(world, command, where, what):
-    """A writing command beside a server: refused, quickly, with nothing written."""
+    """Checks that a writing command beside a server is refused quickly."""
     try:
         done = world.run(*command, "--wait", "0", data=where, seconds=15)
     except subprocess.TimeoutExpired:
         world.found(f"{what}: `{command[0]}` runs beside the server")
         return
-    # -1: it served (or was about to) until the guard ended it; found by then.
+    # -1: it ran until the timeout, which `run` has reported already.
     world.expect(done.code in NOT_WRITTEN, f"{what}: it writes to a served store: {done}")
 
 
@@ -147,7 +147,7 @@ def reopen(world, data, ledger, what):
 
 
 def stale_texts(world):
-    """What LOCK says is for people; the lock is the operating system's."""
+    """The text in LOCK is for people; the operating system holds the lock."""
     data = world.folder("texts") / "data"
     with Server(world, data) as server:
         fill(world, server, Ledger(), conversations=1)
@@ -193,7 +193,7 @@ def two_servers(world):
 
 
 def many_at_once(world):
-    """Eight commands that append, at the same moment, again and again."""
+    """Eight commands that append at the same time, repeatedly."""
     data = world.folder("many") / "data"
     for _ in range(4 if world.long else 2):
         done = []
@@ -213,7 +213,7 @@ def many_at_once(world):
 
 
 def copies(world):
-    """A copy of a folder that is being written: an error or the truth, never wrong data."""
+    """A copy of a folder during writes: it must give an error or right data, never wrong data."""
     data = world.folder("copied") / "data"
     ledger = Ledger()
     with Server(world, data, env={"TREERING_SEGMENT_BYTES": str(2 << 20)}) as server:
@@ -222,7 +222,7 @@ def copies(world):
         try:
             torn = copy(data, world.work / "torn")
         except shutil.Error:
-            # A file went while it was copied.
+            # The server deleted a file during the copy.
             torn = None
         load.stop()
         server.kill()

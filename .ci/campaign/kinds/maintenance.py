@@ -1,10 +1,10 @@
 """Erasing, backups and rebuilds under load, with kills.
 
 Writers append while one thread erases conversations of another namespace, one backs up to a
-folder and one rebuilds the views and the index; segments are small, so that many begin meanwhile.
-Every second life of the server ends with a kill in the middle, the others with SIGTERM.
-Expected: what was acknowledged is there, once, before and after a restart; the store is sound;
-a restored backup is sound; what was erased is not found any more.
+folder and one rebuilds the views and the index. Segments are small, so that many begin meanwhile.
+The server starts three times: SIGKILL ends the first and third run, SIGTERM the second.
+Expected: every acknowledged event is there once, before and after a restart; the store is sound; a
+restored backup is sound; search does not find erased content.
 """
 
 import threading
@@ -20,7 +20,7 @@ from world import OK
 
 ENV = {"TREERING_SEGMENT_BYTES": str(1 << 20)}
 ERASED = "erased"
-# Mostly large, so that segments end often; in bytes.
+# As in load.py, in bytes, but mostly large, so that segments end often.
 SIZES = [(0.5, 200, 2_000), (0.9, 20_000, 60_000), (1.0, 66_000, 300_000)]
 
 
@@ -75,7 +75,7 @@ def one_round(world, number):
 
 
 def command(world, server, *words):
-    """Runs a command on the server. One that fails on a living server is a finding."""
+    """Runs a command on the server. A failure is a finding if the server is alive."""
     done = world.run(*words, "--server", f"http://{server.address}")
     if done.code == OK:
         world.count(words[0])
@@ -85,7 +85,7 @@ def command(world, server, *words):
 
 
 def lives_on(server, stop=None):
-    """False when the server was killed just now."""
+    """False if the server was killed just now."""
     time.sleep(0.3)
     return server.alive() and not (stop and stop.is_set())
 

@@ -1,6 +1,6 @@
-"""Data folders with odd names: spaces, newlines, no UTF-8, very long, relative, below links.
+"""Data folders with odd names: spaces, newlines, invalid UTF-8, very long, relative.
 
-Expected: each works like any other, or is refused with a message before anything is made.
+Expected: each works like any other, or is refused with a message before anything is created.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""File modes, umask, folders and media that may only be read, newer formats, clocks before 1970.
+"""File modes, umask, read-only media, newer formats, clocks before 1970.
 
-Expected: folders are 0700 and files 0600 whatever the umask; every reading command works on a
-read-only folder and read-only media and changes nothing (not one byte, name or time), and on
-a folder that is no store says so and makes nothing; a newer format is an error that says that
-it is newer; a clock that is wrong stops nothing.
+Expected: folders are 0700 and files 0600 for any umask; every reading command works on read-only
+media and changes no byte, name or time; on a folder without a store it exits with 3 and creates
+nothing; a newer format is an error that says so; a wrong clock stops nothing.
 """
 
 import os
@@ -81,7 +80,7 @@ def read_only_media(world):
     if os.geteuid() != 0 or not shutil.which("mount") or not shutil.which("unshare"):
         raise Skip("read-only media: a mount needs root")
     data, ledger = a_store(world, "media")
-    # In a mount namespace of its own: it goes with the process.
+    # Mounts in a new mount namespace, which ends with the process.
     mount = f'mount --bind "{data}" "{data}" && mount -o remount,bind,ro "{data}"'
     probe = subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True, check=False)
     if probe.returncode:
@@ -96,7 +95,7 @@ def read_only_media(world):
 
 
 def newer_format(world):
-    """The file format of redb one higher, and every version byte that the log's own files begin with."""
+    """Sets format versions of the log's files to 127: of redb files and of Treering's own."""
     data, _ = a_store(world, "newer")
     for path in sorted((data / "log").iterdir()):
         for what, at in marks(path):
@@ -104,7 +103,7 @@ def newer_format(world):
             with open(other / "log" / path.name, "r+b") as file:
                 file.seek(at)
                 file.write(bytes([0x7F]))
-            # Sealed segments are opened when something is read from them.
+            # `verify` opens sealed segments too; other commands open them on the first read.
             done = world.run("verify", data=other)
             said = (done.out + done.err).replace(str(other), "").lower()
             world.expect(done.code != OK, f"{path.name} with {what} 127: {done}")
@@ -124,7 +123,7 @@ def marks(path):
 
 
 def clocks(world):
-    """Before 1970, at 0, far ahead, and one that goes back between two runs."""
+    """Clocks before 1970, at 0, far in the future, and going back between two runs."""
     shims.build(world.work.parent)
     data = world.folder("clock") / "data"
     ledger = Ledger()

@@ -1,10 +1,10 @@
-"""Power loss under load: what was not synced is taken back, names as well as data.
+"""Power loss under load: unsynced names and data are reverted.
 
-See ../powerloss.py for the model and its limits. Each round: a server with the shim, load,
-death at a moment or at a system call, the loss (all that may be lost, or a random part of
-it, in pages or in sectors), and a start. In every third round a sync fails before, as a
-failing disk lets it: what Linux forgets then is forgotten here too.
-Expected: the store opens, everything acknowledged is there, once, and it goes on.
+See ../powerloss.py for the model and its limits. Each round runs a server with the shim under
+load, kills it at a random moment or at a system call, reverts unsynced changes (all of them, or a
+random part, in pages or in sectors), and starts a server. In every third round a sync fails
+before the kill; the pages that Linux drops then are reverted too.
+Expected: the store opens, has every acknowledged event once, and accepts appends.
 """
 
 import errno
@@ -27,7 +27,7 @@ def one_round(world, number):
     shim = shims.Shim(world, data)
     env = {"TREERING_SEGMENT_BYTES": str(2 << 20)} if number % 2 else {}
     if number % 4:
-        # A store that is there; in the other rounds its making is part of what is lost.
+        # Starts with an existing store. In the other rounds the loss may affect its creation.
         with Server(world, data, None, env) as server:
             server.stop()
     for life in range(2):
@@ -67,7 +67,7 @@ def one_round(world, number):
 
 
 def choose(world, shim, number):
-    """How this life ends, and what fails before."""
+    """Chooses how this run of the server ends, and which sync fails before."""
     rng = world.rng
     if number % 3 == 2:
         pattern = rng.choice(["/log/", "/log/", ""])

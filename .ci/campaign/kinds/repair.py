@@ -1,13 +1,12 @@
-"""Stores that lost something meet `treering repair` and `treering salvage`, on disks that fail, killed, twice at once.
+"""`treering repair` and `treering salvage` of damaged stores: disks fail, killed, two at once.
 
-A store made by load loses segments (missing, empty, cut, another store's, older copies), its
-manifest, or the agreement of log, views and index; then both commands look at it, with system
-calls that fail, killed at each kind of call and run again, two at once, beside a server, and on
-media that are full or may only be read.
-Expected: nothing is ever deleted, every file of before is found afterwards, whole; what repair says
-is lost is what cannot be read, and nothing else; salvage takes every event that can be read up to
-its conversation's first damage, at its place, and `verify --deep` finds its store sound; exit codes
-are the documented ones; a second run changes nothing.
+Damages a store: its segments (missing, empty, cut, another store's, older copies), its manifest, or
+the agreement of log, views and index. Then runs both commands: with failing system calls, killed at
+each kind of call and run again, two at once, beside a server, and on full or read-only media.
+Expected: no file is deleted, and every earlier file is found unchanged afterwards; the events that
+repair reports as lost are exactly those that cannot be read; salvage keeps every readable event up
+to its conversation's first damage, at its offset, and `verify --deep` finds its store sound; exit
+codes are the documented ones; a second run changes nothing.
 """
 
 import errno
@@ -33,7 +32,7 @@ from world import DAMAGED, FAILED, LOCKED, NO_SUCH, OK, USAGE, Skip, clear, copy
 SEGMENT = damage.SEGMENT
 NEWER = 7
 
-# Where salvage puts the events that stand for what it left out.
+# The conversation for events that stand for what salvage left out.
 LEFT_OUT = "treering-salvage"
 
 CALLS = ("open", "write", "sync", "rename", "mkdir", "read", "dirsync", "lock")
@@ -43,14 +42,14 @@ def run(world):
     stores = Stores(world)
     plan = [(harm, *one) for harm in HARMS for one in harm.places(stores)]
     world.rng.shuffle(plan)
-    # One of each first.
+    # Runs one of each harm first.
     seen = set()
     plan.sort(key=lambda one: one[0].name in seen or seen.add(one[0].name) is not None)
     world.count("harms", len(plan))
     parts = [faults, killed, at_once, beside_a_server, wrong_targets, full_disk, read_only_media]
     rounds = [(harmed, one) for one in plan]
     special = [(part, None) for part in parts]
-    # The short form takes some of them, others with each seed.
+    # The short form takes some of them, which differ with the seed.
     short = 12
     rounds = rounds[:short] + special + rounds[short:] + special * 9
     for number in world.rounds(short=short + len(parts), long=len(rounds)):
@@ -65,7 +64,7 @@ def run(world):
 
 
 class Stores(damage.Stores):
-    """A good store with interleaved conversations, a half of it, another one; and what each offset holds."""
+    """A good store with interleaved conversations and its events, an older copy, another store."""
 
     def __init__(self, world):
         super().__init__(world)
@@ -79,14 +78,14 @@ class Stores(damage.Stores):
         self.later = self.with_a_later_timeline(world)
 
     def segments(self):
-        """The files of the log and the offsets that each holds."""
+        """The files of the log, with the first and last offset of each."""
         files = sorted((self.good / "log").glob("*.redb"))
         firsts = [int(f.stem.split("-")[0], 16) for f in files]
         ends = [first - 1 for first in firsts[1:]] + [self.head]
         return [(f.relative_to(self.good), first, end) for f, first, end in zip(files, firsts, ends)]
 
     def with_a_later_timeline(self, world):
-        """The store after its last segment was lost, that accepted, and it has gone on."""
+        """A copy that lost its last segment, accepted the loss, and got new events."""
         data = copy(self.good, world.folder("later") / "data")
         (data / self.segments()[-1][0]).unlink()
         done = world.run("repair", "--accept-loss", data=data)
@@ -107,7 +106,7 @@ def fact(event):
 
 
 class Harm:
-    """What is done to a copy. `places`: the files that it can be done to."""
+    """Damage to a copy of the store. `places`: the files that it can damage."""
 
     def __init__(self, name, places, do):
         self.name, self.places, self.do = name, places, do
@@ -142,7 +141,7 @@ def flip_byte(world, stores, data, file):
 
 
 def later_derived(world, stores, data, _):
-    """The log of before, beside the views and the index of a later timeline."""
+    """The old log, with the views and the index of a later timeline."""
     copy(stores.later / "index", data / "index")
     shutil.copy2(stores.later / "views.redb", data / "views.redb")
 
@@ -166,7 +165,7 @@ def all_segments(world, stores, data, _):
 
 
 def two_losses(world, stores, data, _):
-    # Segments are joined when nothing else is to be done: there may be one.
+    # An idle server joins segments, so there may be only one.
     sealed = stores.segments()[:-1]
     for file, *_ in world.rng.sample(sealed, min(2, len(sealed))):
         (data / file).unlink()
@@ -198,10 +197,10 @@ HARMS = [
     Harm("a segment stands there twice", once, damage.stray_segment),
 ]
 
-# These cost no event.
+# These lose no event.
 LOSE_NOTHING = {"nothing", "the manifest is missing", "the manifest has another byte"}
 
-# Whatever is served now is not what the ledger knows, or nothing says which of the two it is.
+# Here the store may serve other events than the ledger has, because nothing shows which are right.
 OTHERS = {"the manifest is another store's"}
 
 
@@ -221,11 +220,11 @@ def harmed(world, stores, one):
     judge(world, stores, harm, what, told_of, survived, taken)
 
 
-# ---- what must hold ----
+# ---- checks ----
 
 
 def contents(data):
-    """What must still be there afterwards, whatever it is called then."""
+    """The hashes of all files, to find them later under any name."""
     found = {}
     for path in sorted(data.rglob("*")):
         name = str(path.relative_to(data))
@@ -249,7 +248,7 @@ def report(world, done, what):
 
 
 def look(world, stores, data, harm, what):
-    """`repair` alone: it says what is lost, and changes at most a manifest that costs nothing."""
+    """Runs `repair`: it reports losses, and rebuilds at most a manifest, without a loss."""
     before = photograph(data)
     found = contents(data)
     done = world.run("repair", "--json", data=data)
@@ -291,7 +290,7 @@ def accepted(world, data, before, what):
 
 
 def served(world, stores, data, what):
-    """The offsets that a server serves afterwards; what it serves is true, and it takes more."""
+    """The events that a server serves afterwards, by offset. Checks them, and that appends work."""
     try:
         with Server(world, data, None, SEGMENT) as server:
             db = server.client()
@@ -329,7 +328,7 @@ def one_event(db, offset):
 
 
 def salvaged(world, stores, raw, harm, what):
-    """Salvage changes nothing, and its store is sound. Returns what it took."""
+    """Checks that salvage changes nothing and makes a sound store. Returns the salvaged events."""
     out = raw.parent / "out"
     clear(out)
     before = photograph(raw)
@@ -354,7 +353,7 @@ def salvaged(world, stores, raw, harm, what):
 
 
 def sound_beginnings(events):
-    """Of each conversation what comes before its first gap."""
+    """The offsets of each conversation's events before its first gap."""
     by_revision = defaultdict(dict)
     for offset, (conversation, revision, *_) in events.items():
         by_revision[conversation][revision] = offset
@@ -369,7 +368,7 @@ def sound_beginnings(events):
 
 def judge(world, stores, harm, what, lost, survived, taken):
     readable = set(survived)
-    # What comes behind the end of what is kept may be used again: it is not what was lost.
+    # New events may reuse lost offsets behind the end of the log; `served` does not return those.
     both = lost & readable
     world.expect(not both, f"{what}: {len(both)} events were called lost and can be read: {sorted(both)[:5]}")
     beyond = set(stores.truth) - readable - lost
@@ -383,11 +382,11 @@ def judge(world, stores, harm, what, lost, survived, taken):
     world.expect(not more, f"{what}: salvage took {len(more)} events that repair gave up: {sorted(more)[:5]}")
 
 
-# ---- troubles during both ----
+# ---- faults during repair and salvage ----
 
 
 def trouble(world, stores):
-    """A copy with a loss in its middle and at its end."""
+    """A copy that lost a segment in the middle and the content of the last one."""
     data = copy(stores.good, world.folder("store") / "data")
     files = [file for file, *_ in stores.segments()]
     (data / world.rng.choice(files[:-1])).unlink()
@@ -396,7 +395,7 @@ def trouble(world, stores):
 
 
 def whole_afterwards(world, data, before, what):
-    """With the trouble over, a repair ends what was begun."""
+    """Checks that a repair without faults completes, and that the store opens."""
     done = world.run("repair", "--accept-loss", data=data)
     world.expect(done.code == OK, f"{what}; then again: {done}")
     nothing_deleted(world, data, before, f"{what}, then again")
@@ -532,7 +531,7 @@ def full_disk(world, stores):
     before = photograph(data)
     small = data.parent / "small"
     small.mkdir(exist_ok=True)
-    # Less room than the salvaged store takes, which may be little.
+    # Makes the disk smaller than the salvaged store, which may be small itself.
     room = data.parent / "room"
     clear(room)
     world.run("salvage", "--to", str(room), data=data)

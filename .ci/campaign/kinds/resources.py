@@ -1,8 +1,8 @@
-"""Too few files, a full disk, little address space, a bound on file sizes; and room again afterwards.
+"""Too few file descriptors, a full disk, little address space, a file size limit; then recovery.
 
-Expected: a light client that is connected goes on or is told why not; nothing acknowledged is
-lost; what was refused says so; with room again the same process goes on; the accept loop does
-not spin; and a disk is called full when it is, not long before.
+Expected: a connected light client is served or gets a reason; no acknowledged event is lost; a
+refusal gives its reason; the same process recovers once the limit is gone; the accept loop does
+not spin; the disk is reported as full only when it nearly is.
 """
 
 import os
@@ -22,7 +22,7 @@ import client
 
 SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20)}
 
-# Guards against a server that does not come back.
+# Timeout that detects a server that does not recover.
 RECOVERY_SECONDS = 30
 
 
@@ -36,7 +36,7 @@ def run(world):
 
 
 def after(world, data, ledger, what):
-    """Without the limit, everything is there."""
+    """Checks the store with a server without the limit."""
     try:
         with Server(world, data, env=SEGMENT) as server:
             db = server.client()
@@ -52,7 +52,7 @@ def after(world, data, ledger, what):
 
 
 def few_files(world):
-    """`ulimit -n` small, and more connections than that, while segments end."""
+    """A small `ulimit -n` and more connections than that, while segments end."""
     files = world.rng.choice([64, 96, 128])
     what = f"ulimit -n {files} with a storm of connections"
     data, ledger = world.folder("files") / "data", Ledger()
@@ -82,7 +82,7 @@ def few_files(world):
         load.stop()
         spent = (server.cpu() - before) / (time.monotonic() - began)
         world.count("processor time in %, under the storm", round(100 * spent))
-        # Segments that ended are packed for a moment; a loop that waits for files never rests.
+        # Packing ended segments takes a moment; a spinning accept loop never stops.
         spent = 1.0
         for _ in range(5):
             if spent >= 0.5:
@@ -103,21 +103,21 @@ def few_files(world):
 
 
 def used(server):
-    """The share of a core that a server takes for a moment."""
+    """The share of a core that a server uses over 1.5 s."""
     before, began = server.cpu(), time.monotonic()
     time.sleep(1.5)
     return (server.cpu() - before) / (time.monotonic() - began)
 
 
 def searchable(world, db, what):
-    """The index survived, or was made anew."""
+    """Checks that the index survived or was rebuilt."""
     done = db.append([client.created("after"), client.message("user", "findmeagain")])
     hits = db.search("findmeagain", at_least=done.events[-1].position)
     world.expect(len(hits) == 1, f"{what}: search finds {len(hits)} of 1")
 
 
 def full_disk(world):
-    """A small file system fills up; then a ballast is removed."""
+    """Fills a small file system, then removes a ballast file."""
     if os.geteuid() != 0:
         raise Skip("a full disk: a mount needs root")
     place = world.folder("small")
@@ -164,7 +164,7 @@ def fill_up(world, place, size):
 
 
 def until_refused(db, ledger, sizes, most):
-    """Appends of falling size until each was refused. Returns the bytes taken, and the last error."""
+    """Appends of each size until refused. Returns the accepted bytes, and the last error."""
     rng, written, error = random.Random(5), 0, None
     created = ledger.note("one", "0e8fb6ae-8c2c-4a86-8b5c-000000000001", "", [client.created("full")])
     ledger.send(db, created)
@@ -172,7 +172,7 @@ def until_refused(db, ledger, sizes, most):
         failures = 0
         while failures < 3 and written < 2 * most:
             body = client.event_pb2.Custom(type_name="fill", content_type=str(len(ledger.entries)), data=rng.randbytes(size))
-            # Each a writer of its own: those that were refused come later.
+            # Each entry has its own writer, because a refused batch may come after later ones.
             entry = ledger.note(len(ledger.entries), created.conversation, "", [client.event_pb2.NewEvent(custom=body)])
             error = ledger.send(db, entry)
             failures = 0 if error is None else failures + 1
@@ -191,7 +191,7 @@ def restart_in_place(world, data, ledger, what):
 
 
 def address_space(world):
-    """`ulimit -v`: enough to start, little more, and reads and writes of large bodies."""
+    """`ulimit -v` little above the need at the start, with reads and writes of large bodies."""
     data, ledger = world.folder("space") / "data", Ledger()
     with Server(world, data) as server:
         with open(f"/proc/{server.process.pid}/status") as status:
@@ -219,7 +219,7 @@ def address_space(world):
 
 
 def file_size(world):
-    """RLIMIT_FSIZE: writes beyond it fail (the signal that goes with it is ignored)."""
+    """RLIMIT_FSIZE: writes beyond it fail (its signal is ignored)."""
     data, ledger = world.folder("size") / "data", Ledger()
     with Server(world, data) as server:
         server.stop()

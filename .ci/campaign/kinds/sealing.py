@@ -1,10 +1,10 @@
-"""Every call of a segment's end fails once, fails for a while, or is the last before the power goes.
+"""Every system call of sealing a segment fails once, for a while, or right at a power loss.
 
-A store is filled up to the append before the one that begins a new segment. A first run counts
-the calls that this append makes in `log/` (opens, writes, syncs, renames, syncs of the folder …);
-then each of them, one at a time on a copy, meets EIO or EMFILE once, the same until the disk is
-mended, or death and a power loss right before or right after it.
-Expected: nothing acknowledged is lost, before a restart, after it, and after a power loss.
+Fills a store until the next append begins a new segment. A first run counts the system calls of
+that append (opens, writes, syncs, renames, syncs of the folder …). Then each call, one at a time
+on a copy, fails with EIO or EMFILE once, fails until the disk is healthy, or has a kill and a
+power loss right before or right after it.
+Expected: no acknowledged event is lost, before a restart, after it, and after a power loss.
 """
 
 import errno
@@ -20,14 +20,14 @@ from ledger import Ledger, told
 from server import Refused, Server
 from world import copy
 
-# Honoured by builds that let tests choose; without it, segments end at their own size.
-# Sealed segments stay as they are: what happens to them later would be counted, too.
+# Builds that do not read TREERING_SEGMENT_BYTES end segments at their default size.
+# TREERING_KEEP_FRAMES stops the packing of sealed segments, whose calls would be counted too.
 SEGMENT = {"TREERING_SEGMENT_BYTES": str(2 << 20), "TREERING_KEEP_FRAMES": "1"}
 MOST_BYTES = 160 << 20
-# A guard against a writer that never comes back.
+# Timeout that detects a writer that does not recover.
 RECOVERY_SECONDS = 20
 
-# Appends after a restart that may fit before the segment ends.
+# Maximum number of appends after a restart before the segment ends.
 MOST_LEAD = 80
 
 COUNTED = ("open", "write", "sync", "rename", "dirsync", "truncate", "unlink", "mkdir")
@@ -47,7 +47,7 @@ def run(world):
 
 
 def batch(number, size):
-    """Bytes that do not compress, the same in every run."""
+    """An event with incompressible data, the same in every run."""
     data = random.Random(f"sealing {number}").randbytes(size)
     body = client.event_pb2.Custom(type_name="fill", content_type=str(number), data=data)
     return [client.event_pb2.NewEvent(custom=body)]
@@ -60,13 +60,13 @@ def segments(data):
 def append(db, ledger, number, size):
     conversation = str(uuid.UUID(int=7 << 64, version=4))
     events = batch(number, size) if number else [client.created("sealing")]
-    # Each a writer of its own: a later one does not wait for an earlier one to be sent again.
+    # Each entry has its own writer, because a retried batch may come after a later one.
     entry = ledger.note(number, conversation, "", events)
     return entry, ledger.send(db, entry)
 
 
 def up_to_the_seal(world):
-    """A folder whose next append of this size begins a segment, and the sizes up to it."""
+    """A folder whose next append begins a segment; its ledger and the sizes of all appends."""
     sizes = fill_until_sealed(world)
     base, ledger = world.folder("base") / "data", Ledger()
     with Server(world, base, None, SEGMENT) as server:
@@ -83,7 +83,7 @@ def fill_until_sealed(world):
         db = server.client()
         begun, written = segments(data), 0
         while written < MOST_BYTES:
-            # Small steps while small segments may end, large ones when they evidently do not.
+            # Small appends first; large ones when the segments are evidently not small.
             sizes.append(40_000 if written < (4 << 20) else 900_000)
             entry, error = append(db, ledger, len(sizes) - 1, sizes[-1])
             if error is not None:
@@ -96,7 +96,7 @@ def fill_until_sealed(world):
 
 
 def again(entries):
-    """A ledger as it stood at the base."""
+    """A copy of the base's ledger, with the next number and size."""
     ledger, sizes = entries
     fresh = Ledger()
     fresh.entries = list(ledger.entries)
@@ -110,7 +110,7 @@ def count_calls(world, base, entries):
     with Server(world, data, shim, SEGMENT) as server:
         db = server.client()
         begun = segments(data)
-        # A segment that was closed is smaller: some more appends may fit.
+        # Closing a segment shrinks it, so a few more appends may fit.
         for lead in range(MOST_LEAD):
             before = shim.calls()
             append(db, ledger, number + lead, size)
@@ -156,7 +156,7 @@ def one_round(world, base, entries, lead, op, nth, fate):
 
 
 def go_on(world, server, ledger, number, what):
-    """The disk is healthy: appends are taken again within a guard."""
+    """Checks that appends succeed within a time limit once the disk is healthy."""
     db = server.client()
     until = time.monotonic() + RECOVERY_SECONDS
     error = True

@@ -1,8 +1,8 @@
-"""What no type can say about a request: who may follow whom, and what pairs.
+"""Rules for requests that types cannot express, such as order and pairs.
 
-`broken(provider, body)` gives (path, message) pairs, none when all rules hold.
-Written from the providers' API references and error texts, on purpose without
-a look at Treering's own checker: the two watch each other.
+`broken(provider, body)` returns (path, message) pairs, none if all rules hold.
+Written from the providers' API references and error messages, deliberately
+without reading Treering's own checker: each can show faults of the other.
 """
 
 from . import anthropic, gemini, openai_chat, openai_responses
@@ -17,7 +17,7 @@ RULES = {
 
 
 def broken(provider, body):
-    """The rules that a body of a provider breaks, as (path, message) pairs."""
+    """The rules that a body breaks, as (path, message) pairs."""
     found = list(RULES[provider](body))
     if provider != "gemini" and blank(body["model"]):
         found.append(("model", "no model is named"))
@@ -25,7 +25,7 @@ def broken(provider, body):
 
 
 def system_prompt(provider, body):
-    """What stands where the provider wants the system prompt, or None."""
+    """The value at the provider's place for the system prompt, or None."""
     if provider == "openai-chat":
         first = body["messages"][0]
         return first["content"] if first["role"] in ("system", "developer") else None

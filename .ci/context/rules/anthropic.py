@@ -1,4 +1,4 @@
-"""Anthropic Messages."""
+"""Rules of Anthropic Messages."""
 
 import re
 
@@ -43,7 +43,7 @@ def alternate(messages):
 
 
 def batches(messages):
-    """All results of a batch lead the next user message, and stand nowhere else."""
+    """All results of a batch are first in the next user message, and nowhere else."""
     waiting = []
     for at, message in enumerate(messages):
         path = f"messages.{at}"
@@ -115,7 +115,7 @@ def head(body):
 
 
 def cache_breakpoints(value):
-    """How many there are, outside of what callers and models wrote."""
+    """The number of `cache_control` members, outside call inputs and tool schemas."""
     if isinstance(value, list):
         return sum(map(cache_breakpoints, value))
     if not isinstance(value, dict):

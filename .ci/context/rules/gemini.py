@@ -1,10 +1,10 @@
-"""Gemini generateContent."""
+"""Rules of Gemini generateContent."""
 
 import re
 
 from .shared import blank, named, tool_names
 
-# The first character is no digit.
+# A name must not begin with a digit.
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 
 
@@ -51,7 +51,7 @@ def content_alone(content, path):
 
 
 def batches(contents):
-    """A content with calls follows the user's, and the next one answers each."""
+    """Calls come right after a user content, and the next content answers each of them."""
     waiting = []
     for at, content in enumerate(contents):
         path = f"contents.{at}"
@@ -72,7 +72,7 @@ def batches(contents):
 
 
 def same_calls(calls, answers):
-    """By name and order; where there are ids, by id."""
+    """Compares names in order, and ids where there are any."""
     ids = [(call.get("id"), answer.get("id")) for call, answer in zip(calls, answers)]
     return names(calls) == names(answers) and all(one == other for one, other in ids)
 
@@ -81,12 +81,12 @@ def names(functions):
     return [function.get("name") for function in functions]
 
 
-# Where callers' own JSON begins: its keys are theirs.
+# Members that hold callers' own JSON, where any key is allowed.
 FOREIGN = ("args", "response", "parameters", "parametersJsonSchema", "responseSchema")
 
 
 def no_snake_case(value, path=""):
-    """REST bodies are camelCase; the package's models would take both."""
+    """REST bodies use camelCase. The package's models accept snake_case too, so this checks it."""
     if isinstance(value, list):
         for at, one in enumerate(value):
             yield from no_snake_case(one, f"{path}.{at}")

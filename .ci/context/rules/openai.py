@@ -1,4 +1,4 @@
-"""Rules of both of OpenAI's APIs."""
+"""Rules that both OpenAI APIs share."""
 
 import re
 

@@ -1,9 +1,9 @@
-"""OpenAI Chat Completions."""
+"""Rules of OpenAI Chat Completions."""
 
 from .shared import json_text, named, unique
 from .openai import NAME, tools
 
-# Characters that an id may have.
+# Maximum length of a call id, in characters.
 ID_MAX = 40
 
 

@@ -1,9 +1,9 @@
-"""OpenAI Responses."""
+"""Rules of OpenAI Responses."""
 
 from .shared import json_text, named, unique
 from .openai import NAME, tools
 
-# Characters that an id may have.
+# Maximum length of a call id, in characters.
 ID_MAX = 64
 
 
@@ -25,7 +25,7 @@ def broken(body):
 
 
 def pairs(items):
-    """Each call has one output after it, and each output its call before it."""
+    """Each call has one later output, and each output has an earlier call."""
     called, answered = {}, set()
     for at, item in enumerate(items):
         kind, call_id = item.get("type"), item.get("call_id")
@@ -43,7 +43,7 @@ def pairs(items):
 
 
 def reasoning(items):
-    """A reasoning item stands before what it led to: a call or an answer."""
+    """A reasoning item is followed by its call or answer."""
     for at, item in enumerate(items):
         if item.get("type") != "reasoning":
             continue

@@ -1,4 +1,4 @@
-"""Rules that more than one provider has. Each yields (path, message) pairs."""
+"""Rules that several providers share. Each yields (path, message) pairs."""
 
 import json
 
