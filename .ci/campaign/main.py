@@ -28,7 +28,7 @@ def arguments():
     parser.add_argument("work")
     parser.add_argument("binary")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--short", action="store_true", help="about four minutes (the default)")
+    form.add_argument("--short", action="store_true", help="about four minutes if optimised (the default)")
     form.add_argument("--long", action="store_true", help="about an hour")
     parser.add_argument("--only", default="", help=", ".join(KINDS))
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
