@@ -1,5 +1,5 @@
-"""Makes `treering/v1` of the repository's `proto`, with a compiler old enough that any
-protobuf from 4.21 on can load what it makes.
+"""Generates `treering/v1` from the repository's `proto`. The compiler is so old that any
+protobuf from 4.21 on can load the generated modules.
 
 Usage: make_stubs.py [--check]
 
@@ -42,7 +42,7 @@ NAMES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("CallStatus", "CallStatusName", ("unspecified",)),
     ("EventKind", "KindName", ()),
 )
-"""Enums, the type of their words, and what is a word besides."""
+"""Enums, the types of their names, and additional names."""
 
 
 def protoc(*arguments: str) -> None:
@@ -51,7 +51,7 @@ def protoc(*arguments: str) -> None:
 
 
 def names(described: FileDescriptorSet) -> str:
-    """Types of the words for the values of enums, for type checkers."""
+    """Generates the types of the names of enum values, for type checkers."""
     enums = {enum.name: enum.value for file in described.file for enum in file.enum_type}
     lines = ['"""Words for the values of enums: "user" for `ROLE_USER`."""', ""]
     lines += ["from typing import Literal", ""]
@@ -67,7 +67,7 @@ def names(described: FileDescriptorSet) -> str:
 def without_options(described: FileDescriptorSet) -> None:
     """Removes the options of the schema, which only the server's build reads: protobuf 5 in pure
     Python cannot load extensions from a compiler this old."""
-    # The extensions are not registered here.
+    # The extensions are unknown fields: they are not registered here.
     described.DiscardUnknownFields()
     described.file.remove(next(file for file in described.file if file.name == OPTIONS))
     for file in described.file:
@@ -86,13 +86,13 @@ def without_options(described: FileDescriptorSet) -> None:
         for part in parts:
             if not part.options.ByteSize():
                 part.ClearField("options")
-        # The compiler adds them to descriptors, and not to modules.
+        # The compiler adds JSON names to descriptors, but not to modules.
         for field in fields:
             field.ClearField("json_name")
 
 
 def compiled(out: Path) -> dict[str, str]:
-    """The stubs: modules and what type checkers read."""
+    """Generates the modules, and their stubs for type checkers."""
     files = sorted(str(file.relative_to(PROTO)) for file in PROTO.rglob("*.proto"))
     plugin = Path(sysconfig.get_path("scripts")) / "protoc-gen-mypy"
     path = out / "described.bin"
@@ -112,7 +112,7 @@ def compiled(out: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    """Writes the stubs, or with --check says which are not current."""
+    """Writes the stubs, or with --check prints those that are not current."""
     with tempfile.TemporaryDirectory() as folder:
         stubs = compiled(Path(folder))
     generated = [*TARGET.glob("*_pb2.py*"), *TARGET.glob("names.py")]

@@ -1,4 +1,4 @@
-"""Makes `treering/_sync` of `treering/_async`: one description, two clients.
+"""Generates `treering/_sync` from `treering/_async`.
 
 Usage: make_sync.py [--check]
 """
@@ -38,21 +38,21 @@ HEADER = "# Made of {} by scripts/make_sync.py: change that, and run it again.\n
 
 
 def translated(text: str) -> str:
-    """The same for threads."""
+    """Translates asyncio code to code for threads."""
     for pattern, word in WORDS:
         text = re.sub(pattern, word, text)
     return text
 
 
 def made() -> dict[str, str]:
-    """The files of `_sync`, formatted."""
+    """Generates the files of `_sync`, formatted."""
     with tempfile.TemporaryDirectory() as folder:
         for file in sorted((SOURCE / "_async").glob("*.py")):
             text = file.read_text()
             if file.name != "__init__.py":
                 text = HEADER.format(f"_async/{file.name}") + translated(text)
             (Path(folder) / file.name).write_text(text)
-        # By this project's rules, wherever the temporary folder is.
+        # With this project's rules, although the folder is outside of the project.
         config = ["--config", str(SOURCE.parents[1] / "pyproject.toml"), "--quiet", folder]
         ruff = [sys.executable, "-m", "ruff"]
         subprocess.run([*ruff, "check", "--fix-only", "--select", "I,F401", *config], check=True)
@@ -61,7 +61,7 @@ def made() -> dict[str, str]:
 
 
 def main() -> int:
-    """Writes the files, or with --check says which are not current."""
+    """Writes the files, or with --check prints those that are not current."""
     target = SOURCE / "_sync"
     files = made()
     if "--check" not in sys.argv:

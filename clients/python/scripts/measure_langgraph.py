@@ -1,8 +1,8 @@
 """Compares LangGraph's SQLite saver with `TreeringSaver` on a thread of growing messages.
 
 Usage: measure_langgraph.py [STEPS [KEPT]]    (default: 400 steps, all messages kept)
-Each step puts what a task wrote and a checkpoint with two messages more, as a graph does. With
-KEPT the state has the last so many messages only: its size does not grow, and nor should times.
+Each step puts the writes of a task, and a checkpoint with two more messages, as a graph does. With
+KEPT the state has only the last KEPT messages: its size does not grow, and neither should times.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from treering.langgraph import TreeringSaver
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread", "checkpoint_ns": ""}}
 LISTED_MAX = 400
-"""Of longer threads not all is listed: that takes minutes."""
+"""Longer threads are not listed completely: that takes minutes."""
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("n", "rk", "st", "l")]
 
 
 def text(chance: random.Random, words: int) -> str:
-    """Words, so that a compressor finds what it finds in prose."""
+    """Random words, which compress like prose."""
     return " ".join(chance.choices(WORDS, k=words))
 
 
 def fill(
     saver: BaseCheckpointSaver[str], steps: range, kept: int
 ) -> tuple[list[float], list[RunnableConfig]]:
-    """Puts the steps; milliseconds of each put of a checkpoint, and what it gave back."""
+    """Puts the steps. Returns milliseconds and config of each put of a checkpoint."""
     chance = random.Random(steps.start)
     config, took = THREAD, list[float]()
     configs: list[RunnableConfig] = []
@@ -73,7 +73,7 @@ def fill(
 
 
 def median(work: Callable[[], object], times: int) -> float:
-    """Milliseconds of one of these."""
+    """Median milliseconds of `work`."""
     took = []
     for _ in range(times):
         began = time.perf_counter()
@@ -83,11 +83,11 @@ def median(work: Callable[[], object], times: int) -> float:
 
 
 Opens = Callable[[], AbstractContextManager[BaseCheckpointSaver[str]]]
-"""A saver of a program that has just begun."""
+"""Opens a saver, like a program that has just started."""
 
 
 def reads(saver: BaseCheckpointSaver[str], configs: list[RunnableConfig]) -> dict[str, float]:
-    """Milliseconds of each kind of read."""
+    """Median milliseconds of each kind of read."""
     chance = random.Random(2)
     took = {
         "get latest": median(lambda: saver.get_tuple(THREAD), 30),
@@ -100,7 +100,7 @@ def reads(saver: BaseCheckpointSaver[str], configs: list[RunnableConfig]) -> dic
 
 
 def firsts(opens: Opens, configs: list[RunnableConfig], kept: int) -> dict[str, float]:
-    """Milliseconds of the first calls of a program."""
+    """Median milliseconds of the first calls of a program."""
     chance = random.Random(3)
 
     def first(call: Callable[[BaseCheckpointSaver[str]], object]) -> float:
@@ -129,7 +129,7 @@ def firsts(opens: Opens, configs: list[RunnableConfig], kept: int) -> dict[str, 
 
 
 def puts(took: list[float]) -> dict[str, float]:
-    """Milliseconds of puts: of all, and of the last."""
+    """Median milliseconds of all puts, and of the last 50."""
     return {
         "put": statistics.median(took),
         "put, last 50": statistics.median(took[-50:]),

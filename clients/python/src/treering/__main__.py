@@ -1,4 +1,4 @@
-"""`python -m treering`: the program that the wheel brings, which is the command `treering` too."""
+"""`python -m treering`: runs the program `treering`, for example the one in the wheel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treering.errors import NoBinary
 
 
 def main() -> int:
-    """Becomes the program."""
+    """Runs the program in place of this process (on Windows: as a child)."""
     try:
         binary = find_binary()
     except NoBinary as error:

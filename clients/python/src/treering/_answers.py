@@ -1,4 +1,4 @@
-"""What a provider answered, and lists of messages in its shape, as events."""
+"""Converts provider answers, and lists of messages in a provider's format, to events."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from treering.v1 import event_pb2 as pb
 
 @dataclass
 class AnswerParts:
-    """An answer of a model."""
+    """A parsed answer of a model."""
 
     parts: list[pb.ContentPart] = field(default_factory=list)
     calls: list[tuple[str, str, Any]] = field(default_factory=list)
-    """Id, tool and arguments; Gemini gives no ids."""
+    """Id, tool and arguments of each call. The id may be empty: Gemini gives none."""
     usage: pb.Usage | None = None
     message_id: str = ""
     finish_reason: str = ""
     item_ids: dict[str, str] = field(default_factory=dict)
-    """By the id of the call: the id of its item."""
+    """Maps call ids to the provider's item ids."""
 
 
 def plain(response: Any) -> Mapping[str, Any]:
-    """An object of a provider's package as a dict."""
+    """Converts an object of a provider's package to a dict."""
     if isinstance(response, Mapping):
         return response
     for name in ("model_dump", "to_dict"):
@@ -41,7 +41,7 @@ def plain(response: Any) -> Mapping[str, Any]:
 
 
 def read(provider: ProviderName, response: Any) -> AnswerParts:
-    """An answer in the provider's own shape."""
+    """Parses an answer in the provider's format."""
     readers = {
         "anthropic": _anthropic,
         "openai-chat": _openai_chat,
@@ -56,7 +56,7 @@ def read(provider: ProviderName, response: Any) -> AnswerParts:
 
 
 def _among(readers: Mapping[str, Any], given: str) -> ProviderName:
-    """The provider, if its shape is read."""
+    """Returns the provider's normalised name. Raises if `readers` does not contain it."""
     with suppress(ValueError):
         if (provider := provider_name(given)) in readers:
             return provider
@@ -69,14 +69,14 @@ HOLDS: Mapping[str, str] = {
     "openai-responses": "output",
     "gemini": "candidates",
 }
-"""The list that each answer has, be it empty."""
+"""The list that each answer contains, possibly empty."""
 
 
 def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
-    """Errors, pieces of streams, and answers of others look like answers that say nothing."""
+    """Refuses errors, parts of streams and answers of others, which look like empty answers."""
     held = HOLDS[provider]
     said = body.get(held)
-    # A model may say nothing, but a choice or a candidate there is.
+    # `content` and `output` may be empty. `choices` and `candidates` may not.
     may_be_empty = held in ("content", "output") and not body.get("error")
     if isinstance(said, (list, tuple)) and (said or may_be_empty):
         if provider == "openai-chat" and not plain(said[0]).get("message"):
@@ -90,7 +90,7 @@ def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
 
 @contextmanager
 def _shaped(what: str) -> Iterator[None]:
-    """Says what was not in its provider's shape, without its text."""
+    """Raises errors of parsing as a `ValueError` that names `what`, but not its text."""
     try:
         yield
     except KeyError as error:
@@ -104,9 +104,9 @@ def _shaped(what: str) -> Iterator[None]:
 def named(
     calls: Iterable[tuple[str, str, Any]], idempotency_key: str
 ) -> list[tuple[str, str, Any]]:
-    """The calls, each with an id: Gemini gives none, and ids of answers come again.
+    """Returns the calls, each with an id. Gemini gives none, and its answer ids can repeat.
 
-    One that is made follows from the write's key, so that what is written again is the same.
+    A generated id is derived from the write's idempotency key, so a retry appends the same ids.
     """
     seed = key_or_new(idempotency_key)
     return [
@@ -261,7 +261,7 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
 
 
 def messages(provider: ProviderName, history: Iterable[Any]) -> Iterator[list[new.NewEvent]]:
-    """A list of messages in the provider's own shape as events, a batch a message."""
+    """Converts messages in the provider's format to events: a batch for each message."""
     readers = {"openai-chat": _chat_message, "anthropic": _anthropic_message}
     provider = _among(readers, provider)
     for index, message in enumerate(history):
@@ -336,7 +336,7 @@ def _anthropic_content(content: Any) -> list[pb.ContentPart]:
 
 
 def events_of(answer: AnswerParts) -> list[new.NewEvent]:
-    """An answer as a message, if it says anything, and its calls."""
+    """Converts an answer to a message, if it has parts, and its tool calls."""
     events = []
     if answer.parts:
         events.append(new.assistant(*answer.parts))

@@ -1,4 +1,4 @@
-"""What must still be recorded when a program is on its way out with an exception."""
+"""Records the end of a call or a sub-context while an exception propagates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from treering.errors import TreeringError
 
 log = logging.getLogger("treering")
 LAST_WORDS_SECONDS = 10.0
-"""So long a cancelled task waits until its end is recorded."""
+"""Seconds that a cancelled task waits until its end is recorded."""
 
 
 async def despite_async(recording: Callable[[], Awaitable[Any]]) -> None:
-    """Records it, also in a task that is being cancelled. A failure is logged only."""
+    """Runs `recording`, even in a task that is being cancelled. A failure is only logged."""
     task = asyncio.ensure_future(recording())
     try:
         await asyncio.wait_for(asyncio.shield(task), LAST_WORDS_SECONDS)
     except asyncio.CancelledError:
-        # Cancelled once more: it goes on without us.
+        # The task was cancelled again: `recording` continues in the background.
         task.add_done_callback(_look)
         raise
     except (TreeringError, TimeoutError, asyncio.TimeoutError) as error:
@@ -28,7 +28,7 @@ async def despite_async(recording: Callable[[], Awaitable[Any]]) -> None:
 
 
 def despite_sync(recording: Callable[[], Any]) -> None:
-    """Records it. A failure is logged only."""
+    """Runs `recording`. A failure is only logged."""
     try:
         recording()
     except TreeringError as error:

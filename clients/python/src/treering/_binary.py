@@ -1,4 +1,4 @@
-"""Where the `treering` program is."""
+"""Finds the `treering` program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "treering.exe" if os.name == "nt" else "treering"
 
 
 def find_binary() -> str:
-    """The `treering` program: of TREERING_BINARY, of the wheel, or of the PATH."""
+    """Returns the path of `treering`: from TREERING_BINARY, else the wheel, else the PATH."""
     if given := os.environ.get("TREERING_BINARY"):
         if not shutil.which(given):
             raise NoBinary(f"TREERING_BINARY is {given}, but there is no such program")
@@ -31,7 +31,7 @@ def find_binary() -> str:
 
 @contextmanager
 def starting(program: str) -> Iterator[None]:
-    """Says which program it is that cannot be run."""
+    """Raises `NoBinary` with the name of the program if it cannot be run."""
     try:
         yield
     except OSError as error:
@@ -41,14 +41,14 @@ def starting(program: str) -> Iterator[None]:
 
 
 def _installed() -> Iterator[Path]:
-    """Where installers put the wheel's commands: that folder need not be on the PATH."""
-    # `pip install --target` puts them beside the packages, and writes down another place.
+    """Yields where installers put the wheel's commands: that folder need not be on the PATH."""
+    # `pip install --target` puts commands beside the packages, but records another path.
     yield Path(__file__).resolve().parents[1] / "bin" / NAME
     try:
         files = distribution("treering").files
     except PackageNotFoundError:
         return
     for file in files or ():
-        # In venvs, and with `--user` and `--prefix`, they are outside of the packages.
+        # In venvs, and with `--user` and `--prefix`, commands are outside of the packages.
         if file.name == NAME and ".." in file.parts:
             yield Path(str(file.locate())).resolve()

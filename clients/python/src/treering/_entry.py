@@ -1,4 +1,4 @@
-"""How a server is entered: with a key, and over TLS where its address says so."""
+"""Access to a server: the API key, and TLS if the address begins with `https://`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ CA = "TREERING_CA"
 
 
 def sendable(value: str, name: str) -> str:
-    """The same, if a header can hold it."""
+    """Returns the value. Raises if a header cannot contain it."""
     if not (value.isascii() and value.isprintable()):
-        # It may be a key, which is in nobody's log: not even a piece of it.
+        # The value may be an API key, and errors are logged: the message has no part of it.
         raise ValueError(
             f"{name} has a character that cannot be sent, such as a non-ASCII letter or line end: "
             "use it exactly as it was created"
@@ -26,7 +26,7 @@ def sendable(value: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is shown to a server, and how the server is known."""
+    """The API key for a server, and the CA of the server's certificate."""
 
     is_secure: bool = False
     token: str = ""
@@ -34,7 +34,7 @@ class Entry:
 
     @classmethod
     def of(cls, address: str, token: str | None, ca: str | os.PathLike[str] | None) -> Entry:
-        """What is not given is that of the environment."""
+        """Takes arguments that are None from the environment."""
         key, origin = (os.environ.get(TOKEN, ""), TOKEN) if token is None else (token, "`token`")
         return cls(
             is_secure=address.startswith("https://"),
@@ -43,25 +43,25 @@ class Entry:
         )
 
     def __repr__(self) -> str:
-        # A key is in nobody's log.
+        # The API key must not be logged.
         return f"Entry({'https' if self.is_secure else 'http'})"
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of the channel; none: it is not encrypted."""
+        """Credentials of the channel; None for an unencrypted channel."""
         if not self.is_secure:
             return None
         return grpc.ssl_channel_credentials(Path(self.ca).read_bytes() if self.ca else None)
 
     def metadata(self) -> list[tuple[str, str]]:
-        """Of each call."""
+        """Metadata of each call."""
         return [("authorization", f"Bearer {self.token}")] if self.token else []
 
     def url(self, address: str) -> str:
-        """For a command."""
+        """The address as a URL, for a command."""
         return f"{'https' if self.is_secure else 'http'}://{address}"
 
     def environment(self) -> Mapping[str, str]:
-        """Of a command."""
+        """The environment of a command."""
         given = {TOKEN: self.token, CA: self.ca if self.is_secure else ""}
         kept = {name: value for name, value in os.environ.items() if name not in given}
         kept.pop("TREERING_DATA", None)

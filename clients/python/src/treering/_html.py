@@ -12,9 +12,9 @@ from treering import errors
 from treering.v1 import conversation_pb2
 
 MESSAGES = 5
-"""So many messages of a conversation are shown."""
+"""Number of messages that are shown of a conversation."""
 PATIENCE = 2.0
-"""Seconds for the state of a conversation; nobody waits longer for a cell of a notebook."""
+"""Timeout in seconds for the state of a conversation: a notebook cell must not hang."""
 CELL_CHARS_MAX = 240
 """Longer texts are cut."""
 
@@ -35,10 +35,10 @@ def _cut(text: str) -> str:
 
 
 def conversation(shown: Any) -> str:
-    """A conversation: what it is, and its last messages if it can be asked here."""
+    """A table of a conversation; with state and last messages if it is not for asyncio."""
     facts: list[tuple[str, Any]] = [("id", shown.id), ("branch", shown.branch or "(active)")]
     caption, messages = repr(shown), ""
-    # With asyncio a notebook shows it where nothing can be awaited.
+    # `_repr_html_` is not a coroutine, so it cannot await the calls of an asyncio client.
     if not inspect.iscoroutinefunction(shown.messages):
         request = conversation_pb2.GetConversationRequest(
             conversation_id=shown.id, branch=shown.branch

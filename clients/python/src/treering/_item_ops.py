@@ -1,4 +1,4 @@
-"""Operations on items, as messages."""
+"""Builds the protobuf messages of item operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treering.v1 import items_pb2 as pb
 
 Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 Condition = tuple[str | Sequence[str], Sign, Any]
-"""A field, or the names of a field within others; a sign; and what it is compared with."""
+"""Field, sign and value. A sequence of names is a nested field."""
 
 SIGNS: dict[str, pb.ItemComparison.ValueType] = {
     "=": pb.ITEM_COMPARISON_EQUAL,
@@ -47,7 +47,7 @@ def get_op(path: Sequence[str], key: str, refresh_ttl: bool = False) -> pb.ItemO
 
 
 def delete_op(path: Sequence[str], key: str) -> pb.ItemOp:
-    """Takes an item away."""
+    """Deletes an item."""
     return pb.ItemOp(delete=pb.DeleteItem(path=_labels(path), key=key))
 
 
@@ -71,7 +71,7 @@ def search_op(
     offset: int = 0,
     refresh_ttl: bool = False,
 ) -> pb.ItemOp:
-    """Looks for items."""
+    """Searches items."""
     return pb.ItemOp(
         search=pb.SearchItems(
             under=_labels(under),

@@ -1,7 +1,7 @@
-"""Where the server is: at an address, or started here for a folder.
+"""The server of a client: at an address, or started by this process for a folder.
 
-`treering serve --json --until-stdin-closes` says in one line where it listens, and ends
-when the pipe to it closes, so it does not outlive this process however that ends.
+`treering serve --json --until-stdin-closes` prints its address in one line, and ends when its
+stdin closes. So it ends with this process, even after a crash.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from treering.errors import CommandFailed, ServerNotStarted, StoreInUse
 log = logging.getLogger("treering.server")
 
 END_WAIT = 20.0
-"""Seconds for a server to finish what it took; then it is told to end, then killed."""
+"""Seconds for a server to finish its calls; then it is terminated, then killed."""
 HOLD_BACK = 1.0
-"""So long what a server says is kept until it is known whether it serves, in seconds."""
+"""Seconds that a server's log lines are held back until it is known whether it serves."""
 LOCKED_WAIT = 10.0
-"""Seconds for a process that holds the store without serving it to let go."""
+"""Seconds to wait for a process that has the store open and does not serve it."""
 
 
 class Endpoint(Protocol):
-    """Something that has an address. Its methods may block."""
+    """The place of a server. Methods may block."""
 
     def address(self) -> str:
-        """Where the server is now: `host:port`."""
+        """Current address of the server: `host:port`."""
 
     def renew(self) -> str:
-        """The same, after nothing answered there."""
+        """Finds the address again, after no server answered there."""
 
     def close(self) -> None:
-        """Nobody here needs the server any more."""
+        """Releases the server: its client was closed."""
 
 
 OTHER_WAYS = ("unix:", "unix-abstract:", "vsock:", "dns:", "ipv4:", "ipv6:", "xds:", "passthrough:")
-"""Names that gRPC has for other addresses."""
+"""Prefixes of the other kinds of addresses that gRPC supports."""
 
 
 def checked(address: str) -> str:
-    """The same, if it can be an address."""
+    """Returns the address. Raises if its form is invalid."""
     if not isinstance(address, str):
         raise TypeError(f"an address is a str such as 127.0.0.1:7171, not {address!r}")
     if address.startswith(OTHER_WAYS):
         return address
     host, port = bare(address), "443"
-    # Of an IPv6 address without brackets, nobody knows where it ends.
+    # In an IPv6 address without brackets, a port cannot be recognised.
     if host.count(":") == 1 or "]:" in host:
         host, _, port = host.rpartition(":")
     is_host = host and host.isprintable() and not set(host) & set(" /?#@")
@@ -70,34 +70,34 @@ def checked(address: str) -> str:
 
 
 def bare(address: str) -> str:
-    """`http://host:port` and `host:port` as `host:port`."""
+    """Removes the scheme: `http://host:port` becomes `host:port`."""
     for scheme in ("http://", "https://"):
         address = address.removeprefix(scheme)
     return address.rstrip("/")
 
 
 class Fixed:
-    """A server that somebody else runs."""
+    """A server that this process did not start, at a fixed address."""
 
     def __init__(self, address: str) -> None:
         self._address = bare(checked(address))
 
     def address(self) -> str:
-        """As it was given."""
+        """The given address."""
         return self._address
 
     def renew(self) -> str:
-        """As it was given: it may come back there."""
+        """The given address: the server may come back there."""
         return self._address
 
     def close(self) -> None:
-        """It is not ours to end."""
+        """Does nothing: this process did not start the server."""
 
 
 def run_command(
     entry: Entry, address: str, namespace: str, arguments: Sequence[str | os.PathLike[str]]
 ) -> list[Any]:
-    """What a command of `treering` prints on a server, from its lines of JSON."""
+    """Runs a `treering` command on a server. Returns the parsed lines of JSON that it prints."""
     program = find_binary()
     with starting(program):
         done = subprocess.run(
@@ -117,10 +117,10 @@ def run_command(
 
 
 class Local:
-    """The server of a folder: started here, or that of another process.
+    """The server of a folder, started by this process or by another one.
 
-    Objects for one folder share it; the last one that is closed ends it. When the other
-    process ends, `renew` starts one here.
+    Clients of the same folder share it, and the last one that closes ends it. If the other
+    process has ended, `renew` starts a server.
     """
 
     _all: dict[str, Local] = {}
@@ -137,7 +137,7 @@ class Local:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], options: tuple[str, ...], timeout: float) -> Local:
-        """The one for this folder."""
+        """Returns the shared object for a folder."""
         real = os.path.realpath(path)
         with cls._lock:
             local = cls._all.get(real)
@@ -147,21 +147,21 @@ class Local:
             return local
 
     def address(self) -> str:
-        """Starts the server, or finds the one that holds the folder, the first time."""
+        """On the first call, starts the server or finds the one that has the folder open."""
         with self._mutex:
             if not self._address:
                 self._start()
             return self._address
 
     def renew(self) -> str:
-        """Looks again, unless the server that was started here runs."""
+        """Starts or finds the server again, unless the one that `address` started still runs."""
         with self._mutex:
             if self._server is None or not self._server.runs():
                 self._start()
             return self._address
 
     def close(self) -> None:
-        """Ends the server when nobody here uses it any more."""
+        """Ends the server if this was its last client in this process."""
         with Local._lock:
             self._users -= 1
             if self._users > 0:
@@ -174,7 +174,7 @@ class Local:
 
     @property
     def pid(self) -> int | None:
-        """Of the server that was started here."""
+        """Process id of the server that this process started."""
         return self._server.pid if self._server else None
 
     def _start(self) -> None:
@@ -182,7 +182,7 @@ class Local:
         while True:
             server = _Server(self._path, self._options)
             line = server.first_line(self._start_timeout)
-            # That another process serves the folder is no trouble.
+            # A lock is no reason for warnings: mostly, another process serves the folder.
             server.tell(logging.DEBUG if "locked_by" in line else logging.WARNING)
             if "serving" in line:
                 self._server, self._address = server, bare(line["serving"])
@@ -193,7 +193,7 @@ class Local:
                 return
             if "locked_by" not in line:
                 raise ServerNotStarted(server.last_words())
-            # It may be about to serve, or to end.
+            # The process with the lock may be about to serve, or to end.
             if time.monotonic() > end:
                 raise StoreInUse(f"{self._path} is locked by {line['locked_by']}")
             time.sleep(0.05)
@@ -230,7 +230,7 @@ class _Server:
                     "127.0.0.1:0",
                     "--data",
                     path,
-                    # Whoever has the folder is waited for here.
+                    # The server need not wait for the lock: `_start` does.
                     "--wait",
                     "0",
                     *options,
@@ -242,7 +242,7 @@ class _Server:
                 encoding="utf-8",
                 errors="replace",
                 env=environment,
-                # Ctrl-C is for the program; the server ends with it.
+                # Ctrl-C must not reach the server: it ends with this process.
                 start_new_session=True,
             )
 
@@ -254,7 +254,7 @@ class _Server:
         return self._process.poll() is None
 
     def first_line(self, timeout: float) -> dict[str, Any]:
-        """What the server says of itself; empty when it ended or took too long."""
+        """The server's first JSON object; empty if it ended or exceeded the timeout."""
         began = time.monotonic()
         end = began + timeout
         while True:
@@ -282,7 +282,7 @@ class _Server:
         return f"{self._program} did not start: {' '.join(self._said) or how}"
 
     def end(self) -> None:
-        """Lets it finish what it took."""
+        """Ends the server after it has finished its calls."""
         atexit.unregister(self.end)
         if os.getpid() != self._owner:
             return
@@ -303,7 +303,7 @@ class _Server:
                 pipe.close()
 
     def tell(self, level: int) -> None:
-        """Logs what it said, and from now on what it says."""
+        """Logs the lines that were held back, and from now on every line."""
         with self._telling:
             self._level = level
             untold, self._untold = self._untold, []
@@ -321,7 +321,7 @@ class _Server:
     @staticmethod
     def _read(pipe: IO[str] | None, to: Any) -> threading.Thread:
         def run() -> None:
-            with contextlib.suppress(ValueError):  # closed meanwhile
+            with contextlib.suppress(ValueError):  # the pipe was closed
                 for line in pipe or ():
                     to(line)
 

@@ -1,6 +1,6 @@
-"""Every call of the API, once: its name, its messages, and whether it may be sent twice.
+"""The table of the API's methods: path, messages, and whether a call may be sent twice.
 
-Both transports read this table; a test holds it against the descriptors.
+Both transports use it; a test compares it with the descriptors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Again(Enum):
 
 @dataclass(frozen=True)
 class Method(Generic[Req, Res]):
-    """A call."""
+    """A method of the API."""
 
     path: str
     request: type[Req]
@@ -184,7 +184,7 @@ STATS = _of("Admin", "Stats", admin.StatsRequest, admin.StatsResponse)
 VERIFY = _of("Admin", "Verify", admin.VerifyRequest, admin.VerifyResponse, streams_out=True)
 REBUILD = _of("Admin", "Rebuild", admin.RebuildRequest, admin.RebuildResponse, streams_out=True)
 
-# The standard health service. Its two messages have one field each, and look on the
-# wire like these; so no other package's stubs are needed.
+# The standard health service. Its two messages have one field each, and the same encoding
+# as these types, so the stubs of another package are not needed.
 HEALTH = Method("/grpc.health.v1.Health/Check", StringValue, Int32Value)
 HEALTH_SERVING = 1

@@ -1,4 +1,4 @@
-"""Requests that both clients send, made in one place."""
+"""Builds the requests that both clients send."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from treering.v1 import (
 )
 
 BODY_BYTES_MAX = (64 << 20) - (64 << 10)
-"""What an event holds at most, in pieces or not: the server's bound."""
+"""The server's limit for an event in bytes, in chunks or not."""
 CHUNK_BYTES = 256 << 10
-"""A piece of a large result."""
+"""Size of a chunk of a large result."""
 WHOLE_RESULT_BYTES_MAX = 1 << 20
-"""Longer texts are sent in pieces: a piece is small beside what others send."""
+"""Longer texts are sent in chunks: a chunk is small compared with other requests."""
 
 
 def expectation(expected: int | None) -> events_pb2.ExpectedRevision | None:
-    """The head that is expected; None: any. 0: the conversation must not exist."""
+    """The expected head. None: any head. 0: the conversation must not exist."""
     if expected is None:
         return None
     if expected == 0:
@@ -52,9 +52,9 @@ def expectation(expected: int | None) -> events_pb2.ExpectedRevision | None:
 def append_keys(
     events: Sequence[event_pb2.NewEvent], given: str, *, skip_known: bool
 ) -> tuple[str, str]:
-    """The key of a batch, and what makes a second one harmless; empty: nothing does.
+    """Returns a batch's key, and a text that is empty if it is unsafe to send the batch twice.
 
-    Events that say who they are need no key of their batch, and cannot have one beside theirs.
+    Events with their own keys or ids need no key of the batch, and do not permit one.
     """
     if given or not (skip_known or any(event.idempotency_key for event in events)):
         key = key_or_new(given)
@@ -66,7 +66,7 @@ def append_keys(
 def expected_keys(
     expected: Mapping[str, int | str | None] | None,
 ) -> Iterator[events_pb2.ExpectedKey]:
-    """What the newest events with keys must be: a revision, an id, or None for none."""
+    """The newest event that each key must have: a revision, an event id, or None for no event."""
     for key, newest in (expected or {}).items():
         if newest is None:
             yield events_pb2.ExpectedKey(key=key, absent=True)
@@ -88,7 +88,7 @@ def append(
     skip_known: bool = False,
     newest: Mapping[str, int | str | None] | None = None,
 ) -> events_pb2.AppendRequest:
-    """A batch."""
+    """Builds the append of a batch."""
     request = events_pb2.AppendRequest(
         conversation_id=conversation,
         branch=branch,
@@ -112,7 +112,7 @@ def erase(
     literal: str | bytes,
     whole_namespace: bool,
 ) -> conversation_pb2.EraseRequest:
-    """What is to be erased: one of them."""
+    """Builds an erase of exactly one: a conversation, a literal or the namespace."""
     given = [bool(conversation), bool(literal), whole_namespace]
     if sum(given) != 1:
         raise ValueError("give a conversation, a literal, or the whole namespace")
@@ -135,8 +135,8 @@ def is_needed(needs: bool | Callable[[str, Any], bool], tool: str, arguments: An
 
 
 def fitting(content: Iterable[new.Output]) -> list[event_pb2.ContentPart]:
-    """Texts and parts of a result as parts. What no event can hold is not sent at all: the server
-    would refuse it in the middle, and not know how large it is."""
+    """Converts texts and parts of a result to parts. Raises `TooLarge` if no event can hold them:
+    the server would refuse them midway, without knowing their size."""
     parts = new.outputs(content)
     size = sum(
         len(part.text.encode()) if part.HasField("text") else part.ByteSize() for part in parts
@@ -150,7 +150,7 @@ def fitting(content: Iterable[new.Output]) -> list[event_pb2.ContentPart]:
 
 
 def large_text(result: event_pb2.ToolResultRecorded) -> bytes | None:
-    """The text of a result of one large text."""
+    """Returns the text of a result that is a single large text, else None."""
     if len(result.parts) != 1 or result.parts[0].WhichOneof("part") != "text":
         return None
     text = result.parts[0].text
@@ -163,7 +163,7 @@ def large_text(result: event_pb2.ToolResultRecorded) -> bytes | None:
 def in_chunks(
     conversation: str, branch: str, event: event_pb2.NewEvent, text: bytes, key: str, actor: str
 ) -> Iterator[tool_pb2.RecordResultRequest]:
-    """A large result in pieces."""
+    """Yields the messages that send a large result in chunks."""
     result = event_pb2.ToolResultRecorded()
     result.CopyFrom(event.tool_result_recorded)
     del result.parts[:]
@@ -190,7 +190,7 @@ def build(
     as_of: int,
     at_least: int | None,
 ) -> context_pb2.BuildRequest:
-    """The next request."""
+    """Builds a `BuildRequest`, for the next request to a provider."""
     merged = dict(policy or {})
     if budget:
         merged["budget_tokens"] = budget
@@ -206,16 +206,16 @@ def build(
 
 
 def position(offset: int | None) -> event_pb2.Position | None:
-    """A place in the log."""
+    """A log position; None for no offset."""
     return event_pb2.Position(offset=offset) if offset else None
 
 
 PENDING_MAX = 1_000
-"""So many waiting calls are listed at most."""
+"""Maximum number of waiting calls in a list."""
 
 
 def one_waiting(call_id: str, waiting: Sequence[ToolCall]) -> ToolCall:
-    """The waiting call with this id."""
+    """Returns the only waiting call with this id. Raises if there is none or several."""
     found = [call for call in waiting if call.call_id == call_id]
     if len(found) == 1:
         return found[0]
@@ -242,7 +242,7 @@ def read(
     headers_only: bool,
     filters: EventFilters,
 ) -> events_pb2.ReadRequest:
-    """Events of a branch, or of all of a conversation."""
+    """Builds a read of the events of a branch, or of all branches."""
     request = events_pb2.ReadRequest(
         filter=event_filter(filters),
         from_revision=first,
@@ -283,7 +283,7 @@ FILTER_NAMES = tuple(EventFilters.__annotations__)
 
 
 def event_filter(filters: EventFilters) -> events_pb2.EventFilter | None:
-    """What a read wants of events; None: all of them."""
+    """Builds the filter of a read; None for all events."""
     if unknown := set(filters) - set(FILTER_NAMES):
         names = ", ".join(sorted(unknown))
         raise TypeError(f"events has no {names}; it has {', '.join(FILTER_NAMES)}")
@@ -311,7 +311,7 @@ def latest(
     as_of: int,
     headers_only: bool,
 ) -> events_pb2.LatestRequest:
-    """The newest events with keys, of types and of kinds."""
+    """Builds a request for the newest event of each key, type and kind."""
     return events_pb2.LatestRequest(
         conversations=list(conversations),
         branch=branch,
@@ -324,7 +324,7 @@ def latest(
 
 
 INDEX_WAIT_MAX = 25.0
-"""Longest that a search waits for the index, in seconds; the server's own bound is 30."""
+"""Maximum seconds that a search waits for the index; the server's own limit is 30."""
 
 
 class NewConversation(TypedDict, total=False):
@@ -350,7 +350,7 @@ class NewConversation(TypedDict, total=False):
 
 
 class EventPlace(Protocol):
-    """An event, a hit, or anything else that says where an event is."""
+    """An event, a hit, or another object with conversation and revision of an event."""
 
     @property
     def conversation_id(self) -> str: ...
@@ -388,11 +388,11 @@ class SearchFilters(TypedDict, total=False):
     """Happened at this time or later. Imported events happened before they were appended."""
     happened_until: Time | None
     mode: QueryModeName
-    """"plain" reads the text as words, "query" as a query; empty detects which."""
+    """"plain" takes the text as words, "query" as a query; empty detects which."""
     by: SearchByName
-    """"words" (default), "meaning", or "both". Meanings need an embedder of the server."""
+    """"words" (default), "meaning", or "both". The last two need an embedder on the server."""
     similar_to: EventPlace | None
-    """With an empty query: what is similar in meaning to this event or hit."""
+    """With an empty query: search for events similar in meaning to this event or hit."""
     regex: bool
     """The text is a regular expression, matched line by line."""
     context_lines: int
@@ -401,7 +401,7 @@ class SearchFilters(TypedDict, total=False):
     by_conversation: bool
     """Also count the hits of each conversation."""
     every_copy: bool
-    """Return each of several events with equal text, instead of one hit."""
+    """Return every event with equal text, instead of one hit for all."""
     active_branches_only: bool
     """Only active branches: without rewound events."""
     not_sealed: bool
@@ -444,14 +444,14 @@ FILTER_DEFAULTS = SearchFilters(
 def search(
     query: str, seen: int, patience: float, filters: SearchFilters
 ) -> search_pb2.SearchRequest:
-    """A search."""
+    """Builds a search."""
     if unknown := set(filters) - set(FILTER_DEFAULTS):
         names = ", ".join(sorted(unknown))
         raise TypeError(f"search has no {names}; it has {', '.join(FILTER_DEFAULTS)}")
     given: SearchFilters = {**FILTER_DEFAULTS, **filters}
     at_least = given["at_least"] if given["at_least"] is not None else seen
     wait = Duration()
-    # Rather a part, and told so, than nothing.
+    # Shorter than the timeout: better an answer marked as incomplete than none.
     wait.FromMilliseconds(int(min(patience / 2, INDEX_WAIT_MAX) * 1000))
     return search_pb2.SearchRequest(
         query=text(query, "the query"),

@@ -1,4 +1,4 @@
-"""When a call is sent again, and after how long. Decides only; the transports wait."""
+"""Decides whether and when a call is sent again. The transports wait and send."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from treering import errors
 from treering._methods import Again
 
 PAUSE_MIN = 0.05
-"""The first pause, in seconds. Each is twice the one before …"""
+"""First pause, in seconds. Each later pause is twice as long, up to `PAUSE_MAX`."""
 PAUSE_MAX = 2.0
-"""… up to this."""
+"""Longest pause, in seconds."""
 LAST_ATTEMPT = 0.1
-"""Seconds that are kept for the last attempt."""
+"""Seconds that are reserved for the last attempt."""
 STRANGER_PATIENCE = 0.8
-"""So long an address that has never answered is tried, in seconds: it may be wrong."""
+"""Seconds of attempts at an address that has never answered: it may be wrong."""
 
 _HARMLESS = (
     errors.Busy,
@@ -29,7 +29,7 @@ _HARMLESS = (
     errors.ViewsDamaged,
     errors.IndexDamaged,
 )
-"""The server says that nothing was done."""
+"""Errors by which the server states that it did nothing."""
 
 _BREAKS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 
@@ -41,9 +41,9 @@ class Attempts:
     again: Again
     has_key: bool
     deadline: float
-    """By `time.monotonic`."""
+    """In seconds of `time.monotonic`."""
     patience: float | None = None
-    """Seconds for a server that cannot be reached; None: until the deadline."""
+    """Seconds of attempts while the server is unreachable; None: until the deadline."""
     _pause: float = PAUSE_MIN
     _began: float = field(default_factory=time.monotonic)
 
@@ -52,7 +52,7 @@ class Attempts:
         return self.deadline - time.monotonic()
 
     def pause_after(self, error: errors.TreeringError) -> float | None:
-        """Seconds to wait before the next attempt; None: there is none."""
+        """Seconds to wait before the next attempt; None for no further attempt."""
         if not self._may_repeat(error):
             return None
         pause = self._pause * random.uniform(0.5, 1.5)
@@ -61,7 +61,7 @@ class Attempts:
         end = self.deadline
         if self.patience is not None and isinstance(error, errors.Unreachable):
             end = min(end, self._began + self.patience)
-        # A last attempt is made when the time is nearly up.
+        # The pause leaves time for a last attempt.
         pause = min(pause, end - now - LAST_ATTEMPT)
         if error.retry_after is not None:
             pause = max(pause, error.retry_after)
@@ -71,7 +71,7 @@ class Attempts:
         if isinstance(error, _HARMLESS) or error.retry_after is not None:
             return True
         lost = isinstance(error, (errors.Unreachable, errors.UnknownOutcome)) or (
-            # A connection that breaks in the middle of an answer.
+            # The connection broke during an answer.
             not error.rule and error.code in _BREAKS and _is_transport(error.message)
         )
         return lost and (self.again is Again.ALWAYS or self.has_key)

@@ -1,4 +1,4 @@
-"""Times as programs give them."""
+"""Converts the times that callers pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from google.protobuf.timestamp_pb2 import Timestamp
 
 Time = datetime | timedelta | str
-"""A moment (without a zone: local time), a length of time before now, or either as text: "2 days",
+"""A time (without a zone: local time), a duration before now, or either as text: "2 days",
 "3h ago", "2026-01-31", "2026-01-31 08:00"."""
 
 _SECONDS = {
@@ -24,11 +24,11 @@ _SECONDS = {
     )
     for unit in units.split()
 }
-"""The units of the command line."""
+"""Seconds of each unit, as in the command line."""
 
 
 def timestamp(time: Time | None, name: str) -> Timestamp | None:
-    """A time. `name` is what errors call it."""
+    """Converts a time. Errors call it `name`."""
     if time is None:
         return None
     if isinstance(time, str):
@@ -51,7 +51,7 @@ def _read(text: str, name: str) -> datetime:
     try:
         if length and length[2] in _SECONDS:
             return datetime.now() - timedelta(seconds=int(length[1]) * _SECONDS[length[2]])
-        # Python 3.10 knows no `Z`.
+        # Python 3.10 does not parse `Z`.
         return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", given))
     except (ValueError, OverflowError):
         raise ValueError(

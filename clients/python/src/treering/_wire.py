@@ -1,11 +1,11 @@
-"""gRPC, for threads and for asyncio: the only two things that are written twice.
+"""gRPC, for threads and for asyncio: the only code that is written twice.
 
-Both send a request and give back what comes, or raise a `TreeringError`. What is sent
-when, and again, is decided above, in `_async/transport.py`.
+Both send a request and return the answers, or raise a `TreeringError`. Retries are decided in
+`_async/transport.py`.
 
-A write that was sent is not cancelled: the server may do it all the same, after what the
-client writes next. Whoever gives it up waits a moment for its outcome, and later writes
-wait until there is one.
+A write that was sent is not cancelled: the server could still perform it, after the client's
+next write. A caller that abandons a write waits briefly for its outcome, and later writes wait
+until the outcome is known.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ T = TypeVar("T")
 Metadata = Sequence[tuple[str, str]]
 
 OPTIONS: list[tuple[str, int]] = [
-    # The server bounds what it takes and what it sends; gRPC's own 4 MiB would refuse
-    # what the store holds.
+    # The server limits the sizes of messages; gRPC's default of 4 MiB is too small for
+    # stored events.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Errors with their details travel in headers.
+    # The details of errors are sent in metadata.
     ("grpc.max_metadata_size", 256 << 10),
-    # A server that was started again is found at once, not after minutes.
+    # Reconnects to a restarted server at once, not after minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # Its name misleads: it is what one attempt to connect may take.
+    # Despite its name, the timeout of one attempt to connect.
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A line that is cut without a word is noticed by those who wait for events.
+    # Lets subscriptions notice a connection that was lost silently.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # Retries are made above, where keys and hints are known.
+    # `_async/transport.py` retries: it knows the keys and the retry hints.
     ("grpc.enable_retries", 0),
 ]
 
 CANCELLED_SECONDS = 1.0
-"""So long whoever gives up a write that was sent waits for its outcome."""
+"""Seconds that a caller waits for the outcome of a write that it abandons."""
 SETTLING_SECONDS = 30.0
-"""So long a write goes on after its time is up; then it is cancelled."""
+"""Seconds that a write continues after its deadline; then it is cancelled."""
 
 READING = [("SingleThreadedUnaryStream", 1)]
-"""For answers that come until they end: whoever takes one waits for it, and no other thread."""
+"""For streams that end by themselves: the reading thread runs the call, without another thread."""
 
 
 def options(address: str) -> list[tuple[str, int]]:
-    """Of a channel to there."""
+    """Options of a channel to this address."""
     here = address.startswith(("127.", "localhost:", "[::1]:"))
-    # A proxy for the world outside does not know this machine's servers.
+    # An HTTP proxy does not know the servers of this machine.
     return [*OPTIONS, ("grpc.enable_http_proxy", 0)] if here else OPTIONS
 
 
@@ -80,12 +80,12 @@ def _not_sent() -> errors.DeadlineExceeded:
 
 
 def translated(error: grpc.RpcError) -> errors.TreeringError:
-    """The error of the right class."""
+    """Converts a gRPC error to the matching class."""
     return errors.from_rpc(cast(grpc.Call, error))
 
 
 class SyncStream(Generic[T]):
-    """Answers as they come, for threads."""
+    """A stream of answers, for threads."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -104,26 +104,27 @@ class SyncStream(Generic[T]):
         self._call.cancel()
 
     def leave(self) -> None:
-        """Nobody takes more answers."""
+        """Stops reading, and ends the call."""
         self.cancel()
 
 
 class SyncLeft:
-    """Writes that were given up after they were sent, for threads.
+    """Writes that were abandoned after they were sent, for threads.
 
-    Each is a lock that its thread holds to its end: unlike an event, a lock outlives Ctrl-C.
+    Each is a lock that its thread holds until it ends. Unlike a `threading.Event`, a lock is safe
+    when Ctrl-C interrupts it.
     """
 
     def __init__(self) -> None:
         self._ends: dict[threading.Lock, float] = {}
 
     def add(self, running: threading.Lock, last: float, wait: float = CANCELLED_SECONDS) -> None:
-        """Adds one that ends at the latest then, and waits a moment for its end."""
+        """Adds a write that ends by `last`, and waits up to `wait` seconds for its end."""
         self._ends[running] = last
         self.wait(wait)
 
     def wait(self, seconds: float) -> bool:
-        """Whether all have ended by then."""
+        """Waits up to `seconds` for all to end, and tells whether they did."""
         end = time.monotonic() + seconds
         for running, last in list(self._ends.items()):
             left = min(end, last) - time.monotonic()
@@ -142,7 +143,7 @@ def _held() -> threading.Lock:
 
 
 class SyncWrites(SyncStream[T]):
-    """Answers to writes that are under way: all are taken, also those that nobody waits for."""
+    """A stream of answers to writes. A thread reads all answers, even after the caller stops."""
 
     def __init__(self, call: Any, left: SyncLeft) -> None:
         super().__init__(call)
@@ -167,7 +168,7 @@ class SyncWrites(SyncStream[T]):
         return came
 
     def leave(self) -> None:
-        """Nobody takes more answers; what is under way is done."""
+        """Stops reading; writes that were sent are completed."""
         try:
             self._left.add(self._running, time.monotonic() + SETTLING_SECONDS)
         finally:
@@ -188,21 +189,21 @@ class SyncWire:
         self._metadata = list(metadata)
         self._address = ""
         self._channel: grpc.Channel | None = None
-        # The same connection, with other threads.
+        # The same connection, for streams that end by themselves: see `READING`.
         self._reading: grpc.Channel | None = None
-        # Of servers that are gone: to close them at once would cancel what others do.
+        # Channels to earlier addresses: to close them now would cancel other threads' calls.
         self._old: list[grpc.Channel] = []
-        # Channels that a thread of gRPC looks at until they are connected.
+        # Channels that a thread of gRPC watches until they are connected.
         self._watched: set[grpc.Channel] = set()
         self._mutex = threading.Lock()
         self._left = SyncLeft()
 
     def connect(self) -> None:
-        """Starts the server, if it is ours to start."""
+        """Opens a channel; first starts the server of a folder if needed."""
         self._open(self._endpoint.address())
 
     def renew(self) -> None:
-        """Looks for the server again."""
+        """Finds the server again."""
         self._open(self._endpoint.renew())
         for channel in filter(None, (self._channel, self._reading)):
             self._watch(channel)
@@ -210,8 +211,8 @@ class SyncWire:
     def _watch(self, channel: grpc.Channel) -> None:
         """Lets gRPC connect between calls.
 
-        The oldest grpcio reads the server's settings only while a call or a watcher waits, and
-        calls to a server that is gone end at once: it connected and never noticed.
+        The oldest supported grpcio reads the server's settings only while a call or a watcher
+        waits, and calls to a stopped server end at once: it connected and never noticed.
         """
 
         def seen(state: grpc.ChannelConnectivity) -> None:
@@ -275,14 +276,14 @@ class SyncWire:
             return cast(Res, call(request, timeout=timeout, metadata=self._metadata))
         except grpc.RpcError as error:
             raise translated(error) from None
-        except ValueError as error:  # the channel was closed meanwhile
+        except ValueError as error:  # the channel was closed
             raise errors.Unreachable(str(error)) from None
 
     def _write(self, call: Any, request: object, deadline: float) -> object:
         if not self._left.wait(deadline - time.monotonic()):
             raise _not_sent()
         left = deadline - time.monotonic()
-        # In a thread of its own: gRPC ends the call of a thread that Ctrl-C interrupts.
+        # The call gets its own thread: gRPC ends a call when Ctrl-C interrupts its thread.
         came: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
         running = _held()
 
@@ -303,7 +304,7 @@ class SyncWire:
             self._left.add(running, last, wait=0)
             raise _late() from None
         except BaseException:
-            # Ctrl-C, or what a handler of signals raises.
+            # Ctrl-C, or an exception of a signal handler.
             self._left.add(running, last)
             raise
         if error is not None:
@@ -320,8 +321,8 @@ class SyncWire:
     ) -> SyncStream[Res]:
         """One request (or, for a method that takes many, an iterable), many answers.
 
-        A stream that reads comes to an end, and is not ended by another thread. `within`
-        bounds the seconds until writes are sent.
+        `reads` is for a stream that ends by itself, and that no other thread cancels. `within` is
+        the maximum number of seconds until writes are sent.
         """
         try:
             call = self._callable(method, reads=reads)
@@ -334,7 +335,7 @@ class SyncWire:
             raise errors.Unreachable(str(error)) from None
 
     def in_thread(self, work: Callable[[], T]) -> T:
-        """Does what takes long."""
+        """Runs `work`, which may block."""
         return work()
 
     def sleep(self, seconds: float) -> None:
@@ -342,7 +343,7 @@ class SyncWire:
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the channels, and releases the server."""
         self._left.wait(CANCELLED_SECONDS)
         with self._mutex:
             channels = [*self._old, *filter(None, [self._channel, self._reading])]
@@ -353,7 +354,7 @@ class SyncWire:
 
 
 class AsyncStream(Generic[T]):
-    """Answers as they come, for asyncio."""
+    """A stream of answers, for asyncio."""
 
     def __init__(self, call: Any, wire: AsyncWire) -> None:
         self._call = call
@@ -380,12 +381,12 @@ class AsyncStream(Generic[T]):
         self._call.cancel()
 
     async def leave(self) -> None:
-        """Nobody takes more answers."""
+        """Stops reading, and ends the call."""
         self.cancel()
 
 
 class AsyncWrites(AsyncStream[T]):
-    """Answers to writes that are under way: all are taken, also those that nobody waits for."""
+    """A stream of answers to writes. A task reads all answers, even after the caller stops."""
 
     def __init__(self, call: Any, wire: AsyncWire) -> None:
         super().__init__(call, wire)
@@ -406,7 +407,7 @@ class AsyncWrites(AsyncStream[T]):
         return came
 
     async def leave(self) -> None:
-        """Nobody takes more answers; what is under way is done."""
+        """Stops reading; writes that were sent are completed."""
         if not self._taking.done():
             timer = asyncio.get_running_loop().call_later(SETTLING_SECONDS, self.cancel)
             self._taking.add_done_callback(lambda _: timer.cancel())
@@ -414,9 +415,9 @@ class AsyncWrites(AsyncStream[T]):
 
 
 def _task_is_cancelled() -> bool:
-    """gRPC tells the end of a call by another task as if this task had been cancelled."""
+    """Whether this task is cancelled: gRPC raises the same error if another task ends the call."""
     task = asyncio.current_task()
-    # Python 3.10 does not know.
+    # Python 3.10 has no `cancelling`.
     cancelling: Callable[[], int] = getattr(task, "cancelling", lambda: 0)
     return cancelling() > 0
 
@@ -433,18 +434,18 @@ class AsyncWire:
         self._address = ""
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Of servers that are gone: to close them at once would cancel what others do.
+        # Channels to earlier addresses: to close them now would cancel other tasks' calls.
         self._old: list[grpc.aio.Channel] = []
-        # Writes that were given up after they were sent.
+        # Writes that were abandoned after they were sent.
         self._left: set[asyncio.Future[Any]] = set()
         self.is_closed = False
 
     async def connect(self) -> None:
-        """Starts the server, if it is ours to start."""
+        """Opens a channel; first starts the server of a folder if needed."""
         await self._open(await asyncio.to_thread(self._endpoint.address))
 
     async def renew(self) -> None:
-        """Looks for the server again."""
+        """Finds the server again."""
         await self._open(await asyncio.to_thread(self._endpoint.renew))
 
     async def _open(self, address: str) -> grpc.aio.Channel:
@@ -461,7 +462,7 @@ class AsyncWire:
         return channel
 
     def _stays_in_its_loop(self) -> None:
-        """A channel of gRPC's lives in the loop in which it was made."""
+        """Raises in another event loop: a gRPC channel belongs to the loop that created it."""
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if self._loop is not loop:
@@ -505,7 +506,7 @@ class AsyncWire:
             return await call(request, timeout=timeout, metadata=self._metadata)
         except grpc.RpcError as error:
             raise translated(error) from None
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+        except grpc.aio.UsageError as error:  # the channel was closed
             raise errors.Unreachable(str(error)) from None
         except asyncio.CancelledError:
             if self.is_closed and not _task_is_cancelled():
@@ -527,7 +528,7 @@ class AsyncWire:
         return sent.result()
 
     async def leave(self, sent: asyncio.Future[Any], wait: float = CANCELLED_SECONDS) -> None:
-        """A write was given up: waits a moment for its outcome."""
+        """Adds an abandoned write, and waits up to `wait` seconds for its outcome."""
         self._left.add(sent)
         sent.add_done_callback(self._forget)
         await asyncio.wait({sent}, timeout=wait)
@@ -553,8 +554,8 @@ class AsyncWire:
     ) -> AsyncStream[Res]:
         """One request (or, for a method that takes many, an iterable), many answers.
 
-        Whether it reads or follows is all one here. `within` bounds the seconds until writes
-        are sent.
+        `reads` has no effect here. `within` is the maximum number of seconds until writes are
+        sent.
         """
         call = await self._callable(method)
         if _writes(method):
@@ -563,7 +564,7 @@ class AsyncWire:
         return AsyncStream(call(request, metadata=self._metadata), self)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Does what takes long."""
+        """Runs `work`, which may block, in a thread."""
         return await asyncio.to_thread(work)
 
     async def sleep(self, seconds: float) -> None:
@@ -571,7 +572,7 @@ class AsyncWire:
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Closes the channels, and releases the server."""
         if self._left:
             await asyncio.wait(set(self._left), timeout=CANCELLED_SECONDS)
         self.is_closed = True

@@ -1,4 +1,4 @@
-"""Words for what protobuf numbers: "user" for `ROLE_USER`, and JSON in and out."""
+"""Names of enum values, such as "user" for `ROLE_USER`, and JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Number = TypeVar("_Number", bound=int)
 
 
 def number(enum: _EnumTypeWrapper[_Number], prefix: str, word: str) -> _Number:
-    """The number of a word: `number(Role, "ROLE", "user")`."""
+    """The number of a name: `number(Role, "ROLE", "user")`."""
     name = f"{prefix}_{word.upper().replace('-', '_')}"
     try:
         return enum.Value(name)
@@ -37,17 +37,17 @@ def number(enum: _EnumTypeWrapper[_Number], prefix: str, word: str) -> _Number:
 def numbers(
     enum: _EnumTypeWrapper[_Number], prefix: str, names: str | Iterable[str]
 ) -> list[_Number]:
-    """The numbers of words, or of one word."""
+    """The numbers of several names, or of a single name."""
     return [number(enum, prefix, name) for name in ([names] if isinstance(names, str) else names)]
 
 
 def words(enum: _EnumTypeWrapper[_Number], prefix: str) -> list[str]:
-    """All words of an enumeration."""
+    """All names of an enum."""
     return [name.removeprefix(f"{prefix}_").lower() for name in enum.keys()[1:]]
 
 
 def provider_name(given: str) -> ProviderName:
-    """The name of a provider as the docs have it: "openai-chat", also of `openai_chat`."""
+    """Normalises the name of a provider: `openai_chat` becomes "openai-chat"."""
     name = given.strip().lower().replace("_", "-")
     known = [each.replace("_", "-") for each in words(context_pb2.Provider, "PROVIDER")]
     if name not in known:
@@ -56,13 +56,13 @@ def provider_name(given: str) -> ProviderName:
 
 
 def word(enum: _EnumTypeWrapper[_Number], prefix: str, value: int) -> str:
-    """The word of a number; a number that is newer than this client as digits."""
+    """The name of a number; digits if this client does not know the number."""
     found = enum.DESCRIPTOR.values_by_number.get(value)
     return found.name.removeprefix(f"{prefix}_").lower() if found else str(value)
 
 
 def text(value: Any, name: str) -> str:
-    """The same, if it is text that can be stored. `name` is what errors call it."""
+    """Returns the value. Raises if it is not text that can be stored. Errors call it `name`."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {type(value).__name__}, expected str")
     if not value.isascii():
@@ -77,7 +77,7 @@ def text(value: Any, name: str) -> str:
 
 
 def json_text(value: Any, name: str = "") -> str:
-    """A value as JSON text. `name` is what errors call it."""
+    """Converts a value to JSON text. Errors call it `name`."""
     try:
         said = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         return text(said, f"the JSON of {name or 'the value'}")
@@ -90,12 +90,12 @@ def json_text(value: Any, name: str = "") -> str:
 
 
 def json_texts(values: Mapping[str, Any] | None, name: str) -> dict[str, str]:
-    """Each value as JSON text."""
+    """Converts each value to JSON text."""
     return {key: json_text(value, f"{name}[{key!r}]") for key, value in (values or {}).items()}
 
 
 def json_bytes(value: Any, name: str = "", *, as_is: bool = False) -> bytes:
-    """A value as JSON. With `as_is`, `bytes` and `str` are JSON already."""
+    """Converts a value to JSON. With `as_is`, `bytes` and `str` stay unchanged."""
     if as_is and isinstance(value, bytes):
         return value
     if as_is and isinstance(value, str):
@@ -104,7 +104,7 @@ def json_bytes(value: Any, name: str = "", *, as_is: bool = False) -> bytes:
 
 
 def _no_numbers(value: Any, place: str, within: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Where a value has what is no number, and what it is there."""
+    """The place and the name of each NaN and infinity in a value."""
     if id(value) in within:
         return
     within = (*within, id(value))
@@ -120,12 +120,12 @@ def _no_numbers(value: Any, place: str, within: tuple[int, ...]) -> Iterator[tup
 
 
 def told_text(value: Any) -> str:
-    """What a tool returned as text for the model to read, which need not be JSON: `NaN` stays."""
+    """Converts what a tool returned to text for the model. `NaN` stays, so it may not be JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def from_arguments(data: bytes) -> Any:
-    """Arguments of a call, read; the text where a model wrote no JSON."""
+    """Parses arguments of a call; returns them as text if they are not JSON."""
     try:
         return json.loads(data)
     except ValueError:
@@ -133,5 +133,5 @@ def from_arguments(data: bytes) -> Any:
 
 
 def from_json(data: bytes | str) -> Any:
-    """A value from JSON; None from nothing."""
+    """Parses JSON; None for an empty text."""
     return json.loads(data) if data else None

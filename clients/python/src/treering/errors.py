@@ -1,6 +1,6 @@
 """Exception classes: one for each reason of the server.
 
-Catch what you can act on; each class says in ``advice`` what to do:
+Catch the errors that you can handle. ``advice`` of each class says what to do:
 
     >>> conv = db.create("Two writers")
     >>> conv.user("the first").revision
@@ -11,8 +11,8 @@ Catch what you can act on; each class says in ``advice`` what to do:
     ...     print(refusal.actual, refusal.advice)
     2 Read the branch from the revision in `actual` on, and decide again.
 
-All are `TreeringError`. The classes between tell what kind of trouble it is: `NotFound`,
-`Conflict` (somebody was first), `Refused` (the state forbids it), `Invalid` (the call is
+All derive from `TreeringError`. The classes between tell the kind of error: `NotFound`,
+`Conflict` (another writer was first), `Refused` (the state forbids it), `Invalid` (the call is
 wrong), `Unavailable` (try later), `Damaged` (stored data), `Failed` (the server).
 """
 
@@ -143,7 +143,7 @@ class TreeringError(Exception):
     """Base class of all errors. Never contains the text of messages or results."""
 
     reason: ClassVar[str] = ""
-    """The server's reason; empty for classes of several reasons."""
+    """The server's reason; empty for a class with several reasons."""
     advice: ClassVar[str] = ""
     """What to do."""
 
@@ -177,7 +177,7 @@ class TreeringError(Exception):
         return int(value) if value.isdecimal() else 0
 
 
-# ---- kinds of trouble ----
+# ---- kinds of errors ----
 
 
 class NotFound(TreeringError):
@@ -226,7 +226,7 @@ class Failed(TreeringError):
     advice = "Check the server's log."
 
 
-# ---- this side ----
+# ---- errors of this client ----
 
 
 class Unreachable(Unavailable):
@@ -922,7 +922,7 @@ class KeyExpired(Unauthenticated):
 
 
 class CertificateUnknown(Unauthenticated):
-    """The call has no API key, and the client certificate stands for none."""
+    """The call has no API key, and no API key belongs to its client certificate."""
 
     reason = "CERTIFICATE_UNKNOWN"
     advice = "Send a key, or use a client certificate that has a key."
@@ -1000,13 +1000,13 @@ def make(
     metadata: Mapping[str, str] | None = None,
     retry_after: float | None = None,
 ) -> TreeringError:
-    """The error of the right class."""
+    """Creates an error of the class of its reason or status code."""
     kind = BY_REASON.get(reason) or _BY_CODE.get(code, TreeringError)
     return kind(message, code=code, reason=reason, metadata=metadata, retry_after=retry_after)
 
 
 def from_rpc(error: grpc.Call | grpc.aio.AioRpcError) -> TreeringError:
-    """What a gRPC error says."""
+    """Converts a gRPC error."""
     code = error.code() or grpc.StatusCode.UNKNOWN
     message = error.details() or code.name
     reason, metadata, retry_after = "", dict[str, str](), None
@@ -1030,7 +1030,7 @@ def from_rpc(error: grpc.Call | grpc.aio.AioRpcError) -> TreeringError:
 def from_append_error(
     code: int, message: str, reason: str, metadata: Mapping[str, str]
 ) -> TreeringError:
-    """What a stream of appends says about one of them."""
+    """Converts the error of a batch in a stream of appends."""
     facts = dict(metadata)
     after = facts.pop("retry_after_ms", "")
     return make(

@@ -39,7 +39,7 @@ from treering._words import text as checked
 from treering.v1 import event_pb2 as pb
 
 Part = str | pb.ContentPart
-"""Text, or what `image`, `file`, `audio`, `reasoning`, `refusal` and `json` make."""
+"""Text, or a part from `image`, `file`, `audio`, `reasoning`, `refusal` or `json`."""
 
 Output = Part | Mapping[str, Any] | list[Any]
 """A part of a result; dicts and lists are recorded as JSON text."""
@@ -106,7 +106,7 @@ def refusal(text: str) -> pb.ContentPart:
 
 
 def json(value: Any) -> pb.ContentPart:
-    """A part that is JSON."""
+    """A JSON part."""
     return pb.ContentPart(json=json_text(value))
 
 
@@ -140,7 +140,7 @@ def rest(
     >>> kept = new.rest({"annotations": [], "phase": "final"}, origin="openai-chat")
     >>> done = conv.append([new.assistant("Found it.", raw=kept)])
 
-    `origin` is the shape that the message had; an export in that shape has these fields again.
+    `origin` is the format of the message; an export in that format contains these fields again.
     """
     return pb.RawMessage(
         origin=origin,
@@ -467,7 +467,7 @@ def sealed(reason: str = "", summary: str = "") -> NewEvent:
     return NewEvent(conversation_sealed=pb.ConversationSealed(reason=reason, summary=summary))
 
 
-# ---- context, summaries, judgements ----
+# ---- context, summaries, annotations ----
 
 
 def context_set(key: str, value: Any, *, provider: str = "") -> NewEvent:
@@ -543,8 +543,8 @@ def custom(
 
     Search finds it by its `text`. See `found_by` for `key` and `attributes`. `delta_of` is the key
     of a similar event, for example the previous state: the store then keeps only the difference,
-    and reads return the whole. A state often names itself: `custom("state", state, key="state",
-    delta_of="state")`.
+    and reads return the whole data. For the previous event of the same key: `custom("state", state,
+    key="state", delta_of="state")`.
     """
     if isinstance(data, bytes):
         content = data

@@ -1,4 +1,4 @@
-"""Result types of the client. Each has the protobuf message that it was read from as ``proto``."""
+"""Result types of the client. Most have the protobuf message of the server as ``proto``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from treering.v1 import (
 
 
 def when(stamp: Timestamp) -> datetime:
-    """A time, in UTC."""
+    """Converts a timestamp to a time in UTC."""
     return stamp.ToDatetime(tzinfo=timezone.utc)
 
 
@@ -34,7 +34,7 @@ def shorten(text: str) -> str:
 
 
 def kind_name(number: int) -> KindName:
-    """The word of a kind of event."""
+    """The name of a kind of event."""
     return cast(KindName, word(event_pb2.EventKind, "EVENT_KIND", number))
 
 
@@ -92,7 +92,7 @@ class Erased:
     """Large bodies that stay because another event has the same content."""
 
     def take(self, item: conversation_pb2.EraseResponse) -> None:
-        """Adds what came."""
+        """Adds an item of the answer."""
         which = item.WhichOneof("item")
         if which == "event":
             self.events.append(item.event)
@@ -335,7 +335,7 @@ class ToolCall:
 
     @staticmethod
     def of(proto: tool_pb2.ToolCall) -> ToolCall:
-        """From a call as the server tells it."""
+        """From a call in an answer of the server."""
         status = word(tool_pb2.CallStatus, "CALL_STATUS", proto.status)
         return ToolCall(
             proto=proto,
@@ -391,7 +391,7 @@ class ToolResult:
 
     @property
     def tool(self) -> str:
-        """The tool."""
+        """Name of the tool."""
         return self.info.tool
 
     @property
@@ -432,7 +432,7 @@ class Hit:
 
     @staticmethod
     def of(proto: search_pb2.SearchHit) -> Hit:
-        """From a hit as the server tells it."""
+        """From a hit in an answer of `Search`."""
         return Hit(
             proto=proto,
             conversation_id=proto.conversation_id,
@@ -495,7 +495,7 @@ class Request(dict[str, Any]):
         self.raw: bytes = proto.request
         """The body as JSON bytes, as a prompt cache compares them."""
         self.explanation: context_pb2.Explanation = proto.explanation
-        """Sections, items with their events, and what each step did."""
+        """Sections, items with their events, and what each enhancer did."""
 
     def __repr__(self) -> str:
         about = self.explanation
@@ -531,7 +531,7 @@ class Request(dict[str, Any]):
 
     @property
     def over_budget(self) -> bool:
-        """What must stay is larger than the budget."""
+        """The parts that must stay exceed the budget."""
         return self.explanation.over_budget
 
     @property

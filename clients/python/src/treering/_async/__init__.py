@@ -1,1 +1,1 @@
-"""The client. `_async` is written by hand; `_sync` is made of it by `scripts/make_sync.py`."""
+"""The client. `scripts/make_sync.py` generates `_sync` from `_async`."""

@@ -125,7 +125,7 @@ class AsyncCall:
         milliseconds: int | None = None,
     ) -> Receipt:
         """Appends the result, up to 64 MiB less 64 KiB: texts and parts; dicts and lists as JSON.
-        Large texts are sent in pieces."""
+        Large texts are sent in chunks."""
         content = tuple(_requests.fitting(content))
         await self.request()
         if milliseconds is None and self._began is not None:
@@ -207,7 +207,7 @@ class AsyncCall:
         if error is None:
             await self.result()
         elif isinstance(error, Exception):
-            # The first error is what the program wants to see.
+            # The program must get this error, not a failure to record it.
             text = "".join([type(error).__name__, ": " if str(error) else "", str(error)])
             await despite_async(lambda: self.fail(text[:ERROR_CHARS_MAX]))
         else:
@@ -231,7 +231,7 @@ class AsyncAnswer:
 
 
 def _told(value: Any) -> list[Part]:
-    """What a function returned, as content of a result."""
+    """Converts what a function returned to the content of a result."""
     if value is None:
         return []
     return [value if isinstance(value, str) else told_text(value)]

@@ -125,7 +125,7 @@ class AsyncItems:
             if not item.value_left_out:
                 whole.append(Item.of(item))
                 continue
-            # The first value of an answer goes whatever it takes.
+            # An answer contains its first value, whatever its size.
             answer = await self._send([get_op(item.path, item.key, False)], "")
             got = answer.results[0].got
             if got.HasField("item"):

@@ -1,4 +1,4 @@
-"""Reads of many events that go on where they were after a break."""
+"""Reads of many events that continue after a broken connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from treering.v1 import event_pb2, events_pb2
 async def read_events(
     transport: AsyncTransport, method: Method[Any, Any], request: Any, limit: int = 0
 ) -> AsyncGenerator[Event, None]:
-    """Events in the order of the request, each once.
+    """Yields events in the order of the request, each once.
 
     Events do not change, and a history only grows at its end. So after a break the same
-    request gives the same events again: those up to the last one that was handed out are
-    passed over.
+    request returns the same events again, and those up to the last yielded one are skipped.
     """
     last_id = passing_to = ""
     handed_out = 0
@@ -29,7 +28,7 @@ async def read_events(
         nonlocal passing_to
         passing_to = last_id
         if last_id and limit:
-            # Backward, there may be newer ones before it now.
+            # Backward, newer events may come first now.
             request.limit = 0
         return request
 
@@ -53,7 +52,7 @@ async def read_events(
             await answers.aclose()
         if stopped_at is None:
             return
-        # It has looked at as many events as one read may: the next one goes on there.
+        # This read examined the maximum number of events: the next one continues there.
         request.go_on_at.CopyFrom(stopped_at)
         last_id = passing_to = ""
 
@@ -63,9 +62,10 @@ async def read_pages(
     request: events_pb2.ReadRequest,
     begun: AsyncStream[events_pb2.ReadResponse] | None = None,
 ) -> AsyncGenerator[Sequence[event_pb2.Event], None]:
-    """Events as they come, in pages: much cheaper than one by one.
+    """Yields pages of events: much cheaper than one by one.
 
-    After a break it begins again, so events may come twice. `begun` is the request under way.
+    After a break it begins again, so events may come twice. `begun` is the stream of a request
+    that was sent already.
     """
     while True:
         stopped_at = None

@@ -1,4 +1,4 @@
-"""Calls that are sent again where that is safe, until their time is up."""
+"""Sends calls, and sends them again where that is safe, until their timeout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Message)
 
 
 class AsyncTransport:
-    """The way to a server, in one namespace."""
+    """The connection to a server, in one namespace."""
 
     def __init__(
         self,
@@ -36,12 +36,12 @@ class AsyncTransport:
         self.namespace = namespace
         self.timeout = timeout
         self.last_position = 0
-        # A folder's server is started at need: it is no stranger.
+        # The server of a folder is started when needed, so its address is right.
         self._met = isinstance(endpoint, Local)
         self._closed = False
 
     async def connect(self) -> None:
-        """Starts the server, if it is ours to start."""
+        """Opens a channel; first starts the server of a folder if needed."""
         await self.wire.connect()
 
     async def unary(
@@ -70,7 +70,7 @@ class AsyncTransport:
         key: str,
         timeout: float | None = None,
     ) -> Res:
-        """Many requests, one answer; `requests` makes them anew for each attempt."""
+        """Many requests, one answer; `requests` creates them again for each attempt."""
         attempts = self._attempts(method, key, timeout)
         while True:
             try:
@@ -91,8 +91,8 @@ class AsyncTransport:
     ) -> AsyncGenerator[Res, None]:
         """One request, many answers.
 
-        `request` is asked again after a break: it says what is still to come. Time counts
-        while nothing comes. `begun` is what `begin` gave for the same request.
+        After a break, `request` is called again, for the remaining answers. The timeout restarts
+        with each answer. `begun` is the stream that `begin` returned for the same request.
         """
         attempts = self._attempts(method, key, timeout)
         stream = begun
@@ -117,9 +117,9 @@ class AsyncTransport:
                 await stream.leave()
 
     async def begin(self, method: Method[Req, Res], request: object) -> AsyncStream[Res] | None:
-        """Sends a request whose answers are read later, so that several are under way at once.
+        """Sends a request whose answers are read later, so that several can run at once.
 
-        None: it could not be sent. `read` will find out why.
+        Returns None if it could not be sent: `read` sends it again, or raises the error.
         """
         if self._closed:
             return None
@@ -129,7 +129,7 @@ class AsyncTransport:
             return None
 
     def follow(self, method: Method[Req, Res], request: Callable[[], Req]) -> Following[Res]:
-        """One request, answers without an end: it goes on after every break."""
+        """One request, an endless stream of answers, which continues after every break."""
         return Following(self, method, request)
 
     def _attempts(self, method: Method[Req, Res], key: str, timeout: float | None) -> Attempts:
@@ -145,7 +145,7 @@ class AsyncTransport:
 
     async def _before_next(self, attempts: Attempts, error: errors.TreeringError) -> None:
         """Waits, or raises the error when there is no next attempt."""
-        # A refusal is an answer too.
+        # An error with a reason is an answer of the server.
         self._met = self._met or bool(error.rule)
         if self._met:
             attempts.patience = None
@@ -157,25 +157,25 @@ class AsyncTransport:
             await self.wire.renew()
 
     def saw(self, position: int) -> None:
-        """Something was appended there: searches wait for it."""
+        """Notes the log offset of an append: searches wait until the index contains it."""
         self.last_position = max(self.last_position, position)
 
     async def health(self, service: str, timeout: float | None = None) -> bool:
-        """What the health service says, asked once."""
+        """Asks the health service, once."""
         request = HEALTH.request(value=service)
         seconds = self.timeout if timeout is None else timeout
         answer = await self.wire.unary(HEALTH, request, seconds)
         return answer.value == HEALTH_SERVING
 
     async def close(self) -> None:
-        """Ends the connection, and the server if it is ours and nobody else's."""
+        """Closes the channels; ends the server of a folder if no other client here uses it."""
         if not self._closed:
             self._closed = True
             await self.wire.close()
 
 
 class Following(Generic[T]):
-    """Answers without an end."""
+    """An endless stream of answers."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class Following(Generic[T]):
         raise StopAsyncIteration
 
     async def _after(self, error: errors.TreeringError) -> None:
-        """The server went, or sends its old connections to new ones."""
+        """Continues after the server stopped, or ended the connection to have it opened again."""
         self._stream = None
         if self._transport._closed:
             self._closed = True
@@ -220,7 +220,7 @@ class Following(Generic[T]):
         await self._transport._before_next(self._attempts, error)
 
     async def aclose(self) -> None:
-        """Ends it; whoever waits for the next answer gets none."""
+        """Ends the stream; a pending iteration stops."""
         self._closed = True
         if self._stream is not None:
             self._stream.cancel()

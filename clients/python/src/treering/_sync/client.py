@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 TIMEOUT = 60.0
-"""Seconds that a call may take, all its attempts together."""
+"""Seconds that a call may take, including its retries."""
 START_TIMEOUT = 120.0
 """Seconds for a server to open its store."""
 
@@ -260,8 +260,8 @@ class Treering:
         conversations. For one conversation, use `conv.append`.
 
         `create_if_missing` creates the conversation if it does not exist, also with concurrent
-        writers; `conversation` may then be a name of yours within the given `source`. The other
-        arguments are those of `conv.append`.
+        writers; `conversation` may then be a source id within its `source`. The other arguments are
+        those of `conv.append`.
         """
         key, harmless = _requests.append_keys(events, idempotency_key, skip_known=skip_known)
         request = _requests.append(
@@ -300,7 +300,7 @@ class Treering:
         """
         waiting: list[events_pb2.AppendRequest] = []
         for conversation, events in batches:
-            # Events with keys of their own need none of their batch.
+            # A batch needs no key if all its events have their own.
             key = "" if all(event.idempotency_key for event in events) else key_or_new()
             life = life_seconds("", None) if key else 0
             request = _requests.append(
@@ -461,7 +461,7 @@ class Treering:
     def approve(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
         """Approves a call with exactly its current arguments.
 
-        An id alone must be that of one waiting call of the namespace.
+        A call id must belong to exactly one waiting call of the namespace.
 
         >>> call = conv.tool_call("rm", {"path": "old.txt"}, needs_approval=True).request()
         >>> for waiting in db.pending():
@@ -472,7 +472,7 @@ class Treering:
         return self._decide(call, "approved", by, reason)
 
     def deny(self, call: ToolCall | str, *, by: str = "", reason: str = "") -> Receipt:
-        """Denies a call. Takes what `approve` takes."""
+        """Denies a call. Takes the arguments of `approve`."""
         return self._decide(call, "denied", by, reason)
 
     def _decide(
@@ -575,7 +575,7 @@ class Treering:
         request.reason = reason
         request.actor = self.actor
         erased = Erased()
-        # It takes as long as making views and index anew.
+        # This takes as long as a rebuild of projections and index.
         for item in self._transport.read(m.ERASE, lambda: request):
             erased.take(item)
         return erased

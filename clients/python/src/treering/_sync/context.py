@@ -1,5 +1,5 @@
 # Made of _async/context.py by scripts/make_sync.py: change that, and run it again.
-"""Reading and writing a context: a branch's active one, or the namespace's long-term one."""
+"""Reads and writes a branch's active context or the namespace's long-term context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treering.v1 import context_pb2, event_pb2
 def get(
     transport: Transport, conversation_id: str, branch: str, keys: Iterable[str]
 ) -> dict[str, Any]:
-    """These keys as they are now, or all."""
+    """Returns the current values of these keys, or of all keys."""
     wanted = list(keys)
     values: dict[str, Any] = {}
     while True:
@@ -43,7 +43,7 @@ def change(
     idempotency_key: str,
     actor: str,
 ) -> Receipt:
-    """Sets and removes keys, all at once."""
+    """Sets and removes keys in one batch."""
     key = key_or_new(idempotency_key)
     request = context_pb2.SetContextRequest(
         conversation_id=conversation_id,

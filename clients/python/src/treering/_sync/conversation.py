@@ -347,7 +347,7 @@ class Conversation:
         idempotency_key: str = "",
     ) -> Receipt:
         """Appends the result of an open call, up to 64 MiB less 64 KiB (`TooLarge`). Dicts and
-        lists are recorded as JSON. Large texts are sent in pieces."""
+        lists are recorded as JSON. Large texts are sent in chunks."""
         event = new.tool_result(
             call_id,
             *_requests.fitting(content),
@@ -395,7 +395,7 @@ class Conversation:
     def _arguments_of(
         self, conversation_id: str, calls: list[conversation_pb2.OpenCall]
     ) -> dict[str, bytes]:
-        """What open calls ask for; they are few and mostly near the head."""
+        """The arguments of open calls, which are few and mostly near the head."""
         own = {
             call.request.revision
             for call in calls
@@ -407,7 +407,7 @@ class Conversation:
                 if event.revision in own and event.conversation_id == conversation_id:
                     asked[event.call_id] = event.proto.tool_call_requested.arguments
         if len(own) < len(calls):
-            # Of the conversation that this one was forked from.
+            # The other calls are from the conversation that this one was forked from.
             for inherited in self.tool_calls(limit=10_000):
                 asked.setdefault(inherited.call_id, inherited.proto.arguments)
         return asked
@@ -514,7 +514,7 @@ class Conversation:
         return answer.result if answer.found else None
 
     def replay(self) -> Replay:
-        """Returns recorded results instead of running tools, to run an agent again."""
+        """Returns a replay, which answers tool calls with recorded results."""
         return Replay(self)
 
     def snapshots(self, *, as_of: int = 0, limit: int = 0) -> list[tool_pb2.ToolSnapshot]:
@@ -524,7 +524,7 @@ class Conversation:
         )
         return list((self._transport.unary(m.SNAPSHOTS, request)).snapshots)
 
-    # ---- what results have shown ----
+    # ---- tool observations ----
 
     def knowledge(
         self, *, as_of: int = 0, recent: int = 0, tool: str = ""
@@ -745,7 +745,7 @@ class Conversation:
     def messages(self, *, limit: int = 0) -> list[Event]:
         """Returns the messages of the branch, oldest first; each has a `role` and a `text`.
 
-        `limit` returns the newest so many; 0: all. Calls and results are in `events`.
+        With a `limit`, only the newest messages; 0 for all. For calls and results see `events`.
 
         >>> said = conv.user("One"), conv.assistant("Two")
         >>> [(message.role, message.text) for message in conv.messages(limit=2)]
@@ -1119,7 +1119,7 @@ class Conversation:
         for event in answer.events:
             self._transport.saw(event.position.offset)
         if isinstance(call, Call):
-            # Its result comes with the child's return.
+            # The child's return records the result of the call.
             call.has_ended = True
         return SubContext(self._transport, answer.child_id, "", self.actor)
 

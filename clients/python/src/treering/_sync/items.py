@@ -124,7 +124,7 @@ class Items:
             if not item.value_left_out:
                 whole.append(Item.of(item))
                 continue
-            # The first value of an answer goes whatever it takes.
+            # An answer contains its first value, whatever its size.
             answer = self._send([get_op(item.path, item.key, False)], "")
             got = answer.results[0].got
             if got.HasField("item"):

@@ -1,5 +1,5 @@
 # Made of _async/lookup.py by scripts/make_sync.py: change that, and run it again.
-"""Events by keys, types, ids and places, with all their bodies."""
+"""Looks up events by key, type, id or revision, with all their bodies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from treering.types import Event
 from treering.v1 import events_pb2
 
 NAMES_MAX = 4096
-"""So many events are asked for in one call."""
+"""Maximum number of events in one call."""
 
 
 def latest(transport: Transport, request: events_pb2.LatestRequest) -> list[Event | None]:
-    """One for each conversation and each of its keys, types and kinds; None: there is none."""
+    """The newest event of each conversation with each key, type and kind; None for no event."""
     found = list((transport.unary(m.LATEST, request)).found)
     bodies = _left_out(transport, [each for each in found if each.body_left_out])
     return [_event(each, bodies) for each in found]
@@ -24,7 +24,7 @@ def latest(transport: Transport, request: events_pb2.LatestRequest) -> list[Even
 def get_many(
     transport: Transport, names: Iterable[str | tuple[str, int]], headers_only: bool
 ) -> list[Event | None]:
-    """Events by their ids, or by conversation and revision; None: there is none."""
+    """Events by their ids, or by conversation and revision; None for a missing event."""
     asked = [_name(name) for name in names]
     events: list[Event | None] = []
     for start in range(0, len(asked), NAMES_MAX):
@@ -40,7 +40,7 @@ def get_many(
 def _left_out(
     transport: Transport, left: Sequence[events_pb2.LatestEvent | events_pb2.GotEvent]
 ) -> dict[str, Event]:
-    """The events whose bodies had no room in an answer, by id. Each answer has one or more."""
+    """Reads the events whose bodies an answer left out, by id. Each answer has one or more."""
     ids = list(dict.fromkeys(each.event.id for each in left))
     whole: dict[str, Event] = {}
     while ids:

@@ -1,5 +1,5 @@
 # Made of _async/subscription.py by scripts/make_sync.py: change that, and run it again.
-"""Events and keys as they come, across restarts of the server."""
+"""Subscriptions to events and context keys. They survive restarts of the server."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Subscription:
                 self._reach(getattr(answer, which).position.offset)
 
     def _reach(self, offset: int) -> None:
-        """Up to there nothing more will come: a restart need not look there again."""
+        """Moves `after` to this offset: no more events come before it, so a restart skips them."""
         if offset and (self._from_now or (self.after or 0) < offset):
             self.after = offset
             self._from_now = False
