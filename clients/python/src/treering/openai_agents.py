@@ -6,8 +6,8 @@
     session = TreeringSession("user-42", treering.local("./store"))
     Runner.run_sync(Agent("Helper"), "Hello", session=session)
 
-A session is a conversation. Messages of other frameworks in it are among the items. The SDK gets
-its own items back unchanged. Needs `pip install treering[openai-agents]`.
+A session is a conversation. Its items include messages of other frameworks. The SDK gets its own
+items back unchanged. Needs `pip install treering[openai-agents]`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["TreeringSession"]
 SOURCE = "openai-agents"
 FRAME = "openai-agents.item"
 EVENTS_OF_ITEM_MAX = 8
-"""No item has more events."""
+"""Maximum number of events of an item."""
 
 
 class TreeringSession(SessionABC):
@@ -70,8 +70,8 @@ class TreeringSession(SessionABC):
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Returns the items, oldest first; with a limit, only the newest.
 
-        Of all items, a call of others without a result has an output that says so, which is not
-        stored: the SDK leaves out its own.
+        Without a limit, a call of another program without a result gets an output that says so. It
+        is not stored. The SDK leaves out its own calls without a result.
         """
         wanted = resolve_session_limit(limit, self.session_settings)
         return await asyncio.to_thread(self._get, wanted)
@@ -79,7 +79,7 @@ class TreeringSession(SessionABC):
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Appends items: all or none."""
         if items:
-            # As JSON says it: what comes back is what any program reads.
+            # Through JSON, so that `get_items` returns the same in every program.
             given: list[Any] = json.loads(json.dumps(items))
             await done(lambda: self._add(given))
 
@@ -124,7 +124,7 @@ class TreeringSession(SessionABC):
     # ---- writing ----
 
     def _add(self, items: list[Any]) -> None:
-        # Mostly the session is there, and what is added follows from what is: that takes one call.
+        # Usually the session exists and its open calls fit the items: then one call is enough.
         conversation = self._on_branch(self._thread.named())
         lessened = odd.Lessened()
         is_typed, is_asked = True, False
@@ -141,7 +141,7 @@ class TreeringSession(SessionABC):
                 ):
                     is_asked = True
                     continue
-                # A call was opened or ended meanwhile, or the server takes no such event.
+                # A call was opened or ended meanwhile, or the server refuses such an event.
                 if not is_typed:
                     raise
                 is_typed = lessened.refused(refusal, batch.spans)
@@ -166,7 +166,7 @@ class TreeringSession(SessionABC):
     def _take_back(
         self, first: Callable[[Conversation], tuple[int, TResponseInputItem] | None]
     ) -> TResponseInputItem | None:
-        """Takes back an item and all after it; what was before the first item stays."""
+        """Removes an item and all later ones; events before the first item stay."""
         conversation = self._found()
         if conversation is None:
             return None
@@ -188,13 +188,13 @@ class TreeringSession(SessionABC):
 
 @dataclass
 class _Batch:
-    """Items with their events."""
+    """The events of items."""
 
     events: list[new.NewEvent] = field(default_factory=list)
     spans: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of each item, where its typed events begin and end."""
+    """Index of each item, and where its typed events begin and end."""
     notes: list[list[str]] = field(default_factory=list)
-    """What is odd about each."""
+    """Notes on what was changed in each item."""
 
 
 def _batch(
@@ -204,7 +204,7 @@ def _batch(
     is_typed: bool,
     is_asked: bool,
 ) -> _Batch:
-    """Without asking what is open, a result is taken for one of a call that is."""
+    """Makes the events. Unless it reads the open calls, it assumes that results have open calls."""
     read = [typed(item) if is_typed else ([], []) for item in items]
     about = [event for events, _ in read for event in events if _is_about_call(event)]
     open = set[str]()
@@ -244,8 +244,8 @@ def _is_about_call(event: new.NewEvent) -> bool:
 def _items(
     events: Iterable[Event], calls: Unanswered, own: set[int] | None = None
 ) -> Iterator[tuple[int, TResponseInputItem]]:
-    """Items with the revisions at which they begin: the SDK's own, whose places go into `own`,
-    and what others said."""
+    """Items with the revisions at which they begin: the SDK's own, whose indexes are added to
+    `own`, and those of other programs."""
     count = 0
     for found in frames.read(FRAME, calls.noted(events)):
         if isinstance(found, frames.Frame):
@@ -259,7 +259,7 @@ def _items(
 
 
 def _items_backward(conversation: Conversation) -> Iterator[tuple[int, TResponseInputItem]]:
-    """The same, newest first: reads no more than is asked for."""
+    """Like `_items`, newest first. Reads only as many events as needed."""
     waiting: list[Event] = []
     for event in conversation.events(backward=True):
         waiting.append(event)
@@ -273,7 +273,7 @@ def _items_backward(conversation: Conversation) -> Iterator[tuple[int, TResponse
 def _flushed(
     conversation: Conversation, waiting: list[Event], all: bool
 ) -> Iterator[tuple[int, TResponseInputItem]]:
-    """Items of events that came backward; takes these away."""
+    """Items of events that were read backward. Removes these events from `waiting`."""
     keep = 0 if all else EVENTS_OF_ITEM_MAX
     taken: Sequence[Event] = waiting[: len(waiting) - keep] if keep else list(waiting)
     del waiting[: len(taken)]

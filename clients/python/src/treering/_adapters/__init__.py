@@ -1,1 +1,1 @@
-"""What the adapters of frameworks share: nothing here imports a framework."""
+"""Code that the adapters of frameworks share. It imports no framework."""

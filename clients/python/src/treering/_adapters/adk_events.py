@@ -1,4 +1,4 @@
-"""What other programs said, as events of Google's Agent Development Kit."""
+"""Converts events of other programs to events of Google's Agent Development Kit (ADK)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 MODEL = "model"
-"""The author of an answer that names none, while the session has no agent."""
+"""The author of an answer without an author, while the session has no agent."""
 
 
 class Others:
-    """What others said in a session, and its calls."""
+    """Converts events of other programs in a session, and tracks its calls."""
 
     def __init__(self) -> None:
         self.calls = Unanswered()
-        """Has taken note of every event."""
+        """Must be given every event."""
         self._agent = MODEL
         self._tools: dict[str, str] = {}
 
     def saw(self, item: dict[str, Any]) -> None:
-        """Takes note of an event of the kit: its agent says what others answer, so that it goes on
-        with that as its own."""
+        """Tracks an event of the ADK. Its agent becomes the author of other programs' answers, so
+        that it continues from them as its own."""
         author = item.get("author")
         if author and author != "user":
             self._agent = author
@@ -36,7 +36,7 @@ class Others:
                 self._tools[str(call.get("id"))] = str(call.get("name") or "")
 
     def item_of(self, event: Event) -> dict[str, Any] | None:
-        """What another program said, as an event of the kit; None for what is none."""
+        """Converts an event of another program; None if the ADK has no such event."""
         if event.kind == "message_appended":
             return self._message(event)
         if event.kind == "tool_call_requested":
@@ -56,8 +56,8 @@ class Others:
         return None
 
     def answered(self, items: list[dict[str, Any]], own: set[str]) -> Iterator[dict[str, Any]]:
-        """The items, with an answer after each call of others that has none: models refuse calls
-        without one. `own` are the ids of the kit's own events: it knows what became of its calls.
+        """Adds an answer after each call of another program without an answer: models refuse such
+        calls. `own` are the ids of the ADK's own events: the ADK handles its calls itself.
         """
         answers = {id for item in items for id in _ids(item, "function_response")}
         last = max((at for at, item in enumerate(items) if item["author"] != "user"), default=0)
@@ -117,7 +117,7 @@ def _ids(item: dict[str, Any], kind: str) -> Iterator[str]:
 
 def _part(part: pb.ContentPart) -> dict[str, Any] | None:
     which = part.WhichOneof("part")
-    # Another maker's reasoning is for its own models only.
+    # Reasoning is left out: only models of its provider accept it.
     if which == "reasoning":
         return None
     if which in ("image", "file", "audio"):

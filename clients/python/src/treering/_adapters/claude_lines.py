@@ -1,4 +1,4 @@
-"""A session's lines of the Claude Agent SDK: its own, and what other programs said."""
+"""A session's lines for the Claude Agent SDK: its own, and events of other programs as lines."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 ABOUT = ("sessionId", "agentId", "isSidechain", "userType", "cwd", "version", "gitBranch")
-"""What a line has of the line before it."""
+"""Fields that a made line copies from the SDK's line before it."""
 
 Line = dict[str, Any]
 Found = Sequence["frames.Frame | Event"]
 
 
 def lines(session_id: str, events: Iterable[Event], frame_type: str) -> list[Line]:
-    """The SDK's own lines unchanged, and between them what others said, in the same chain.
+    """The SDK's own lines, and lines made from events of other programs, in one chain.
 
-    A line of others follows the line before it, also where the SDK's next line did not know it:
-    that one's `parentUuid` is then changed, because the SDK leaves out what is not in the chain of
-    the last line. The lines of others have the same ids each time, so they can be told apart when
-    they are sent back.
+    The parent of a made line is the line before it. If the SDK wrote its next line without the made
+    line, that next line's `parentUuid` is changed: the SDK leaves out lines that are not in the
+    chain of the last line. Made lines have the same ids each time, so they are recognised when they
+    are sent back.
     """
     calls = Unanswered()
     found = list(frames.read(frame_type, calls.noted(events)))
@@ -43,10 +43,10 @@ class _Chain:
     tip: str | None = None
     """The id of the last line."""
     open: set[str] = field(default_factory=set)
-    """The SDK's own calls without a result: nothing may come between."""
+    """The SDK's own calls without a result: no line may come between a call and its result."""
     about: Line = field(default_factory=dict)
     waiting: list[Line] = field(default_factory=list)
-    """Lines of others, which come next."""
+    """Made lines, which come next."""
 
     def lines(self) -> Iterator[Line]:
         """All lines."""
@@ -92,7 +92,7 @@ class _Chain:
 
 
 class _Others:
-    """What others said, as lines without their place in the chain."""
+    """Converts events of other programs to lines, without their place in the chain."""
 
     def __init__(self, found: Found, calls: Unanswered, own_results: set[str]) -> None:
         self._calls = calls
@@ -107,7 +107,7 @@ class _Others:
                 yield each
 
     def lines_of(self, at: int, event: Event) -> Iterator[Line]:
-        """The lines of an event; results of others' calls stand behind these."""
+        """The lines of an event. Results of other programs' calls come directly after the calls."""
         if event.kind == "message_appended":
             yield from self._message(at, event)
         elif event.kind == "tool_call_requested":
@@ -116,11 +116,11 @@ class _Others:
             if not (isinstance(after, Event) and after.kind == "tool_call_requested"):
                 yield from self._answers(at)
         elif event.kind == "tool_result_recorded" and event.call_id not in self._known:
-            # Of a call of the SDK's, which a program ended for it.
+            # The call is the SDK's own; another program recorded its result.
             yield _line(event, event.id, "user", [self._result(event.call_id, event)])
 
     def _answers(self, at: int) -> Iterator[Line]:
-        """Results of the calls that end here: models refuse calls without one."""
+        """Results of consecutive calls, the last at `at`: models refuse calls without a result."""
         begin = at
         while begin and _is_call(self._found[begin - 1]):
             begin -= 1
@@ -128,7 +128,7 @@ class _Others:
             if isinstance(each, Event):
                 result = self._results.get(each.call_id)
                 content = self._result(each.call_id, result, went_on=at < self._last)
-                # The same id whether there is a result yet: others follow on it.
+                # The id is the same with and without a result: it is the parent of later lines.
                 id = str(uuid5(UUID(each.id), "result"))
                 yield _line(result or each, id, "user", [content])
 
@@ -158,7 +158,7 @@ class _Others:
             yield _line(event, event.id, "user", text or blocks)
             return
         for number, block in enumerate(blocks):
-            # A line has one block of an answer.
+            # Each line has one block of an answer.
             id = event.id if number == 0 else str(uuid5(UUID(event.id), str(number)))
             yield self._answer(at, event, block, "end_turn", id=id)
 
@@ -167,7 +167,7 @@ class _Others:
             at -= 1
         first = self._found[at]
         line = _line(event, id or event.id, "assistant", [block])
-        # Lines of one answer have its id.
+        # All lines of an answer have the same message id.
         line["message"] |= {
             "id": f"msg_{UUID(first.id if isinstance(first, Event) else event.id).hex}",
             "type": "message",
@@ -190,7 +190,7 @@ def _is_call(each: frames.Frame | Event) -> bool:
 
 
 def _is_answer(each: frames.Frame | Event) -> bool:
-    """The model said it."""
+    """Whether the model wrote it."""
     if isinstance(each, Event):
         return _is_call(each) or each.role == "assistant"
     return any(framed.item.get("type") == "assistant" for framed in each.items)
@@ -206,7 +206,7 @@ def _ids(line: Line, kind: str, name: str) -> Iterator[str]:
 
 def _block(part: pb.ContentPart) -> Line | None:
     which = part.WhichOneof("part")
-    # Another maker's reasoning is for its own models only.
+    # Reasoning is left out: only models of its provider accept it.
     if which == "reasoning":
         return None
     if which == "image":

@@ -1,9 +1,9 @@
-"""A framework's items beside the typed events that hold what they say.
+"""Stores a framework's items so that the framework gets them back exactly.
 
-An item (a line of a transcript, an input item, a message) is stored as typed events, which
-are searched and sent, and as a frame: a custom event with what the typed events do not say,
-so that the framework gets back exactly what it gave. Text is stored once: in the place of
-each longer string that an event holds, the frame has a reference to it.
+An item (a line of a transcript, an input item, a message) is stored as typed events, for
+search and requests, and in a frame: a custom event with everything that the typed events do
+not contain. Text is stored once: the frame has a reference in the place of each longer
+string that an event contains.
 
 A frame comes before the events of its items, in the same batch.
 """
@@ -25,9 +25,9 @@ from treering.v1 import event_pb2 as pb
 REFERENCE = "$treering"
 """The key of a reference in a frame."""
 WHOLE = "whole"
-"""The key, in the place of a reference, of an item that has something like one itself."""
+"""The key, in the place of a reference, of an item that references would not restore exactly."""
 STRING_CHARS_MIN = 24
-"""Shorter strings are not worth a reference."""
+"""Shorter strings are stored without a reference."""
 
 
 @dataclass
@@ -40,12 +40,12 @@ class Framed:
 
 @dataclass
 class Frame:
-    """What one frame holds."""
+    """A frame that was read."""
 
     event: Event
     items: list[Framed]
     beside: dict[str, Any]
-    """What the adapter keeps beside the items."""
+    """Data of the adapter beside the items."""
 
 
 # ---- writing ----
@@ -56,19 +56,19 @@ def frame(
     items: Sequence[tuple[Any, Sequence[new.NewEvent]]],
     beside: dict[str, Any] | None = None,
 ) -> list[new.NewEvent]:
-    """A frame and the events of its items: one batch, or a part of one."""
+    """Makes a frame, followed by the events of its items: a batch, or a part of one."""
     packed = [[len(events), _pack(item, events)] for item, events in items]
     content: dict[str, Any] = {"items": packed}
     if beside:
         content["beside"] = beside
-    # ASCII: an item may have halves of surrogate pairs.
+    # ASCII: an item may have lone surrogates.
     data = json.dumps(content, separators=(",", ":"), ensure_ascii=True).encode()
     custom = new.custom(type_name, data, content_type="application/json")
     return [custom, *(event for _, events in items for event in events)]
 
 
 def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
-    """The item without what the events hold; all of it where that does not come back."""
+    """The item with references to its events, or the whole item if they do not restore it."""
     held = dict(_held(events))
     strings, objects = dict[str, str](), dict[str, str]()
     for place, value in held.items():
@@ -81,7 +81,7 @@ def _pack(item: Any, events: Sequence[new.NewEvent]) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """The same as JSON, to the order of keys; long texts are not written for it."""
+    """Whether both have the same JSON, in the same order of keys. Does not serialise them."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -119,15 +119,15 @@ def _text_or_none(value: Any) -> str:
 
 
 def beside(event: Event) -> dict[str, Any]:
-    """What the adapter keeps beside the items of a frame."""
+    """Data of the adapter beside the items of a frame."""
     kept: dict[str, Any] = json.loads(event.proto.custom.data).get("beside") or {}
     return kept
 
 
 def read(type_name: str, events: Iterable[Event]) -> Iterator[Frame | Event]:
-    """Events in their order: frames of this type, and other events that no frame claims.
+    """Yields, in order, frames of this type, and events that belong to no frame.
 
-    Of a frame that a fork has cut there are the items that are whole.
+    If a fork has cut a frame, the frame has only its complete items.
     """
     waiting: _Waiting | None = None
     for event in events:
@@ -148,7 +148,7 @@ def read(type_name: str, events: Iterable[Event]) -> Iterator[Frame | Event]:
 
 
 class _Waiting:
-    """A frame whose events are still to come."""
+    """A frame whose events are not all read yet."""
 
     def __init__(self, event: Event) -> None:
         content = json.loads(event.proto.custom.data)
@@ -159,15 +159,15 @@ class _Waiting:
         self.held: list[Event] = []
 
     def is_next(self, event: Event) -> bool:
-        """A batch has no gaps; what follows a cut has another revision."""
+        """Whether the event is in the batch, whose revisions have no gaps; a cut leaves a gap."""
         return event.revision == self.event.revision + len(self.held) + 1
 
     def is_whole(self) -> bool:
-        """All are there."""
+        """Whether all its events were read."""
         return len(self.held) == self.count
 
     def frame(self) -> Frame:
-        """The frame with the items that are whole."""
+        """The frame with its complete items."""
         frame = Frame(self.event, [], self.beside)
         start = 0
         for count, item in self.packed:
@@ -179,9 +179,9 @@ class _Waiting:
         return frame
 
     def cut(self) -> Iterator[Frame | Event]:
-        """What is there of it: whole items, and events of one that is not."""
+        """The complete items as a frame, then the events of an incomplete item."""
         frame = self.frame()
-        # Items without events are there up to the cut only if others follow that are.
+        # Items without events at the end may be after the cut: they are left out.
         while frame.items and not frame.items[-1].events:
             frame.items.pop()
         if frame.items:
@@ -190,19 +190,19 @@ class _Waiting:
 
 
 def filled(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> Any:
-    """An item of a frame, from the events that hold it."""
+    """Restores an item of a frame from its events."""
     return _filled(packed, _Held(events))
 
 
 class _Held:
-    """What a frame can refer to, by its place, worked out where it is asked for."""
+    """The values that a frame can refer to, by place, computed when needed."""
 
     def __init__(self, events: Sequence[new.NewEvent | pb.Event]) -> None:
         self._events = events
         self._all: dict[str, Any] | None = None
 
     def get(self, place: str, otherwise: Any) -> Any:
-        """What is at a place."""
+        """The value at a place, or `otherwise`."""
         if place.endswith(".text") and (text := _text(place, self._events)) is not None:
             return text
         if self._all is None:
@@ -211,7 +211,7 @@ class _Held:
 
 
 def text_of(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> str | None:
-    """The text that stands in the place of a value in a frame; None: it is no text of a part."""
+    """The text of a part that a value of a frame refers to; None if it is no such reference."""
     if packed.__class__ is not dict or len(packed) != 1:
         return None
     place = packed.get(REFERENCE)
@@ -219,18 +219,18 @@ def text_of(packed: Any, events: Sequence[new.NewEvent | pb.Event]) -> str | Non
 
 
 def _text(place: str, events: Sequence[new.NewEvent | pb.Event]) -> str | None:
-    """A text of a part, which most are; an item may have what only looks like a place."""
+    """The text of a part at a place, or None: a value of an item may only look like a place."""
     if (numbers := _numbers(place)) is None or numbers[0] >= len(events):
         return None
     event, part = events[numbers[0]], numbers[1]
-    # What an event is not has no parts, and what a part is not is empty.
+    # Unset bodies have no parts, and an unset text is empty.
     parts = event.message_appended.parts or event.tool_result_recorded.parts
     return (parts[part].text or None) if part < len(parts) else None
 
 
 @lru_cache(1024)
 def _numbers(place: str) -> tuple[int, int] | None:
-    """Event and part of `1.p0.text`."""
+    """Index of event and part in a place such as `1.p0.text`."""
     names = place.split(".")
     if len(names) != 3 or not (names[0].isdecimal() and names[1][1:].isdecimal()):
         return None

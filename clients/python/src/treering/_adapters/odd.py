@@ -1,9 +1,9 @@
-"""What a framework says and the store does not take, as what it does take.
+"""Converts values of frameworks that the store refuses to values that it accepts.
 
-The framework's own value stays as it is; this is about the typed events beside it. An id that is
-empty or too long gets a stand-in, under which the call's result is found too. What JSON or UTF-8
-has no form for is said as text. What is refused all the same is said by its text, or not at all,
-and what follows it is said all the same.
+The framework's own value stays unchanged; only the typed events beside it differ. A call id that
+is empty or too long is replaced by a stand-in, also in the call's result. Values that JSON or UTF-8
+cannot represent become text. If the store still refuses an item, only its text is stored as events,
+or no events. The items after it are stored as usual.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ log = logging.getLogger("treering.adapters")
 T = TypeVar("T")
 
 UNNAMED = "unnamed"
-"""The tool of a call that names none."""
+"""The tool of a call without a tool name."""
 STAND_IN_BYTES = 12
 REFUSALS_MAX = 3
-"""So often a refusal may be due to what others did meanwhile."""
+"""Refusals before this number may be due to other writers."""
 ODD_MAX = 8
-"""So many refusals are put down to one item each; then to all."""
+"""Refusals before this number are attributed to one item each; later ones to all items."""
 TEXT_ONLY, NOTHING = 1, 2
 
 NOT_SHAPED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
-"""What reading a shape raises that is not the one of today."""
+"""Exceptions of parsing a value in an unknown format."""
 
 AS_TEXT = "what neither JSON nor UTF-8 can say is said as text"
 IN_PART = "not all of it can be said: what was not understood is kept as a value only"
 
 Standing = dict[str, "deque[str]"]
-"""By a framework's own id of a call: the ids that stand for it, of calls without a result."""
+"""Maps a framework's call id to the stand-ins for it, of calls without a result."""
 
 
 # ---- values ----
 
 
 def strict_json(value: Any) -> str:
-    """A value as JSON that any program reads; raises where there is none."""
+    """Converts a value to JSON that every parser accepts; raises if there is none."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text.encode()
     return text
 
 
 def plainly(value: Any) -> Any:
-    """The same as JSON can say it: what it cannot say is text."""
+    """Converts a value to one that JSON can represent; other values become text."""
     if isinstance(value, str):
         return _text(value)
     if value is None or isinstance(value, (bool, int)):
@@ -80,7 +80,7 @@ def plainly(value: Any) -> Any:
 
 
 def _text(text: str) -> str:
-    """Halves of surrogate pairs are joined, or say that there was something."""
+    """Joins the halves of surrogate pairs, and replaces a lone half by U+FFFD."""
     try:
         text.encode()
         return text
@@ -94,7 +94,7 @@ def _text(text: str) -> str:
 def spoken(
     item: T, read: Callable[[T], Iterable[new.NewEvent]], plain: Callable[[T], T] = plainly
 ) -> tuple[list[new.NewEvent], list[str]]:
-    """What an item says, as events, and what is odd about it."""
+    """Converts an item to events, with notes on what was changed."""
     made: list[new.NewEvent] = []
     try:
         return list(read(item)), []
@@ -111,9 +111,9 @@ def spoken(
 def within(
     events: Sequence[new.NewEvent], seed: str, standing: Standing
 ) -> tuple[list[new.NewEvent], list[str]]:
-    """The events with ids and names that the store takes, and what is odd about them.
+    """The events with ids and names that the store accepts, and notes on what was changed.
 
-    `seed` is the item's own id or its place, from which stand-ins are made.
+    `seed` is the item's own id or its place; stand-ins are derived from it.
     """
     notes: list[str] = []
     calls = 0
@@ -140,7 +140,7 @@ def within(
 
 
 def stand_in(seed: str) -> str:
-    """An id made of a message's own, or of its place, and of the call's place in it."""
+    """An id derived from a message's own id or place, and from the call's place in it."""
     digest = blake2b(seed.encode(errors="replace"), digest_size=STAND_IN_BYTES)
     return f"call_{digest.hexdigest()}"
 
@@ -171,17 +171,17 @@ def _bounded(of: Any, names: Sequence[str], notes: list[str]) -> None:
 
 
 def is_odd(id: str) -> bool:
-    """An id of a call that the store does not take."""
+    """Whether the store refuses this call id."""
     return not id or len(id.encode()) > SHORT_BYTES_MAX
 
 
 def cut(text: str) -> str:
-    """As much of it as a name may have."""
+    """Truncates a text to the maximum length of a name."""
     return text.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
 
 
 def has_odd_result(events: Iterable[new.NewEvent]) -> bool:
-    """Whether stand-ins must be known to say these."""
+    """Whether an outcome has an invalid call id, so that stand-ins are needed."""
     return any(
         event.WhichOneof("body") in ("tool_result_recorded", "tool_call_cancelled")
         and is_odd(getattr(event, event.WhichOneof("body") or "").call_id)
@@ -195,7 +195,7 @@ def standing_in(
     typed: Callable[[Any], Sequence[new.NewEvent]],
     open: Iterable[str],
 ) -> Standing:
-    """The stand-ins in a conversation: frames have the ids that frameworks gave."""
+    """Finds the stand-ins in a conversation. Frames contain the framework's own ids."""
     waiting = set(open)
     standing: Standing = {}
     for found in frames.read(frame_type, conversation.events()):
@@ -220,21 +220,21 @@ def _asks(event: Event) -> bool:
 
 
 class Lessened:
-    """How much is said of items that the store refused: their text, or nothing."""
+    """How much is stored of items that the store refused: only their text, or no events."""
 
     def __init__(self) -> None:
         self._levels: dict[Hashable, int] = {}
         self._refusals = 0
 
     def of(self, item: Hashable, events: Sequence[new.NewEvent]) -> Sequence[new.NewEvent]:
-        """The events that are said of an item."""
+        """The events to append for an item."""
         level = self._levels.get(item, 0)
         if level == 0:
             return events
         return text_only(events) if level == TEXT_ONLY else []
 
     def notes(self, item: Hashable) -> list[str]:
-        """What is odd about an item."""
+        """Notes on what was changed in an item."""
         level = self._levels.get(item, 0)
         if level == 0:
             return []
@@ -244,13 +244,13 @@ class Lessened:
     def refused(
         self, refusal: errors.TreeringError, items: Sequence[tuple[Hashable, int, int]]
     ) -> bool:
-        """Says less of what was refused; false when there is nothing left to leave out.
+        """Reduces the events of refused items; false if there is nothing left to reduce.
 
         `items` are the items, each with where its events begin and end in the batch.
         """
         self._refusals += 1
         if not isinstance(refusal, errors.Invalid) and self._refusals < REFUSALS_MAX:
-            # What others did meanwhile may be why.
+            # Another writer may be the cause.
             return True
         index = refusal.metadata.get("event_index", "")
         at = int(index) if index.isdecimal() and self._refusals < ODD_MAX else -1
@@ -273,7 +273,7 @@ def spans(items: Iterable[Sequence[new.NewEvent]]) -> list[tuple[int, int, int]]
 
 
 def text_only(events: Iterable[new.NewEvent]) -> list[new.NewEvent]:
-    """What of events is text, as messages."""
+    """The texts of events, as messages."""
     made = []
     for event in events:
         role = event.message_appended.role or pb.ROLE_TOOL
@@ -289,6 +289,6 @@ def _parts(event: new.NewEvent) -> Sequence[pb.ContentPart]:
 
 
 def warn(what: str, notes: Iterable[str]) -> None:
-    """Says once what is not said as it was given."""
+    """Logs the notes, each once."""
     if said := "; ".join(dict.fromkeys(notes)):
         log.warning("%s: %s", what, said)

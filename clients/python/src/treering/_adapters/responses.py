@@ -1,4 +1,4 @@
-"""Input items of OpenAI's Responses API as typed events, and events as input items."""
+"""Converts input items of OpenAI's Responses API to typed events, and events to input items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = {
     "apply_patch_call": "operation",
     "tool_search_call": "arguments",
 }
-"""Calls that an agent runs, and the field that says what they ask for."""
+"""Calls that an agent runs, and the field with their arguments."""
 OUTPUTS = {
     "function_call_output": "output",
     "custom_tool_call_output": "output",
@@ -35,23 +35,23 @@ OUTPUTS = {
     "apply_patch_call_output": "output",
     "tool_search_output": "tools",
 }
-"""What came of them."""
+"""Their outputs, and the field with the content."""
 FAILED = "Error: "
-"""How requests in this shape say that a call failed: it has no other place for it."""
+"""Marks the output of a failed call, as in requests: the format has no field for a failure."""
 HOSTED = {
     "web_search_call": ("action", "results"),
     "file_search_call": ("queries", "results"),
     "code_interpreter_call": ("code", "outputs"),
     "mcp_call": ("arguments", "output"),
 }
-"""Calls that the provider runs itself: what they ask for, and what came of them."""
+"""Calls that the provider runs itself, and the fields with their arguments and results."""
 
 
 # ---- items as events ----
 
 
 def typed(item: Any) -> tuple[list[new.NewEvent], list[str]]:
-    """What an item says, as events, and what is odd about it; ids of calls are the item's own."""
+    """Converts an item to events, with notes on what was changed. Call ids are the item's own."""
     return spoken(item, _events)
 
 
@@ -104,14 +104,14 @@ def _call_id(item: Mapping[str, Any]) -> str:
 
 
 def arguments(given: Any) -> str:
-    """Arguments as the model wrote them, be they JSON or not; a value as JSON."""
+    """Returns a string unchanged, even if it is not JSON; converts other values to JSON."""
     if isinstance(given, str):
         return given
     return strict_json({} if given is None else given)
 
 
 def json_part(value: Any) -> pb.ContentPart:
-    """A part that is JSON."""
+    """A JSON part."""
     return pb.ContentPart(json=strict_json(value))
 
 
@@ -149,8 +149,8 @@ def _image(url: str, detail: str) -> pb.ContentPart:
 
 
 def item_of(event: Event, calls: Unanswered) -> dict[str, Any] | None:
-    """What another program said, as an input item; None for what is no item. `calls` has taken
-    note of the event."""
+    """Converts an event of another program to an input item; None if there is no such item.
+    `calls` must have been given the event."""
     if event.kind == "message_appended":
         return _message_item(event)
     if event.kind == "tool_call_requested":
@@ -174,9 +174,9 @@ def item_of(event: Event, calls: Unanswered) -> dict[str, Any] | None:
 def answered(
     items: Sequence[Mapping[str, Any]], own: Collection[int], calls: Unanswered
 ) -> Iterator[Mapping[str, Any]]:
-    """The items, with an output in the place of each that a function call lacks: providers
-    refuse calls without one. `own` are the places of the framework's own, which are as it gave
-    them: it knows what became of its calls."""
+    """The items, with an added output for each function call without one: providers refuse such
+    calls. `own` are the indexes of the framework's own items, which stay unchanged: the framework
+    handles its calls itself."""
     missing = _missing(items).difference(own)
     answers = list(_answers(items))
     waiting: list[tuple[int, str]] = []
@@ -199,8 +199,8 @@ def _filled(
 
 
 def _missing(items: Sequence[Mapping[str, Any]]) -> set[int]:
-    """The places of calls after which no output comes. An id may come again: an output is of the
-    last call before it."""
+    """The indexes of calls without a later output. Ids may repeat: an output belongs to the last
+    call before it."""
     missing = set[int]()
     outputs = set[str]()
     for at in range(len(items) - 1, -1, -1):
@@ -215,10 +215,10 @@ def _missing(items: Sequence[Mapping[str, Any]]) -> set[int]:
 
 
 def _answers(items: Sequence[Mapping[str, Any]]) -> Iterator[int]:
-    """For each item the number of the model's answer that it is of; 0 for what others say.
+    """For each item, the number of the model's answer that it belongs to; 0 for other items.
 
-    As in requests, an answer begins with what is said after calls, and with a call when those
-    before it have ended.
+    As in requests, a new answer begins with a message or reasoning after a call or another item,
+    and with a call after another item if the calls before it have ended.
     """
     number = 0
     has_calls, is_left = False, True
@@ -254,7 +254,7 @@ def _message_item(event: Event) -> dict[str, Any] | None:
             "call_id": message.tool_call_id,
             "output": said(message.parts),
         }
-    # Another maker's reasoning is for its own models only.
+    # Reasoning is left out: only models of its provider accept it.
     parts = [part for part in message.parts if part.WhichOneof("part") != "reasoning"]
     if not parts:
         return None

@@ -1,4 +1,4 @@
-"""A conversation as adapters use it: by a framework's id, begun when first written to."""
+"""Conversations of adapters: found by a framework's id, and created on the first write."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 SHORT_BYTES_MAX = 512
 """Longest source, source id or call id that the store takes."""
 ATTEMPTS_MAX = 50
-"""So often another writer may come first."""
+"""Maximum number of attempts if other writers come first."""
 PAGE_MAX = 1_000
-"""So many conversations are listed in one call."""
+"""Number of conversations in a page of a list."""
 LATEST_MAX = 256
-"""Of so many conversations the newest events are asked for in one call."""
+"""Number of conversations whose newest events are read in one call."""
 
 
 def short(text: str, bytes_max: int = SHORT_BYTES_MAX) -> str:
-    """A text as it is, or, of one that is too long for the store, its head and its hash."""
+    """Returns the text; its beginning and its hash if it is too long for the store."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= bytes_max:
         return encoded.decode()
@@ -55,11 +55,11 @@ class Thread:
         self._conversation: Conversation | None = None
 
     def named(self) -> Conversation:
-        """The conversation, by its name where it was not looked up: there may be none."""
+        """The conversation, without a call to look it up: it may not exist."""
         return self._conversation or self.db.conversation(self.source_id)
 
     def find(self) -> Conversation | None:
-        """The conversation, if there is one."""
+        """The conversation; None if it does not exist."""
         if self._conversation is None:
             try:
                 state = self.db.conversation(self.source_id).state()
@@ -69,7 +69,7 @@ class Thread:
         return self._conversation
 
     def look(self) -> tuple[Conversation, ConversationState] | None:
-        """The conversation as it is now, if there is one: one call."""
+        """The conversation and its state, with one call; None if it does not exist."""
         try:
             state = self.named().state()
         except errors.NotFound:
@@ -79,7 +79,7 @@ class Thread:
         return self._conversation, state
 
     def open(self) -> Conversation:
-        """The conversation; begins it the first time."""
+        """The conversation. Creates it if it does not exist."""
         if found := self.find():
             return found
         parent = self._parent()
@@ -87,7 +87,7 @@ class Thread:
             self.title,
             source=self.source,
             source_id=self.source_id,
-            # Its first revision: two programs that begin it at once say the same.
+            # The first revision, so that concurrent programs append the same event.
             parent=pb.ParentRef(conversation_id=parent, revision=1) if parent else None,
         )
         key = short(f"open:{self.source}:{self.source_id}", 256)
@@ -103,10 +103,10 @@ class Thread:
 
 
 def rewind(conversation: Conversation, state: ConversationState, to: int) -> Receipt:
-    """Takes back what came after a revision, if nothing has come since the state was read.
+    """Rewinds a branch to a revision. Raises `Conflict` if its head has changed since `state`.
 
-    A branch that shares all up to there takes the name and the place of the old one, which
-    stays under another name and takes nothing more. Raises `Conflict` when something has come.
+    A fork at the revision gets the name of the old branch, and becomes active if that was active.
+    The old branch gets another name and is archived.
     """
     branch = state.branch
     old = f"{branch.name}~{state.summary.head}"
@@ -131,20 +131,21 @@ def rewind(conversation: Conversation, state: ConversationState, to: int) -> Rec
 
 
 def before(conversation: Conversation, revision: int) -> int:
-    """The revision of the branch's last event before one of its events."""
+    """The revision of the branch's last event before this revision."""
     earlier = conversation.events(first=revision - 1, backward=True, limit=1, headers_only=True)
     return next(earlier).revision
 
 
 def open_calls(state: ConversationState) -> set[str]:
-    """Ids of calls that have no result."""
+    """Ids of the open calls."""
     return {call.call_id for call in state.branch.open_calls}
 
 
 def fitted(events: Sequence[new.NewEvent], open: set[str]) -> list[new.NewEvent]:
-    """The events as a branch with these open calls takes them; keeps `open` up to date.
+    """Adapts events to a branch with these open calls, and updates `open`.
 
-    A call whose id is open supersedes that one; a result of no call is a message of a tool.
+    A call with the id of an open call supersedes it. A result without a call becomes a message
+    with the role tool.
     """
     made: list[new.NewEvent] = []
     for event in events:
@@ -168,9 +169,9 @@ def fitted(events: Sequence[new.NewEvent], open: set[str]) -> list[new.NewEvent]
 
 
 async def done(work: Callable[[], T]) -> T:
-    """Does a write in a thread, and waits for its end even when the caller is cancelled.
+    """Runs a write in a thread, and waits for its end even when the caller is cancelled.
 
-    So whoever cancels knows that nothing lands later.
+    So nothing is appended after the cancellation.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:

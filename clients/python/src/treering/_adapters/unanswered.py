@@ -1,8 +1,8 @@
-"""Calls that have no result, and what a request tells a model of each.
+"""Calls without a result, and the text that stands in a request for the result.
 
-Providers refuse a call without a result, so whoever gives messages to a framework puts something
-in its place. The words are those of the server (`src/context/window/calls.rs`): a test compares
-them with its requests.
+Providers refuse a call without a result, so adapters put this text in its place. The texts are
+those of the server (`src/context/window/calls.rs`): a test compares them with the server's
+requests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from treering.types import Event
 from treering.v1 import event_pb2 as pb
 
 TOLD_BY: tuple[KindName, ...] = ("approval_decided", "tool_call_started", "tool_call_cancelled")
-"""The kinds of events, beside calls, that say what became of a call without a result."""
+"""The kinds of events, besides calls, that determine the text of a call without a result."""
 
 CANCELLED = {
     pb.CANCEL_REASON_DENIED: "denied",
@@ -32,7 +32,7 @@ WENT_ON = "when the conversation went on"
 
 @dataclass(frozen=True)
 class _Stage:
-    """What is told while a call may still end, and once the model has gone on."""
+    """The text while a call may still end, and the text after the model has gone on."""
 
     open: str
     frozen: str
@@ -47,19 +47,19 @@ APPROVED = _Stage(f"{YET}the call is approved and has not begun", REQUESTED.froz
 
 
 class Unanswered:
-    """What was recorded of the calls of a branch, as far as it was read."""
+    """The stages of the calls of a branch, as far as it was read."""
 
     def __init__(self) -> None:
         self._stages: dict[str, _Stage] = {}
 
     def noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The same events; takes note of them."""
+        """Yields the same events, and takes each."""
         for event in events:
             self.take(event)
             yield event
 
     def take(self, event: Event) -> None:
-        """Takes note of an event."""
+        """Updates the stage of the event's call."""
         if event.kind == "tool_call_requested":
             approval = event.proto.tool_call_requested.approval
             is_waiting = approval == pb.APPROVAL_REQUIREMENT_PENDING
@@ -72,13 +72,13 @@ class Unanswered:
             self._stages[event.call_id] = self._cancelled(event.proto.tool_call_cancelled)
 
     def told(self, call_id: str, *, went_on: bool) -> str:
-        """What is told of a call; `went_on`: the model has answered since."""
+        """The text for a call; `went_on`: the model has answered since."""
         stage = self._stages.get(call_id, REQUESTED)
         return stage.frozen if went_on else stage.open
 
     def _cancelled(self, cancelled: pb.ToolCallCancelled) -> _Stage:
         before = self._stages.get(cancelled.call_id, REQUESTED)
-        # A denial says more than the cancellation that follows it.
+        # The denial has more details than the cancellation that follows it.
         if before.is_refused and cancelled.reason == pb.CANCEL_REASON_DENIED:
             return before
         what = CANCELLED.get(cancelled.reason, CANCELLED[pb.CANCEL_REASON_INTERRUPTED])
@@ -87,7 +87,7 @@ class Unanswered:
 
 
 def denials(conversation: Conversation, events: Iterable[Event]) -> Iterator[Event]:
-    """Denials that came before these events, of calls whose cancellation is among them."""
+    """Denials before these events, of calls whose cancellation is among the events."""
     decided = set[str]()
     for event in events:
         if event.kind == "approval_decided":
