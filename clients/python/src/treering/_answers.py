@@ -73,7 +73,7 @@ HOLDS: Mapping[str, str] = {
 
 
 def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
-    """Refuses errors, parts of streams and answers of others, which look like empty answers."""
+    """Refuses errors, stream parts and other providers' answers, which look like empty answers."""
     held = HOLDS[provider]
     said = body.get(held)
     # `content` and `output` may be empty. `choices` and `candidates` may not.

@@ -377,7 +377,7 @@ class SearchFilters(TypedDict, total=False):
     """Results, calls, messages, summaries, titles, annotations; empty for all."""
     roles: RoleName | Sequence[RoleName]
     paths: str | Sequence[str]
-    """Only calls and results that name a path like one of these: `src/**/*.py`."""
+    """Only calls and results with a path that matches one of these: `src/**/*.py`."""
     sources: str | Sequence[str]
     labels: str | Sequence[str]
     """Only conversations with all of these labels: `name` or `name=value`."""

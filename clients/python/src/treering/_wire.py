@@ -212,7 +212,7 @@ class SyncWire:
         """Lets gRPC connect between calls.
 
         The oldest supported grpcio reads the server's settings only while a call or a watcher
-        waits, and calls to a stopped server end at once: it connected and never noticed.
+        waits. Calls to a stopped server end at once, so gRPC did not notice that it had connected.
         """
 
         def seen(state: grpc.ChannelConnectivity) -> None:

@@ -239,7 +239,7 @@ class Branch:
     active: bool
     """Calls use it when they name no branch."""
     archived: bool
-    """It takes no more events."""
+    """It accepts no appends."""
     branch_id: int
     parent_branch_id: int
     fork_revision: int

@@ -264,7 +264,7 @@ def _with(packed: Any, held: _Held | dict[str, Any]) -> Any:
 _CONTAINERS = frozenset((dict, list))
 
 
-# ---- what events hold ----
+# ---- values of events ----
 
 
 def _held(events: Sequence[new.NewEvent | pb.Event]) -> Iterator[tuple[str, Any]]:

@@ -216,7 +216,7 @@ def _asks(event: Event) -> bool:
     return event.kind == "tool_call_requested"
 
 
-# ---- what is refused ----
+# ---- refused items ----
 
 
 class Lessened:

@@ -16,7 +16,7 @@ from treering.v1 import event_pb2 as pb
 T = TypeVar("T")
 
 SHORT_BYTES_MAX = 512
-"""Longest source, source id or call id that the store takes."""
+"""Maximum size in bytes of a source, a source id or a call id."""
 ATTEMPTS_MAX = 50
 """Maximum number of attempts if other writers come first."""
 PAGE_MAX = 1_000

@@ -53,7 +53,7 @@ class Unanswered:
         self._stages: dict[str, _Stage] = {}
 
     def noted(self, events: Iterable[Event]) -> Iterator[Event]:
-        """Yields the same events, and takes each."""
+        """Yields the same events, and updates the stages."""
         for event in events:
             self.take(event)
             yield event
