@@ -38,7 +38,7 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", 256 << 10),
     # Reconnects to a restarted server at once, not after minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # Despite its name, the timeout of one attempt to connect.
+    # Despite its name, this is the timeout of one attempt to connect.
     ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Lets subscriptions notice a connection that was lost silently.
