@@ -12,7 +12,7 @@ pub enum RawFault {
     /// `data` is not JSON.
     #[error("the stored source form is not JSON")]
     NotJson,
-    /// The patch does not fit the message.
+    /// The patch does not apply to the message.
     #[error("the stored JSON Patch does not apply to its message")]
     DoesNotApply,
 }
@@ -63,7 +63,7 @@ pub(super) fn keep(
     })
 }
 
-/// Restores the message: `rendered` with its raw form applied.
+/// Restores the message by applying its raw form to `rendered`.
 pub(super) fn restore(
     rendered: impl FnOnce() -> Value,
     raw: Option<&RawMessage>,
@@ -118,7 +118,7 @@ fn patch_between(
 fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch {
     let content = format!("{place}/content");
     let operations = match (rendered.pointer(&content), original.pointer(&content)) {
-        // One text, sent by the source as a list with one part.
+        // A string, which the source sent as a list with one part.
         (Some(Value::String(text)), Some(Value::Array(parts)))
             if parts.len() == 1 && parts[0]["text"] == *text =>
         {
@@ -128,13 +128,13 @@ fn reshape(rendered: &Value, original: &Value, place: &str) -> json_patch::Patch
                 {"op": "move", "from": "/_", "path": content},
             ])
         }
-        // The reverse.
+        // A list with one part, which the source sent as a string.
         (Some(Value::Array(parts)), Some(Value::String(text)))
             if parts.len() == 1 && parts[0]["text"] == *text =>
         {
             json!([{"op": "move", "from": format!("{content}/0/text"), "path": content}])
         }
-        // One value that is not a list of parts.
+        // A list with one part, which the source sent as a value without a list.
         (Some(Value::Array(parts)), Some(other))
             if parts.len() == 1 && !other.is_array() && parts[0] == *other =>
         {

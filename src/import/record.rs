@@ -47,7 +47,7 @@ impl Record {
         records
     }
 
-    /// Makes a record of an object that is part of something larger in the source.
+    /// Makes a record of an object that is not a line of the source.
     pub(super) fn of(value: Value) -> Self {
         Self {
             text: value.to_string().into(),

@@ -1,11 +1,11 @@
 //! Stores the data of a source record that its events lack, and restores the record.
 //!
-//! Sources wrap texts differently, but the texts are the same. So the stored JSON Patch starts from
-//! a list of all texts of the events and builds the record around them. A text is thus stored once,
-//! whatever the shape of the source.
+//! The texts of a record are also in its events. So the stored JSON Patch starts from a list of all
+//! texts of the events and builds the record around them. Each text is thus stored once, whatever
+//! the structure of the record.
 //!
-//! **Frozen.** Stored patches refer to texts by their index in [`said`]: changing the order would
-//! damage earlier imports.
+//! **Frozen.** Stored patches refer to texts by their index in [`recorded_texts`]: changing the
+//! order would damage earlier imports.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -119,7 +119,8 @@ struct PatchWriter<'a> {
 }
 
 impl PatchWriter<'_> {
-    /// Returns the value without the parts that are copied into it; `None`: all of it is copied.
+    /// Returns the value without the parts that the patch copies into it; `None` if it copies all
+    /// of it.
     fn frame(&mut self, value: &Value, path: &mut String) -> Option<Value> {
         if let Some(place) = self.place_of(value) {
             let from = format!("/said/{place}");
@@ -230,7 +231,7 @@ pub(super) fn is_record(type_name: &str, origin: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// True for the first event of a record: it has the raw form.
+/// True for the first event of a record: it has the raw form, or is the record.
 fn starts_record(body: &EventBody) -> bool {
     raw_of(body).is_some() || matches!(body, EventBody::Custom(_))
 }

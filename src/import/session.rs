@@ -1,6 +1,6 @@
-//! Reads sessions of tools that keep each in a file, or all in a store of their own.
+//! Reads sessions of tools that keep each session in a file, or all sessions in a database.
 //!
-//! A session is a list of lines, either those of its file or made from the tool's store;
+//! A session is a list of lines: those of its file, or lines made from the tool's data;
 //! [`ToolSession::import`] converts them.
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{
     whole_lines::{SESSION_BYTES_MAX, SessionFault, read_lines, read_lines_or_document},
 };
 
-/// A session as it was read.
+/// The lines of a session, before they are converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolSession {
     /// The tool.

@@ -95,7 +95,7 @@ fn nothing_erased_returns(known: &[StoredEvent], whole: &ImportedConversation, r
     }
 }
 
-/// Checks [`grows`] for sessions of any of these lines, in any order and with repetitions.
+/// Checks [`grows`] for random sessions: any of these lines, in any order, also repeated.
 pub(super) fn any_grows(format: super::format::Format, pool: &[Value]) {
     /// Each case imports its session once per line.
     const CASES: u32 = 48;
@@ -109,7 +109,7 @@ pub(super) fn any_grows(format: super::format::Format, pool: &[Value]) {
     done.unwrap();
 }
 
-/// Returns the contents, sorted: positions depend on what was known at each import.
+/// Returns the contents, sorted: positions depend on the events that each import found.
 fn said(bodies: &[&EventBody]) -> Vec<String> {
     let bodies = bodies.iter().filter_map(|body| match body {
         EventBody::MessageAppended(_)

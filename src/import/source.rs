@@ -15,8 +15,8 @@ use bytes::Bytes;
 /// files used for development has 2.5 MB.
 pub const LINE_BYTES_MAX: usize = 256 << 20;
 
-/// Maximum number of JSON values in a line: a conversation of a hundred thousand messages. Parsed,
-/// a line within the length limit could otherwise take many times its size in memory.
+/// Maximum number of JSON values in a line: a conversation of a hundred thousand messages. Without
+/// this limit, a parsed line could take many times its size in memory.
 pub(crate) const LINE_VALUES_MAX: usize = 4 << 20;
 
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -31,7 +31,7 @@ const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true);
-    // Opening a pipe blocks as well.
+    // Without this flag, opening a pipe would block.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(
         &mut options,
@@ -73,7 +73,7 @@ pub fn why_left_out(path: &Path, folder: &Path) -> Option<&'static str> {
 /// Why a line was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum LineFault {
-    /// Over the limit; the following lines are read.
+    /// The line exceeds the limit; the following lines are still read.
     #[error("the line has more than {max} bytes, the maximum")]
     TooLong {
         /// The limit in bytes.
@@ -178,7 +178,7 @@ impl LineSource {
         read.map(|_| head)
     }
 
-    /// False when the last line that was read has no line end: it may still be being written.
+    /// False when the last line that was read has no line end: its writer may not have finished it.
     #[must_use]
     pub fn last_line_ended(&self) -> bool {
         self.ended
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(read.iter().filter(|(_, line)| line.is_err()).count(), 1);
     }
 
-    // A progress bar counts bytes of the file on disk.
+    // A progress bar needs the number of bytes of the file on disk.
     #[test]
     fn progress_counts_every_byte_read() {
         let total = Rc::new(Cell::new(0));

@@ -210,7 +210,7 @@ fn set_raw(bodies: &mut [EventBody], raw: RawMessage) {
     }
 }
 
-/// Returns a call; `None` without a usable id and name.
+/// Returns a call; `None` if its id or name is empty or too long.
 pub(super) fn call(call_id: &str, tool: &str, arguments: JsonText) -> Option<ToolCallRequested> {
     let is_usable = |text: &str| !text.is_empty() && text.len() <= SHORT_TEXT_BYTES_MAX;
     let (arguments, arguments_not_json) = content::arguments(arguments.as_bytes().clone());
@@ -275,7 +275,7 @@ pub(super) fn title<'a>(prompts: impl Iterator<Item = &'a str>) -> Option<String
     prompts.filter_map(headline).next()
 }
 
-/// Shortens an id. Ids are file names, so nearly all are short already.
+/// Replaces an id that is too long by its hash. Nearly all ids are file names, and short.
 pub(super) fn shorter_id(id: &str) -> String {
     if id.len() <= SHORT_TEXT_BYTES_MAX {
         return id.to_owned();

@@ -47,7 +47,7 @@ pub(super) fn stored(imported: &ImportedConversation) -> Vec<StoredEvent> {
     events
 }
 
-/// Returns the events, with the content of those erased that `goes` selects by index.
+/// Returns the events, after erasing those that `goes` selects by index.
 pub(super) fn erased(events: &[StoredEvent], goes: impl Fn(usize) -> bool) -> Vec<StoredEvent> {
     let mut events = events.to_vec();
     for (index, event) in events.iter_mut().enumerate() {
@@ -149,7 +149,7 @@ fn assert_cut(history: &History<'_>, cut: Revision) {
             EventBody::ToolCallRequested(_) => Some(Role::User),
             _ => None,
         });
-    // `None`: nobody has spoken yet.
+    // `None`: no message of the user or the model, and no call, precedes the cut.
     assert_ne!(last, Some(Role::User));
 }
 

@@ -25,7 +25,7 @@ use treering_domain::{
 /// import fits.
 const OPEN_CALLS_MAX: usize = 1_000;
 
-/// Maximum number of messages of a turn before the first one that its source kept.
+/// A turn stays whole if at most this many of its messages precede the first kept message.
 const KEPT_BEFORE: usize = 16;
 
 /// The state of a branch after one of its events.
@@ -58,7 +58,7 @@ impl BranchIndex {
     pub(super) const MAIN: Self = Self(0);
 }
 
-/// Returns the labels for the place of a session, if its source states it.
+/// Returns the labels for the project and Git branch of a session, if its source states them.
 fn project_labels(source_meta: &JsonText) -> Vec<(String, String)> {
     let meta: Value = serde_json::from_str(source_meta.as_str()).unwrap_or_default();
     let texts = |values: [&Value; 2]| {
@@ -67,7 +67,7 @@ fn project_labels(source_meta: &JsonText) -> Vec<(String, String)> {
             .find_map(Value::as_str)
             .map(str::to_owned)
     };
-    // Sources name them in different ways.
+    // Sources use different field names.
     let folder = texts([&meta["cwd"], &meta["directory"]]);
     let folder = folder.and_then(|path| {
         let mut names = path.rsplit(['/', '\\']);
@@ -91,11 +91,11 @@ pub(super) struct Transcript {
     notes: Vec<ImportNote>,
     /// Index of the message that is being imported, for notes.
     message_index: usize,
-    /// The time at which that message was written, if known; it gets no other time.
+    /// The time at which that message was written, if known. No other time is used for it.
     pub(super) occurred_at: Option<TimestampMicros>,
     /// The place of that message in the conversation from which it was exported, if it was.
     pub(super) exported: Option<Place>,
-    /// By event: its place, if it was exported.
+    /// The place of each event in that conversation, if the event was exported.
     places: Vec<Option<Place>>,
     /// The latest time so far, for events that the source does not state.
     latest: Option<TimestampMicros>,
@@ -105,7 +105,7 @@ pub(super) struct Transcript {
     fork_points: HashMap<usize, BranchNow>,
     /// Number of forks at each revision.
     forks_at: HashMap<Revision, u32>,
-    /// By revision of a call's request: the index of its message.
+    /// The index of the message of each call, by the revision of its request.
     messages_of_calls: HashMap<Revision, usize>,
     /// The branch that was continued last.
     continued: BranchIndex,
@@ -158,7 +158,7 @@ impl Transcript {
         }
     }
 
-    /// Starts the import of a message of the tree: opens its branch if it begins one.
+    /// Starts the import of a message of the tree; opens a branch if the message begins it.
     ///
     /// # Errors
     /// [`NameError`] when that branch could not be named.
@@ -282,8 +282,8 @@ impl Transcript {
         index
     }
 
-    /// Appends a call of the message at revision `message`. If its id is still open, the earlier
-    /// call is cancelled; if too many calls are open, the oldest is.
+    /// Appends a call of the message at revision `message`. If a call with the same id is open,
+    /// that call is cancelled; if too many calls are open, the oldest call is cancelled.
     pub(super) fn request(
         &mut self,
         branch: BranchIndex,
@@ -315,11 +315,11 @@ impl Transcript {
         self.push(branch, EventBody::ToolCallCancelled(cancelled));
     }
 
-    /// Returns a compaction at this point. If its source kept nothing, it replaces everything
-    /// before it: it cuts at the end of the last turn, and the user's messages of an open turn
-    /// stay. `kept_from` is the first message that the source kept. The turn of that message stays
-    /// whole, unless far more of the turn precedes that message than follows it; then the
-    /// compaction is treated as if nothing was kept, because it can only cut between turns.
+    /// Returns a compaction at this point. `kept_from` is the first message that the source kept;
+    /// `None` if it kept none. A compaction can only cut between turns, so the turn of that message
+    /// stays whole. But if more messages of the turn precede it than follow it, and more than
+    /// [`KEPT_BEFORE`], the source is treated as if it kept none. Then the compaction cuts at the
+    /// end of the last turn, and the user's messages of an open turn stay.
     pub(super) fn compaction(
         &self,
         branch: BranchIndex,
@@ -350,7 +350,7 @@ impl Transcript {
         }
     }
 
-    /// Records a change of the model, if it changed.
+    /// Records the model that answered, if it differs from the last one.
     pub(super) fn answered_by(&mut self, branch: BranchIndex, model: String) {
         let config = &self.state(branch).config;
         if config.model_id != model {
@@ -370,7 +370,7 @@ impl Transcript {
         }
     }
 
-    /// Returns where the messages were exported from, if they were.
+    /// Returns the conversation from which the messages were exported, if they were.
     pub(super) fn origin(&self) -> Option<ExportOrigin> {
         ExportOrigin::of(&self.places)
     }
@@ -402,8 +402,8 @@ impl Transcript {
     }
 }
 
-/// True for events that are stated in the source and so never get a made-up time. Others, such as a
-/// fork, get the latest known time, because otherwise they would have the time of the import.
+/// True for events that the source states: they never get an estimated time. Other events, such as
+/// a fork, get the latest known time; without it, they would have the time of the import.
 fn is_said(body: &EventBody) -> bool {
     matches!(
         body,
@@ -416,8 +416,8 @@ fn is_said(body: &EventBody) -> bool {
 }
 
 impl BranchNow {
-    /// Records a message of the user. Call this before applying the event. A later compaction
-    /// cannot keep anything from before this event.
+    /// Records a message of the user. Call this before applying the event. A compaction clears the
+    /// list, because later compactions cannot keep earlier messages.
     fn note_spoken(&mut self, message: usize, body: &EventBody) {
         match body {
             EventBody::MessageAppended(said) if said.role == Role::User => {
@@ -442,8 +442,8 @@ impl BranchNow {
         }
         let state = Rc::make_mut(&mut self.state);
         state.apply(at, body);
-        // A fork belongs to no turn, but the fork point in the parent does. Settings do not count
-        // either, because a repeated import finds its place by messages, calls and results.
+        // A fork does not end a turn: the last turn end of the parent stays. Settings do not end
+        // one either, because a repeated import finds its place by messages, calls and results.
         let is_said = !matches!(
             body,
             EventBody::BranchForked(_)

@@ -63,7 +63,7 @@ pub(super) enum TurnContent<'a> {
 
 /// An answer, in the pieces in which its source recorded it.
 pub(super) struct ModelAnswer<'a> {
-    /// The model that answered, or the one in the settings; may be empty.
+    /// The model that answered, or the model in the settings; may be empty.
     pub(super) model: &'a str,
     pub(super) message_id: Option<&'a str>,
     pub(super) pieces: Vec<AnswerPiece<'a>>,
@@ -156,7 +156,8 @@ impl History {
         };
         for group in &groups(steps) {
             let first = group[0];
-            // The summary follows what it replaces and precedes the turns that were kept.
+            // The summary follows the events that it replaces and precedes the turns that were
+            // kept.
             if let Some((at, compacted)) = compaction
                 && (steps[first].revision > compacted.stands_until(steps[at].revision)
                     || first == at)
@@ -211,7 +212,7 @@ pub(super) trait TurnWriter {
                 }
                 TurnContent::Answer(answer) => self.answer(answer, at, place),
                 TurnContent::Result(result) => self.result(result, at, place),
-                // `turns_in_window` has the summary as a message.
+                // `turns_in_window` has made the summary a message of the user.
                 TurnContent::Summary(_) => {}
             }
         }
@@ -284,7 +285,7 @@ fn results(steps: &[Step]) -> HashMap<usize, usize> {
 
 struct Walk<'a> {
     steps: &'a [Step],
-    /// By index of a call: the index of its end.
+    /// The index of the outcome of each call, by the index of the call.
     results: HashMap<usize, usize>,
     turns: Vec<Turn<'a>>,
     /// The index of the last event of the turns so far.
@@ -379,8 +380,8 @@ impl<'a> Walk<'a> {
         self.ends_of(calls);
     }
 
-    /// Adds the outcome of every call, in the order in which they were recorded. Without it,
-    /// providers would refuse the next message.
+    /// Adds the outcomes of all calls, in the order in which they were recorded. Providers refuse a
+    /// message after a call without an outcome.
     fn ends_of(&mut self, calls: Vec<(usize, String, &'a str)>) {
         let Some(&(last, ..)) = calls.last() else {
             return;
@@ -474,13 +475,13 @@ struct Answer<'a> {
     messages: HashSet<Revision>,
     /// The open calls of the answer.
     open: HashSet<&'a str>,
-    /// One of its calls has ended since its last message.
+    /// One of its calls got its outcome after its last message.
     is_answered: bool,
-    /// One of its calls has ended.
+    /// One of its calls has an outcome.
     has_outcome: bool,
-    /// A message of it has a finish reason.
+    /// One of its messages has a finish reason.
     has_finished: bool,
-    /// Nobody else has spoken since.
+    /// No message of a user or tool has followed it.
     is_last: bool,
     /// It has only reasoning so far.
     has_only_reasoning: bool,
@@ -508,9 +509,9 @@ impl<'a> Answer<'a> {
 
     /// True when a message belongs to this answer.
     ///
-    /// Message ids may repeat: some servers have only a thousand. So a message with content never
-    /// joins an answer that something follows. An empty message may: a source records a call when
-    /// it is complete, and its result at once, while the answer still continues.
+    /// Message ids may repeat: some servers have only a thousand ids. So a message with content
+    /// never joins an answer that an outcome or another message follows. An empty message may join:
+    /// a source records a complete call and its result while the answer still continues.
     fn takes_message(&self, said: &MessageAppended) -> bool {
         let is_same = !said.message_id.is_empty() && said.message_id == self.message_id;
         let is_followed = self.has_outcome || !self.is_last;

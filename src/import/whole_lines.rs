@@ -1,6 +1,6 @@
 //! Reads the complete lines of a session's file within a size limit.
 //!
-//! A last line that is still being written is left for the next import.
+//! The next import reads a last line that is still being written.
 
 use std::{
     io,

@@ -8,7 +8,7 @@ pub(crate) const FORM_BYTES_MAX: usize = 64 << 10;
 pub(crate) const PAGE_BYTES_MAX: usize = 300 << 10;
 /// Longest time for a page.
 pub(crate) const PAGE_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of concurrent requests; further ones are told to retry.
+/// Maximum number of concurrent requests; further requests are refused with a hint to retry.
 pub(crate) const REQUESTS_MAX: usize = 256;
 /// Maximum number of concurrent live streams.
 pub(crate) const STREAMS_MAX: usize = 256;
@@ -38,7 +38,7 @@ pub(crate) const BRANCH_MARKS: u64 = 300;
 pub(crate) const BRANCH_CHILDREN: usize = 60;
 /// Conversations whose calls are counted together.
 pub(crate) const CALLS_CONVERSATIONS: u32 = 20;
-/// Calls of each of them, the newest ones.
+/// Calls per conversation that are counted, the newest ones.
 pub(crate) const CALLS_OF_EACH: u32 = 200;
 /// Conversations that are queried concurrently.
 pub(crate) const ASKED_AT_ONCE: usize = 4;
@@ -48,7 +48,7 @@ pub(crate) const CALLS_OF_BRANCH: u32 = 1_000;
 pub(crate) const CALLS: usize = 50;
 /// Tools in a table.
 pub(crate) const TOOLS: usize = 200;
-/// Calls that are read to find one whose start and end are known.
+/// Calls that are read to find a call whose start and end are known.
 pub(crate) const CALLS_BESIDE: u32 = 24;
 /// Bytes of markup of a text: each byte of text may become sixty bytes.
 pub(crate) const MARKUP_BYTES: usize = 160 << 10;
@@ -83,7 +83,7 @@ pub(crate) const PAGES_LOOKED_AT: usize = 20;
 pub(crate) const LABELS_SHOWN: usize = 4;
 /// Sources of a namespace that are offered as filters.
 pub(crate) const SOURCES_KEPT: usize = 60;
-/// Longest such source in bytes.
+/// Longest name of an offered source in bytes.
 pub(crate) const SOURCE_BYTES_MAX: usize = 64;
 /// Namespaces whose sources are kept.
 pub(crate) const SOURCES_NAMESPACES: usize = 1_000;
@@ -107,7 +107,7 @@ pub(crate) const LINES_BEFORE: u64 = 30;
 /// Bytes of a text on a page. Escaped, and with a number for each line, they stay below the limit
 /// of pages.
 pub(crate) const TEXT_BYTES: usize = 48 << 10;
-/// Bytes of a line among others.
+/// Bytes of a line on a page with several lines.
 pub(crate) const LINE_BYTES_SHOWN: usize = 4 << 10;
 /// Bytes of JSON and of text on the page of an event.
 pub(crate) const EVENT_JSON_BYTES: usize = 24 << 10;

@@ -27,7 +27,7 @@ pub(crate) struct Digest {
     pub(crate) turns: u64,
     /// Tool calls.
     pub(crate) calls: u64,
-    /// Failed ones among them.
+    /// Tool calls that failed.
     pub(crate) failures: u64,
     /// The first question, when there is no title.
     pub(crate) question: String,
@@ -36,7 +36,7 @@ pub(crate) struct Digest {
 /// Namespace, conversation id and head.
 type Key = (String, String, u64);
 
-/// The cache.
+/// A cache of statistics.
 #[derive(Debug)]
 pub(crate) struct Digests {
     known: Cache<Key, Digest>,

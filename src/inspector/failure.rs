@@ -1,4 +1,4 @@
-//! Errors for people: what happened, and what to do about it.
+//! Errors as pages: what happened, and what the visitor can do.
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -188,7 +188,7 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// Adapts a hint of the command line; most hints help here too.
+/// Returns the hint for an error: that of the command line, unless it only helps there.
 fn hint(code: Code, error: &ClientError) -> String {
     match code {
         Code::NotFound => match error.hint() {
@@ -212,7 +212,7 @@ fn names_a_command(hint: &str) -> bool {
     hint.contains("`treering") || hint.contains("--") || hint.contains("TREERING_")
 }
 
-/// Returns a hint for a page.
+/// Returns the hint for a status code.
 fn by_code(code: Code) -> &'static str {
     match code {
         Code::InvalidArgument | Code::OutOfRange => {

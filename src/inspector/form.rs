@@ -1,5 +1,5 @@
-//! Forms. Forms can only be read here, so that no form from another site is accepted: its token
-//! must be that of the visitor's page.
+//! Reads forms. All forms are read here, so that no form from another site is accepted: the token
+//! of a form must be that of the visitor's page.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl FromRequest<Arc<Site>> for Form {
     }
 }
 
-/// A form of a visitor who need not be logged in. The request has the fields.
+/// A form of a visitor who need not be logged in. Its fields are in `asked` of the request.
 #[derive(Debug)]
 pub(crate) struct AnonymousForm(pub(crate) AnonymousRequest);
 

@@ -22,7 +22,7 @@ use super::{
 pub(crate) enum Tab {
     /// No tab.
     None,
-    /// Conversations, and the pages of one.
+    /// Conversations, and the pages of a single conversation.
     Conversations,
     /// Search.
     Search,
@@ -57,7 +57,7 @@ impl IntoResponse for Page {
     }
 }
 
-/// Returns a page in its frame, or only the body if a part was requested.
+/// Returns a page in its frame, or only the body if a fragment was requested.
 #[must_use]
 pub(crate) fn page(here: &RequestAddress, title: &str, tab: Tab, body: Markup) -> Page {
     match here.is_fragment {
@@ -72,7 +72,7 @@ const REST: &str = "<!--rest-->";
 /// Returns a page whose beginning is sent at once, because the rest takes time.
 ///
 /// # Errors
-/// If a part was requested, errors of the rest; else these are shown on the page.
+/// If a fragment was requested, errors of the rest; otherwise the page shows them.
 pub(crate) async fn page_in_parts(
     here: &RequestAddress,
     title: &str,
@@ -126,7 +126,7 @@ fn framed(here: &RequestAddress, title: &str, tab: Tab, body: &Markup) -> Markup
     }
 }
 
-/// A title is recorded text, and the `title` element cannot contain markup.
+/// Returns a title as one line of text, because the `title` element cannot contain markup.
 fn shown_title(title: &str) -> String {
     treering_present::text::first_line(title, super::bounds::TITLE_CHARS)
 }

@@ -1,5 +1,5 @@
 //! Checks every request: its host, its origin, and the number of requests. Adds headers to every
-//! answer that prevent browsers from running recorded content.
+//! answer, so that browsers do not run recorded content.
 
 use axum::{
     Router,
@@ -24,7 +24,7 @@ use super::{
 use treering_domain::Namespace;
 use treering_server::WebRefusal;
 
-/// Allows only what this server sends, and no inline scripts or styles.
+/// Allows only content of this server and `data:` images, and no inline scripts or styles.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
@@ -128,7 +128,7 @@ fn placed(here: &mut RequestAddress, path: &str) -> Result<(), PageFailure> {
 fn check_place(site: &Site, request: &Parts) -> Result<(), PageFailure> {
     let place = &site.place;
     let checked = place.host(&request.headers, &request.uri).and_then(|host| {
-        // Other origins are only allowed for agents.
+        // Other origins can be allowed only for MCP.
         place.check_origin(&host, &request.method, &request.headers, &[])
     });
     checked.map(|_own| ()).map_err(|refusal| {

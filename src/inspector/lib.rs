@@ -8,8 +8,8 @@
 //! page.
 //!
 //! Like the commands, the inspector uses only the gRPC services, so the same keys, namespaces and
-//! rules apply. Recorded text is hostile: it is output through `parts::hostile`, and all markup is
-//! our own.
+//! rules apply. Recorded text is untrusted: it is output through `parts::escape`, and all markup is
+//! made by the inspector.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 

@@ -50,7 +50,7 @@ pub(crate) async fn stream(request_context: RequestContext) -> Result<Response, 
     let mut ending = request_context.site.ending.subscribe();
     let end = async move {
         let ended = ending.wait_for(|is_ending| *is_ending);
-        // The stream ends by itself or after the limit.
+        // The stream ends when the server stops or after the limit.
         let _over = tokio::time::timeout(STREAM_MAX, ended).await;
     };
     let told = throttle(events).take_until(Box::pin(end));

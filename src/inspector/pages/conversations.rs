@@ -172,8 +172,8 @@ impl Filter {
     }
 }
 
-/// Returns a page and the token of the next. The store tests a limited number at a time, so it is
-/// queried several times when few match.
+/// Returns a page and the token of the next. The store tests a limited number of conversations per
+/// call, so several calls are made when few match.
 async fn list(
     request_context: &RequestContext,
     filter: &Filter,

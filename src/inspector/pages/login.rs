@@ -112,7 +112,7 @@ pub(crate) async fn log_in(
 }
 
 /// Returns the address to go to after the login: the requested page if the key may read there; else
-/// the only namespace of the key, or a choice of namespaces.
+/// the namespace of the key if it has only one; else the page that selects a namespace.
 fn landing(holder: &KeyHolder, to: &str) -> String {
     let named = to.strip_prefix("/@").map(|rest| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());

@@ -1,5 +1,5 @@
-//! An image of a message or a result, unchanged. Only formats that browsers treat as nothing but an
-//! image.
+//! Returns an image of a message or a result, unchanged. Only formats that browsers treat only as
+//! images are allowed.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -23,7 +23,7 @@ pub(crate) const IMAGES: [&str; 5] = [
 /// Returns the image.
 ///
 /// # Errors
-/// When there is none.
+/// When there is no image in an allowed format.
 pub(crate) async fn image(
     request_context: RequestContext,
     PathParams((id, revision, number)): PathParams<(String, u64, usize)>,

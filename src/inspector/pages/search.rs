@@ -191,7 +191,7 @@ fn none(request_context: &RequestContext, text: &str, found: &pb::SearchResponse
     nothing("Nothing found.", &hint)
 }
 
-/// Renders filters: a click sets or removes one.
+/// Renders the filters as links, each of which sets or removes a filter.
 fn chips(request_context: &RequestContext, hits: &[pb::SearchHit]) -> Markup {
     let asked = &request_context.asked;
     let to = |name: &str, value: Option<&str>| {
@@ -339,8 +339,8 @@ fn pages(request_context: &RequestContext, found: &pb::SearchResponse) -> Markup
 mod tests {
     use super::*;
 
-    // A highlight must not break the escaping of recorded markup, and text must not be lost with
-    // invalid ranges.
+    // A highlight must not break the escaping of recorded markup, and invalid ranges must not lose
+    // text.
     #[test]
     fn highlights_are_inserted_into_escaped_text() {
         let range = |start, end| pb::Highlight { start, end };

@@ -1,4 +1,4 @@
-//! The store: its content and its metrics, with drawings where a table does not suffice.
+//! The store: its content and its metrics, with charts where a table does not suffice.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
         div.head {
             h1 { "Store" }
             p.dim {
-                // The path is only for administrators of the machine.
+                // The path is only shown to admins of the whole store.
                 @if request_context.may_all() { (escape_inline(&stats.data_dir)) " · " }
                 "version " (stats.version) " · serving since " (time::ago(stats.started_at.as_ref()))
             }

@@ -167,7 +167,7 @@ fn lines(request_context: &RequestContext, piece: &Piece, at: Option<u64>) -> Ma
             (number, start, line.trim_end_matches('\n'))
         });
     html! {
-        // The address parameters that a line's own address replaces.
+        // The script finds the lines by `data-at`: a click on a line updates `at` in the address.
         ol.lines data-at {
             @for (number, start, line) in lines {
                 li id=[number.map(|number| format!("L{number}"))] .hit[at.is_some() && number == at] {
@@ -182,7 +182,7 @@ fn lines(request_context: &RequestContext, piece: &Piece, at: Option<u64>) -> Ma
 }
 
 fn line_shown(request_context: &RequestContext, line: &str, start: u64, piece: &Piece) -> Markup {
-    // A request by bytes asks for the long line itself.
+    // A request by bytes (without a line number) is for the long line itself.
     let max = if piece.line == Some(1) || piece.line.is_some() {
         LINE_BYTES_SHOWN
     } else {

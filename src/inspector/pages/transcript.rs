@@ -89,7 +89,7 @@ pub(crate) async fn page(
     Ok(page.into_response())
 }
 
-/// Redirects from a name that somebody typed into the address: a part of an id, or `@last`.
+/// Redirects from a name that a user typed into the address: a part of an id, or `@last`.
 async fn typed(request_context: &RequestContext, text: &str) -> Result<Response, PageFailure> {
     let found = names::find_by_id(&request_context.store, text).await?;
     Ok(to(request_context, &found.id))
@@ -104,7 +104,7 @@ fn to(request_context: &RequestContext, id: &str) -> Response {
     Redirect::to(&format!("{path}{query}")).into_response()
 }
 
-/// Returns the newest questions of people, oldest first, from the index; none without it.
+/// Returns the newest questions of people, oldest first, from the index; none if the search fails.
 async fn questions(request_context: &RequestContext, history: &History) -> Vec<pb::SearchHit> {
     let request = pb::SearchRequest {
         conversation_id: history.conversation.clone(),
@@ -217,7 +217,7 @@ impl View<'_> {
         }
     }
 
-    /// Returns the last revision of the branch. Later ones belong to other branches.
+    /// Returns the last revision of the branch. Later revisions belong to other branches.
     fn tip(&self) -> u64 {
         let mut branches = self.state.branches.iter();
         let own = branches.find(|branch| branch.name == self.history.branch);

@@ -87,7 +87,7 @@ pub(crate) fn share(is: u64, of: u64, told: &str) -> Markup {
 mod tests {
     use super::*;
 
-    // A curve of no value or of one must be drawn too: a new server has no more.
+    // A curve of no value or one value must be drawn too: a new server has no more samples.
     #[test]
     fn charts_without_values_are_drawn() {
         for values in [&[][..], &[0.0], &[0.0, 0.0], &[1.0, 5.0, 2.0]] {

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use crate::request_context::{RequestContext, path_part, query};
 use treering_proto::pb;
 
-/// Prefix of our own labels, which are not shown.
+/// Prefix of Treering's own labels, which are not shown.
 const OWN: &str = "treering/";
 
 /// Returns the labels that users set.
@@ -34,7 +34,7 @@ pub(crate) fn word(name: &str) -> &'static str {
     view.map_or("", |(_, _, word)| word)
 }
 
-/// Renders links to the pages of a conversation; `current` is the one shown.
+/// Renders links to the pages of a conversation; `current` is the page that is shown.
 #[must_use]
 pub(crate) fn tabs(
     request_context: &RequestContext,

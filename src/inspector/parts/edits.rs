@@ -56,7 +56,7 @@ fn look(value: &Value, lines_max: usize, found: &mut Vec<LineDiff>) {
 mod tests {
     use super::*;
 
-    // Each agent has other names for the texts of an edit. A command that mentions a patch is not
+    // Agents use different names for the texts of an edit. A command that mentions a patch is not
     // an edit.
     #[test]
     fn edits_of_common_agents_are_found() {

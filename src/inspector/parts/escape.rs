@@ -1,13 +1,13 @@
 //! Renders recorded text safely. The text is untrusted: it may come from any page, file or terminal
 //! that an agent has read. Its markup is shown as text. Control characters and direction overrides
-//! are shown as visible signs. It cannot reorder the text beside it.
+//! are shown as visible signs. Recorded text cannot reorder the text beside it.
 
 use maud::{Markup, PreEscaped, html};
 
 use treering_present::text::{is_unseen, picture};
 
 /// Returns how many bytes of a text produce at most `markup_max` bytes of markup; one character can
-/// produce fifty.
+/// produce [`SIGN_BYTES`].
 #[must_use]
 pub(crate) fn fitting(text: &str, markup_max: usize) -> usize {
     // An upper bound: a `\r` before `\n` counts as a sign here, but produces nothing.
@@ -141,8 +141,8 @@ mod tests {
         assert!(escape_inline(text).into_string().starts_with("<bdi>"));
     }
 
-    // A page of quotes, or of characters that become signs, would be ten times as large as one of
-    // words. Texts must be cut by the size of their markup.
+    // A page of quotes, or of characters that become signs, would be ten times as large as a page
+    // of words. Texts must be cut by the size of their markup.
     #[test]
     fn text_is_cut_by_the_size_of_its_markup() {
         for text in ["\0\u{202e}", "\"'&<>", "é\u{e0041}日", "plain \r\n\t"] {

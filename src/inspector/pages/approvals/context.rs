@@ -8,9 +8,9 @@ use treering_client::read;
 use treering_present::text::parts_text;
 use treering_proto::pb::{self, event::Body};
 
-/// Messages before a call that are read to find the question; older ones are searched for.
+/// Messages before a call that are read to find the question; older ones are found in the index.
 const MESSAGES_BEFORE: u64 = 6;
-/// Newest questions that are searched for the last one before a call.
+/// Newest questions in the index among which the last one before a call is looked for.
 const QUESTIONS_SEARCHED: u32 = 20;
 
 /// Conversation, branch and revision of a call.

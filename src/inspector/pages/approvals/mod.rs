@@ -56,8 +56,7 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
     let more = calls.len() > PENDING as usize;
     calls.truncate(PENDING as usize);
     let waiting = calls.len();
-    // A decided call keeps its place: if the next one moved there, a second click would decide
-    // that.
+    // A decided call keeps its place: if the next call moved there, a second click would decide it.
     if let Some(ended) = decided_call(&request_context).await {
         let at = calls.partition_point(|call| asked_at(call) < asked_at(&ended));
         calls.insert(at, ended);
@@ -112,8 +111,8 @@ fn asked_at(call: &pb::ToolCall) -> (i64, i32, u64) {
     (at.seconds, at.nanos, call.request_revision)
 }
 
-/// Returns the call in the address if it was pending and is not any more. It is read from the
-/// store, because an address alone does not prove that it was decided.
+/// Returns the call in the address if it is no longer pending. It is read from the store, because
+/// an address alone does not prove that it was decided.
 async fn decided_call(request_context: &RequestContext) -> Option<pb::ToolCall> {
     let asked = &request_context.asked;
     let at = asked.number("at").ok()??;
@@ -121,7 +120,7 @@ async fn decided_call(request_context: &RequestContext) -> Option<pb::ToolCall> 
         conversation_id: asked.text("c")?.to_owned(),
         branch: asked.text("branch").unwrap_or_default().to_owned(),
         call_id: asked.text("call")?.to_owned(),
-        // Only the current state is wanted.
+        // Only the current state is needed.
         timeout_ms: 1,
     };
     let answer = request_context
@@ -145,7 +144,7 @@ fn outcome_address(
     request_context.link(&format!("/approvals?{asked}"))
 }
 
-/// Renders the outcome of a call: which one, by whom, why.
+/// Renders the decision on a call: the call, who decided, and the reason.
 fn ended(request_context: &RequestContext, call: &pb::ToolCall, context: &CallContext) -> Markup {
     let (mood, word) = match call.approval() {
         pb::ApprovalStatus::Approved => ("good", "Approved"),

@@ -1,5 +1,5 @@
 //! The drawing of branches. The list under it has the same content as text, so the drawing is
-//! hidden from screen readers; its links are for pointers.
+//! hidden from screen readers and its links cannot get the focus.
 
 use maud::{Markup, html};
 

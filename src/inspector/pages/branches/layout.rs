@@ -69,8 +69,8 @@ pub(crate) struct TreeLayout {
     pub(crate) axis: Vec<(f64, u64)>,
 }
 
-/// Computes the layout. The scale is not linear: between two places with something to draw, ten
-/// events take less than ten times the width of one.
+/// Computes the layout. The scale is not linear: the width between two places with something to
+/// draw is proportional to the logarithm of the number of events between them.
 #[must_use]
 pub(crate) fn layout(rows: &[BranchRow], marks: &[TreeMark]) -> TreeLayout {
     let places = places(rows, marks);

@@ -31,7 +31,7 @@ pub(crate) struct BranchChoice {
     pub(crate) without_archived: bool,
     /// The page, from 0.
     pub(crate) page: usize,
-    /// Show the page with this branch, whatever the page number.
+    /// Show the page with this branch, and ignore `page`.
     pub(crate) at: Option<u64>,
 }
 
@@ -44,11 +44,11 @@ pub(crate) struct TreePage {
     pub(crate) number: usize,
     /// Number of pages, at least one.
     pub(crate) pages: usize,
-    /// Requested branches on all pages.
+    /// Number of requested branches on all pages.
     pub(crate) wanted: usize,
 }
 
-/// Ancestors of a row that are shown in addition.
+/// Maximum number of ancestors of a row that are shown in addition.
 const CONTEXT_ROWS_MAX: usize = 6;
 
 /// Returns the rows of a page.
@@ -88,7 +88,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     let mut waiting: Vec<(pb::Branch, Option<usize>)> = Vec::new();
     for branch in branches {
         let parent = branch.parent_branch_id;
-        // A root has no parent, or one in another conversation.
+        // A root has no parent, or a parent in another conversation.
         if branch.branch_id == 0 || parent == branch.branch_id || !ids.contains(&parent) {
             waiting.push((branch, None));
         } else {
@@ -119,7 +119,7 @@ fn in_order(branches: Vec<pb::Branch>) -> Vec<BranchRow> {
     rows
 }
 
-/// Returns these rows, with the nearest ancestors of each for the lines.
+/// Returns the shown rows and their nearest ancestors, from which their lines start.
 fn with_context(rows: &[BranchRow], shown: &[usize]) -> Vec<BranchRow> {
     let wanted: BTreeSet<usize> = shown.iter().copied().collect();
     let mut all = wanted.clone();

@@ -14,7 +14,7 @@ use treering_present::tool_stats::HappenedAt;
 use treering_proto::pb::{self, event::Body};
 
 /// Finds the call in an address: by its start (`at`) and end (`end`) if they are given, else the
-/// last one with its id.
+/// last call with its id.
 ///
 /// # Errors
 /// When there is no such call, or an error of the store.
@@ -29,7 +29,7 @@ pub(crate) async fn call(
         call.call_id == call_id && at.is_none_or(|at| at == call.request_revision)
     };
     if let (Some(_), Some(end)) = (at, end) {
-        // Parallel calls are between its own two events.
+        // Parallel calls may be requested between these two events, so several calls are read.
         let calls = history(request_context, place, end, CALLS_BESIDE)
             .await
             .unwrap_or_default();
@@ -41,7 +41,7 @@ pub(crate) async fn call(
         conversation_id: place.id.clone(),
         branch: place.branch.name.clone(),
         call_id: call_id.to_owned(),
-        // Only the current state is wanted.
+        // Only the current state is needed.
         timeout_ms: 1,
     };
     let answer = request_context
@@ -162,7 +162,7 @@ pub(crate) async fn happened(
     Ok(times.collect())
 }
 
-/// Maximum number of later result digests that are searched for the one of this call.
+/// Maximum number of later result digests among which that of a call is looked for.
 const RECORDED_LATER: u64 = 100;
 
 /// Returns the result digest that replaces a finished call in requests.

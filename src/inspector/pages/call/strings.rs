@@ -99,7 +99,7 @@ fn look(name: String, value: Value, found: &mut Vec<(String, String)>) {
 mod tests {
     use super::*;
 
-    // An edit was shown as one line with `\\n` and `\\"` in it.
+    // An edit must not be shown as one line with `\\n` and `\\"` in it.
     #[test]
     fn multi_line_texts_in_arguments_are_found() {
         let json = br#"{"path":"a.rs","edits":[{"old":"a\n\"b\"","new":"one"}],"text":"x\ny","end":"z\n"}"#;

@@ -17,8 +17,8 @@ use crate::{
 };
 use treering_proto::pb;
 
-/// A long line is divided into pieces of this many bytes. Each byte may become sixty of markup, and
-/// a piece must fit on a page.
+/// A long line is divided into pieces of this many bytes. Each byte may become sixty bytes of
+/// markup, and a piece must fit on a page.
 const PIECE_BYTES: usize = 512;
 
 /// Returns a request for the whole result of a call.
@@ -38,7 +38,8 @@ fn place_of(place: &ConversationPlace, call: &pb::ToolCall) -> TextPlace {
     let is_own = call.conversation_id == place.id;
     TextPlace {
         conversation: call.conversation_id.clone(),
-        // For an inherited call, the branch's name is that of the fork.
+        // For an inherited call, `call.branch` is a branch of the fork, not of the call's
+        // conversation.
         branch: if is_own {
             call.branch.clone()
         } else {
@@ -89,7 +90,7 @@ pub(crate) async fn of_result(
 
 /// Rendered lines.
 struct Lines {
-    /// The number of each, if known, and its markup.
+    /// The number of each line, if known, and its markup.
     lines: Vec<(Option<u64>, String)>,
     /// Length of their text in bytes.
     bytes: usize,
@@ -137,7 +138,7 @@ fn lines(text: &str, first: Option<u64>, markup_max: usize) -> Lines {
     shown
 }
 
-/// Renders the part of a result, with links to the others.
+/// Renders the part of a result, with links to other parts.
 #[must_use]
 pub(crate) fn section(
     request_context: &RequestContext,
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
     use crate::bounds::MARKUP_BYTES;
 
-    // The shown lines and the announced next line must be complete: none twice, none missing.
+    // The shown lines and the announced next line must include each line exactly once.
     #[test]
     fn lines_are_numbered_and_limited() {
         let all = lines("one\n\nthree", Some(7), 1_000);
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!((cut.lines.len(), cut.bytes), (1, 3));
     }
 
-    // A long line whose markup is even larger must not make a page of many megabytes.
+    // A long line with even longer markup must not make a page of many megabytes.
     #[test]
     fn markup_of_one_long_line_is_limited() {
         let text = "\0".repeat(1 << 20);

@@ -13,7 +13,7 @@ use treering_client::read;
 use treering_present::{Tone, text::describe_event};
 use treering_proto::pb;
 
-/// Maximum number of requests for bodies. Each answer has at most some megabytes, or one body.
+/// Maximum number of requests for bodies. Each answer has at most some megabytes, or a single body.
 const BODY_ROUNDS: usize = 4;
 
 /// A description of an event.
@@ -21,11 +21,11 @@ const BODY_ROUNDS: usize = 4;
 pub(crate) struct EventDescription {
     /// Its conversation, because events may be inherited.
     pub(crate) conversation: String,
-    /// Its revision there.
+    /// Its revision in that conversation.
     pub(crate) revision: u64,
-    /// Whose event it is, or how it ended.
+    /// The colour: by role or by outcome.
     pub(crate) tone: Tone,
-    /// One line.
+    /// The title, as one line.
     pub(crate) title: String,
     /// Ids, times and sizes.
     pub(crate) note: String,
@@ -165,7 +165,7 @@ async fn with_bodies(
     Ok(events)
 }
 
-/// True for events about branches, whose names are shown above.
+/// True for events about branches. They are left out, because the names are shown above.
 fn is_of_branches(event: &pb::Event) -> bool {
     use pb::EventKind as Kind;
     matches!(
@@ -225,8 +225,8 @@ fn rows(left: &[u64], right: &[u64]) -> Vec<DiffRow> {
 mod tests {
     use super::*;
 
-    // Two runs of one prompt do many things alike. These must be shown once, and differences side
-    // by side. Every event must appear once, in order.
+    // Two runs of one prompt have many equal events. These must be shown once, and different events
+    // side by side. Every event must appear once, in order.
     #[test]
     fn common_events_are_aligned_in_one_row() {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The parameters of a request in an address, and building the request without a trace.
+//! Parses the parameters of a request in an address, and builds the request without a trace.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ pub(crate) const RESULTS: [(&str, &str); 4] = [
     ("turn-end", "digests at turn’s end"),
     ("older", "digests after 3 turns"),
 ];
-/// The number of turns for the last of them.
+/// The number of turns for `older`.
 const OLDER_THAN_TURNS: u32 = 3;
 
 /// The parameters of a request.
@@ -106,9 +106,9 @@ impl RequestParams {
     }
 
     /// Builds the request. A request at the head with the conversation's own policy would be taken
-    /// for one that is sent, and the agent's next request would be compared with it. Such a request
-    /// is therefore only explained, which leaves no trace, and its body is built with the same
-    /// policy, given explicitly.
+    /// for a request that is sent, and the agent's next request would be compared with it. Such a
+    /// request is therefore only explained, which leaves no trace, and its body is built with the
+    /// same policy, given explicitly.
     ///
     /// # Errors
     /// Errors of the store, or if the policy cannot be parsed.
@@ -154,7 +154,7 @@ impl RequestParams {
         })
     }
 
-    /// Returns the policy with the values of the form fields; empty: none.
+    /// Returns the policy with the values of the form fields; empty if there is none.
     fn whole_policy(&self) -> Result<Vec<u8>, PageFailure> {
         let unreadable = |what: String| {
             PageFailure::asked(

@@ -58,7 +58,7 @@ fn origin(item: &pb::ExplainedItem) -> Origin<'_> {
     (events.collect(), &item.enhancer, &item.label)
 }
 
-/// The same item in each request, if it is there.
+/// The same item in each request; `None` if the request lacks it.
 type ItemPair<'a> = (Option<&'a pb::ExplainedItem>, Option<&'a pb::ExplainedItem>);
 
 /// Returns the items that differ, in the order of the first request, then those that only the
@@ -125,7 +125,7 @@ fn differing_items(
     }
 }
 
-/// Smallest limit on the items of which only the estimate differs.
+/// Minimum number of rows for items that differ only by their estimate.
 const ESTIMATES_MIN: usize = 50;
 
 /// True for an item in both requests that differs only by its estimate.
@@ -270,8 +270,8 @@ mod tests {
         assert!(different(&one, &one).is_empty());
     }
 
-    // Another provider estimates each item differently. Fifty rows of "kept, kept" must not hide
-    // the one that was dropped.
+    // Another provider estimates each item differently. Fifty rows of "kept, kept" must not hide a
+    // dropped item.
     #[test]
     fn different_token_estimates_are_not_differences() {
         let one = told(vec![item(1, 5, pb::Fate::Kept), item(2, 7, pb::Fate::Kept)]);

@@ -393,7 +393,7 @@ fn px(length: f64) -> String {
     format!("{length:.1}")
 }
 
-/// Renders how much of the request equals the last one that was sent.
+/// Renders how much of the request equals the last request that was built for the agent.
 fn shared(told: &pb::Explanation) -> Markup {
     let Some(shared) = &told.shared_prefix else {
         return html! {

@@ -12,7 +12,7 @@ const BAR_PX: f64 = 120.0;
 /// The shortest duration with a visible length, in milliseconds.
 const LEAST_MS: f64 = 1.0;
 
-/// Renders the number of calls relative to the tool with the most, and their outcomes.
+/// Renders the outcomes of the calls, as a bar relative to the tool with the most calls.
 #[must_use]
 pub(crate) fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     let succeeded = of.calls - of.failed - of.stopped - of.open;
@@ -36,7 +36,7 @@ pub(crate) fn outcomes(of: &ToolNumbers, most: u64) -> Markup {
     }
 }
 
-/// Renders a bar from the median duration to that of the slow calls, on a logarithmic scale.
+/// Renders a bar from the median duration to the 95th percentile, on a logarithmic scale.
 #[must_use]
 pub(crate) fn times(of: &ToolNumbers, slowest: Duration) -> Markup {
     let (Some(p50), Some(p95)) = (of.percentile(50), of.percentile(95)) else {
@@ -77,8 +77,8 @@ fn px(pixels: f64) -> String {
 mod tests {
     use super::*;
 
-    // One call among ten thousand, and one without duration: a drawing must contain valid numbers
-    // and stay in its column.
+    // With one failed call in ten thousand, or a call of zero duration, a drawing must contain
+    // valid numbers and stay in its column.
     #[test]
     fn chart_bars_stay_in_their_column() {
         let of = ToolNumbers {

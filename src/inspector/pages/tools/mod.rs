@@ -219,8 +219,8 @@ async fn calls_of(
     Ok(calls.collect())
 }
 
-/// Returns when the events of calls occurred, where that is known. Imports have these times, and
-/// recording times do not give durations.
+/// Returns when the events of calls occurred, where that is known. Imported events have these
+/// times; their recording times do not give durations.
 async fn happened(
     request_context: &RequestContext,
     id: &str,
