@@ -298,6 +298,8 @@ class TreeringSessionService(BaseSessionService):
                     break
                 except errors.Conflict:
                     continue
+            else:
+                raise _contended(name)
             followed.refresh()
             return self._session(name, followed, [])
 
@@ -332,7 +334,7 @@ class TreeringSessionService(BaseSessionService):
                 odd.warn(f"google-adk, session {name[2][:80]}, an event", notes + lessened.notes(0))
                 followed.refresh()
                 return True
-            raise errors.RevisionMismatch(f"other writers kept writing to session {name[2]}")
+            raise _contended(name)
 
     def _spoken(
         self, conversation: Conversation, followed: _Followed, item: dict[str, Any]
@@ -369,6 +371,8 @@ class TreeringSessionService(BaseSessionService):
                     break
                 except errors.Conflict:
                     continue
+            else:
+                raise _contended(name)
             followed.refresh()
 
     # ---- names ----
@@ -412,6 +416,10 @@ def _as_listed(
         _, packed = json.loads(event.proto.custom.data)["items"][-1]
         updated = frames.filled(packed, [])["timestamp"]
     return state, updated
+
+
+def _contended(name: tuple[str, ...]) -> errors.RevisionMismatch:
+    return errors.RevisionMismatch(f"other writers kept writing to session {name[2]}")
 
 
 def _stale() -> Exception:

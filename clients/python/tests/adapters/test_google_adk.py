@@ -370,6 +370,20 @@ with treering.connect("{server.address}") as db:
         assert db.verify(deep=True).sound
 
 
+# After the last attempt in vain, a call fails. Deleting and creating used to return as if done.
+def test_a_session_that_others_keep_writing_to(
+    db: treering.Treering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = TreeringSessionService(db)
+    run(service.create_session(**ADA, session_id="s"))
+    monkeypatch.setattr("treering.google_adk.ATTEMPTS_MAX", 0)
+    with pytest.raises(treering.errors.RevisionMismatch, match="other writers kept writing"):
+        run(service.delete_session(**ADA, session_id="s"))
+    assert run(service.get_session(**ADA, session_id="s")) is not None
+    with pytest.raises(treering.errors.RevisionMismatch, match="other writers kept writing"):
+        run(service.create_session(**ADA, session_id="t"))
+
+
 # A cancelled event must be stored in full, with the state of session, user and app, or not at all.
 def test_events_that_are_cancelled(db: treering.Treering) -> None:
     async def work() -> None:

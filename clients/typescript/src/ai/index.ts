@@ -142,10 +142,10 @@ class Chats {
       try {
         if (await this.#saveOnce(chatId, messages)) return;
       } catch (error) {
-        const isLate = error instanceof RevisionMismatch && attempt < ATTEMPTS_MAX - 1;
-        if (!isLate) throw error;
+        if (!(error instanceof RevisionMismatch)) throw error;
       }
     }
+    throw new RevisionMismatch(`other writers kept writing to chat ${chatId}`);
   }
 
   /** Returns false if another save must follow, for events that require those of this save. */

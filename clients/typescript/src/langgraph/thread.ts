@@ -218,7 +218,7 @@ export class GraphThread extends ThreadReader {
         await rewind(conversation, await conversation.state(), 1);
         break;
       } catch (error) {
-        if (!(error instanceof errors.Conflict)) throw error;
+        if (!(error instanceof errors.Conflict) || attempt + 1 === ATTEMPTS_MAX) throw error;
       }
     }
     await this.catchUp(conversation);

@@ -204,7 +204,7 @@ export class TreeringSession
     const about = items.flatMap(({ item }) => typed(item)).filter(isAboutCall);
     // Replacing ids that the store does not accept requires the open calls.
     let isAsked = about.map(callIdOf).some((id) => callIdFor(id, "") !== id);
-    for (;;) {
+    for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt += 1) {
       try {
         const isUnknown = isAsked && about.length > 0;
         const open = isUnknown ? openCalls(await conversation.state()) : takenForOpen(about);
@@ -225,6 +225,11 @@ export class TreeringSession
         if (!lessened.isToRepeat(error)) throw error;
       }
     }
+    throw this.#contended();
+  }
+
+  #contended(): errors.RevisionMismatch {
+    return new errors.RevisionMismatch(`other writers kept writing to session ${this.sessionId}`);
   }
 
   /** Makes a change; plans it again if another writer was first. */
@@ -244,7 +249,7 @@ export class TreeringSession
           if (!isLate && !lessened.isToRepeat(error)) throw error;
         }
       }
-      throw new errors.RevisionMismatch(`other writers kept writing to session ${this.sessionId}`);
+      throw this.#contended();
     });
   }
 

@@ -179,7 +179,10 @@ class GraphThread(ThreadReader):
                 self._read(conversation)
                 for known in self.index.branches.values():
                     known.open = None
-        raise errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
+        raise self._contended()
+
+    def _contended(self) -> errors.RevisionMismatch:
+        return errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
 
     def _know(self, ns: str) -> None:
         """Looks up the latest checkpoint if it is not known; reads a new thread in full."""
@@ -507,6 +510,8 @@ class GraphThread(ThreadReader):
                 break
             except errors.Conflict:
                 continue
+        else:
+            raise self._contended()
         self._read(conversation)
 
     def needed(self) -> Iterator[Row]:
