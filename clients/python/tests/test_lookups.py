@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -68,6 +69,23 @@ def test_events_come_by_name_with_all_their_bodies(db: treering.Treering) -> Non
     assert [event and event.body.data[:1] for event in latest] == [bytes([n]) for n in range(6)]
     headers = conv.get_events([2, 3], headers_only=True)
     assert [event and (event.key, event.body) for event in headers] == [("k0", None), ("k1", None)]
+
+
+# A datetime without a zone was taken for UTC here, and for local time by everything else.
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process is fixed here")
+def test_a_time_without_a_zone_is_local(
+    conv: treering.Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC-5")  # five hours ahead
+    time.tzset()
+    try:
+        event = new.happened(new.user("Good morning."), datetime(2026, 1, 31, 8, 0))
+        done = conv.append([event])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    found = next(each for each in conv.events() if each.revision == done.revision)
+    assert found.occurred_at == datetime(2026, 1, 31, 3, 0, tzinfo=timezone.utc)
 
 
 def test_a_context_is_asked_for_by_key(db: treering.Treering) -> None:

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
+from treering._times import Time, timestamp
 from treering._words import (
     CancelReasonName,
     CompactionTriggerName,
@@ -612,9 +610,11 @@ def once(event: NewEvent, idempotency_key: str) -> NewEvent:
     return event
 
 
-def happened(event: NewEvent, at: datetime) -> NewEvent:
-    """Returns the event with the time when it happened (default: now)."""
-    stamp = Timestamp()
-    stamp.FromDatetime(at)
-    event.occurred_at.CopyFrom(stamp)
+def happened(event: NewEvent, at: Time) -> NewEvent:
+    """Returns the event with the time when it happened, instead of when it is appended.
+
+    A datetime without a zone is local time.
+    """
+    if stamp := timestamp(at, "at"):
+        event.occurred_at.CopyFrom(stamp)
     return event
