@@ -258,7 +258,7 @@ class Writer {
     if (approval?.approved === undefined || call.decision || !call.needsApproval) return false;
     const hash = isNew ? undefined : this.#hashOf(call.callId);
     if (!hash) {
-      this.isPart = isNew;
+      this.isPart ||= isNew;
       return isNew;
     }
     const word = approval.approved ? "approved" : "denied";
