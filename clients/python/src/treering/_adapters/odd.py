@@ -151,9 +151,7 @@ MESSAGE_NAMES = ("author", "message_id", "finish_reason", "tool_call_id", "tool_
 def _call(call: pb.ToolCallRequested, seed: str, standing: Standing, notes: list[str]) -> None:
     if is_odd(call.call_id):
         problem = "empty" if not call.call_id else "too long"
-        named = (
-            "call_" + blake2b(seed.encode(errors="replace"), digest_size=STAND_IN_BYTES).hexdigest()
-        )
+        named = stand_in(seed)
         standing.setdefault(call.call_id, deque()).append(named)
         notes.append(f"a call's id is {problem} and was replaced by {named}")
         call.call_id = named
