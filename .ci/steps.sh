@@ -1,6 +1,7 @@
 # Functions for .ci/run and .ci/nightly, which source this file.
 
-export CARGO_TERM_COLOR=never
+# Builds once, from an empty folder: without what only later builds or debuggers use.
+export CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
 export TREERING_TEST_DATA="${TREERING_TEST_DATA:-$(cd .. && pwd)/shared/data}"
 if [ ! -d "$TREERING_TEST_DATA/trajectories" ]; then
   echo "no trajectories in $TREERING_TEST_DATA: name their folder in TREERING_TEST_DATA" >&2
