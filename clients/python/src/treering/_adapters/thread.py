@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 SHORT_BYTES_MAX = 512
 """Maximum size in bytes of a source, a source id or a call id."""
+BRANCH_BYTES_MAX = 200
+"""Maximum size in bytes of a branch name."""
 ATTEMPTS_MAX = 50
 """Maximum number of attempts if other writers come first."""
 PAGE_MAX = 1_000
@@ -109,7 +111,7 @@ def rewind(conversation: Conversation, state: ConversationState, to: int) -> Rec
     The old branch gets another name and is archived.
     """
     branch = state.branch
-    old = f"{branch.name}~{state.summary.head}"
+    old = short(f"{branch.name}~{state.summary.head}", BRANCH_BYTES_MAX)
     renamed = new.branch_renamed(old)
     renamed.branch = branch.name
     events = [
