@@ -5,12 +5,14 @@ import { test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
 import { blake2b } from "../src/adapters/blake2b.js";
 import { filled, frame, jsonOf } from "../src/adapters/frames.js";
-import { short } from "../src/adapters/thread.js";
+import { rewind, short } from "../src/adapters/thread.js";
 import { make } from "../src/index.js";
 import { packed, unpacked } from "../src/langgraph/msgpack.js";
 import { fromPython } from "../src/langgraph/python.js";
 import { type Parsed, utf8 } from "../src/words.js";
+import { shared, texts } from "./support.js";
 
+const open = shared();
 const hex = (text: string) => Buffer.from(blake2b(utf8(text), 16)).toString("hex");
 
 // Long names are shortened as in the Python client: with other hashes, another conversation would
@@ -128,4 +130,18 @@ test("values from Python's serializer", () => {
   }
   assert.equal(fromPython("null", utf8("")), null);
   assert.throws(() => fromPython("pickle", utf8("")), /Python's serializer/);
+});
+
+// The old branch got the name with the head appended, which the store refused for long names.
+test("a branch with the longest name is rewound repeatedly", async () => {
+  const conv = await open().create("Example");
+  const first = await conv.user("one");
+  const name = "b".repeat(200);
+  const branch = await conv.fork({ at: first.revision, name });
+  for (const text of ["two", "three"]) {
+    await branch.user(text);
+    await rewind(branch, await branch.state(), first.revision);
+  }
+  assert.deepEqual(await texts(branch), ["one"]);
+  assert.equal((await conv.branches()).length, 4);
 });

@@ -15,6 +15,8 @@ import { bounded, unnamedCall } from "./bounds.js";
 const SHORT_BYTES_MAX = 512;
 /** Maximum length of an idempotency key. */
 const KEY_BYTES_MAX = 256;
+/** Maximum length of a branch name. */
+const BRANCH_BYTES_MAX = 200;
 const DIGEST_BYTES = 16;
 /** Maximum number of attempts of a write; another writer may come first. */
 export const ATTEMPTS_MAX = 50;
@@ -123,7 +125,7 @@ export async function rewind(
 ): Promise<Receipt> {
   const name = branch?.name ?? "";
   const id = branch?.branchId ?? 0;
-  const old = `${name}~${summary?.head ?? 0}`;
+  const old = short(`${name}~${summary?.head ?? 0}`, BRANCH_BYTES_MAX);
   const events = [onBranch(name, make.branchRenamed(old)), forked(name, id, to)];
   if (isActive({ branch, summary })) events.push(onBranch(name, make.branchActivated()));
   events.push(onBranch(old, make.branchArchived("taken back")));
