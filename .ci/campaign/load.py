@@ -9,8 +9,8 @@ import client
 import grpc
 from ledger import ACKNOWLEDGED, OPEN, told
 
-# Ranges of text sizes in bytes, each with its probability, tried in order: mostly small, some that
-# fill a frame, some stored as large bodies.
+# Ranges of text sizes in bytes, each with the probability of its or a smaller range: mostly small,
+# some that fill a frame, some stored as large bodies.
 SIZES = [(0.70, 20, 600), (0.92, 600, 6_000), (0.98, 20_000, 60_000), (1.0, 66_000, 300_000)]
 
 
@@ -55,7 +55,8 @@ class Load:
             db.close()
 
     def events(self, rng, name, number):
-        low, high = next((a, b) for p, a, b in self.sizes if rng.random() <= p or p == 1.0)
+        drawn = rng.random()
+        low, high = next((low, high) for share, low, high in self.sizes if drawn <= share)
         count = rng.choice([1, 1, 1, 2, 5])
         events = []
         for n in range(count):
