@@ -47,10 +47,10 @@ from treering._adapters.thread import (
     LATEST_MAX,
     PAGE_MAX,
     Thread,
+    clear,
     done,
     fitted,
     open_calls,
-    rewind,
 )
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
@@ -364,15 +364,7 @@ class TreeringSessionService(BaseSessionService):
         with followed.lock:
             if not followed.refresh() or not followed.exists:
                 return
-            conversation = followed.thread.open()
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    rewind(conversation, conversation.state(), 1)
-                    break
-                except errors.Conflict:
-                    continue
-            else:
-                raise _contended(name)
+            clear(followed.thread.open())
             followed.refresh()
 
     # ---- names ----

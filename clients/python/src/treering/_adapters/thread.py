@@ -132,6 +132,17 @@ def rewind(conversation: Conversation, state: ConversationState, to: int) -> Rec
     return conversation.on(branch.name).append(events, expected=branch.head)
 
 
+def clear(conversation: Conversation) -> None:
+    """Takes back all events but the first. Tries again if another writer was first."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            rewind(conversation, conversation.state(), 1)
+            return
+        except errors.Conflict:
+            continue
+    raise errors.RevisionMismatch(f"other writers kept writing to conversation {conversation.id}")
+
+
 def before(conversation: Conversation, revision: int) -> int:
     """The revision of the branch's last event before this revision."""
     earlier = conversation.events(first=revision - 1, backward=True, limit=1, headers_only=True)

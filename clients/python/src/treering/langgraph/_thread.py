@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import Checkpoint
 
 from treering import errors, new
 from treering._adapters import frames, odd
-from treering._adapters.thread import ATTEMPTS_MAX, before, fitted, open_calls, rewind
+from treering._adapters.thread import ATTEMPTS_MAX, before, clear, fitted, open_calls
 from treering._sync.conversation import Conversation
 from treering.langgraph._index import (
     CHECKPOINT,
@@ -179,10 +179,7 @@ class GraphThread(ThreadReader):
                 self._read(conversation)
                 for known in self.index.branches.values():
                     known.open = None
-        raise self._contended()
-
-    def _contended(self) -> errors.RevisionMismatch:
-        return errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
+        raise errors.RevisionMismatch(f"other writers kept writing to thread {self.id}")
 
     def _know(self, ns: str) -> None:
         """Looks up the latest checkpoint if it is not known; reads a new thread in full."""
@@ -504,14 +501,7 @@ class GraphThread(ThreadReader):
         conversation = self.open()
         event = new.custom(DELETED, packed({"all": True}))
         conversation.append([event])
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                rewind(conversation, conversation.state(), 1)
-                break
-            except errors.Conflict:
-                continue
-        else:
-            raise self._contended()
+        clear(conversation)
         self._read(conversation)
 
     def needed(self) -> Iterator[Row]:
