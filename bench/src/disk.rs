@@ -61,7 +61,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
     let megabytes = imported.bytes as f64 / 1e6;
     let mut rows = vec![
         row("disk.all", "all", &["log", "views.redb", "index"])
-            .aim(Target::AtMost(0.5))
+            .aim(Target::AtMost(0.45))
             .note(format!(
                 "{} real conversations, {} events, {megabytes:.0} MB of JSONL, not compressed; \
                  blocks that the files take, after closing, which took {closing_seconds:.1} s",
@@ -69,7 +69,7 @@ pub(super) async fn measure(setup: &Setup) -> Result<Vec<Row>, ClientError> {
             )),
         row("disk.log", "log", &["log"]).aim(Target::AtMost(0.18)),
         row("disk.views", "views", &["views.redb"]).aim(Target::AtMost(0.06)),
-        row("disk.index", "index", &["index"]).aim(Target::AtMost(0.26)),
+        row("disk.index", "index", &["index"]).aim(Target::AtMost(0.24)),
         Row::new(
             "disk.import",
             "import of real conversations, durable",

@@ -72,6 +72,7 @@ Rows:
   disk      bytes on disk for each byte of real conversations
   search    searches over real tool results; how soon searches find an append
   quality   nDCG@10 on scifact
+  meaning   search by meaning: speed, size and recall of vectors
   growth    each call in a store with ten times as many conversations (minutes; 5 GB of disk)
   kill      opening after kill -9; memory after many events
   build     requests, by window and by length of the history, hot, cold and over gRPC

@@ -185,7 +185,7 @@ async fn rebuild(setup: &Setup, engine: &Engine) -> Result<Row, ClientError> {
     let what = "rebuild of all views";
     Ok(
         Row::new("read.rebuild", what, median(&rates), Unit::PerSecond)
-            .aim(Target::AtLeast(200_000.0))
+            .aim(Target::AtLeast(800_000.0))
             .note("conversations of 100 events of 1 KiB"),
     )
 }
@@ -218,7 +218,7 @@ async fn over_grpc(setup: &Setup, server: &Connection) -> Result<Row, ClientErro
     let what = "replay of the log, gRPC";
     Ok(
         Row::new("read.grpc", what, median(&rates), Unit::MegabytesPerSecond)
-            .aim(Target::AtLeast(150.0))
+            .aim(Target::AtLeast(500.0))
             .note(format!(
                 "one stream, two processes on loopback; {:.0} events/s of 1 KiB",
                 median(&counts)

@@ -125,7 +125,7 @@ async fn speed(
             Unit::Milliseconds,
         )
         .beside("FTS5", sqlite, ratio)
-        .aim(Target::AtMost(1.0))
+        .aim(Target::AtMost(0.7))
         .note(format!(
             "{} queries of words of random results, any word may match, best {LIMIT}; ours \
                  with names and snippets, FTS5 (bm25 order, {} texts, the same) with neither",
@@ -138,7 +138,7 @@ async fn speed(
             sqlite / own,
             Unit::Plain,
         )
-        .aim(Target::AtLeast(8.0)),
+        .aim(Target::AtLeast(12.0)),
         Row::new(
             "search.p99",
             format!("{what}, p99"),
@@ -325,7 +325,7 @@ async fn visible(setup: &Setup, engine: &Engine) -> Result<Vec<Row>, ClientError
             "visible to search after an append",
             &waited,
         )
-        .aim(Target::AtMost(250.0))
+        .aim(Target::AtMost(50.0))
         .note("from the acknowledgement on, p50, in the same large store"),
         row(
             "search.at_once",
