@@ -59,6 +59,18 @@ const ODD: Record<string, Parsed> = {
   "a number that JSON lacks": { id: "c1", args: { x: Number.NaN } },
 };
 
+// A result that a TypeScript program adds must find the call that a Python program recorded. The
+// packages derived different ids from a long id. The Python package has the same test.
+test("a long id has the same stand-in in both packages", async () => {
+  const db = open();
+  const name = "f";
+  await new TreeringSession("user-42", db).addItems([
+    { type: "function_call", callId: "c".repeat(600), name, arguments: "{}" },
+  ]);
+  const [call] = await (await db.conversation("user-42")).toolCalls();
+  assert.equal(call?.callId, "call_57fd257874f8d878d660bf59");
+});
+
 // An odd call must not block the messages after it. If the server refuses it with each later
 // checkpoint, they are silently missing in the log, in requests, and for other frameworks.
 for (const [name, call] of Object.entries(ODD)) {

@@ -74,6 +74,29 @@ def test_openai_agents(
     check(db.conversation("user-43"), caplog)
 
 
+# A result that a TypeScript program adds must find the call that a Python program recorded. The
+# packages derived different ids from a long id, so the call stayed open. The TypeScript package has
+# the same test.
+def test_a_long_id_has_the_same_stand_in_in_both_packages(db: treering.Treering) -> None:
+    pytest.importorskip("agents")
+    from treering.openai_agents import TreeringSession
+
+    def asked(id: str) -> Any:
+        return {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}
+
+    def found(id: str) -> Any:
+        return {"type": "function_call_output", "call_id": id, "output": "out"}
+
+    id = "c" * 600
+    run(TreeringSession("user-42", db).add_items([asked(id)]))
+    conv = db.conversation("user-42")
+    assert [call.call_id for call in conv.tool_calls()] == ["call_57fd257874f8d878d660bf59"]
+    # The id is used again, after its result and beside an open call with it.
+    run(TreeringSession("user-42", db).add_items([found(id), asked(id), asked(id), found(id)]))
+    assert len(list(conv.events(kinds=["tool_call_requested"]))) == 3
+    assert len(list(conv.events(kinds=["tool_result_recorded"]))) == 2
+
+
 # The same. A call with an empty name was lost too.
 def test_google_adk(
     db: treering.Treering, call: tuple[str, str], caplog: pytest.LogCaptureFixture

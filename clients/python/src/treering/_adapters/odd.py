@@ -126,7 +126,7 @@ def within(
             ended = getattr(event, which)
             if is_odd(ended.call_id):
                 waiting = standing.get(ended.call_id)
-                ended.call_id = waiting.popleft() if waiting else cut(ended.call_id)
+                ended.call_id = waiting.popleft() if waiting else short_id(ended.call_id)
         elif which == "message_appended":
             _bounded(event.message_appended, MESSAGE_NAMES, notes)
             _bounded(event.message_appended.usage, ("model",), notes)
@@ -145,13 +145,21 @@ def stand_in(seed: str) -> str:
     return f"call_{digest.hexdigest()}"
 
 
+def short_id(id: str) -> str:
+    """The stand-in for an id that is too long, the same as in the TypeScript package, so that a
+    result finds a call that a program in the other language recorded. An empty id stays empty."""
+    return f"call_{blake2b(id.encode()).hexdigest()[: 2 * STAND_IN_BYTES]}" if id else ""
+
+
 MESSAGE_NAMES = ("author", "message_id", "finish_reason", "tool_call_id", "tool_name")
 
 
 def _call(call: pb.ToolCallRequested, seed: str, standing: Standing, notes: list[str]) -> None:
     if is_odd(call.call_id):
         problem = "empty" if not call.call_id else "too long"
-        named = stand_in(seed)
+        # Of two open calls with the same id, the second one needs another id.
+        is_used = standing.get(call.call_id)
+        named = stand_in(seed) if is_used else short_id(call.call_id) or stand_in(seed)
         standing.setdefault(call.call_id, deque()).append(named)
         notes.append(f"a call's id is {problem} and was replaced by {named}")
         call.call_id = named
