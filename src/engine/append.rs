@@ -133,6 +133,7 @@ impl Engine {
         let compactions = compactions_of(&prepared.command.events);
         let asked = prepared.command.events.len();
         let may_create = prepared.may_create().is_some();
+        self.check_place(&prepared)?;
         let mut request = inner.look_up(prepared).await?;
         request.companion = companion;
         let answer = inner.enqueue(request).await?;
@@ -264,8 +265,7 @@ impl Inner {
     /// Returns whether a stored large body can be read. If not, the body is stored again instead of
     /// being referenced: acknowledged content must be readable.
     async fn is_readable(&self, blob: BlobRef) -> bool {
-        let shard = treering_domain::ShardId::default();
-        let read = self.log.blob(shard, &blob).await;
+        let read = self.log.blob(self.shard, &blob).await;
         read.inspect_err(|error| {
             tracing::warn!(error = %with_causes(&error), "a stored large body cannot be read, so it is stored again")
         })
@@ -477,7 +477,8 @@ impl ReadPath {
         for own in 0.. {
             if let Some((_, offset)) = known.next_if(|(known, _)| *known == own) {
                 let record = self.reader.record(offset).await.map_err(ReadError::from)?;
-                outcome.events.push(appended(&record.header, offset));
+                let position = self.reader.position(offset);
+                outcome.events.push(appended(&record.header, position));
             } else if let Some(event) = new.next() {
                 outcome.events.push(event);
             } else {
@@ -500,7 +501,7 @@ impl ReadPath {
         {
             // A placeholder of an event that was not salvaged does not belong to the batch.
             return Err(AppendError::from(ReadError::Damaged {
-                position: Position::local(*offset),
+                position: self.reader.position(*offset),
                 message:
                     "events of the batch with this idempotency key were damaged and could not be \
                      salvaged"
@@ -510,7 +511,7 @@ impl ReadPath {
         same_batch(entry, &records)?;
         let events = records
             .into_iter()
-            .map(|(offset, record)| appended(&record.header, offset))
+            .map(|(offset, record)| appended(&record.header, self.reader.position(offset)))
             .collect();
         Ok(AppendOutcome {
             events,
@@ -523,13 +524,13 @@ impl ReadPath {
 }
 
 /// Returns the place of a stored event.
-fn appended(header: &EventHeader, offset: u64) -> AppendedEvent {
+fn appended(header: &EventHeader, position: Position) -> AppendedEvent {
     AppendedEvent {
         event: header.id,
         conversation: header.conversation,
         branch: header.branch,
         revision: header.revision,
-        position: Position::local(offset),
+        position,
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
 use treering_domain::{
     BranchForked, BranchId, BranchState, ChangedConversation, ConversationCreated,
     ConversationInfo, ConversationKey, ConversationRow, ConversationState, Damage, DamageKind,
-    EventBody, EventHeader, EventRef, ForkPoint, Position, Revision, SequencedEvent, with_causes,
+    EventBody, EventHeader, EventRef, ForkPoint, Revision, SequencedEvent, with_causes,
 };
 use treering_log::{LogError, LogReader, Record, RecordBody};
 use treering_projections::{KeyEntry, Projections, ProjectionsError};
@@ -223,7 +223,12 @@ impl ProjectionFold {
         let revision = state.row.head.next();
         if state.row.damage.is_none() && revision <= went_to {
             let what = format!("positions {first} to {last} of the log cannot be read");
-            let damage = Damage::new(DamageKind::Missing, revision, Position::local(first), &what);
+            let damage = Damage::new(
+                DamageKind::Missing,
+                revision,
+                self.reader.position(first),
+                &what,
+            );
             tracing::error!(conversation = %id.id, %damage, "a conversation is damaged");
             state.row.damage = Some(Arc::new(damage));
             self.builder.damaged(&state, is_new);
@@ -324,10 +329,10 @@ impl ProjectionFold {
         let state = self.states.remove(&id);
         let at = changed.apply(state.as_ref(), header.branch, &body);
         changed.row.chain_hash = record.chain_hash();
-        changed.row.last_position = Position::local(offset);
+        changed.row.last_position = self.reader.position(offset);
         changed.row.note_times(header, state.is_none());
         if state.is_none() {
-            changed.row.first_position = Position::local(offset);
+            changed.row.first_position = self.reader.position(offset);
         }
         self.note(offset, record, &body, at);
         if !record.is_erased() {
@@ -394,7 +399,9 @@ impl ProjectionFold {
             DamageKind::Missing if !is_new => self.lost_between(after, offset),
             _ => None,
         };
-        let position = Position::local(place.map_or(offset, |(first, _)| first));
+        let position = self
+            .reader
+            .position(place.map_or(offset, |(first, _)| first));
         let damage = Damage::new(kind, revision, position, what);
         tracing::error!(conversation = %id.id, %damage, "a conversation is damaged");
         state.row.damage = Some(Arc::new(damage));
@@ -420,8 +427,8 @@ impl ProjectionFold {
         let info = self.info(header.key(), &created)?;
         let mut changed =
             ChangedConversation::new(header.namespace.clone(), header.conversation, info, None);
-        changed.row.first_position = Position::local(offset);
-        changed.row.last_position = Position::local(offset);
+        changed.row.first_position = self.reader.position(offset);
+        changed.row.last_position = self.reader.position(offset);
         changed.row.note_times(header, true);
         let branches = changed.branches.into_values();
         Ok(ConversationState::new(changed.row, branches))

@@ -529,13 +529,13 @@ pub(super) fn decode_body(offset: u64, kind: u16, bytes: &Bytes) -> Result<Event
 }
 
 /// Converts a record to the event that readers get.
-pub(super) fn stored(offset: u64, record: Record, body: Bytes) -> StoredEvent {
+pub(super) fn stored(position: Position, record: Record, body: Bytes) -> StoredEvent {
     let erased = record.is_erased();
     let (header, chain_hash) = record.into_header();
     StoredEvent {
         chain_hash,
         header,
-        position: Position::local(offset),
+        position,
         body,
         erased,
     }

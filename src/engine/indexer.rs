@@ -24,7 +24,7 @@ use super::{
     searchable::{SearchableContent, searchable},
     sequencer::lock,
 };
-use treering_domain::{Cause, Position, with_causes};
+use treering_domain::{Cause, with_causes};
 use treering_log::LogIdentity;
 use treering_search::{IndexError, IndexSearchError, SearchIndex, SearchOptions};
 
@@ -644,8 +644,9 @@ pub(super) async fn add_some(
         not_indexed,
     } = searchable(inner, from, head).await?;
     let index = Arc::clone(index);
+    let reached_position = inner.reads.reader.position(reached);
     let committed = blocking(move || {
-        index.add(&events, Position::local(reached))?;
+        index.add(&events, reached_position)?;
         if head - reached > BEHIND_EVENTS {
             return index.commit_if_older(BEHIND_COMMIT_INTERVAL);
         }

@@ -48,6 +48,7 @@ mod packing;
 #[cfg(test)]
 mod patch_tests;
 mod patches;
+mod placement;
 #[cfg(test)]
 mod power_loss_tests;
 mod prepare;
@@ -72,6 +73,7 @@ mod search_tests;
 mod searchable;
 mod secret;
 mod sequencer;
+mod shard_log;
 mod ship;
 mod signature;
 mod states;
@@ -115,6 +117,7 @@ pub use self::{
     health::{DamageMet, Health},
     meaning::{SearchBy, VectorStats},
     measures::{CacheUse, Measures},
+    placement::{ShardPlace, shard_of},
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SalvageError, SalvageOutcome, salvage},
@@ -139,7 +142,7 @@ use treering_context::heuristics::PlainHeuristics as OwnHeuristics;
 use treering_digest::TextHeuristics as OwnHeuristics;
 use treering_domain::{
     BranchName, BranchState, ConversationId, ConversationRow, ConversationState, Limits, Namespace,
-    Position, Quotas, TimestampMicros,
+    Position, Quotas, ShardId, TimestampMicros,
 };
 use treering_log::holder::PROOF_BYTES;
 use treering_log::{EventLog, GroupWriter, LogReader, RedbLog};
@@ -268,6 +271,9 @@ type Announce = Box<dyn Fn(&str, &HolderSecret) + Send + Sync>;
 struct Inner {
     options: OpenOptions,
     log: Arc<dyn EventLog>,
+    shard: ShardId,
+    /// `None` for an embedded store.
+    place: Option<ShardPlace>,
     closing: Arc<AtomicBool>,
     work: work::Work,
     reads: ReadPath,
@@ -333,7 +339,7 @@ struct Upkeep {
     erasing_at_open: ErasureAtOpen,
     /// `None` if the log is in memory or read-only.
     packer: Option<packing::LogPacker>,
-    /// `None` if the log is in memory.
+    /// `None` if the log is not in files of this folder.
     files: Option<Arc<RedbLog>>,
     damaged: Mutex<Option<DamageMet>>,
     /// Disk space at the last check; a fresh query may hang when the disk does. `None`: there is no
@@ -382,7 +388,7 @@ impl Engine {
         served.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the store's id, which never changes.
+    /// Returns the store's id, which never changes. Each shard of a log is a store.
     #[must_use]
     pub fn store_id(&self) -> uuid::Uuid {
         self.inner.log.identity().store
@@ -391,7 +397,10 @@ impl Engine {
     /// Returns the log position of the last event that reads see.
     #[must_use]
     pub fn head(&self) -> Position {
-        Position::local(self.inner.reads.published.load(Ordering::Acquire))
+        let reads = &self.inner.reads;
+        reads
+            .reader
+            .position(reads.published.load(Ordering::Acquire))
     }
 
     /// Returns the conversation with this UUID, or else with this id at its source.

@@ -329,7 +329,7 @@ async fn got(
     };
     Ok(FoundEvent {
         event: Some(NamedEvent {
-            event: stored(offset, record, body),
+            event: stored(history.reader.position(offset), record, body),
             branch,
         }),
         body_left_out: !has_body && !room.headers_only,

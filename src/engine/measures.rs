@@ -17,7 +17,7 @@ use super::{
 };
 use treering_base::disk::{self, DiskSpace};
 use treering_base::measure::Distribution;
-use treering_domain::{ShardId, TimestampMicros};
+use treering_domain::TimestampMicros;
 
 /// Interval at which the disk space is checked.
 const DISK_LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl Engine {
     pub async fn measures(&self) -> Result<Measures, ReadError> {
         let inner = &self.inner;
         let projections = inner.reads.projections.load_full();
-        let log = inner.log.stats(ShardId::default()).await?;
+        let log = inner.log.stats(inner.shard).await?;
         let limits = &inner.options.limits;
         let files = inner
             .upkeep

@@ -24,15 +24,17 @@ use super::{
     meaning::Meaning,
     memory::{Cache as _, Shares},
     packing::LogPacker,
+    placement::ShardPlace,
     pseudonyms::Pseudonyms,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
+    shard_log::ShardLog,
     states::CachedConversations,
 };
 use treering_base::disk;
 use treering_domain::{Cause, Limits, ShardId, TimestampMicros, with_causes};
 use treering_log::{
-    Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
+    Erasure, EventLog, FolderLock, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
     RedbLogOptions, WriterLimits, writer::ShardOwner,
 };
 use treering_projections::Projections;
@@ -61,6 +63,8 @@ const READS_END_WITHIN: Duration = Duration::from_secs(2);
 /// The parts that differ between a store in a folder and one in memory.
 struct Parts {
     log: Arc<dyn EventLog>,
+    /// `None` for an embedded store, which is one shard.
+    place: Option<ShardPlace>,
     announce: Announce,
     /// Maintains the lock file; called periodically.
     keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
@@ -112,6 +116,7 @@ impl Engine {
             packer: LogPacker::start(&log, options.packing),
             files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
+            place: None,
             announce: Box::new(move |address, secret| {
                 if let Err(error) = announcing.announce(address, secret) {
                     tracing::warn!(error = %with_causes(&error), "the address could not be written to the lock file");
@@ -169,6 +174,7 @@ impl Engine {
             erasing_at_open: erasing_at_open.unwrap_or_default(),
             files: Some(Arc::clone(&log)),
             log,
+            place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
             packer: None,
@@ -186,6 +192,7 @@ impl Engine {
         let dir = PathBuf::from("memory");
         let parts = Parts {
             log: Arc::new(MemoryLog::new()),
+            place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
             packer: None,
@@ -206,6 +213,59 @@ impl Engine {
         .await
     }
 
+    /// Opens one shard of a log that other processes use too, for example one in PostgreSQL, and
+    /// acquires its ownership. The folder of the options holds only what is derived from the log.
+    /// If that belongs to another shard or log, it is rebuilt. Closing the engine does not close
+    /// the log.
+    ///
+    /// New conversations must belong to the shard ([`shard_of`](crate::shard_of)).
+    ///
+    /// Each shard is a store: its id and its backups differ from those of the other shards. Not
+    /// supported: erasing, packing and pseudonyms.
+    ///
+    /// # Errors
+    /// [`OpenError`], also when another process uses the folder, or the options ask for what is not
+    /// supported.
+    pub async fn open_shard(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+    ) -> Result<Self, OpenError> {
+        let dir = options.data_dir.clone();
+        if options.pseudonyms || options.mode.is_read_only() {
+            let what = "a shard of a shared log has no pseudonyms and cannot be opened read-only: \
+                        clear these options";
+            return Err(failed(&dir, what));
+        }
+        disk::make_folder(&dir).map_err(|error| failed(&dir, error))?;
+        let lock = FolderLock::acquire(&dir).map_err(|error| log_refused(&dir, error))?;
+        let log = Arc::new(ShardLog::new(log, place.shard, lock));
+        let keeping = Arc::clone(&log);
+        let projections_path = dir.join(VIEWS_FILE);
+        let projections = match options.fresh_projections {
+            true => empty(&replacement_path(&projections_path)),
+            false => open_projections(&projections_path),
+        };
+        let parts = Parts {
+            log: Arc::clone(&log) as _,
+            place: Some(place),
+            announce: Box::new(|_, _| {}),
+            keep_lock: Box::new(move || keeping.keep_lock()),
+            packer: None,
+            files: None,
+            projections: projections.map_err(|error| failed(&dir, error))?,
+            projections_path: Some(projections_path),
+            index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
+            hidden: None,
+            erasing_at_open: ErasureAtOpen::None,
+        };
+        let started = Self::start(options, parts).await;
+        if started.is_err() {
+            let _ = log.close().await;
+        }
+        started
+    }
+
     /// Opens a store over any log, with its projections in a folder.
     #[cfg(test)]
     pub(super) async fn over(log: Arc<dyn EventLog>, dir: &Path) -> Result<Self, OpenError> {
@@ -222,6 +282,7 @@ impl Engine {
         let projections_path = dir.join(VIEWS_FILE);
         let parts = Parts {
             log,
+            place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
             packer: None,
@@ -237,7 +298,7 @@ impl Engine {
 
     async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
-        let shard = ShardId::default();
+        let shard = parts.place.map_or(ShardId::default(), |place| place.shard);
         let acquired = parts
             .log
             .acquire(shard)
@@ -284,6 +345,7 @@ impl Engine {
         cached_set.room.set_room(shares.states);
         let deltas = Deltas::default();
         let sequencer = EngineSequencer::new(
+            shard,
             (options.limits.clone(), options.quotas.clone()),
             Arc::clone(&projections),
             Arc::clone(&cached_set),
@@ -367,6 +429,8 @@ impl Engine {
             },
             options,
             log: parts.log,
+            shard,
+            place: parts.place,
             closing,
         });
         if !inner.options.mode.is_read_only() {

@@ -356,7 +356,7 @@ impl LogCursor {
                 work::check()?;
                 let body = body(&self.history, &record, query.headers_only).await?;
                 events.push(NamedEvent {
-                    event: stored(offset, record, body),
+                    event: stored(self.history.reader.position(offset), record, body),
                     branch: None,
                 });
             }
@@ -598,7 +598,7 @@ impl EntryCursor {
             let body = body(&self.history, &record, query.headers_only).await?;
             let branch = self.name_of(entry.conversation, entry.branch)?;
             events.push(NamedEvent {
-                event: stored(entry.offset, record, body),
+                event: stored(self.history.reader.position(entry.offset), record, body),
                 branch,
             });
         }

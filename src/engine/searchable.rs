@@ -8,8 +8,8 @@ use super::{
     error::ReadError,
 };
 use treering_domain::{
-    BranchId, ConversationKey, EventBody, EventHeader, EventKind, EventRef, Position, Role,
-    TimestampMicros, ToolCallRequested, with_causes,
+    BranchId, ConversationKey, EventBody, EventHeader, EventKind, EventRef, Role, TimestampMicros,
+    ToolCallRequested, with_causes,
 };
 use treering_search::{
     SearchableEvent, attached_names, call_target, is_recall_call, is_recalled_text, searchable_text,
@@ -96,7 +96,7 @@ pub(super) async fn searchable(
                 conversation: header.conversation,
                 branch: header.branch,
                 revision: header.revision,
-                position: Position::local(offset),
+                position: inner.reads.reader.position(offset),
                 kind: body.kind(),
                 role: of.role,
                 tool: of.call.tool,

@@ -28,7 +28,7 @@ use treering_domain::{
     AcceptedBatch, AppendOutcome, AppendedEvent, BranchId, Cause, ContentHash, ConversationId,
     ConversationKey, ConversationState, DecideError, EventHeader, EventId, Limits, Lookup,
     MissingData, Namespace, PastBranch, Position, Quotas, Rejection, Revision, Rule,
-    SequencedEvent, TimestampMicros, decide, decide_erasure,
+    SequencedEvent, ShardId, TimestampMicros, decide, decide_erasure,
     limits::{PUBLISH_WAIT_MAX, VIEWS_RETRY},
     with_causes,
 };
@@ -111,6 +111,7 @@ pub(super) type Deltas = Arc<Mutex<VecDeque<ProjectionDelta>>>;
 
 /// Makes the engine's decisions for the log's writer.
 pub(super) struct EngineSequencer {
+    shard: ShardId,
     limits: Limits,
     cache: StateCache,
     staged: DeltaBuilder,
@@ -135,6 +136,7 @@ const RECENT_BLOBS_MAX: usize = 4_096;
 
 impl EngineSequencer {
     pub(crate) fn new(
+        shard: ShardId,
         (limits, quotas): (Limits, Quotas),
         projections: SharedProjections,
         cached_set: Arc<CachedConversations>,
@@ -146,6 +148,7 @@ impl EngineSequencer {
         Self {
             usage: Usage::new(quotas, Arc::clone(&projections), committed),
             cache: StateCache::new(projections, cached_set, quarantine, committed),
+            shard,
             limits,
             staged: DeltaBuilder::default(),
             staged_conversations: HashSet::new(),
@@ -264,7 +267,7 @@ impl EngineSequencer {
         now: TimestampMicros,
     ) -> Result<PendingBatch, AppendError> {
         let prepared = &request.prepared;
-        let mut batch = PendingBatch::new(next_offset, prepared.bodies.len());
+        let mut batch = PendingBatch::new(self.shard, next_offset, prepared.bodies.len());
         for (index, (placed, body)) in decided.events.iter().zip(&prepared.bodies).enumerate() {
             let stored = self.stored_body(request, body, &mut batch);
             let header = header(prepared, index, *placed, now, batch.offset());
@@ -280,7 +283,7 @@ impl EngineSequencer {
                 }
             })?;
             if let Some(changed) = decided.changed.get_mut(&placed.at.conversation) {
-                let position = Position::local(batch.offset());
+                let position = batch.position();
                 changed.row.chain_hash = record.chain_hash();
                 changed.row.last_position = position;
                 let is_first = placed.at.revision == Revision(1);
@@ -585,6 +588,7 @@ impl Lookup for DecisionData<'_> {
 
 /// The records of one batch under construction.
 struct PendingBatch {
+    shard: ShardId,
     first_offset: u64,
     records: Vec<Record>,
     blobs: Vec<NewBlob>,
@@ -592,8 +596,9 @@ struct PendingBatch {
 }
 
 impl PendingBatch {
-    fn new(first_offset: u64, events: usize) -> Self {
+    fn new(shard: ShardId, first_offset: u64, events: usize) -> Self {
         Self {
+            shard,
             first_offset,
             records: Vec::with_capacity(events),
             blobs: Vec::new(),
@@ -617,13 +622,21 @@ impl PendingBatch {
         }
     }
 
+    /// Returns the position of the next record.
+    fn position(&self) -> Position {
+        Position {
+            shard: self.shard,
+            offset: self.offset(),
+        }
+    }
+
     fn push(&mut self, record: Record, placed: SequencedEvent) {
         self.appended.push(AppendedEvent {
             event: record.header.id,
             conversation: placed.at.conversation,
             branch: placed.branch,
             revision: placed.at.revision,
-            position: Position::local(self.offset()),
+            position: self.position(),
         });
         self.records.push(record);
     }

@@ -11,7 +11,7 @@ use futures::{StreamExt, stream::BoxStream};
 
 use super::{Engine, Inner, ReadPath, error::ReadError, history::decode_body, work::PriorityClass};
 use treering_domain::{
-    BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Position, Revision,
+    BranchId, ContentHash, ConversationId, EventBody, EventKind, Namespace, Revision,
     TimestampMicros,
 };
 use treering_log::{LogIdentity, Record, RecordBody, block::Packer};
@@ -248,7 +248,7 @@ impl ReadPath {
         let read = read.await?;
         if read.is_empty() {
             return Err(ReadError::Damaged {
-                position: Position::local(from),
+                position: self.reader.position(from),
                 message: "the log ends before the published head".to_owned(),
             });
         }

@@ -12,7 +12,7 @@ use super::{
     error::ReadError,
     query::{EventSource, NamedEvent, ReadQuery, StartAfter, SubscribeQuery, SubscriptionItem},
 };
-use treering_domain::{BranchId, ConversationKey, Position, Revision};
+use treering_domain::{BranchId, ConversationKey, Revision};
 
 /// A caught-up reader that falls this many log offsets behind is notified.
 const FELL_BEHIND_OFFSETS: u64 = 10_000;
@@ -57,7 +57,7 @@ impl Engine {
                     let now = inner.reads.published.load(Ordering::Acquire);
                     if caught_up && !told_behind && now.saturating_sub(seen) > FELL_BEHIND_OFFSETS {
                         told_behind = true;
-                        yield SubscriptionItem::FellBehind(Position::local(now));
+                        yield SubscriptionItem::FellBehind(inner.reads.reader.position(now));
                     }
                 }
                 last = last.max(end);
@@ -67,7 +67,7 @@ impl Engine {
                 if !caught_up || told_behind {
                     caught_up = true;
                     told_behind = false;
-                    yield SubscriptionItem::CaughtUp(Position::local(head));
+                    yield SubscriptionItem::CaughtUp(inner.reads.reader.position(head));
                 }
                 // A damaged conversation gets no more events.
                 inner.reads.check_followed_whole(&followed)?;

@@ -382,7 +382,7 @@ impl ReadPath {
         let EventBody::ToolCallRequested(request) = body else {
             return Err(missing());
         };
-        let event = stored(offset, record, bytes::Bytes::new());
+        let event = stored(self.reader.position(offset), record, bytes::Bytes::new());
         let mut call = requested(&event, request, state);
         call.approval = open.approval;
         call.status = match (open.started, open.approval) {

@@ -19,9 +19,7 @@ use super::{
     query::{Fault, Progress, Stats, VerifyItem, VerifyOutcome},
     work::CancelToken,
 };
-use treering_domain::{
-    ConversationKey, EventKind, Namespace, NamespaceUse, Position, Revision, ShardId, with_causes,
-};
+use treering_domain::{ConversationKey, EventKind, Namespace, NamespaceUse, Revision, with_causes};
 use treering_log::{Record, RecordBody};
 use treering_projections::{Head, Heads, Projections};
 use treering_search::{passages, searchable_text};
@@ -65,7 +63,7 @@ impl Engine {
         let inner = &self.inner;
         let projections = inner.reads.projections.load_full();
         let counts = projections.counts(namespace)?;
-        let log = inner.log.stats(ShardId::default()).await?;
+        let log = inner.log.stats(inner.shard).await?;
         let index = inner.search.indexer.index();
         let damaged = projections.damaged()?.into_iter();
         let damaged = damaged.filter(|row| row.namespace == *namespace);
@@ -81,8 +79,8 @@ impl Engine {
             pending_approvals: counts.pending_calls,
             events_by_kind: counts.by_kind.iter().map(by_kind).collect(),
             head: self.head(),
-            views_reached: Position::local(projections.reached()?),
-            index_reached: Position::local(inner.search.indexer.reached()),
+            views_reached: inner.reads.reader.position(projections.reached()?),
+            index_reached: inner.reads.reader.position(inner.search.indexer.reached()),
             log_bytes: log.bytes,
             views_bytes: projections.file_bytes(),
             index_bytes: index.size_bytes().map_err(ReadError::storage)?,
@@ -457,7 +455,7 @@ impl Check {
         let UnreadableRange { first, last, what } = lost;
         self.tell(Fault {
             part: "log",
-            position: Some(Position::local(*first)),
+            position: Some(self.inner.reads.reader.position(*first)),
             conversation: None,
             revision: None,
             message: format!("positions {first} to {last} cannot be read: {what}"),
@@ -474,7 +472,7 @@ impl Check {
         let own = at.filter(|(_, record)| record.header.namespace == self.namespace);
         self.tell(Fault {
             part,
-            position: at.map(|(offset, _)| Position::local(offset)),
+            position: at.map(|(offset, _)| self.inner.reads.reader.position(offset)),
             conversation: own.map(|(_, record)| record.header.conversation),
             revision: own.map(|(_, record)| record.header.revision),
             message,

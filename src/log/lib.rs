@@ -29,8 +29,9 @@ pub mod testkit;
 pub mod writer;
 
 pub use self::redb::{
-    ConsistencyEvidence, FileMeasures, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange, OpenMode,
-    RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, ScrubOutcome, holder_of,
+    ConsistencyEvidence, FileMeasures, FolderLock, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange,
+    OpenMode, RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, ScrubOutcome,
+    holder_of,
 };
 pub use erasure::Erasure;
 pub use filler::LogFiller;

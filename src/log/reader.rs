@@ -18,7 +18,7 @@ use super::{
     port::{EventLog, LogError},
     record::{Record, RecordBody},
 };
-use treering_domain::ShardId;
+use treering_domain::{Position, ShardId};
 
 /// How much a sequential read fetches at once, in bytes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
@@ -109,6 +109,15 @@ impl LogReader {
             cached,
             erasure: RwLock::default(),
             scrubs: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the position of an offset in the reader's shard.
+    #[must_use]
+    pub fn position(&self, offset: u64) -> Position {
+        Position {
+            shard: self.shard,
+            offset,
         }
     }
 

@@ -2,7 +2,7 @@
 //! the state need it: a retry must return the first events.
 
 use crate::{Inner, append::same_batch, error::ReadError};
-use treering_domain::{AppendOutcome, AppendedEvent, EventBody, Namespace, Position};
+use treering_domain::{AppendOutcome, AppendedEvent, EventBody, Namespace};
 
 /// A batch that was appended with an idempotency key.
 pub(crate) struct RecordedBatch {
@@ -50,7 +50,7 @@ impl Inner {
                 conversation: record.header.conversation,
                 branch: record.header.branch,
                 revision: record.header.revision,
-                position: Position::local(offset),
+                position: self.reads.reader.position(offset),
             };
             events.push((appended, body));
         }

@@ -129,7 +129,8 @@ impl Engine {
                 return recorded_spawn(&spawn, recorded);
             }
             let parent = inner.reads.branch_at(&spawn.address)?;
-            let child = spawn.child.unwrap_or_else(ConversationId::generate);
+            let own = spawn.child;
+            let child = own.unwrap_or_else(|| self.place(ConversationId::generate()));
             let command = AppendCommand {
                 idempotency_key: spawn.idempotency_key.clone(),
                 ..AppendCommand::new(namespace.clone(), spawn_events(&spawn, &parent, child))

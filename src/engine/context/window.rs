@@ -18,9 +18,7 @@ use crate::{
     work,
 };
 use treering_context::window::{FoldedWindow, LongTermEntry, WindowEvent, WindowInput};
-use treering_domain::{
-    BranchState, ConversationKey, EventKind, EventRef, Namespace, Position, Revision,
-};
+use treering_domain::{BranchState, ConversationKey, EventKind, EventRef, Namespace, Revision};
 use treering_projections::EventEntry;
 
 /// Kinds without content for a model.
@@ -67,7 +65,10 @@ impl Inner {
             Some(past) => {
                 let position = self.reads.projections.load().offset(id, past.head)?;
                 self.reads
-                    .long_term(namespace, position.map(Position::local))
+                    .long_term(
+                        namespace,
+                        position.map(|offset| self.reads.reader.position(offset)),
+                    )
                     .await?
             }
             None => self.long_term_now(namespace).await?,

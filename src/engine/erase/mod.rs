@@ -256,7 +256,9 @@ async fn erase(
 ) -> Result<EraseOutcome, EraseError> {
     let Some(files) = inner.upkeep.files.clone() else {
         return Err(EraseError::invalid(
-            "a store in memory does not support erasing: its data is gone once it is closed",
+            "only a store whose log is in files of its own folder supports erasing. A store in \
+             memory loses its data once it is closed. Content in the log of a cluster cannot be \
+             erased yet",
         ));
     };
     if files.is_read_only() && !command.dry_run {

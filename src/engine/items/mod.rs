@@ -12,7 +12,7 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -429,7 +429,7 @@ impl Engine {
 
     /// Returns the log position up to which everything is published.
     fn published(&self) -> Position {
-        Position::local(self.inner.reads.published.load(Ordering::Acquire))
+        self.head()
     }
 }
 

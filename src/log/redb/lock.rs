@@ -27,7 +27,7 @@ const TRIES_MAX: u32 = 16;
 
 /// The lock on a data folder, held by this process.
 #[derive(Debug)]
-pub(crate) struct FolderLock {
+pub struct FolderLock {
     file: File,
     path: PathBuf,
     /// A handle of the data folder, valid even if it is moved.
@@ -53,7 +53,7 @@ impl FolderLock {
     /// # Errors
     /// [`LogError::Locked`] when another process holds it, [`LogError::ReadOnly`] when it is not
     /// writable.
-    pub(crate) fn acquire(folder: &Path) -> Result<Self, LogError> {
+    pub fn acquire(folder: &Path) -> Result<Self, LogError> {
         let path = folder.join(LOCK_FILE);
         let open = || disk::file_options().open(&path);
         let file = take(&path, open, File::try_lock)?;
@@ -113,7 +113,7 @@ impl FolderLock {
     /// [`LogError::FolderMoved`] when another folder, or none, is at the path; [`LogError::Locked`]
     /// when another process has locked the folder since its lock file was deleted. After either,
     /// this process must not write.
-    pub(crate) fn check(&mut self) -> Result<(), LogError> {
+    pub fn check(&mut self) -> Result<(), LogError> {
         if is_at(&self.file, &self.path) {
             return Ok(());
         }

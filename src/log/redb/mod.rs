@@ -42,7 +42,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-pub(crate) use self::lock::FolderLock;
+pub use self::lock::FolderLock;
 use self::{
     active::{ActiveSegment, batch_bytes, written_bytes},
     manifest::SegmentEntry,

@@ -104,14 +104,16 @@ pub(crate) async fn new_conversation(
     key: Option<&str>,
 ) -> Result<ConversationId, Refusal> {
     let Some(key) = key else {
-        return Ok(ConversationId::generate());
+        return Ok(engine.place(ConversationId::generate()));
     };
     // Older versions derived ids that clients could also choose; keep one that exists.
     let name = format!("treering:{namespace}:{key}");
     let before = Uuid::new_v5(&Uuid::NAMESPACE_URL, name.as_bytes());
     match engine.resolve(namespace, &before.to_string()).await {
         Ok(id) => Ok(id),
-        Err(ReadError::ConversationNotFound { .. }) => Ok(derived_id(namespace, "key", &[key])),
+        Err(ReadError::ConversationNotFound { .. }) => {
+            Ok(engine.place(derived_id(namespace, "key", &[key])))
+        }
         Err(error) => Err(error.into()),
     }
 }
