@@ -52,6 +52,23 @@ pub enum PostgresError {
         /// The newest version that this program knows.
         supported: i32,
     },
+    /// The tables are those of an earlier version of Treering.
+    #[error(
+        "the schema of the log in PostgreSQL has version {version}, and this program needs \
+         {supported}: create its schema again as its owner, which upgrades the tables in place"
+    )]
+    OlderSchema {
+        /// The version found.
+        version: i32,
+        /// The version that this program needs.
+        supported: i32,
+    },
+    /// The number of shards is out of range, or not that of the log.
+    #[error("{what}. The number of shards is fixed when the log is created")]
+    Shards {
+        /// What is wrong.
+        what: String,
+    },
     /// The database holds a different log from the one that was opened.
     #[error(
         "the database at {target} holds a different log than before; check where its host name \

@@ -5,13 +5,14 @@
 //! append, and the rule for lost answers ([`PostgresLog`]). `docs/CLUSTER.md` says what it
 //! guarantees and which settings it needs.
 //!
-//! This crate does not interpret frames, and does not choose who should own a shard. The first
-//! session that acquires a shard owns it until another one does.
+//! It also has the table of a cluster's nodes, and the claims of shards. It does not interpret
+//! frames, and does not choose which node should own a shard.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 mod error;
 mod log;
+mod nodes;
 mod rows;
 mod schema;
 mod session;
@@ -21,4 +22,5 @@ mod target;
 
 pub use error::PostgresError;
 pub use log::{PostgresLog, PostgresLogOptions};
-pub use schema::{SCHEMA_VERSION, create_schema, grants};
+pub use nodes::{ClusterView, LiveNode};
+pub use schema::{SCHEMA_VERSION, SHARDS_DEFAULT, SHARDS_MAX, create_schema, grants};

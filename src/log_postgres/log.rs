@@ -81,6 +81,9 @@ const SIZE: &str = "select pg_total_relation_size('treering_frame') \
      + pg_total_relation_size('treering_blob'), \
      exists (select from treering_frame where shard = $1)";
 
+/// Maximum number of connections for heartbeats and for reading who owns what.
+const CONTROL_CONNECTIONS: usize = 2;
+
 /// Options of a [`PostgresLog`].
 #[derive(Clone, Debug)]
 pub struct PostgresLogOptions {
@@ -96,6 +99,9 @@ pub struct PostgresLogOptions {
     /// Maximum number of connections in use at a time. An abandoned statement keeps one more until
     /// the server answers it.
     pub connections_max: usize,
+    /// Acquire a shard only if this process has claimed it ([`PostgresLog::claim`]): for nodes of a
+    /// cluster. Otherwise acquiring takes the shard from its owner.
+    pub claimed_only: bool,
 }
 
 impl Default for PostgresLogOptions {
@@ -106,6 +112,7 @@ impl Default for PostgresLogOptions {
             poll_interval: Duration::from_millis(250),
             check_every: Duration::from_secs(60),
             connections_max: 16,
+            claimed_only: false,
         }
     }
 }
@@ -118,12 +125,16 @@ pub struct PostgresLog {
     checks: JoinHandle<()>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     identity: LogIdentity,
+    /// How many shards the log has.
+    pub(crate) shards_total: u32,
     options: PostgresLogOptions,
-    pool: Arc<SessionPool>,
+    pub(crate) pool: Arc<SessionPool>,
+    /// For heartbeats, which must not wait for appends and reads.
+    pub(crate) control: Arc<SessionPool>,
     /// Names this process as an owner.
-    owner: Uuid,
+    pub(crate) owner: Uuid,
     shards: Mutex<HashMap<ShardId, Arc<Shard>>>,
     /// The unsafe setting that the last check found. While it is set, appends are refused.
     unsafe_setting: Mutex<Option<PostgresError>>,
@@ -139,10 +150,11 @@ impl PostgresLog {
     /// unsafe.
     pub async fn open(url: &str, options: PostgresLogOptions) -> Result<Self, PostgresError> {
         let target = ServerTarget::parse(url, options.deadline)?;
+        let control = SessionPool::new(target.clone(), options.deadline, CONTROL_CONNECTIONS);
         let pool = SessionPool::new(target, options.deadline, options.connections_max);
         let pool = Arc::new(pool);
         let (mut lease, _) = pool.lease().await?;
-        let identity = schema::identity(&mut lease.session, pool.target_name()).await?;
+        let log = schema::read(&mut lease.session, pool.target_name()).await?;
         let copies = settings::check(&mut lease.session, options.accept_single_copy).await?;
         if copies == Copies::Single {
             tracing::warn!(
@@ -152,9 +164,11 @@ impl PostgresLog {
         }
         lease.give_back();
         let inner = Arc::new(Inner {
-            identity,
+            identity: log.identity,
+            shards_total: log.shards,
             options,
             pool,
+            control: Arc::new(control),
             owner: Uuid::new_v4(),
             shards: Mutex::default(),
             unsafe_setting: Mutex::default(),
@@ -166,6 +180,10 @@ impl PostgresLog {
             runtime: Handle::current(),
             checks,
         })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Runs work on the runtime of the log, and aborts it when the caller stops waiting.
@@ -218,7 +236,7 @@ async fn check_settings(log: Weak<Inner>) {
 }
 
 impl Inner {
-    fn shard(&self, shard: ShardId) -> Result<Arc<Shard>, LogError> {
+    pub(crate) fn shard(&self, shard: ShardId) -> Result<Arc<Shard>, LogError> {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         if self.closed.load(Ordering::SeqCst) {
             return Err(LogError::Closed);
@@ -234,10 +252,15 @@ impl Inner {
 
     /// Returns a session. Fails if the host name now resolves to a server with another log.
     async fn lease(&self) -> Result<Lease, PostgresError> {
-        let (mut lease, is_new) = self.pool.lease().await?;
+        self.lease_of(&self.pool).await
+    }
+
+    /// Like [`Self::lease`], for a session of this pool.
+    pub(crate) async fn lease_of(&self, pool: &Arc<SessionPool>) -> Result<Lease, PostgresError> {
+        let (mut lease, is_new) = pool.lease().await?;
         if is_new {
-            let target = self.pool.target_name();
-            if schema::identity(&mut lease.session, target).await? != self.identity {
+            let target = pool.target_name();
+            if schema::read(&mut lease.session, target).await?.identity != self.identity {
                 return Err(PostgresError::OtherLog {
                     target: target.to_owned(),
                 });
@@ -276,10 +299,11 @@ impl Inner {
         // After a lost answer, the head shows the outcome only if nobody else owned the shard
         // meanwhile.
         let doubt = *state.in_doubt();
-        let (key, in_doubt) = (i64::from(shard.0), doubt.is_some());
+        let key = i64::from(shard.0);
+        let only_own = doubt.is_some() || self.options.claimed_only;
         let acquired = lease
             .session
-            .query(ACQUIRE, &[&key, &self.owner, &in_doubt])
+            .query(ACQUIRE, &[&key, &self.owner, &only_own])
             .await;
         let acquired = match acquired {
             Ok(acquired) => acquired,
@@ -312,6 +336,7 @@ impl Inner {
             ));
         }
         *state.in_doubt() = None;
+        state.acquired(epoch);
         state.confirm(head);
         Ok(AcquiredShard { epoch, head })
     }
@@ -547,6 +572,7 @@ impl Inner {
             shard.close();
         }
         self.pool.close();
+        self.control.close();
     }
 }
 

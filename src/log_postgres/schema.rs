@@ -8,7 +8,11 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 1;
+pub const SCHEMA_VERSION: i32 = 2;
+/// The usual number of shards of a log.
+pub const SHARDS_DEFAULT: u32 = 64;
+/// Maximum number of shards of a log.
+pub const SHARDS_MAX: u32 = 4_096;
 const FORMAT_VERSION: i32 = frame::FORMAT_VERSION as i32;
 
 /// Key of the advisory lock that keeps two processes from creating the tables at once.
@@ -23,7 +27,8 @@ create table treering_log (
     schema_version integer not null,
     format_version integer not null,
     store uuid not null,
-    timeline uuid not null
+    timeline uuid not null,
+    shards integer not null check (shards between 1 and 4096)
 );
 create table treering_shard (
     shard bigint primary key,
@@ -52,26 +57,66 @@ create table treering_blob (
 );
 ";
 
-/// Creates the tables and the identity of a new log, unless they exist. The role of the URL owns
-/// the tables; [`grants`] lets another one use them.
+/// The nodes of a cluster. A heartbeat changes the row, so its page has free space.
+const NODES: &str = "
+create table treering_node (
+    node text primary key,
+    process uuid not null,
+    address text not null,
+    lease_ms integer not null,
+    seen_at timestamptz not null,
+    draining boolean not null
+) with (fillfactor = 10);
+";
+
+/// Creates the tables and the identity of a new log with this number of shards (1 to
+/// [`SHARDS_MAX`]), unless they exist. Upgrades the tables of an earlier version. The role of the
+/// URL owns the tables; [`grants`] lets another one use them.
+///
+/// The number of shards never changes, because it determines the shard of each conversation.
 ///
 /// # Errors
-/// [`PostgresError`], also when a newer version of Treering created them.
-pub async fn create_schema(url: &str) -> Result<(), PostgresError> {
+/// [`PostgresError`], also when a newer version of Treering created them, or when the log has
+/// another number of shards.
+pub async fn create_schema(url: &str, shards: u32) -> Result<(), PostgresError> {
+    if !(1..=SHARDS_MAX).contains(&shards) {
+        return Err(PostgresError::Shards {
+            what: format!("{shards} is not between 1 and {SHARDS_MAX}"),
+        });
+    }
     let deadline = Duration::from_secs(30);
     let target = ServerTarget::parse(url, deadline)?;
     let mut session = PostgresSession::connect(&target, deadline).await?;
     let create = format!(
         "begin; select pg_advisory_xact_lock({LOCK});
-         do $$ begin if to_regclass('treering_log') is null then {TABLES}
-         insert into treering_log (schema_version, format_version, store, timeline)
-         values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}');
+         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES}
+         insert into treering_log (schema_version, format_version, store, timeline, shards)
+         values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}', {shards});
+         elsif (select schema_version from treering_log) = 1 then
+         alter table treering_log
+             add column shards integer not null default {shards} check (shards between 1 and 4096);
+         alter table treering_log alter column shards drop default;
+         {NODES}
+         update treering_log set schema_version = {SCHEMA_VERSION};
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()
     );
     session.batch(&create).await?;
-    identity(&mut session, &target.name).await.map(drop)
+    let log = read(&mut session, &target.name).await?;
+    if log.shards != shards {
+        return Err(PostgresError::Shards {
+            what: format!("the log has {} shards, not {shards}", log.shards),
+        });
+    }
+    Ok(())
+}
+
+/// What the log says about itself.
+pub(crate) struct LogRow {
+    pub(crate) identity: LogIdentity,
+    /// How many shards it has.
+    pub(crate) shards: u32,
 }
 
 /// Returns the SQL statements that let a role append and read, and nothing else: it can neither
@@ -81,17 +126,18 @@ pub fn grants(role: &str) -> String {
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     format!(
         "grant select on treering_log to {role};
-grant select, insert, update on treering_shard to {role};
+grant select, insert, update on treering_shard, treering_node to {role};
 grant select, insert on treering_frame, treering_blob to {role};
 "
     )
 }
 
-/// Reads the identity of the log, and refuses one that a newer version wrote.
-pub(crate) async fn identity(
+/// Reads the log's identity and number of shards. Refuses a log that a newer version wrote, and one
+/// that was not upgraded.
+pub(crate) async fn read(
     session: &mut PostgresSession,
     target: &str,
-) -> Result<LogIdentity, PostgresError> {
+) -> Result<LogRow, PostgresError> {
     let none = || PostgresError::NoLog {
         target: target.to_owned(),
     };
@@ -100,7 +146,8 @@ pub(crate) async fn identity(
     if !rows.first().is_some_and(|row| row.get(0)) {
         return Err(none());
     }
-    let read = "select schema_version, format_version, store, timeline from treering_log";
+    let read = "select schema_version, format_version, store, timeline, \
+         (to_jsonb(treering_log) ->> 'shards')::integer from treering_log";
     let rows = session.query(read, &[]).await?;
     let row = rows.first().ok_or_else(none)?;
     for (column, what, supported) in [(0, "schema", SCHEMA_VERSION), (1, "format", FORMAT_VERSION)]
@@ -114,8 +161,16 @@ pub(crate) async fn identity(
             });
         }
     }
-    Ok(LogIdentity {
-        store: row.get(2),
-        timeline: row.get(3),
+    let shards = row.get::<_, Option<i32>>(4);
+    let shards = shards.and_then(|shards| u32::try_from(shards).ok());
+    Ok(LogRow {
+        identity: LogIdentity {
+            store: row.get(2),
+            timeline: row.get(3),
+        },
+        shards: shards.ok_or_else(|| PostgresError::OlderSchema {
+            version: row.get(0),
+            supported: SCHEMA_VERSION,
+        })?,
     })
 }

@@ -1,6 +1,9 @@
 //! What this process knows about a shard: how far it is confirmed to be on the standby.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use tokio::sync::watch;
 use treering_log::{Epoch, LogError};
@@ -21,6 +24,8 @@ pub(crate) struct Shard {
     /// The epoch of an append whose outcome is unknown. It is kept until the shard is acquired
     /// again, or found to have another owner.
     in_doubt: Mutex<Option<Epoch>>,
+    /// The epoch that this process acquired last; 0 if none.
+    epoch: AtomicU64,
     /// Held while a barrier runs: one at a time is enough, and each may wait long for the standby.
     pub(crate) barrier: Arc<tokio::sync::Mutex<()>>,
 }
@@ -30,6 +35,7 @@ impl Default for Shard {
         Self {
             confirmed: watch::channel(Confirmed::default()).0,
             in_doubt: Mutex::default(),
+            epoch: AtomicU64::new(0),
             barrier: Arc::default(),
         }
     }
@@ -63,6 +69,14 @@ impl Shard {
 
     pub(crate) fn watch(&self) -> watch::Receiver<Confirmed> {
         self.confirmed.subscribe()
+    }
+
+    pub(crate) fn acquired(&self, epoch: Epoch) {
+        self.epoch.fetch_max(epoch.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
     }
 
     pub(crate) fn in_doubt(&self) -> MutexGuard<'_, Option<Epoch>> {

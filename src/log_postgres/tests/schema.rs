@@ -1,5 +1,9 @@
-use treering_log::EventLog;
-use treering_log_postgres::{PostgresError, PostgresLog, create_schema, grants};
+use std::time::Duration;
+
+use treering_log::{EventLog, LogError};
+use treering_log_postgres::{
+    PostgresError, PostgresLog, PostgresLogOptions, SCHEMA_VERSION, create_schema, grants,
+};
 
 use crate::server::{SHARD, Server, acquire, batch, open, read_all, single_copy};
 
@@ -14,17 +18,17 @@ async fn schema_is_created_once_and_a_newer_one_is_refused() {
     let url = server.url("empty");
     let none = PostgresLog::open(&url, single_copy()).await.err().unwrap();
     assert!(matches!(none, PostgresError::NoLog { .. }), "{none}");
-    let (one, two) = tokio::join!(create_schema(&url), create_schema(&url));
+    let (one, two) = tokio::join!(create_schema(&url, 64), create_schema(&url, 64));
     one.and(two).unwrap();
     let identity = open(&url, single_copy()).await.identity();
-    create_schema(&url).await.unwrap();
+    create_schema(&url, 64).await.unwrap();
     assert_eq!(open(&url, single_copy()).await.identity(), identity);
-    for column in ["schema_version", "format_version"] {
+    for (column, before) in [("schema_version", SCHEMA_VERSION), ("format_version", 1)] {
         server
             .sql_in("empty", &format!("update treering_log set {column} = 99"))
             .await;
         for refused in [
-            create_schema(&url).await.err().unwrap(),
+            create_schema(&url, 64).await.err().unwrap(),
             PostgresLog::open(&url, single_copy()).await.err().unwrap(),
         ] {
             assert!(matches!(
@@ -33,7 +37,10 @@ async fn schema_is_created_once_and_a_newer_one_is_refused() {
             ));
         }
         server
-            .sql_in("empty", &format!("update treering_log set {column} = 1"))
+            .sql_in(
+                "empty",
+                &format!("update treering_log set {column} = {before}"),
+            )
             .await;
     }
 }
@@ -59,6 +66,10 @@ async fn granted_role_can_append_and_read_and_no_more() {
     assert_eq!(follower.tail(SHARD, 0).await.unwrap(), 3);
     assert_eq!(read_all(&follower).await, records);
     assert!(log.stats(SHARD).await.unwrap().bytes > 0);
+    assert!(log.join("a", "a:1", LEASE).await.unwrap());
+    assert!(log.heartbeat("a", false).await.unwrap() && log.claim(SHARD).await.unwrap());
+    log.release(SHARD).await.unwrap();
+    log.leave("a").await.unwrap();
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -69,9 +80,104 @@ async fn granted_role_can_append_and_read_and_no_more() {
         "delete from treering_shard",
         "update treering_log set schema_version = 0",
         "drop table treering_blob",
+        "delete from treering_node",
         "create table other (id integer)",
     ] {
         let error = client.batch_execute(refused).await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), "42501", "{refused}: {error}");
     }
 }
+
+// A cluster was created by an earlier version: its tables are upgraded in place, without losing an
+// event, and only by the program that is asked to.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_of_version_1_are_upgraded_in_place() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let database = server.new_log().await;
+    let url = server.url(&database);
+    let before = open(&url, single_copy()).await;
+    let owned = acquire(&before).await;
+    let (records, batch) = batch(0, 3);
+    before.append(SHARD, owned.epoch, 0, batch).await.unwrap();
+    let back_to_1 = "drop table treering_node; alter table treering_log drop column shards; \
+                     update treering_log set schema_version = 1";
+    server.sql_in(&database, back_to_1).await;
+    let older = PostgresLog::open(&url, single_copy()).await.err().unwrap();
+    assert!(
+        matches!(older, PostgresError::OlderSchema { version: 1, .. }),
+        "{older}"
+    );
+    create_schema(&url, 16).await.unwrap();
+    let after = open(&url, single_copy()).await;
+    assert_eq!(after.identity(), before.identity());
+    assert_eq!(after.shards(), 16);
+    assert_eq!(after.tail(SHARD, 0).await.unwrap(), 3);
+    assert_eq!(read_all(&after).await, records);
+    assert!(after.join("a", "a:1", LEASE).await.unwrap());
+    // The number of shards determines where each conversation is, so it never changes.
+    for shards in [0, 17, 4_097] {
+        let refused = create_schema(&url, shards).await.err().unwrap();
+        assert!(matches!(refused, PostgresError::Shards { .. }), "{refused}");
+    }
+}
+
+// Two processes both believe that they should own a shard. While the owner lives, and when it was
+// only slow, claims and acquisitions of the other must change nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_dead_or_released_owner_loses_its_claim() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let database = server.new_log().await;
+    let url = server.url(&database);
+    let options = || PostgresLogOptions {
+        claimed_only: true,
+        ..single_copy()
+    };
+    let (one, two) = (open(&url, options()).await, open(&url, options()).await);
+    assert!(!one.claim(SHARD).await.unwrap(), "it is not a node yet");
+    assert!(one.join("one", "one:1", LEASE).await.unwrap());
+    assert!(two.join("two", "two:1", LEASE).await.unwrap());
+    assert!(!two.join("one", "two:1", LEASE).await.unwrap());
+    assert!(one.claim(SHARD).await.unwrap());
+    let owned = one.acquire(SHARD).await.unwrap();
+    assert!(!two.claim(SHARD).await.unwrap());
+    assert!(matches!(
+        two.acquire(SHARD).await,
+        Err(LogError::NotOwner { .. })
+    ));
+    two.release(SHARD).await.unwrap();
+    assert_eq!(two.view().await.unwrap().owners, [(SHARD, one.process())]);
+    let (_, first) = batch(0, 1);
+    one.append(SHARD, owned.epoch, 0, first).await.unwrap();
+
+    one.release(SHARD).await.unwrap();
+    assert!(two.view().await.unwrap().owners.is_empty());
+    assert!(matches!(
+        one.acquire(SHARD).await,
+        Err(LogError::NotOwner { .. })
+    ));
+    assert!(two.claim(SHARD).await.unwrap());
+    let (_, late) = batch(1, 1);
+    let late = one.append(SHARD, owned.epoch, 1, late).await;
+    assert!(matches!(late, Err(LogError::NotOwner { .. })), "{late:?}");
+
+    // The second one is not seen for its lease.
+    let stop_clock = "update treering_node set seen_at = now() - interval '1 hour' \
+                      where node = 'two'";
+    server.sql_in(&database, stop_clock).await;
+    assert_eq!(one.view().await.unwrap().nodes.len(), 1);
+    assert!(one.claim(SHARD).await.unwrap());
+    assert!(
+        !two.claim(SHARD).await.unwrap(),
+        "a dead process claims nothing"
+    );
+    assert!(two.heartbeat("two", false).await.unwrap());
+    assert!(!two.claim(SHARD).await.unwrap());
+    one.leave("one").await.unwrap();
+    assert!(two.claim(SHARD).await.unwrap());
+}
+
+const LEASE: Duration = Duration::from_secs(30);

@@ -338,7 +338,7 @@ impl Server {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("log{}", NEXT.fetch_add(1, Ordering::Relaxed));
         self.sql(&format!("create database {name}")).await;
-        create_schema(&self.url(&name)).await.unwrap();
+        create_schema(&self.url(&name), 64).await.unwrap();
         name
     }
 }
