@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the log in PostgreSQL (docs/CLUSTER.md) against real servers, which the tests start.
-# Installs Debian's postgresql if it is missing.
+# Tests the log in PostgreSQL and the nodes of a cluster (docs/CLUSTER.md) against real servers,
+# which the tests start. Installs Debian's postgresql if it is missing.
 #
 # Usage: .ci/postgres.sh [--measure]    (compares appends with plain commits, in a release build)
 # TREERING_POSTGRES_BIN names the folder of PostgreSQL's programs, if it is not the usual one.
@@ -21,5 +21,5 @@ export TREERING_REQUIRE_POSTGRES=1
 if [ "${1:-}" = --measure ]; then
   cargo test --release -p treering-log-postgres --test postgres measure -- --ignored --nocapture
 else
-  cargo test -p treering-log-postgres
+  cargo test -p treering-log-postgres -p treering-cluster
 fi

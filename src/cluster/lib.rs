@@ -1,0 +1,25 @@
+//! Many nodes of Treering over one log in PostgreSQL.
+//!
+//! Each shard of the log is a store of its own, with one [engine](treering_engine::Engine) on the
+//! node that owns it. [`ClusterNode`] opens the engines of the shards that this node should own, hands
+//! over the others, and says which node owns which shard. `docs/CLUSTER.md` states the rules.
+//!
+//! What lives here: who should own a shard ([`desired_owner`]), the port to the table of owners
+//! ([`Ownership`]), and the lease within which a node may answer reads. What does not: passing a
+//! request to the node that owns its shard.
+
+#![cfg_attr(not(test), warn(unreachable_pub))]
+
+pub mod bounds;
+mod lease;
+mod node;
+mod open_shard;
+mod ownership;
+mod rendezvous;
+mod trouble;
+mod watched_log;
+
+pub use node::{ClusterNode, NodeOptions, NotServed, Owner, ShardGuard, StartError};
+pub use ownership::{ClusterView, LiveNode, Ownership, OwnershipError};
+pub use rendezvous::desired_owner;
+pub use treering_engine::shard_of;

@@ -1,0 +1,54 @@
+//! A shard whose engine is open on this node.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use treering_domain::ShardId;
+use treering_engine::Engine;
+
+use crate::{lease::Term, watched_log::WatchedLog};
+
+/// An open shard.
+pub(crate) struct OpenShard {
+    pub(crate) shard: ShardId,
+    pub(crate) engine: Engine,
+    pub(crate) log: Arc<WatchedLog>,
+    /// The term in which this process was last known to own the shard.
+    term: Mutex<Term>,
+    /// No answer may be given any more: the shard is being handed over.
+    ended: AtomicBool,
+}
+
+impl OpenShard {
+    pub(crate) fn new(shard: ShardId, engine: Engine, log: Arc<WatchedLog>, term: Term) -> Self {
+        Self {
+            shard,
+            engine,
+            log,
+            term: Mutex::new(term),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Records that this process owned the shard in a term.
+    pub(crate) fn confirm(&self, term: Term) {
+        *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    /// Returns true if the shard may be served in the current term.
+    pub(crate) fn may_be_served(&self, current: Option<Term>) -> bool {
+        let own = *self.term.lock().unwrap_or_else(PoisonError::into_inner);
+        !self.ended.load(Ordering::Acquire) && !self.is_lost() && current == Some(own)
+    }
+
+    /// Returns true if an append was refused because of another owner.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.log.lost.load(Ordering::Acquire)
+    }
+}

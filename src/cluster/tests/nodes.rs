@@ -1,0 +1,128 @@
+use std::time::Duration;
+
+use treering_cluster::NotServed;
+use treering_domain::{AppendCommand, ShardId};
+use treering_log_postgres::create_schema;
+
+use crate::{
+    server::{Server, single_copy},
+    stand::{created, events_of, id_in, ns, said, settled, start, until},
+};
+
+const SHARDS: u32 = 12;
+
+async fn cluster(server: &Server) -> String {
+    server.sql("create database cluster").await;
+    let url = server.url("cluster");
+    create_schema(&url, SHARDS).await.unwrap();
+    url
+}
+
+// A cluster grows while it is used: every shard must have exactly one owner all the time, and only
+// those that the new node gets may move.
+#[tokio::test(flavor = "multi_thread")]
+async fn joining_node_takes_only_its_share() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let url = cluster(&server).await;
+    let dir = tempfile::tempdir().unwrap();
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    let two = start(&url, single_copy(), "two", dir.path()).await;
+    let before = settled(&[&one, &two]).await;
+    let three = start(&url, single_copy(), "three", dir.path()).await;
+    until("the new node serves", || !three.node.served().is_empty()).await;
+    let after = settled(&[&one, &two, &three]).await;
+    let moved: Vec<_> = after
+        .iter()
+        .filter(|(shard, name)| before[shard] != **name)
+        .collect();
+    assert!(
+        !moved.is_empty() && moved.len() < SHARDS as usize * 2 / 3,
+        "{moved:?}"
+    );
+    assert!(moved.iter().all(|(_, name)| *name == "three"), "{moved:?}");
+    let shard = *moved[0].0;
+    let owner = one.node.owner(shard).unwrap();
+    assert_eq!((&*owner.name, &*owner.address), ("three", "three:5417"));
+    assert_eq!(
+        one.node.shard(shard).err(),
+        Some(NotServed::Elsewhere(owner))
+    );
+    assert!(three.node.shard(shard).is_ok());
+    assert_eq!(
+        one.node.shard(ShardId(SHARDS)).err(),
+        Some(NotServed::Unknown)
+    );
+    for own in [one, two, three] {
+        own.node.close().await;
+    }
+}
+
+// A node is stopped for an upgrade while clients append: what was acknowledged must be on the new
+// owners, once and in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn drained_node_hands_over_what_it_acknowledged() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let url = cluster(&server).await;
+    let dir = tempfile::tempdir().unwrap();
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    settled(&[&one]).await;
+    let mut writers = Vec::new();
+    for shard in (0..SHARDS).map(ShardId) {
+        let engine = one.node.shard(shard).unwrap().engine().clone();
+        let id = id_in(shard, SHARDS);
+        writers.push(tokio::spawn(async move {
+            let mut acknowledged = Vec::new();
+            let mut batch = vec![created(id)];
+            while let Ok(done) = engine.append(AppendCommand::new(ns(), batch)).await {
+                acknowledged.extend(done.events.iter().map(|event| event.event));
+                batch = vec![said(id, "and on")];
+            }
+            acknowledged
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let two = start(&url, single_copy(), "two", dir.path()).await;
+    assert!(one.node.drain(Duration::from_secs(60)).await);
+    assert!(one.node.served().is_empty());
+    settled(&[&two]).await;
+    for (shard, writer) in (0..SHARDS).map(ShardId).zip(writers) {
+        let acknowledged = writer.await.unwrap();
+        assert!(acknowledged.len() > 1);
+        let guard = two.node.shard(shard).unwrap();
+        let stored = events_of(guard.engine()).await;
+        let stored: Vec<_> = stored.iter().map(|found| found.event.header.id).collect();
+        assert_eq!(stored, acknowledged, "shard {}", shard.0);
+        guard.check().unwrap();
+    }
+    one.node.close().await;
+    two.node.close().await;
+}
+
+// Two processes are started with one name, by a copied configuration: the second must not take the
+// shards of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn name_of_a_live_node_is_refused() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let url = cluster(&server).await;
+    let dir = tempfile::tempdir().unwrap();
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    settled(&[&one]).await;
+    let options = treering_cluster::NodeOptions {
+        lease: Duration::from_secs(1),
+        ..treering_cluster::NodeOptions::new("one", "elsewhere:1", dir.path().join("copy"))
+    };
+    let refused = treering_cluster::ClusterNode::start(&url, single_copy(), options).await;
+    let refused = refused.err().unwrap();
+    assert!(
+        matches!(refused, treering_cluster::StartError::NameInUse { .. }),
+        "{refused}"
+    );
+    settled(&[&one]).await;
+    one.node.close().await;
+}
