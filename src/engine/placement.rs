@@ -68,12 +68,6 @@ impl ShardPlace {
 }
 
 impl Engine {
-    /// Returns the shard of this engine; `None` for an embedded store.
-    #[must_use]
-    pub fn shard_place(&self) -> Option<ShardPlace> {
-        self.inner.place
-    }
-
     /// Returns an id for a new conversation beside those of this engine: see
     /// [`ShardPlace::place`]. An embedded store takes any id.
     #[must_use]

@@ -12,13 +12,16 @@ use crate::{
 const SHARDS: u32 = 64;
 
 async fn engine(log: &Arc<dyn EventLog>, shard: u32, dir: &Path) -> Engine {
-    let place = ShardPlace {
-        shard: ShardId(shard),
-        shards: SHARDS,
-    };
-    Engine::open_shard(Arc::clone(log), place, OpenOptions::new(dir))
+    Engine::open_shard(Arc::clone(log), place(shard), OpenOptions::new(dir))
         .await
         .unwrap()
+}
+
+fn place(shard: u32) -> ShardPlace {
+    ShardPlace {
+        shard: ShardId(shard),
+        shards: SHARDS,
+    }
 }
 
 /// What an engine answers about a conversation: events, found revisions and the next request.
@@ -93,11 +96,7 @@ async fn shard_has_the_same_answers_from_any_folder() {
             .await,
         Err(ReadError::ConversationNotFound { .. })
     ));
-    let refused = Engine::open_shard(
-        Arc::clone(&log),
-        own.shard_place().unwrap(),
-        OpenOptions::new(&one),
-    );
+    let refused = Engine::open_shard(Arc::clone(&log), place(3), OpenOptions::new(&one));
     assert!(matches!(refused.await, Err(OpenError::Locked { .. })));
 
     own.close().await;
