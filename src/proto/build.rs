@@ -5,7 +5,7 @@
 //! `Event.body` and `NewEvent.body` are bytes in the generated Rust; on the wire, and
 //! in the descriptors that reflection serves, they are messages.
 //!
-//! The options of `options.proto` become code: see `bodies` and `access`.
+//! The options of `options.proto` become code: see `bodies`, `access` and `route`.
 //!
 //! Maps are ordered, so that equal content is always encoded to equal bytes: bodies
 //! and batches with an idempotency key are hashed.
@@ -20,6 +20,8 @@ mod access;
 mod bodies;
 #[path = "build/options.rs"]
 mod options;
+#[path = "build/route.rs"]
+mod route;
 
 const PROTOS: [&str; 10] = [
     "treering/v1/options.proto",
@@ -53,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = compiler.descriptor_pool();
     fs::write(out.join("bodies.rs"), bodies::generate(&pool))?;
     fs::write(out.join("access.rs"), access::generate(&pool))?;
+    fs::write(out.join("route.rs"), route::generate(&pool))?;
 
     let mut files = compiler.file_descriptor_set();
     bodies_as_bytes(&mut files);

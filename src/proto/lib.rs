@@ -13,6 +13,7 @@ pub mod envelope;
 pub mod json;
 pub mod pb;
 pub mod rfc3339;
+pub mod route;
 pub mod tags;
 
 /// The descriptors of `proto/treering/v1`, with comments, for reflection.
