@@ -215,7 +215,7 @@ pub enum ItemsError {
 
 /// Returns the conversation that holds the items of a namespace. The first put creates it.
 #[must_use]
-pub(crate) fn items_conversation(namespace: &Namespace) -> ConversationId {
+pub fn items_conversation(namespace: &Namespace) -> ConversationId {
     derived_id(namespace, "items", &[])
 }
 

@@ -4,9 +4,7 @@
 //! each time, and unreadable data ends the message here as in the decoder.
 
 use super::shape::{Field, Kind, Shapes};
-
-/// Deepest nesting that is scanned; the decoder refuses more.
-const DEPTH_MAX: usize = 100;
+use crate::wire::{DEPTH_MAX, MessageRest};
 
 /// Decoding takes more memory than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,65 +99,5 @@ impl Scan<'_> {
             }
             Kind::Fixed(width) => self.add((content.len() / width).saturating_mul(field.each)),
         }
-    }
-}
-
-/// The rest of a message. Its methods return `None` when it cannot be read further.
-struct MessageRest<'a>(&'a [u8]);
-
-impl<'a> MessageRest<'a> {
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for (index, byte) in self.0.iter().take(10).enumerate() {
-            value |= u64::from(byte & 0x7f) << (7 * index);
-            if *byte < 0x80 {
-                self.0 = &self.0[index + 1..];
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn content(&mut self) -> Option<&'a [u8]> {
-        let length = usize::try_from(self.varint()?).ok()?;
-        let (content, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        Some(content)
-    }
-
-    /// Skips a value that is not length-delimited.
-    fn skip(&mut self, number: u64, wire: u64) -> Option<()> {
-        match wire {
-            0 => self.varint().map(|_| ()),
-            1 => self.pass(8),
-            5 => self.pass(4),
-            3 => self.skip_group(number),
-            _ => None,
-        }
-    }
-
-    fn pass(&mut self, bytes: usize) -> Option<()> {
-        self.0 = self.0.get(bytes..)?;
-        Some(())
-    }
-
-    /// Skips an unknown group with its content; proto3 has no groups.
-    fn skip_group(&mut self, number: u64) -> Option<()> {
-        let mut open = vec![number];
-        while let Some(last) = open.last().copied() {
-            let key = self.varint()?;
-            match (key >> 3, key & 7) {
-                (number, 3) if open.len() < DEPTH_MAX => open.push(number),
-                (number, 4) if number == last => {
-                    open.pop();
-                }
-                (_, 2) => {
-                    self.content()?;
-                }
-                (_, 3 | 4) => return None,
-                (number, wire) => self.skip(number, wire)?,
-            }
-        }
-        Some(())
     }
 }

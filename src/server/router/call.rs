@@ -1,0 +1,200 @@
+//! A call that is being routed: its head, its first message, and whether it can be sent twice.
+
+use bytes::{Buf, Bytes};
+use http::{
+    HeaderValue, Request,
+    header::{CONTENT_LENGTH, HeaderName},
+    request::Parts,
+};
+use http_body_util::{BodyExt, Full, StreamBody};
+use tokio::time::Instant;
+use tonic::{Status, body::Body};
+
+use futures::StreamExt;
+
+use crate::{call, guard::Caller};
+use treering_domain::Namespace;
+use treering_proto::{
+    access,
+    pb::{Access, RouteTo},
+    route::MethodRoute,
+};
+
+/// gRPC's message prefix: a compression flag and the length.
+const PREFIX_BYTES: usize = 5;
+
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// A call that is being routed.
+pub(super) struct RoutedCall {
+    parts: Parts,
+    body: RequestBody,
+    pub(super) route: &'static MethodRoute,
+    pub(super) namespace: Namespace,
+    /// The client's deadline.
+    pub(super) deadline: Option<Instant>,
+    /// The method changes nothing, so it may be executed twice.
+    pub(super) only_reads: bool,
+}
+
+enum RequestBody {
+    /// The only message, with its prefix.
+    Whole(Bytes),
+    /// The first message, and the stream of the others.
+    Stream(Bytes, Body),
+    /// A stream that was passed on.
+    Gone,
+}
+
+impl RoutedCall {
+    /// Reads the first message of a call, and the end of a call with one message.
+    ///
+    /// # Errors
+    /// Why the message was refused.
+    pub(super) async fn read(
+        request: Request<Body>,
+        route: &'static MethodRoute,
+    ) -> Result<Self, Status> {
+        let caller = request.extensions().get::<Caller>();
+        let caller = caller.ok_or_else(|| Status::internal("the call has no caller"))?;
+        let namespace = caller.namespace.clone();
+        let deadline = call::timeout_of(request.headers());
+        let deadline = deadline.map(|timeout| Instant::now() + timeout);
+        let only_reads = only_reads(request.uri().path());
+        let (parts, mut body) = request.into_parts();
+        let first = next_data(&mut body).await?.unwrap_or_default();
+        let body = match route.client_streams {
+            true => RequestBody::Stream(first, body),
+            false => {
+                // Admission refuses a second message here.
+                while next_data(&mut body).await?.is_some() {}
+                RequestBody::Whole(first)
+            }
+        };
+        Ok(Self {
+            parts,
+            body,
+            route,
+            namespace,
+            deadline,
+            only_reads,
+        })
+    }
+
+    /// Returns a call of another method with one message, from the same caller.
+    pub(super) fn beside(&self, route: &'static MethodRoute, path: &str, message: Bytes) -> Self {
+        let mut parts = self.parts.clone();
+        parts.uri = path.parse().unwrap_or_default();
+        // The answer is read here, so it must not be compressed.
+        parts.headers.remove("grpc-accept-encoding");
+        parts.headers.remove("grpc-encoding");
+        Self {
+            parts,
+            body: RequestBody::Whole(message),
+            route,
+            namespace: self.namespace.clone(),
+            deadline: self.deadline,
+            only_reads: only_reads(path),
+        }
+    }
+
+    /// Returns the first message without its prefix; empty if there is none.
+    pub(super) fn message(&self) -> Bytes {
+        match &self.body {
+            RequestBody::Whole(first) | RequestBody::Stream(first, _) => {
+                first.slice(PREFIX_BYTES.min(first.len())..)
+            }
+            RequestBody::Gone => Bytes::new(),
+        }
+    }
+
+    /// Returns true if the request can be sent (again).
+    pub(super) fn can_be_sent(&self) -> bool {
+        !matches!(self.body, RequestBody::Gone)
+    }
+
+    /// Returns the request to send, with what is left of the deadline. `None` if its stream was
+    /// passed on before.
+    pub(super) fn request(&mut self) -> Option<Request<Body>> {
+        let body = match std::mem::replace(&mut self.body, RequestBody::Gone) {
+            RequestBody::Whole(message) => {
+                self.body = RequestBody::Whole(message.clone());
+                match message.is_empty() {
+                    true => Body::empty(),
+                    false => Body::new(Full::new(message)),
+                }
+            }
+            RequestBody::Stream(first, rest) => {
+                let first = Some(first).filter(|first| !first.is_empty());
+                let first = first.map(|first| Ok::<_, Status>(http_body::Frame::data(first)));
+                let rest = rest.into_data_stream().map(|data| data.map(http_body::Frame::data));
+                Body::new(StreamBody::new(futures::stream::iter(first).chain(rest)))
+            }
+            RequestBody::Gone => return None,
+        };
+        let mut parts = self.parts.clone();
+        // The body was decompressed, and clients need not send the length.
+        parts.headers.remove(CONTENT_LENGTH);
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            parts.headers.insert(TIMEOUT, timeout_header(left.as_millis()));
+        }
+        Some(Request::from_parts(parts, body))
+    }
+}
+
+/// Returns the next data of a body; `None` at its end.
+async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Status> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns a message with its prefix.
+pub(super) fn prefixed(message: &impl prost::Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut bytes = Vec::with_capacity(PREFIX_BYTES + length);
+    bytes.push(0);
+    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+    bytes.extend_from_slice(&message.encode_to_vec());
+    bytes.into()
+}
+
+/// Decodes the first message of an answer.
+///
+/// # Errors
+/// `INTERNAL` if there is none.
+pub(super) fn decoded<M: prost::Message + Default>(mut answer: Bytes) -> Result<M, Status> {
+    let broken = || Status::internal("a node sent an answer that cannot be decoded");
+    if answer.len() < PREFIX_BYTES || answer[0] != 0 {
+        return Err(broken());
+    }
+    answer.advance(PREFIX_BYTES);
+    M::decode(answer).map_err(|_| broken())
+}
+
+/// Returns the value of `grpc-timeout`, which has at most eight digits.
+fn timeout_header(millis: u128) -> HeaderValue {
+    const DIGITS_8: u128 = 99_999_999;
+    let text = match millis {
+        0..=DIGITS_8 => format!("{millis}m"),
+        _ => format!("{}S", (millis / 1_000).min(DIGITS_8)),
+    };
+    HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("99999999S"))
+}
+
+fn only_reads(path: &str) -> bool {
+    let access = access::METHODS.iter().find(|(method, _)| *method == path);
+    access.is_some_and(|(_, access)| *access == Access::Reader)
+}
+
+/// The route of methods that are not of `treering.v1` but change a store.
+pub(super) const NOWHERE: MethodRoute = MethodRoute {
+    conversation: &[],
+    to: RouteTo::Nowhere,
+    client_streams: false,
+    server_streams: false,
+};

@@ -1,0 +1,71 @@
+//! What the router must know about shards. A cluster implements it; this crate does not know
+//! where shards come from.
+
+use std::sync::{Arc, OnceLock};
+
+use tonic::service::Routes;
+
+use treering_domain::ShardId;
+use treering_engine::Engine;
+
+/// Says which node serves which shard, and gives access to those of this node.
+pub trait ShardDirectory: Send + Sync + 'static {
+    /// Returns the number of shards.
+    fn shards(&self) -> u32;
+
+    /// Returns the address at which other nodes reach this one.
+    fn address(&self) -> String;
+
+    /// Returns the shards that this node may serve right now.
+    fn served(&self) -> Vec<ShardId>;
+
+    /// Returns a shard that this node may serve right now.
+    ///
+    /// # Errors
+    /// [`ShardAway`]: who serves it, or why nobody does.
+    fn shard(&self, shard: ShardId) -> Result<Arc<dyn LocalShard>, ShardAway>;
+}
+
+/// A shard that is open in this process.
+pub trait LocalShard: Send + Sync + 'static {
+    /// Returns its engine.
+    fn engine(&self) -> &Engine;
+
+    /// Checks that no other node can have owned the shard since it was taken from the directory.
+    /// The result of a read may be sent only if this succeeds after the read.
+    ///
+    /// # Errors
+    /// [`ShardAway`]: discard the result.
+    fn check(&self) -> Result<(), ShardAway>;
+
+    /// Returns the place for the services of this engine. It must live as long as the engine is
+    /// open, and no longer, so that the services do not keep the engine's files.
+    fn services(&self) -> &ShardServices;
+}
+
+/// The gRPC services over the engine of a shard. They are created by the first call.
+#[derive(Default)]
+pub struct ShardServices(pub(super) OnceLock<Routes>);
+
+impl std::fmt::Debug for ShardServices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ShardServices")
+    }
+}
+
+/// Why this node does not serve a shard right now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardAway {
+    /// The node at this address owns it.
+    #[error("the node at {0} owns the shard")]
+    Elsewhere(String),
+    /// It is being opened or handed over.
+    #[error("the shard is changing its owner")]
+    Moving,
+    /// This node cannot reach the database, so another node may own its shards.
+    #[error("this node has lost its lease")]
+    NoLease,
+    /// There is no such shard.
+    #[error("the cluster has no such shard")]
+    Unknown,
+}

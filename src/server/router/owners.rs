@@ -1,0 +1,135 @@
+//! Connections to the other nodes, and what their answers mean.
+
+use std::{
+    collections::HashMap,
+    error::Error as _,
+    sync::{Mutex, PoisonError},
+};
+
+use http::{HeaderMap, HeaderValue, Request, Response};
+use tonic::{
+    Code, ConnectError, Status,
+    body::Body,
+    transport::{Channel, ClientTlsConfig, Endpoint},
+};
+use tonic_types::StatusExt;
+use tower::{Service, ServiceExt};
+
+use crate::{bounds, status::NOT_OWNER};
+use treering_domain::ShardId;
+
+/// The metadata key of a forwarded call: the number of its shard. A call with it is never
+/// forwarded again.
+pub const SHARD_KEY: &str = "treering-shard";
+
+/// The metadata key of an answer: the address of the node that gave it.
+pub const OWNER_KEY: &str = "treering-owner";
+
+/// Returns the shard of a forwarded call; `None` for calls of clients.
+pub(super) fn forwarded_to(headers: &HeaderMap) -> Option<ShardId> {
+    let text = headers.get(SHARD_KEY)?.to_str().ok()?;
+    // A malformed number is a shard that no cluster has.
+    Some(ShardId(text.parse().unwrap_or(u32::MAX)))
+}
+
+/// Why a forwarded call has no answer.
+#[derive(Debug)]
+pub(super) enum ForwardFault {
+    /// The call was not executed.
+    NotExecuted(String),
+    /// The connection broke after the call was sent, so it may have been executed.
+    Unknown(String),
+}
+
+/// Connections to other nodes, one to each.
+#[derive(Default)]
+pub(super) struct OwnerChannels {
+    tls: Option<ClientTlsConfig>,
+    channels: Mutex<HashMap<String, Channel>>,
+}
+
+impl OwnerChannels {
+    /// Connects with TLS if it is given.
+    pub(super) fn new(tls: Option<ClientTlsConfig>) -> Self {
+        Self {
+            tls,
+            channels: Mutex::default(),
+        }
+    }
+
+    /// Sends a call to the owner of its shard.
+    ///
+    /// # Errors
+    /// [`ForwardFault`].
+    pub(super) async fn forward(
+        &self,
+        address: &str,
+        shard: ShardId,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, ForwardFault> {
+        let headers = request.headers_mut();
+        headers.insert(SHARD_KEY, HeaderValue::from(shard.0));
+        let not_sent = |error: &dyn std::fmt::Display| ForwardFault::NotExecuted(error.to_string());
+        let mut channel = self.channel(address).map_err(|error| not_sent(&error))?;
+        let ready = channel.ready().await.map_err(|error| not_sent(&error))?;
+        match ready.call(request).await {
+            Ok(answer) if is_not_owner(&answer) => {
+                Err(ForwardFault::NotExecuted(format!("{address} is not the owner")))
+            }
+            Ok(answer) => Ok(answer),
+            Err(error) if is_connect_error(&error) => Err(not_sent(&error)),
+            Err(error) => Err(ForwardFault::Unknown(error.to_string())),
+        }
+    }
+
+    fn channel(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(address) {
+            return Ok(channel.clone());
+        }
+        if channels.len() >= bounds::OWNER_CHANNELS_MAX {
+            // Nodes come and go. Calls that run on a dropped channel continue.
+            channels.clear();
+        }
+        let scheme = match &self.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))?
+            .connect_timeout(bounds::OWNER_CONNECT_WAIT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(bounds::OWNER_PING_EVERY)
+            .keep_alive_timeout(bounds::OWNER_PING_WAIT)
+            .initial_stream_window_size(bounds::STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(bounds::CONNECTION_WINDOW_BYTES);
+        let endpoint = match &self.tls {
+            Some(tls) => endpoint.tls_config(tls.clone())?,
+            None => endpoint,
+        };
+        let channel = endpoint.connect_lazy();
+        channels.insert(address.to_owned(), channel.clone());
+        Ok(channel)
+    }
+}
+
+/// Returns true if the receiver did not execute the call because it does not own the shard.
+fn is_not_owner(answer: &Response<Body>) -> bool {
+    let status = Status::from_header_map(answer.headers());
+    status.is_some_and(|status| {
+        status.code() == Code::Unavailable
+            && status
+                .get_details_error_info()
+                .is_some_and(|info| info.reason == NOT_OWNER)
+    })
+}
+
+fn is_connect_error(error: &tonic::transport::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
