@@ -255,3 +255,30 @@ pub(crate) const SPAN_TRIES: u32 = 4;
 
 /// Maximum number of spans whose faults are listed in an answer.
 pub(crate) const SPAN_FAULTS_TOLD: usize = 5;
+
+/// Longest time that a call waits for its shard to be served, unless its deadline is sooner: a
+/// lease ends, another node claims the shard and opens its engine.
+pub(crate) const ROUTE_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// First pause before a call looks for the owner of its shard again. Each pause is twice as long as
+/// the one before.
+pub(crate) const ROUTE_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest of these pauses.
+pub(crate) const ROUTE_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Maximum number of shards that one call asks at a time.
+pub(crate) const SHARDS_ASKED_MAX: usize = 16;
+
+/// Interval of checks that a stream without messages comes from a shard that this node may serve.
+pub(crate) const SHARD_LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Maximum number of connections to other nodes. One more closes all that are unused.
+pub(crate) const OWNER_CHANNELS_MAX: usize = 256;
+
+/// Time to connect to another node, which is in the same network.
+pub(crate) const OWNER_CONNECT_WAIT: Duration = Duration::from_secs(2);
+
+/// Interval of HTTP/2 pings on a connection to another node.
+pub(crate) const OWNER_PING_EVERY: Duration = Duration::from_secs(5);
+/// A connection to another node that does not answer a ping for this long is closed.
+pub(crate) const OWNER_PING_WAIT: Duration = Duration::from_secs(5);

@@ -34,6 +34,7 @@ mod page_token;
 mod read;
 mod recent_reads;
 mod result_text;
+mod router;
 mod search;
 mod ship;
 pub mod shutdown;
@@ -44,6 +45,7 @@ pub mod tls;
 mod to_proto;
 mod tools;
 mod web;
+mod wire;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -81,6 +83,7 @@ pub use call::NAMESPACE_KEY;
 pub use guard::{CERTIFICATE_KEY, bearer, certificate_word};
 pub use health::{FOLDER_PROOF, FOLDER_QUESTION};
 pub use measures::{MethodCalls, ServerMeasures};
+pub use router::{LocalShard, OWNER_KEY, SHARD_KEY, ShardAway, ShardDirectory, ShardServices};
 pub(crate) use status::ERROR_DOMAIN;
 pub use web::{WebPlace, WebRefusal, WebService, shown_by, web_origin};
 

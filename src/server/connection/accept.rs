@@ -11,7 +11,6 @@ use futures::{StreamExt, stream::BoxStream};
 use http::Version;
 use hyper_util::{rt::TokioExecutor, server::conn::auto};
 use tokio::{task::JoinSet, time::Instant};
-use tonic::service::Routes;
 use tower::Layer;
 
 use super::{
@@ -24,6 +23,7 @@ use crate::{
     deadline::DeadlineLayer,
     guard::Guard,
     measures::ServerMeasures,
+    router::Dispatch,
     shutdown::StopSignal,
     tls::{ServerTls, agreed_version, client_certificate},
     web::WebService,
@@ -65,7 +65,7 @@ impl LogLimiter {
 
 /// Accepts connections and counts them.
 pub(crate) struct Acceptor {
-    routes: Routes,
+    routes: Dispatch,
     tls: Option<Arc<ServerTls>>,
     guard: Guard,
     intake: AdmissionControl,
@@ -83,13 +83,13 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub(crate) fn new(
-        routes: Routes,
+        routes: Dispatch,
         intake: AdmissionControl,
         options: &ServeOptions,
         stop: StopSignal,
     ) -> Self {
         Self {
-            routes: routes.prepare(),
+            routes,
             tls: options.tls.clone(),
             guard: Guard::new(options.keys.clone()).beside(options.is_beside),
             intake,

@@ -25,7 +25,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::Instant,
 };
-use tonic::{Status, body::Body, service::Routes};
+use tonic::{Status, body::Body};
 use tower::Service;
 use tracing::{Instrument, Span};
 
@@ -36,6 +36,7 @@ use super::{
     deadline::Deadline,
     guard::{Caller, Guard},
     measures::{CallWatch, ServerMeasures},
+    router::Dispatch,
     shutdown::{Phase, StopSignal},
     web::{WebService, is_for_pages},
 };
@@ -47,7 +48,7 @@ pub(super) use accept::{Acceptor, connections_max};
 
 /// The calls of one connection.
 pub(super) struct Calls {
-    routes: Deadline<Routes>,
+    routes: Deadline<Dispatch>,
     guard: Guard,
     intake: ConnectionAdmission,
     activity: Arc<Activity>,

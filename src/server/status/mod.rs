@@ -24,6 +24,7 @@
 //! `OUT_OF_RANGE` for messages over the size limit.
 
 mod rule;
+mod shard;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -51,6 +52,8 @@ use treering_engine::{
     AppendError, ContextError, EraseError, ReadError, SearchError, SearchTimeout, items::ItemsError,
 };
 use treering_proto::pb;
+
+pub(crate) use shard::NOT_OWNER;
 
 /// The value of [`PolicyError::whose`] for a conversation's policy.
 const CONVERSATIONS: &str = "conversation's";

@@ -1,0 +1,353 @@
+//! The router of a cluster: takes any call at any node, and has it served by the owner of its shard.
+//!
+//! It stands where a server of one store has its services: after access control, admission and
+//! deadlines. It finds the shard of a call (`target`), and either calls the services of that shard
+//! in this process, or forwards the call to the owner in one hop (`owners`). While a shard changes
+//! its owner, a call that was not executed waits and tries again.
+//!
+//! What is never done twice: a change whose outcome is unknown, and a stream of requests that was
+//! passed on.
+
+mod call;
+mod checked;
+mod directory;
+mod owners;
+mod target;
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Limited};
+use tokio::time::Instant;
+use tonic::{Code, Status, body::Body, service::Routes, transport::ClientTlsConfig};
+use tower::Service;
+
+use self::{
+    call::{NOWHERE, RoutedCall, prefixed},
+    checked::CheckedBody,
+    owners::{ForwardFault, OwnerChannels, forwarded_to},
+    target::{Target, target},
+};
+use crate::{ServeOptions, audit::Audit, bounds, shutdown::StopSignal, status::Refusal};
+use treering_domain::ShardId;
+use treering_engine::ReadError;
+use treering_proto::{pb, route};
+
+pub use directory::{LocalShard, ShardAway, ShardDirectory, ShardServices};
+pub use owners::{OWNER_KEY, SHARD_KEY};
+
+/// The method that tells whether a shard has a conversation.
+const GET: &str = "/treering.v1.Conversations/Get";
+
+/// Methods of other packages that every node answers for itself.
+const OF_NODE: [&str; 2] = ["/grpc.health.v1.", "/grpc.reflection."];
+
+/// What answers the calls of a server.
+#[derive(Clone)]
+pub(super) enum Dispatch {
+    /// The services of one store.
+    Store(Routes),
+    /// The shards of a cluster.
+    Shards(ShardRouter),
+}
+
+impl Service<Request<Body>> for Dispatch {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // Both are always ready.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match self {
+            Self::Store(routes) => routes.call(request).boxed(),
+            Self::Shards(router) => {
+                let router = router.clone();
+                async move { Ok(router.answer(request).await) }.boxed()
+            }
+        }
+    }
+}
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct ShardRouter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    directory: Arc<dyn ShardDirectory>,
+    /// Health and reflection.
+    node: Routes,
+    owners: OwnerChannels,
+    stop: StopSignal,
+    options: ServeOptions,
+    next_any: AtomicUsize,
+}
+
+/// The outcome of one attempt to serve a call.
+enum Attempt {
+    Answered(Response<Body>),
+    /// The call was not executed, or changes nothing.
+    Again(Refusal),
+    Failed(Refusal),
+}
+
+impl ShardRouter {
+    /// Routes calls to the shards of a directory. `node` has the services that need no shard. With
+    /// `tls`, other nodes are asked by TLS.
+    pub(crate) fn new(
+        directory: Arc<dyn ShardDirectory>,
+        node: Routes,
+        tls: Option<ClientTlsConfig>,
+        stop: StopSignal,
+        options: ServeOptions,
+    ) -> Self {
+        let inner = Inner {
+            directory,
+            node: node.prepare(),
+            owners: OwnerChannels::new(tls),
+            stop,
+            options,
+            next_any: AtomicUsize::new(0),
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let path = request.uri().path();
+        if OF_NODE.iter().any(|service| path.starts_with(service)) {
+            let mut node = self.inner.node.clone();
+            return node.call(request).await.unwrap_or_else(|never| match never {});
+        }
+        let answer = self.routed(request).await;
+        answer.unwrap_or_else(|status| status.into_http())
+    }
+
+    async fn routed(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let path = request.uri().path().to_owned();
+        let route = route::of(&path).unwrap_or(&NOWHERE);
+        let forwarded = forwarded_to(request.headers());
+        let mut call = RoutedCall::read(request, route).await?;
+        if let Some(shard) = forwarded {
+            return self.forwarded(&mut call, shard).await;
+        }
+        let (namespace, shards) = (&call.namespace, self.inner.directory.shards());
+        let shard = match target(route, namespace, shards, &call.message())? {
+            Target::Shard(shard) => shard,
+            Target::Any => self.any(),
+            Target::Named { name, otherwise } => {
+                let found = self.find_named(&call, &name).await?;
+                found.or(otherwise).unwrap_or_else(|| self.any())
+            }
+            // Not combined yet.
+            Target::All | Target::Split | Target::Nowhere => {
+                return Err(Refusal::not_in_cluster(&path).into());
+            }
+        };
+        self.serve(&mut call, shard).await
+    }
+
+    /// Answers a call that another node forwarded. It is not forwarded again: two nodes with
+    /// different views would send it to and fro.
+    async fn forwarded(
+        &self,
+        call: &mut RoutedCall,
+        shard: ShardId,
+    ) -> Result<Response<Body>, Status> {
+        let not_owner = |away: &ShardAway| Status::from(Refusal::not_owner(shard, away));
+        let local = self.inner.directory.shard(shard);
+        let local = local.map_err(|away| not_owner(&away))?;
+        match self.locally(call, local).await {
+            Attempt::Answered(answer) => Ok(answer),
+            Attempt::Again(_) => Err(not_owner(&ShardAway::Moving)),
+            Attempt::Failed(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Has a call served by the owner of its shard. Waits while the shard changes its owner.
+    async fn serve(&self, call: &mut RoutedCall, shard: ShardId) -> Result<Response<Body>, Status> {
+        let end = Instant::now() + bounds::ROUTE_WAIT_MAX;
+        let end = call.deadline.map_or(end, |deadline| deadline.min(end));
+        let mut pause = bounds::ROUTE_PAUSE_MIN;
+        loop {
+            let refusal = match self.attempt(call, shard).await {
+                Attempt::Answered(answer) => return Ok(answer),
+                Attempt::Failed(refusal) => return Err(refusal.into()),
+                Attempt::Again(refusal) => refusal,
+            };
+            if !call.can_be_sent() || Instant::now() + pause > end {
+                return Err(refusal.into());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(bounds::ROUTE_PAUSE_MAX);
+        }
+    }
+
+    async fn attempt(&self, call: &mut RoutedCall, shard: ShardId) -> Attempt {
+        match self.inner.directory.shard(shard) {
+            Ok(local) => self.locally(call, local).await,
+            Err(ShardAway::Elsewhere(address)) => self.remotely(call, shard, &address).await,
+            Err(away @ (ShardAway::Moving | ShardAway::NoLease)) => {
+                Attempt::Again(Refusal::shard_away(&away))
+            }
+            Err(away @ ShardAway::Unknown) => Attempt::Failed(Refusal::shard_away(&away)),
+        }
+    }
+
+    async fn remotely(&self, call: &mut RoutedCall, shard: ShardId, address: &str) -> Attempt {
+        let Some(request) = call.request() else {
+            return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
+        };
+        match self.inner.owners.forward(address, shard, request).await {
+            Ok(answer) => Attempt::Answered(answer),
+            Err(ForwardFault::NotExecuted(why)) => {
+                Attempt::Again(Refusal::owner_unreachable(address, &why))
+            }
+            Err(ForwardFault::Unknown(why)) if call.only_reads => {
+                Attempt::Again(Refusal::owner_unreachable(address, &why))
+            }
+            Err(ForwardFault::Unknown(why)) => Attempt::Failed(Refusal::owner_lost(address, &why)),
+        }
+    }
+
+    async fn locally(&self, call: &mut RoutedCall, local: Arc<dyn LocalShard>) -> Attempt {
+        let mut services = match self.services(&*local) {
+            Ok(services) => services,
+            Err(refusal) => return Attempt::Failed(refusal),
+        };
+        let Some(request) = call.request() else {
+            return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
+        };
+        let answer = services.call(request).await;
+        let mut answer = answer.unwrap_or_else(|never| match never {});
+        if let Err(away) = local.check()
+            && !is_outcome(call, &answer)
+        {
+            return Attempt::Again(Refusal::shard_away(&away));
+        }
+        if let Ok(address) = HeaderValue::from_str(&self.inner.directory.address()) {
+            answer.headers_mut().insert(OWNER_KEY, address);
+        }
+        Attempt::Answered(match call.route.server_streams {
+            true => answer.map(|body| Body::new(CheckedBody::new(body, local))),
+            false => answer,
+        })
+    }
+
+    /// Returns the services of a shard of this node.
+    fn services(&self, shard: &dyn LocalShard) -> Result<Routes, Refusal> {
+        let place = &shard.services().0;
+        if let Some(services) = place.get() {
+            return Ok(services.clone());
+        }
+        let engine = shard.engine().clone();
+        let audit = Audit::new(engine.clone());
+        let inner = &self.inner;
+        let services = crate::routes(engine, inner.stop.clone(), audit, &inner.options);
+        let services = services.map_err(Refusal::no_services)?;
+        Ok(place.get_or_init(|| services.prepare()).clone())
+    }
+
+    /// Returns a shard for a call that may go to any: one of this node, which saves the hop.
+    fn any(&self) -> ShardId {
+        let next = self.inner.next_any.fetch_add(1, Ordering::Relaxed);
+        let served = self.inner.directory.served();
+        match served.is_empty() {
+            false => served[next % served.len()],
+            true => {
+                let shards = self.inner.directory.shards().max(1) as usize;
+                ShardId(u32::try_from(next % shards).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Asks every shard for the conversation with this id at its source.
+    async fn find_named(&self, call: &RoutedCall, name: &str) -> Result<Option<ShardId>, Status> {
+        let request = pb::GetConversationRequest {
+            conversation_id: name.to_owned(),
+            ..pb::GetConversationRequest::default()
+        };
+        let message = prefixed(&request);
+        let found = self.ask_all(call, GET, &message).await;
+        let found = found.into_iter().filter_map(|(shard, answer)| match answer {
+            Ok(_) => Some(Ok(shard)),
+            Err(status) if status.code() == Code::NotFound => None,
+            Err(status) => Some(Err(status)),
+        });
+        match found.collect::<Result<Vec<_>, _>>()?.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(*one)),
+            several => {
+                let error = ReadError::AmbiguousSourceId {
+                    id: name.to_owned(),
+                    count: several.len(),
+                };
+                Err(Refusal::from(error).into())
+            }
+        }
+    }
+
+    /// Sends a call of a method with one answer to every shard. Returns the answers in the order of
+    /// the shards.
+    async fn ask_all(
+        &self,
+        call: &RoutedCall,
+        path: &str,
+        message: &Bytes,
+    ) -> Vec<(ShardId, Result<Bytes, Status>)> {
+        let route = route::of(path).unwrap_or(&NOWHERE);
+        let shards = (0..self.inner.directory.shards()).map(ShardId);
+        let asked = shards.map(|shard| {
+            let mut one = call.beside(route, path, message.clone());
+            async move { (shard, self.unary(&mut one, shard).await) }
+        });
+        let asked: Vec<_> = asked.collect();
+        stream::iter(asked)
+            .buffered(bounds::SHARDS_ASKED_MAX)
+            .collect()
+            .await
+    }
+
+    /// Returns the only message of an answer, with its prefix.
+    async fn unary(&self, call: &mut RoutedCall, shard: ShardId) -> Result<Bytes, Status> {
+        let answer = self.serve(call, shard).await?;
+        if let Some(status) = Status::from_header_map(answer.headers())
+            && status.code() != Code::Ok
+        {
+            return Err(status);
+        }
+        let body = Limited::new(answer.into_body(), bounds::MESSAGE_BYTES_MAX);
+        let collected = body.collect().await;
+        let collected = collected.map_err(Status::from_error)?;
+        if let Some(status) = collected.trailers().and_then(Status::from_header_map)
+            && status.code() != Code::Ok
+        {
+            return Err(status);
+        }
+        Ok(collected.to_bytes())
+    }
+}
+
+/// Returns true if an answer may be sent although the shard may have another owner now: it tells
+/// the outcome of a change. Errors of a change were decided by an old state, and nothing was
+/// appended.
+fn is_outcome(call: &RoutedCall, answer: &Response<Body>) -> bool {
+    let status = Status::from_header_map(answer.headers());
+    let code = status.map_or(Code::Ok, |status| status.code());
+    !call.only_reads && matches!(code, Code::Ok | Code::Unknown)
+}
