@@ -29,7 +29,8 @@ use super::{
     bounds::HEALTH_LOOK_EVERY,
     call::{ServiceContext, shutting_down},
     events::EventsService,
-    shutdown::Phase,
+    router::ShardDirectory,
+    shutdown::{Phase, StopSignal},
 };
 use treering_domain::{hex, unhex};
 use treering_proto::{DESCRIPTORS, pb::events_server::EventsServer};
@@ -90,6 +91,103 @@ impl HealthService {
     }
 }
 
+/// Health of a node of a cluster, by name. A node takes calls of all shards, so it is ready as long
+/// as it takes calls: if it serves no shard, it forwards them.
+#[derive(Clone)]
+pub(super) struct NodeHealth {
+    directory: Arc<dyn ShardDirectory>,
+    stop: StopSignal,
+    services: Arc<BTreeSet<String>>,
+}
+
+impl NodeHealth {
+    /// Returns the service for the described services.
+    ///
+    /// # Errors
+    /// When the descriptors cannot be read.
+    pub(super) fn new(
+        directory: Arc<dyn ShardDirectory>,
+        stop: StopSignal,
+    ) -> Result<Self, prost::DecodeError> {
+        Ok(Self {
+            directory,
+            stop,
+            services: Arc::new(described_services()?),
+        })
+    }
+
+    fn status(&self, name: &str) -> ServingStatus {
+        let serving = match name {
+            // A shard whose threads are stuck is not healed by forwarding.
+            LIVE => self.open_shards_live(),
+            "" | READY => self.stop.phase() == Phase::Serving,
+            service if self.services.contains(service) => self.stop.phase() == Phase::Serving,
+            _ => return ServingStatus::ServiceUnknown,
+        };
+        match serving {
+            true => ServingStatus::Serving,
+            false => ServingStatus::NotServing,
+        }
+    }
+
+    fn open_shards_live(&self) -> bool {
+        let served = self.directory.served().into_iter();
+        let mut open = served.filter_map(|shard| self.directory.shard(shard).ok());
+        open.all(|shard| shard.engine().health().live.is_ok())
+    }
+}
+
+#[tonic::async_trait]
+impl Health for NodeHealth {
+    type WatchStream = BoxStream<'static, Result<HealthCheckResponse, Status>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        match self.status(&request.get_ref().service) {
+            ServingStatus::ServiceUnknown => Err(Status::not_found("unknown service")),
+            status => Ok(Response::new(response(status))),
+        }
+    }
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let health = self.clone();
+        let service = request.into_inner().service;
+        let status = move || health.status(&service);
+        Ok(Response::new(changes(status, self.stop.clone())))
+    }
+}
+
+/// Sends a status when it changes, until the server stops.
+fn changes(
+    status: impl Fn() -> ServingStatus + Send + 'static,
+    stop: StopSignal,
+) -> BoxStream<'static, Result<HealthCheckResponse, Status>> {
+    async_stream::stream! {
+        let mut last = None;
+        loop {
+            let now = status();
+            if last != Some(now) {
+                last = Some(now);
+                yield Ok(response(now));
+            }
+            if stop.phase() > Phase::Serving {
+                yield Err(shutting_down());
+                break;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(HEALTH_LOOK_EVERY) => {}
+                () = stop.reached(Phase::Draining) => {}
+            }
+        }
+    }
+    .boxed()
+}
+
 /// Returns the full names of the services of `proto/treering/v1`.
 fn described_services() -> Result<BTreeSet<String>, prost::DecodeError> {
     let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS)?.file;
@@ -134,25 +232,9 @@ impl Health for HealthService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let health = self.clone();
         let service = request.into_inner().service;
-        let changes = async_stream::stream! {
-            let mut last = None;
-            loop {
-                let status = health.status(&service);
-                if last != Some(status) {
-                    last = Some(status);
-                    yield Ok(response(status));
-                }
-                if health.shared.stop.phase() > Phase::Serving {
-                    yield Err(shutting_down());
-                    break;
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(HEALTH_LOOK_EVERY) => {}
-                    () = health.shared.stop.reached(Phase::Draining) => {}
-                }
-            }
-        };
-        Ok(Response::new(changes.boxed()))
+        let stop = health.shared.stop.clone();
+        let status = move || health.status(&service);
+        Ok(Response::new(changes(status, stop)))
     }
 }
 

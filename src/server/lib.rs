@@ -56,7 +56,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::either::Either;
-use tonic::{codec::CompressionEncoding, service::Routes, transport::server::TcpIncoming};
+use tonic::{codec::CompressionEncoding, service::Routes, transport::{ClientTlsConfig, server::TcpIncoming}};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
@@ -64,6 +64,7 @@ use self::{
     audit::Audit,
     call::ServiceContext,
     connection::Acceptor,
+    router::{Dispatch, ShardRouter},
     shutdown::{Phase, StopSignal, Stopper},
     tls::ServerTls,
 };
@@ -202,6 +203,25 @@ fn routes(
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
     let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
+    let routes = Routes::new(tuned!(events));
+    let routes = match options.takes_spans {
+        true => routes.add_service(tuned!(spans::server(shared.clone()))),
+        false => routes,
+    };
+    let routes = routes
+        .add_service(tuned!(conversations))
+        .add_service(tuned!(contexts))
+        .add_service(tuned!(items))
+        .add_service(tuned!(tools))
+        .add_service(tuned!(search))
+        .add_service(tuned!(admin))
+        .add_service(tuned!(backups))
+        .add_service(HealthServer::new(health::HealthService::new(shared)?));
+    with_reflection(routes, options)
+}
+
+/// Adds reflection.
+fn with_reflection(routes: Routes, options: &ServeOptions) -> Result<Routes, ServeError> {
     let described = vec![DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET];
     let described = match options.takes_spans {
         true => [described, vec![spans::descriptors()]].concat(),
@@ -214,20 +234,7 @@ fn routes(
             |reflection, set| reflection.register_encoded_file_descriptor_set(set),
         )
     };
-    let routes = Routes::new(tuned!(events));
-    let routes = match options.takes_spans {
-        true => routes.add_service(tuned!(spans::server(shared.clone()))),
-        false => routes,
-    };
     Ok(routes
-        .add_service(tuned!(conversations))
-        .add_service(tuned!(contexts))
-        .add_service(tuned!(items))
-        .add_service(tuned!(tools))
-        .add_service(tuned!(search))
-        .add_service(tuned!(admin))
-        .add_service(tuned!(backups))
-        .add_service(HealthServer::new(health::HealthService::new(shared)?))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
 }
@@ -304,48 +311,123 @@ async fn serve_connections(
     let (stopper, stop) = Stopper::new();
     let audit = Audit::new(engine.clone());
     let routes = routes(engine.clone(), stop.clone(), audit.clone(), &options)?;
-    let intake = intake(engine.limits(), &options)?;
-    let mut acceptor = Acceptor::new(routes, intake, &options, stop);
-    let signal = async {
-        shutdown.await;
-        tracing::info!("shutting down");
-        stopper.advance(Phase::Draining);
+    let server = Server {
+        dispatch: Dispatch::Store(routes.prepare()),
+        intake: intake(engine.limits(), &options)?,
+        audit: Some(audit),
+        stopper,
+        stop,
     };
-    let own_keys = options.keys.clone().filter(|_| !options.is_beside);
-    if let Some(keys) = own_keys.as_ref().filter(|keys| !keys.is_open()) {
-        // The audit must exist before the first caller. A failure is logged and retried.
-        audit.keys_changed(keys).await;
-    }
-    let watching = watch(own_keys.clone(), options.tls.clone(), audit.clone());
-    let watch = tokio::spawn(watching);
-    acceptor.accept(incoming.0, signal).await;
-    if tokio::time::timeout(options.grace, acceptor.ended())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            grace_ms = options.grace.as_millis(),
-            "the grace period has ended"
-        );
-        stopper.advance(Phase::Cut);
-        // Connections that are still open then are dropped with the acceptor.
-        let _late = tokio::time::timeout(bounds::CUT_WAIT, acceptor.ended()).await;
-    }
-    drop(acceptor);
-    watch.abort();
-    if let Some(keys) = own_keys {
-        audit.keys_read(&keys).await;
-        note_uses(keys).await;
-    }
-    if !options.is_beside {
+    let closes = !options.is_beside;
+    server.run(incoming, shutdown, options).await;
+    if closes {
         engine.close().await;
     }
     Ok(())
 }
 
+/// Serves the shards of a cluster on a TCP listener until `shutdown`, then stops gracefully. This
+/// node serves the shards that `directory` gives it, and forwards all other calls to their owners:
+/// by TLS if `owners_tls` is set. The limits of requests are `limits`.
+///
+/// # Errors
+/// [`ServeError`].
+pub async fn serve_shards(
+    directory: Arc<dyn ShardDirectory>,
+    limits: Limits,
+    owners_tls: Option<ClientTlsConfig>,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    options: ServeOptions,
+) -> Result<(), ServeError> {
+    let (stopper, stop) = Stopper::new();
+    let health = health::NodeHealth::new(Arc::clone(&directory), stop.clone())?;
+    let node = Routes::new(HealthServer::new(health));
+    let node = with_reflection(node, &options)?;
+    let router = ShardRouter::new(directory, node, owners_tls, stop.clone(), options.clone());
+    let server = Server {
+        dispatch: Dispatch::Shards(router),
+        intake: intake(&limits, &options)?,
+        // The audit of keys needs a shard: see docs/CLUSTER.md.
+        audit: None,
+        stopper,
+        stop,
+    };
+    let incoming = ConnectionStream::tcp(listener);
+    server.run(incoming, shutdown.boxed(), options).await;
+    Ok(())
+}
+
+/// A server that is ready to accept connections.
+struct Server {
+    dispatch: Dispatch,
+    intake: AdmissionControl,
+    /// `None`: changes of keys are not recorded.
+    audit: Option<Audit>,
+    stopper: Stopper,
+    stop: StopSignal,
+}
+
+impl Server {
+    async fn run(
+        self,
+        incoming: ConnectionStream,
+        shutdown: BoxFuture<'static, ()>,
+        options: ServeOptions,
+    ) {
+        let Self {
+            dispatch,
+            intake,
+            audit,
+            stopper,
+            stop,
+        } = self;
+        let mut acceptor = Acceptor::new(dispatch, intake, &options, stop);
+        let signal = async {
+            shutdown.await;
+            tracing::info!("shutting down");
+            stopper.advance(Phase::Draining);
+        };
+        let own_keys = options.keys.clone().filter(|_| !options.is_beside);
+        if let Some(keys) = own_keys.as_ref().filter(|keys| !keys.is_open())
+            && let Some(audit) = &audit
+        {
+            // The audit must exist before the first caller. A failure is logged and retried.
+            audit.keys_changed(keys).await;
+        }
+        let watching = watch(own_keys.clone(), options.tls.clone(), audit.clone());
+        let watch = tokio::spawn(watching);
+        acceptor.accept(incoming.0, signal).await;
+        if tokio::time::timeout(options.grace, acceptor.ended())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                grace_ms = options.grace.as_millis(),
+                "the grace period has ended"
+            );
+            stopper.advance(Phase::Cut);
+            // Connections that are still open then are dropped with the acceptor.
+            let _late = tokio::time::timeout(bounds::CUT_WAIT, acceptor.ended()).await;
+        }
+        drop(acceptor);
+        watch.abort();
+        if let Some(keys) = own_keys {
+            if let Some(audit) = &audit {
+                audit.keys_read(&keys).await;
+            }
+            note_uses(keys).await;
+        }
+    }
+}
+
 /// Reloads changed keys and certificates. Records key changes, times of last use, and keys that
 /// have read an unusually large amount.
-async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Audit) {
+async fn watch(
+    keys: Option<Arc<KeyStore>>,
+    tls: Option<Arc<ServerTls>>,
+    audit: Option<Audit>,
+) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());
     let mut count_from = Instant::now();
@@ -360,14 +442,16 @@ async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: 
         let Some(keys) = &keys else { continue };
         keys.reload_if_changed();
         let changes = Some(keys.changes());
-        if told != changes && !keys.is_open() && Instant::now() >= tell {
-            match audit.keys_changed(keys).await {
-                true => told = changes,
-                false => tell = Instant::now() + bounds::KEY_USES_EVERY,
+        if let Some(audit) = &audit {
+            if told != changes && !keys.is_open() && Instant::now() >= tell {
+                match audit.keys_changed(keys).await {
+                    true => told = changes,
+                    false => tell = Instant::now() + bounds::KEY_USES_EVERY,
+                }
             }
-        }
-        if Instant::now() >= count_from && !audit.keys_read(keys).await {
-            count_from = Instant::now() + bounds::KEY_USES_EVERY;
+            if Instant::now() >= count_from && !audit.keys_read(keys).await {
+                count_from = Instant::now() + bounds::KEY_USES_EVERY;
+            }
         }
         if noted.elapsed() >= bounds::KEY_USES_EVERY {
             noted = Instant::now();
