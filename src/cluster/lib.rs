@@ -6,11 +6,13 @@
 //!
 //! What lives here: who should own a shard ([`desired_owner`]), the port to the table of owners
 //! ([`Ownership`]), and the lease within which a node may answer reads. What does not: passing a
-//! request to the node that owns its shard.
+//! request to the node that owns its shard, which is the router of `treering-server`. A node is its
+//! [directory](treering_server::ShardDirectory).
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
 pub mod bounds;
+mod directory;
 mod lease;
 mod node;
 mod open_shard;

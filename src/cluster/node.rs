@@ -18,6 +18,7 @@ use treering_domain::{ConversationId, ShardId, with_causes};
 use treering_engine::{Engine, OpenOptions, ShardPlace, shard_of};
 use treering_log::EventLog;
 use treering_log_postgres::{PostgresLog, PostgresLogOptions};
+use treering_server::ShardServices;
 use uuid::Uuid;
 
 use crate::{
@@ -125,6 +126,11 @@ impl ShardGuard {
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.open.engine
+    }
+
+    /// Returns the place for the gRPC services of the engine. It is dropped with the engine.
+    pub(crate) fn services(&self) -> &ShardServices {
+        &self.open.services
     }
 
     /// Checks that no other node can have owned the shard since the guard was created. Call it
@@ -241,6 +247,12 @@ impl ClusterNode {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.options.name
+    }
+
+    /// Returns the address at which other nodes reach this one.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.inner.options.address
     }
 
     /// Returns the number of shards.

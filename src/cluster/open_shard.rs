@@ -7,6 +7,7 @@ use std::sync::{
 
 use treering_domain::ShardId;
 use treering_engine::Engine;
+use treering_server::ShardServices;
 
 use crate::{lease::Term, watched_log::WatchedLog};
 
@@ -15,6 +16,8 @@ pub(crate) struct OpenShard {
     pub(crate) shard: ShardId,
     pub(crate) engine: Engine,
     pub(crate) log: Arc<WatchedLog>,
+    /// The gRPC services over the engine, which go with it.
+    pub(crate) services: ShardServices,
     /// The term in which this process was last known to own the shard.
     term: Mutex<Term>,
     /// No answer may be given any more: the shard is being handed over.
@@ -27,6 +30,7 @@ impl OpenShard {
             shard,
             engine,
             log,
+            services: ShardServices::default(),
             term: Mutex::new(term),
             ended: AtomicBool::new(false),
         }

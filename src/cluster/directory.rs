@@ -1,0 +1,53 @@
+//! Tells the router of `treering-server` which shards this node serves, and who serves the others.
+
+use std::sync::Arc;
+
+use treering_domain::ShardId;
+use treering_engine::Engine;
+use treering_server::{LocalShard, ShardAway, ShardDirectory, ShardServices};
+
+use crate::node::{ClusterNode, NotServed, ShardGuard};
+
+impl ShardDirectory for ClusterNode {
+    fn shards(&self) -> u32 {
+        self.shards()
+    }
+
+    fn address(&self) -> String {
+        self.address().to_owned()
+    }
+
+    fn served(&self) -> Vec<ShardId> {
+        self.served()
+    }
+
+    fn shard(&self, shard: ShardId) -> Result<Arc<dyn LocalShard>, ShardAway> {
+        let guard = self.shard(shard)?;
+        Ok(Arc::new(guard))
+    }
+}
+
+impl LocalShard for ShardGuard {
+    fn engine(&self) -> &Engine {
+        self.engine()
+    }
+
+    fn check(&self) -> Result<(), ShardAway> {
+        Ok(self.check()?)
+    }
+
+    fn services(&self) -> &ShardServices {
+        self.services()
+    }
+}
+
+impl From<NotServed> for ShardAway {
+    fn from(reason: NotServed) -> Self {
+        match reason {
+            NotServed::Elsewhere(owner) => Self::Elsewhere(owner.address),
+            NotServed::Moving => Self::Moving,
+            NotServed::NoLease => Self::NoLease,
+            NotServed::Unknown => Self::Unknown,
+        }
+    }
+}
