@@ -12,6 +12,7 @@ mod call;
 mod checked;
 mod directory;
 mod owners;
+mod scatter;
 mod target;
 
 use std::{
@@ -154,8 +155,9 @@ impl ShardRouter {
                 let found = self.find_named(&call, &name).await?;
                 found.or(otherwise).unwrap_or_else(|| self.any())
             }
-            // Not combined yet.
-            Target::All | Target::Split | Target::Nowhere => {
+            Target::All => return self.combined(&call, &path).await,
+            // `Split` is not implemented yet.
+            Target::Split | Target::Nowhere => {
                 return Err(Refusal::not_in_cluster(&path).into());
             }
         };
