@@ -21,7 +21,7 @@ use treering_proto::{
 };
 
 /// gRPC's message prefix: a compression flag and the length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
@@ -83,18 +83,45 @@ impl RoutedCall {
 
     /// Returns a call of another method with one message, from the same caller.
     pub(super) fn beside(&self, route: &'static MethodRoute, path: &str, message: Bytes) -> Self {
+        let mut call = self.clone_with(RequestBody::Whole(message));
+        call.parts.uri = path.parse().unwrap_or_default();
+        Self {
+            route,
+            only_reads: only_reads(path),
+            ..call
+        }
+    }
+
+    /// Returns the head of this call, without a body.
+    pub(super) fn head(&self) -> Self {
+        self.clone_with(RequestBody::Gone)
+    }
+
+    /// Returns this call with a stream of messages.
+    pub(super) fn with_stream(self, messages: Body) -> Self {
+        Self {
+            body: RequestBody::Stream(Bytes::new(), messages),
+            ..self
+        }
+    }
+
+    /// Returns all messages.
+    pub(super) fn into_stream(mut self) -> Body {
+        self.request().map_or_else(Body::empty, Request::into_body)
+    }
+
+    fn clone_with(&self, body: RequestBody) -> Self {
         let mut parts = self.parts.clone();
-        parts.uri = path.parse().unwrap_or_default();
-        // The answer is read here, so it must not be compressed.
+        // The answers are read here, so they must not be compressed.
         parts.headers.remove("grpc-accept-encoding");
         parts.headers.remove("grpc-encoding");
         Self {
             parts,
-            body: RequestBody::Whole(message),
-            route,
+            body,
+            route: self.route,
             namespace: self.namespace.clone(),
             deadline: self.deadline,
-            only_reads: only_reads(path),
+            only_reads: self.only_reads,
         }
     }
 
@@ -144,7 +171,7 @@ impl RoutedCall {
 }
 
 /// Returns the next data of a body; `None` at its end.
-async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Status> {
+pub(super) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Status> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
             return Ok(Some(data));

@@ -11,6 +11,7 @@
 mod call;
 mod checked;
 mod directory;
+mod lanes;
 mod owners;
 mod scatter;
 mod target;
@@ -41,7 +42,10 @@ use self::{
 use crate::{ServeOptions, audit::Audit, bounds, shutdown::StopSignal, status::Refusal};
 use treering_domain::ShardId;
 use treering_engine::ReadError;
-use treering_proto::{pb, route};
+use treering_proto::{
+    pb::{self, RouteTo},
+    route,
+};
 
 pub use directory::{LocalShard, ShardAway, ShardDirectory, ShardServices};
 pub use owners::{OWNER_KEY, SHARD_KEY};
@@ -146,6 +150,9 @@ impl ShardRouter {
         let mut call = RoutedCall::read(request, route).await?;
         if let Some(shard) = forwarded {
             return self.forwarded(&mut call, shard).await;
+        }
+        if route.client_streams && route.to == RouteTo::Append {
+            return Ok(self.append_stream(call));
         }
         let (namespace, shards) = (&call.namespace, self.inner.directory.shards());
         let shard = match target(route, namespace, shards, &call.message())? {

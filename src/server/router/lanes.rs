@@ -1,0 +1,254 @@
+//! AppendStream in a cluster. Each message may have another shard, so the router opens one stream
+//! to each shard that occurs, a lane, and answers in the order of the requests.
+//!
+//! Requests of one shard stay in one lane and so in order. A lane that breaks answers its waiting
+//! requests with its error; the next request of the shard opens a new one.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::{Bytes, BytesMut};
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Code, Status, body::Body};
+use tonic_types::StatusExt;
+
+use super::{
+    ShardRouter,
+    call::{PREFIX_BYTES, RoutedCall, decoded, next_data, prefixed},
+    target::{Target, target},
+};
+use crate::{
+    bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
+    call::shutting_down,
+    shutdown::Phase,
+    status::Refusal,
+};
+use treering_domain::ShardId;
+use treering_proto::pb::{self, append_stream_response::Outcome};
+
+type Answer = Result<pb::AppendStreamResponse, Status>;
+
+/// A request in a lane, and where its answer goes.
+type LaneRequest = (Bytes, oneshot::Sender<Answer>);
+
+/// The answers that a lane owes, in order.
+type Owed = Arc<Mutex<VecDeque<oneshot::Sender<Answer>>>>;
+
+impl ShardRouter {
+    /// Answers a stream of appends. The first message and the others are in `call`.
+    pub(super) fn append_stream(&self, call: RoutedCall) -> Response<Body> {
+        let router = self.clone();
+        let frames = async_stream::stream! {
+            let mut lanes = Lanes::new(router.clone(), &call);
+            let mut requests = call.into_stream();
+            let mut waiting: VecDeque<(usize, BoxFuture<'static, Answer>)> = VecDeque::new();
+            let mut bytes = 0;
+            let mut end = None;
+            while end.is_none() || !waiting.is_empty() {
+                let room = waiting.len() < STREAM_APPENDS_MAX && bytes < STREAM_BYTES_MAX;
+                tokio::select! {
+                    biased;
+                    () = router.inner.stop.reached(Phase::Draining), if end.is_none() => {
+                        end = Some(Some(shutting_down()));
+                    }
+                    next = next_data(&mut requests), if end.is_none() && room => match next {
+                        Ok(Some(request)) => {
+                            bytes += request.len();
+                            waiting.push_back((request.len(), lanes.submit(request).await));
+                        }
+                        Ok(None) => end = Some(None),
+                        Err(status) => end = Some(Some(status)),
+                    },
+                    answer = first(&mut waiting), if !waiting.is_empty() => {
+                        let (size, answer) = answer;
+                        bytes -= size;
+                        yield Ok::<_, Status>(Frame::data(prefixed(&answer)));
+                    }
+                }
+            }
+            let mut trailers = HeaderMap::new();
+            let status = end.flatten().unwrap_or_else(|| Status::ok(""));
+            // The status has only headers that this crate wrote.
+            let _written = status.add_header(&mut trailers);
+            yield Ok(Frame::trailers(trailers));
+        };
+        let mut answer = Response::new(Body::new(StreamBody::new(frames.boxed())));
+        let grpc = HeaderValue::from_static("application/grpc");
+        answer.headers_mut().insert(CONTENT_TYPE, grpc);
+        answer
+    }
+}
+
+/// Waits for the answer of the first request. Cancel safe.
+async fn first(
+    waiting: &mut VecDeque<(usize, BoxFuture<'static, Answer>)>,
+) -> (usize, pb::AppendStreamResponse) {
+    let Some((size, answer)) = waiting.front_mut() else {
+        return std::future::pending().await;
+    };
+    let (size, answer) = (*size, answer.await);
+    waiting.pop_front();
+    (size, answer.unwrap_or_else(|status| refused(&status)))
+}
+
+/// The open lanes of a stream.
+struct Lanes {
+    router: ShardRouter,
+    /// The head of the client's call.
+    pattern: RoutedCall,
+    open: HashMap<ShardId, mpsc::Sender<LaneRequest>>,
+}
+
+impl Lanes {
+    fn new(router: ShardRouter, call: &RoutedCall) -> Self {
+        Self {
+            router,
+            pattern: call.head(),
+            open: HashMap::new(),
+        }
+    }
+
+    /// Passes a request to the lane of its shard.
+    async fn submit(&mut self, request: Bytes) -> BoxFuture<'static, Answer> {
+        let shard = match self.shard_of(&request).await {
+            Ok(shard) => shard,
+            Err(status) => return std::future::ready(Err(status)).boxed(),
+        };
+        let (sender, receiver) = oneshot::channel();
+        let mut item = (request, sender);
+        if let Some(lane) = self.open.get(&shard) {
+            match lane.try_send(item) {
+                Ok(()) => return answered(receiver),
+                // The lane has ended. It cannot be full: it has as much room as may wait.
+                Err(
+                    mpsc::error::TrySendError::Closed(back)
+                    | mpsc::error::TrySendError::Full(back),
+                ) => item = back,
+            }
+        }
+        let (lane, requests) = mpsc::channel(STREAM_APPENDS_MAX);
+        // An empty channel has room.
+        let _sent = lane.try_send(item);
+        self.open.insert(shard, lane);
+        let router = self.router.clone();
+        tokio::spawn(run(router, self.pattern.head(), shard, requests));
+        answered(receiver)
+    }
+
+    async fn shard_of(&self, request: &Bytes) -> Result<ShardId, Status> {
+        let message = request.slice(PREFIX_BYTES.min(request.len())..);
+        let call = &self.pattern;
+        let shards = self.router.inner.directory.shards();
+        Ok(match target(call.route, &call.namespace, shards, &message)? {
+            Target::Shard(shard) => shard,
+            Target::Named { name, otherwise } => {
+                let found = self.router.find_named(call, &name).await?;
+                found.or(otherwise).unwrap_or_else(|| self.router.any())
+            }
+            _ => self.router.any(),
+        })
+    }
+}
+
+/// Returns the answer of a lane. A lane that is gone has not sent the request.
+fn answered(receiver: oneshot::Receiver<Answer>) -> BoxFuture<'static, Answer> {
+    async move {
+        let lost = |_| Err(Refusal::shard_away(&super::ShardAway::Moving).into());
+        receiver.await.unwrap_or_else(lost)
+    }
+    .boxed()
+}
+
+/// Runs a lane to its end.
+async fn run(
+    router: ShardRouter,
+    head: RoutedCall,
+    shard: ShardId,
+    requests: mpsc::Receiver<LaneRequest>,
+) {
+    let owed = Owed::default();
+    let sent = {
+        let owed = Arc::clone(&owed);
+        stream::unfold((requests, owed), |(mut requests, owed)| async move {
+            let (request, sender) = requests.recv().await?;
+            lock(&owed).push_back(sender);
+            Some((Ok::<_, Status>(Frame::data(request)), (requests, owed)))
+        })
+    };
+    let mut call = head.with_stream(Body::new(StreamBody::new(sent.boxed())));
+    let status = match router.serve(&mut call, shard).await {
+        Ok(answer) => pass_on(answer, &owed).await,
+        Err(status) => status,
+    };
+    let owed = std::mem::take(&mut *lock(&owed));
+    for sender in owed {
+        // The client may be gone.
+        let _gone = sender.send(Err(status.clone()));
+    }
+}
+
+/// Passes the answers of a lane on. Returns what the requests without an answer get.
+async fn pass_on(answer: Response<Body>, owed: &Owed) -> Status {
+    let broken = |why: String| Refusal::owner_lost("the owner of the shard", &why).into();
+    if let Some(status) = Status::from_header_map(answer.headers())
+        && status.code() != Code::Ok
+    {
+        return status;
+    }
+    let mut body = answer.into_body();
+    let mut gathered = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let data = match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => data,
+            Ok(Err(trailers)) => {
+                let status = trailers.trailers_ref().and_then(Status::from_header_map);
+                return match status.filter(|status| status.code() != Code::Ok) {
+                    Some(status) => status,
+                    None => broken("the stream ended".to_owned()),
+                };
+            }
+            Err(status) => return broken(status.message().to_owned()),
+        };
+        gathered.extend_from_slice(&data);
+        while let Some(message) = next_message(&mut gathered) {
+            let Some(sender) = lock(owed).pop_front() else {
+                return broken("it answered twice".to_owned());
+            };
+            // The client may be gone.
+            let _gone = sender.send(decoded(message));
+        }
+    }
+    broken("the stream ended".to_owned())
+}
+
+/// Takes the next complete message with its prefix.
+fn next_message(gathered: &mut BytesMut) -> Option<Bytes> {
+    let length: [u8; 4] = gathered.get(1..PREFIX_BYTES)?.try_into().ok()?;
+    let whole = PREFIX_BYTES + usize::try_from(u32::from_be_bytes(length)).ok()?;
+    (gathered.len() >= whole).then(|| gathered.split_to(whole).freeze())
+}
+
+fn lock(owed: &Owed) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Answer>>> {
+    owed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the answer to a request that was refused with a status.
+fn refused(status: &Status) -> pb::AppendStreamResponse {
+    let info = status.get_details_error_info();
+    let (reason, facts) = info.map(|info| (info.reason, info.metadata)).unwrap_or_default();
+    let error = pb::AppendError {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        reason,
+        metadata: facts.into_iter().collect::<BTreeMap<_, _>>(),
+    };
+    pb::AppendStreamResponse {
+        outcome: Some(Outcome::Error(error)),
+    }
+}
