@@ -47,13 +47,16 @@ enum RequestBody {
 }
 
 impl RoutedCall {
-    /// Reads the first message of a call, and the end of a call with one message.
+    /// Reads the first message of a call, and the end of a call with one message. Of a stream,
+    /// nothing is read unless its first message decides the shard (`reads_first`): a client may
+    /// wait for the head of the answer before it sends anything.
     ///
     /// # Errors
     /// Why the message was refused.
     pub(super) async fn read(
         request: Request<Body>,
         route: &'static MethodRoute,
+        reads_first: bool,
     ) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>();
         let caller = caller.ok_or_else(|| Status::internal("the call has no caller"))?;
@@ -62,7 +65,10 @@ impl RoutedCall {
         let deadline = deadline.map(|timeout| Instant::now() + timeout);
         let only_reads = only_reads(request.uri().path());
         let (parts, mut body) = request.into_parts();
-        let first = next_data(&mut body).await?.unwrap_or_default();
+        let first = match route.client_streams && !reads_first {
+            true => Bytes::new(),
+            false => next_data(&mut body).await?.unwrap_or_default(),
+        };
         let body = match route.client_streams {
             true => RequestBody::Stream(first, body),
             false => {

@@ -14,7 +14,10 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tonic::{Code, Status, body::Body};
 use tonic_types::StatusExt;
 
@@ -25,7 +28,7 @@ use super::{
 };
 use crate::{
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
-    call::shutting_down,
+    call::{deadline_exceeded, shutting_down},
     shutdown::Phase,
     status::Refusal,
 };
@@ -46,6 +49,7 @@ impl ShardRouter {
         let router = self.clone();
         let frames = async_stream::stream! {
             let mut lanes = Lanes::new(router.clone(), &call);
+            let deadline = call.deadline;
             let mut requests = call.into_stream();
             let mut waiting: VecDeque<(usize, BoxFuture<'static, Answer>)> = VecDeque::new();
             let mut bytes = 0;
@@ -56,6 +60,9 @@ impl ShardRouter {
                     biased;
                     () = router.inner.stop.reached(Phase::Draining), if end.is_none() => {
                         end = Some(Some(shutting_down()));
+                    }
+                    () = passed(deadline), if end.is_none() => {
+                        end = Some(Some(deadline_exceeded()));
                     }
                     next = next_data(&mut requests), if end.is_none() && room => match next {
                         Ok(Some(request)) => {
@@ -82,6 +89,13 @@ impl ShardRouter {
         let grpc = HeaderValue::from_static("application/grpc");
         answer.headers_mut().insert(CONTENT_TYPE, grpc);
         answer
+    }
+}
+
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

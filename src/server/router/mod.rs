@@ -147,11 +147,13 @@ impl ShardRouter {
         let path = request.uri().path().to_owned();
         let route = route::of(&path).unwrap_or(&NOWHERE);
         let forwarded = forwarded_to(request.headers());
-        let mut call = RoutedCall::read(request, route).await?;
+        let has_lanes = route.client_streams && route.to == RouteTo::Append;
+        let reads_first = forwarded.is_none() && !has_lanes;
+        let mut call = RoutedCall::read(request, route, reads_first).await?;
         if let Some(shard) = forwarded {
             return self.forwarded(&mut call, shard).await;
         }
-        if route.client_streams && route.to == RouteTo::Append {
+        if has_lanes {
             return Ok(self.append_stream(call));
         }
         let (namespace, shards) = (&call.namespace, self.inner.directory.shards());
