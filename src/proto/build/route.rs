@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use protox::prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, Value};
+use protox::prost_reflect::{
+    DescriptorPool, DynamicMessage, Kind, MessageDescriptor, ReflectMessage, Value,
+};
 
 use crate::options::camel;
 
