@@ -36,7 +36,10 @@ mod tests {
         for (path, _) in access::METHODS {
             let route = of(path).unwrap_or_else(|| panic!("{path} has no route"));
             let by_conversation = !route.conversation.is_empty();
-            assert!(by_conversation || route.to != RouteTo::Unspecified, "{path}");
+            assert!(
+                by_conversation || route.to != RouteTo::Unspecified,
+                "{path}"
+            );
         }
         assert_eq!(ROUTES.len(), access::METHODS.len());
     }

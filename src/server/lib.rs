@@ -56,7 +56,11 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::either::Either;
-use tonic::{codec::CompressionEncoding, service::Routes, transport::{ClientTlsConfig, server::TcpIncoming}};
+use tonic::{
+    codec::CompressionEncoding,
+    service::Routes,
+    transport::{ClientTlsConfig, server::TcpIncoming},
+};
 use tonic_health::pb::health_server::HealthServer;
 
 use self::{
@@ -423,11 +427,7 @@ impl Server {
 
 /// Reloads changed keys and certificates. Records key changes, times of last use, and keys that
 /// have read an unusually large amount.
-async fn watch(
-    keys: Option<Arc<KeyStore>>,
-    tls: Option<Arc<ServerTls>>,
-    audit: Option<Audit>,
-) {
+async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Option<Audit>) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());
     let mut count_from = Instant::now();

@@ -116,13 +116,20 @@ mod tests {
         assert_eq!(text(&bytes, &[40]), Some("other"));
         assert_eq!(text(&bytes, &[2, 1]), None);
         assert_eq!(text(&bytes[..3], &[40]), None);
-        let twice = [pb::GuidanceRequest::default(), pb::GuidanceRequest::default()];
+        let twice = [
+            pb::GuidanceRequest::default(),
+            pb::GuidanceRequest::default(),
+        ];
         let twice: Vec<u8> = twice
             .into_iter()
             .zip(["first", "last"])
             .flat_map(|(request, id)| {
                 let conversation_id = id.to_owned();
-                pb::GuidanceRequest { conversation_id, ..request }.encode_to_vec()
+                pb::GuidanceRequest {
+                    conversation_id,
+                    ..request
+                }
+                .encode_to_vec()
             })
             .collect();
         assert_eq!(text(&twice, &[1]), Some("last"));

@@ -26,7 +26,10 @@ pub fn generate(pool: &DescriptorPool) -> String {
         for method in service.methods() {
             let name = method.full_name();
             let options = method.options();
-            assert!(options.has_extension(&option), "{name} needs the option `route`");
+            assert!(
+                options.has_extension(&option),
+                "{name} needs the option `route`"
+            );
             let value = options.get_extension(&option);
             let Value::Message(route) = value.as_ref() else {
                 panic!("the option `route` is not a message");

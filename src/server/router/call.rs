@@ -17,7 +17,7 @@ use treering_domain::Namespace;
 use treering_proto::{
     access,
     pb::{Access, RouteTo},
-    route::MethodRoute,
+    route::{self, MethodRoute},
 };
 
 /// gRPC's message prefix: a compression flag and the length.
@@ -27,8 +27,13 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// A call that is being routed.
 pub(super) struct RoutedCall {
-    parts: Parts,
+    pub(super) head: CallHead,
     body: RequestBody,
+}
+
+/// What a call says besides its messages.
+pub(super) struct CallHead {
+    parts: Parts,
     pub(super) route: &'static MethodRoute,
     pub(super) namespace: Namespace,
     /// The client's deadline.
@@ -77,58 +82,19 @@ impl RoutedCall {
                 RequestBody::Whole(first)
             }
         };
-        Ok(Self {
+        let head = CallHead {
             parts,
-            body,
             route,
             namespace,
             deadline,
             only_reads,
-        })
-    }
-
-    /// Returns a call of another method with one message, from the same caller.
-    pub(super) fn beside(&self, route: &'static MethodRoute, path: &str, message: Bytes) -> Self {
-        let mut call = self.clone_with(RequestBody::Whole(message));
-        call.parts.uri = path.parse().unwrap_or_default();
-        Self {
-            route,
-            only_reads: only_reads(path),
-            ..call
-        }
-    }
-
-    /// Returns the head of this call, without a body.
-    pub(super) fn head(&self) -> Self {
-        self.clone_with(RequestBody::Gone)
-    }
-
-    /// Returns this call with a stream of messages.
-    pub(super) fn with_stream(self, messages: Body) -> Self {
-        Self {
-            body: RequestBody::Stream(Bytes::new(), messages),
-            ..self
-        }
+        };
+        Ok(Self { head, body })
     }
 
     /// Returns all messages.
     pub(super) fn into_stream(mut self) -> Body {
         self.request().map_or_else(Body::empty, Request::into_body)
-    }
-
-    fn clone_with(&self, body: RequestBody) -> Self {
-        let mut parts = self.parts.clone();
-        // The answers are read here, so they must not be compressed.
-        parts.headers.remove("grpc-accept-encoding");
-        parts.headers.remove("grpc-encoding");
-        Self {
-            parts,
-            body,
-            route: self.route,
-            namespace: self.namespace.clone(),
-            deadline: self.deadline,
-            only_reads: self.only_reads,
-        }
     }
 
     /// Returns the first message without its prefix; empty if there is none.
@@ -160,19 +126,58 @@ impl RoutedCall {
             RequestBody::Stream(first, rest) => {
                 let first = Some(first).filter(|first| !first.is_empty());
                 let first = first.map(|first| Ok::<_, Status>(http_body::Frame::data(first)));
-                let rest = rest.into_data_stream().map(|data| data.map(http_body::Frame::data));
+                let rest = rest
+                    .into_data_stream()
+                    .map(|data| data.map(http_body::Frame::data));
                 Body::new(StreamBody::new(futures::stream::iter(first).chain(rest)))
             }
             RequestBody::Gone => return None,
         };
-        let mut parts = self.parts.clone();
+        let mut parts = self.head.parts.clone();
         // The body was decompressed, and clients need not send the length.
         parts.headers.remove(CONTENT_LENGTH);
-        if let Some(deadline) = self.deadline {
+        if let Some(deadline) = self.head.deadline {
             let left = deadline.saturating_duration_since(Instant::now());
-            parts.headers.insert(TIMEOUT, timeout_header(left.as_millis()));
+            parts
+                .headers
+                .insert(TIMEOUT, timeout_header(left.as_millis()));
         }
         Some(Request::from_parts(parts, body))
+    }
+}
+
+impl CallHead {
+    /// Returns the head of a call whose answer this node reads itself.
+    pub(super) fn read_here(&self) -> Self {
+        let mut parts = self.parts.clone();
+        // The answer must not be compressed.
+        parts.headers.remove("grpc-accept-encoding");
+        parts.headers.remove("grpc-encoding");
+        Self {
+            parts,
+            route: self.route,
+            namespace: self.namespace.clone(),
+            deadline: self.deadline,
+            only_reads: self.only_reads,
+        }
+    }
+
+    /// Returns a call of a method with one message, from the same caller. Its answer is read here.
+    pub(super) fn beside(&self, path: &str, message: Bytes) -> RoutedCall {
+        let mut head = self.read_here();
+        head.parts.uri = path.parse().unwrap_or_default();
+        head.route = route::of(path).unwrap_or(&NOWHERE);
+        head.only_reads = only_reads(path);
+        let body = RequestBody::Whole(message);
+        RoutedCall { head, body }
+    }
+
+    /// Returns this call with a stream of messages.
+    pub(super) fn with_stream(self, messages: Body) -> RoutedCall {
+        RoutedCall {
+            head: self,
+            body: RequestBody::Stream(Bytes::new(), messages),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use futures::FutureExt;
 use http::HeaderMap;
-use http_body::{Body as _, Frame};
+use http_body::Frame;
 use tokio::time::{Instant, Sleep};
 use tonic::{Status, body::Body};
 

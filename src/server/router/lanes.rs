@@ -23,7 +23,7 @@ use tonic_types::StatusExt;
 
 use super::{
     ShardRouter,
-    call::{PREFIX_BYTES, RoutedCall, decoded, next_data, prefixed},
+    call::{CallHead, PREFIX_BYTES, RoutedCall, decoded, next_data, prefixed},
     target::{Target, target},
 };
 use crate::{
@@ -48,8 +48,8 @@ impl ShardRouter {
     pub(super) fn append_stream(&self, call: RoutedCall) -> Response<Body> {
         let router = self.clone();
         let frames = async_stream::stream! {
-            let mut lanes = Lanes::new(router.clone(), &call);
-            let deadline = call.deadline;
+            let mut lanes = Lanes::new(router.clone(), &call.head);
+            let deadline = call.head.deadline;
             let mut requests = call.into_stream();
             let mut waiting: VecDeque<(usize, BoxFuture<'static, Answer>)> = VecDeque::new();
             let mut bytes = 0;
@@ -115,15 +115,15 @@ async fn first(
 struct Lanes {
     router: ShardRouter,
     /// The head of the client's call.
-    pattern: RoutedCall,
+    pattern: CallHead,
     open: HashMap<ShardId, mpsc::Sender<LaneRequest>>,
 }
 
 impl Lanes {
-    fn new(router: ShardRouter, call: &RoutedCall) -> Self {
+    fn new(router: ShardRouter, call: &CallHead) -> Self {
         Self {
             router,
-            pattern: call.head(),
+            pattern: call.read_here(),
             open: HashMap::new(),
         }
     }
@@ -141,8 +141,7 @@ impl Lanes {
                 Ok(()) => return answered(receiver),
                 // The lane has ended. It cannot be full: it has as much room as may wait.
                 Err(
-                    mpsc::error::TrySendError::Closed(back)
-                    | mpsc::error::TrySendError::Full(back),
+                    mpsc::error::TrySendError::Closed(back) | mpsc::error::TrySendError::Full(back),
                 ) => item = back,
             }
         }
@@ -151,7 +150,7 @@ impl Lanes {
         let _sent = lane.try_send(item);
         self.open.insert(shard, lane);
         let router = self.router.clone();
-        tokio::spawn(run(router, self.pattern.head(), shard, requests));
+        tokio::spawn(run(router, self.pattern.read_here(), shard, requests));
         answered(receiver)
     }
 
@@ -159,14 +158,16 @@ impl Lanes {
         let message = request.slice(PREFIX_BYTES.min(request.len())..);
         let call = &self.pattern;
         let shards = self.router.inner.directory.shards();
-        Ok(match target(call.route, &call.namespace, shards, &message)? {
-            Target::Shard(shard) => shard,
-            Target::Named { name, otherwise } => {
-                let found = self.router.find_named(call, &name).await?;
-                found.or(otherwise).unwrap_or_else(|| self.router.any())
-            }
-            _ => self.router.any(),
-        })
+        Ok(
+            match target(call.route, &call.namespace, shards, &message)? {
+                Target::Shard(shard) => shard,
+                Target::Named { name, otherwise } => {
+                    let found = self.router.find_named(call, &name).await?;
+                    found.or(otherwise).unwrap_or_else(|| self.router.any())
+                }
+                _ => self.router.any(),
+            },
+        )
     }
 }
 
@@ -182,7 +183,7 @@ fn answered(receiver: oneshot::Receiver<Answer>) -> BoxFuture<'static, Answer> {
 /// Runs a lane to its end.
 async fn run(
     router: ShardRouter,
-    head: RoutedCall,
+    head: CallHead,
     shard: ShardId,
     requests: mpsc::Receiver<LaneRequest>,
 ) {
@@ -255,7 +256,9 @@ fn lock(owed: &Owed) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Answe
 /// Returns the answer to a request that was refused with a status.
 fn refused(status: &Status) -> pb::AppendStreamResponse {
     let info = status.get_details_error_info();
-    let (reason, facts) = info.map(|info| (info.reason, info.metadata)).unwrap_or_default();
+    let (reason, facts) = info
+        .map(|info| (info.reason, info.metadata))
+        .unwrap_or_default();
     let error = pb::AppendError {
         code: status.code().into(),
         message: status.message().to_owned(),

@@ -34,7 +34,7 @@ use tonic::{Code, Status, body::Body, service::Routes, transport::ClientTlsConfi
 use tower::Service;
 
 use self::{
-    call::{NOWHERE, RoutedCall, prefixed},
+    call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OwnerChannels, forwarded_to},
     target::{Target, target},
@@ -137,7 +137,10 @@ impl ShardRouter {
         let path = request.uri().path();
         if OF_NODE.iter().any(|service| path.starts_with(service)) {
             let mut node = self.inner.node.clone();
-            return node.call(request).await.unwrap_or_else(|never| match never {});
+            return node
+                .call(request)
+                .await
+                .unwrap_or_else(|never| match never {});
         }
         let answer = self.routed(request).await;
         answer.unwrap_or_else(|status| status.into_http())
@@ -156,15 +159,16 @@ impl ShardRouter {
         if has_lanes {
             return Ok(self.append_stream(call));
         }
-        let (namespace, shards) = (&call.namespace, self.inner.directory.shards());
-        let shard = match target(route, namespace, shards, &call.message())? {
+        let shards = self.inner.directory.shards();
+        let message = call.message();
+        let shard = match target(route, &call.head.namespace, shards, &message)? {
             Target::Shard(shard) => shard,
             Target::Any => self.any(),
             Target::Named { name, otherwise } => {
-                let found = self.find_named(&call, &name).await?;
+                let found = self.find_named(&call.head, &name).await?;
                 found.or(otherwise).unwrap_or_else(|| self.any())
             }
-            Target::All => return self.combined(&call, &path).await,
+            Target::All => return self.combined(&call.head, &path, &message).await,
             // `Split` is not implemented yet.
             Target::Split | Target::Nowhere => {
                 return Err(Refusal::not_in_cluster(&path).into());
@@ -193,7 +197,7 @@ impl ShardRouter {
     /// Has a call served by the owner of its shard. Waits while the shard changes its owner.
     async fn serve(&self, call: &mut RoutedCall, shard: ShardId) -> Result<Response<Body>, Status> {
         let end = Instant::now() + bounds::ROUTE_WAIT_MAX;
-        let end = call.deadline.map_or(end, |deadline| deadline.min(end));
+        let end = call.head.deadline.map_or(end, |deadline| deadline.min(end));
         let mut pause = bounds::ROUTE_PAUSE_MIN;
         loop {
             let refusal = match self.attempt(call, shard).await {
@@ -229,7 +233,7 @@ impl ShardRouter {
             Err(ForwardFault::NotExecuted(why)) => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
-            Err(ForwardFault::Unknown(why)) if call.only_reads => {
+            Err(ForwardFault::Unknown(why)) if call.head.only_reads => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
             Err(ForwardFault::Unknown(why)) => Attempt::Failed(Refusal::owner_lost(address, &why)),
@@ -254,7 +258,7 @@ impl ShardRouter {
         if let Ok(address) = HeaderValue::from_str(&self.inner.directory.address()) {
             answer.headers_mut().insert(OWNER_KEY, address);
         }
-        Attempt::Answered(match call.route.server_streams {
+        Attempt::Answered(match call.head.route.server_streams {
             true => answer.map(|body| Body::new(CheckedBody::new(body, local))),
             false => answer,
         })
@@ -288,18 +292,20 @@ impl ShardRouter {
     }
 
     /// Asks every shard for the conversation with this id at its source.
-    async fn find_named(&self, call: &RoutedCall, name: &str) -> Result<Option<ShardId>, Status> {
+    async fn find_named(&self, call: &CallHead, name: &str) -> Result<Option<ShardId>, Status> {
         let request = pb::GetConversationRequest {
             conversation_id: name.to_owned(),
             ..pb::GetConversationRequest::default()
         };
         let message = prefixed(&request);
         let found = self.ask_all(call, GET, &message).await;
-        let found = found.into_iter().filter_map(|(shard, answer)| match answer {
-            Ok(_) => Some(Ok(shard)),
-            Err(status) if status.code() == Code::NotFound => None,
-            Err(status) => Some(Err(status)),
-        });
+        let found = found
+            .into_iter()
+            .filter_map(|(shard, answer)| match answer {
+                Ok(_) => Some(Ok(shard)),
+                Err(status) if status.code() == Code::NotFound => None,
+                Err(status) => Some(Err(status)),
+            });
         match found.collect::<Result<Vec<_>, _>>()?.as_slice() {
             [] => Ok(None),
             [one] => Ok(Some(*one)),
@@ -317,14 +323,13 @@ impl ShardRouter {
     /// the shards.
     async fn ask_all(
         &self,
-        call: &RoutedCall,
+        call: &CallHead,
         path: &str,
         message: &Bytes,
     ) -> Vec<(ShardId, Result<Bytes, Status>)> {
-        let route = route::of(path).unwrap_or(&NOWHERE);
         let shards = (0..self.inner.directory.shards()).map(ShardId);
         let asked = shards.map(|shard| {
-            let mut one = call.beside(route, path, message.clone());
+            let mut one = call.beside(path, message.clone());
             async move { (shard, self.unary(&mut one, shard).await) }
         });
         let asked: Vec<_> = asked.collect();
@@ -360,5 +365,5 @@ impl ShardRouter {
 fn is_outcome(call: &RoutedCall, answer: &Response<Body>) -> bool {
     let status = Status::from_header_map(answer.headers());
     let code = status.map_or(Code::Ok, |status| status.code());
-    !call.only_reads && matches!(code, Code::Ok | Code::Unknown)
+    !call.head.only_reads && matches!(code, Code::Ok | Code::Unknown)
 }

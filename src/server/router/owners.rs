@@ -73,9 +73,9 @@ impl OwnerChannels {
         let mut channel = self.channel(address).map_err(|error| not_sent(&error))?;
         let ready = channel.ready().await.map_err(|error| not_sent(&error))?;
         match ready.call(request).await {
-            Ok(answer) if is_not_owner(&answer) => {
-                Err(ForwardFault::NotExecuted(format!("{address} is not the owner")))
-            }
+            Ok(answer) if is_not_owner(&answer) => Err(ForwardFault::NotExecuted(format!(
+                "{address} is not the owner"
+            ))),
             Ok(answer) => Ok(answer),
             Err(error) if is_connect_error(&error) => Err(not_sent(&error)),
             Err(error) => Err(ForwardFault::Unknown(error.to_string())),

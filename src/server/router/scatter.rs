@@ -12,7 +12,7 @@ use tonic::{Status, body::Body};
 
 use super::{
     ShardRouter,
-    call::{RoutedCall, decoded, prefixed},
+    call::{CallHead, decoded, prefixed},
 };
 use crate::{bounds::PAGE_DEFAULT, status::Refusal};
 use treering_proto::pb;
@@ -24,27 +24,31 @@ impl ShardRouter {
     /// The first error of a shard, or that clusters do not offer the method.
     pub(super) async fn combined(
         &self,
-        call: &RoutedCall,
+        call: &CallHead,
         path: &str,
+        message: &Bytes,
     ) -> Result<Response<Body>, Status> {
         match path {
             "/treering.v1.Events/KnownKeys" => {
-                let all: Vec<pb::KnownKeysResponse> = self.from_all(call, path).await?;
+                let all: Vec<pb::KnownKeysResponse> = self.from_all(call, path, message).await?;
                 Ok(answer(&known_keys(&all)))
             }
             "/treering.v1.Conversations/Find" => {
-                let limit = request::<pb::FindConversationsRequest>(call)?.limit;
-                Ok(answer(&found(self.from_all(call, path).await?, limit)))
+                let limit = request::<pb::FindConversationsRequest>(message)?.limit;
+                Ok(answer(&found(
+                    self.from_all(call, path, message).await?,
+                    limit,
+                )))
             }
             "/treering.v1.Tools/Pending" => {
-                let limit = request::<pb::PendingRequest>(call)?.limit;
-                let all: Vec<pb::PendingResponse> = self.from_all(call, path).await?;
+                let limit = request::<pb::PendingRequest>(message)?.limit;
+                let all: Vec<pb::PendingResponse> = self.from_all(call, path, message).await?;
                 let calls = all.into_iter().flat_map(|one| one.calls);
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
             }
             "/treering.v1.Admin/Stats" => {
-                let all: Vec<pb::StatsResponse> = self.from_all(call, path).await?;
+                let all: Vec<pb::StatsResponse> = self.from_all(call, path, message).await?;
                 Ok(answer(&stats(all)))
             }
             _ => Err(Refusal::not_in_cluster(path).into()),
@@ -54,18 +58,19 @@ impl ShardRouter {
     /// Returns the answers of all shards, in the order of the shards.
     async fn from_all<M: Message + Default>(
         &self,
-        call: &RoutedCall,
+        call: &CallHead,
         path: &str,
+        message: &Bytes,
     ) -> Result<Vec<M>, Status> {
-        let message = prefixed_again(&call.message());
+        let message = prefixed_again(message);
         let answers = self.ask_all(call, path, &message).await.into_iter();
         answers.map(|(_, answer)| decoded(answer?)).collect()
     }
 }
 
-fn request<M: Message + Default>(call: &RoutedCall) -> Result<M, Status> {
+fn request<M: Message + Default>(message: &Bytes) -> Result<M, Status> {
     let broken = |_| Status::internal("the request cannot be decoded");
-    M::decode(call.message()).map_err(broken)
+    M::decode(message.clone()).map_err(broken)
 }
 
 /// Returns an encoded message with a prefix.
@@ -132,30 +137,31 @@ fn stats(all: Vec<pb::StatsResponse>) -> pb::StatsResponse {
         quota_conversations: sum.quota_conversations.or(one.quota_conversations),
         ..sum
     };
-    all.into_iter().fold(pb::StatsResponse::default(), |sum, one| {
-        let mut sum = first(sum, &one);
-        for (sum, one) in [
-            (&mut sum.conversations, one.conversations),
-            (&mut sum.branches, one.branches),
-            (&mut sum.events, one.events),
-            (&mut sum.pending_approvals, one.pending_approvals),
-            (&mut sum.log_bytes, one.log_bytes),
-            (&mut sum.views_bytes, one.views_bytes),
-            (&mut sum.index_bytes, one.index_bytes),
-            (&mut sum.log_segments, one.log_segments),
-            (&mut sum.indexed_documents, one.indexed_documents),
-            (&mut sum.damaged_reads, one.damaged_reads),
-            (&mut sum.damaged_conversations, one.damaged_conversations),
-            (&mut sum.unreadable_positions, one.unreadable_positions),
-            (&mut sum.event_bytes, one.event_bytes),
-        ] {
-            *sum = sum.saturating_add(one);
-        }
-        for (kind, count) in one.events_by_kind {
-            *sum.events_by_kind.entry(kind).or_default() += count;
-        }
-        sum
-    })
+    all.into_iter()
+        .fold(pb::StatsResponse::default(), |sum, one| {
+            let mut sum = first(sum, &one);
+            for (sum, one) in [
+                (&mut sum.conversations, one.conversations),
+                (&mut sum.branches, one.branches),
+                (&mut sum.events, one.events),
+                (&mut sum.pending_approvals, one.pending_approvals),
+                (&mut sum.log_bytes, one.log_bytes),
+                (&mut sum.views_bytes, one.views_bytes),
+                (&mut sum.index_bytes, one.index_bytes),
+                (&mut sum.log_segments, one.log_segments),
+                (&mut sum.indexed_documents, one.indexed_documents),
+                (&mut sum.damaged_reads, one.damaged_reads),
+                (&mut sum.damaged_conversations, one.damaged_conversations),
+                (&mut sum.unreadable_positions, one.unreadable_positions),
+                (&mut sum.event_bytes, one.event_bytes),
+            ] {
+                *sum = sum.saturating_add(one);
+            }
+            for (kind, count) in one.events_by_kind {
+                *sum.events_by_kind.entry(kind).or_default() += count;
+            }
+            sum
+        })
 }
 
 #[cfg(test)]
