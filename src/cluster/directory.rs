@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use treering_domain::ShardId;
 use treering_engine::Engine;
-use treering_server::{LocalShard, ShardAway, ShardDirectory, ShardServices};
+use treering_server::{LocalShard, ShardAway, ShardDirectory, ShardOwner, ShardServices};
 
 use crate::node::{ClusterNode, NotServed, ShardGuard};
 
@@ -15,6 +15,10 @@ impl ShardDirectory for ClusterNode {
 
     fn address(&self) -> String {
         self.address().to_owned()
+    }
+
+    fn secret(&self) -> String {
+        self.process().to_string()
     }
 
     fn served(&self) -> Vec<ShardId> {
@@ -44,7 +48,10 @@ impl LocalShard for ShardGuard {
 impl From<NotServed> for ShardAway {
     fn from(reason: NotServed) -> Self {
         match reason {
-            NotServed::Elsewhere(owner) => Self::Elsewhere(owner.address),
+            NotServed::Elsewhere(owner) => Self::Elsewhere(ShardOwner {
+                address: owner.address,
+                secret: owner.process.to_string(),
+            }),
             NotServed::Moving => Self::Moving,
             NotServed::NoLease => Self::NoLease,
             NotServed::Unknown => Self::Unknown,

@@ -94,6 +94,9 @@ pub struct Owner {
     pub name: String,
     /// The address at which it is reached.
     pub address: String,
+    /// The id of its process. Only nodes know it, so it proves to the owner that a call was
+    /// forwarded by one.
+    pub process: Uuid,
 }
 
 /// Why this node does not serve a shard right now.
@@ -253,6 +256,11 @@ impl ClusterNode {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.inner.options.address
+    }
+
+    /// Returns the id of this process, which only nodes may know.
+    pub(crate) fn process(&self) -> Uuid {
+        self.inner.ownership.process()
     }
 
     /// Returns the number of shards.
@@ -522,6 +530,7 @@ impl Inner {
             let owner = Owner {
                 name: node.name.clone(),
                 address: node.address.clone(),
+                process: node.process,
             };
             Some((*shard, owner))
         });

@@ -34,7 +34,8 @@ pub const SYSTEM_NAMESPACE: &str = "_system";
 /// Type name of audit entries, whose content is a JSON object.
 pub const AUDIT_TYPE: &str = "treering.audit";
 
-/// Returns the id of the conversation that holds the audit entries.
+/// Returns the id of the conversation that holds the audit entries. In a cluster, each shard has
+/// one, with an id that is [placed](Engine::place) in the shard.
 #[must_use]
 pub fn audit_conversation() -> ConversationId {
     const AUDIT: Uuid = Uuid::from_u128(0x1b64_90d5_52f7_4cb0_8a3e_93d1_0c7e_a4f2);
@@ -48,7 +49,7 @@ pub fn audit_conversation() -> ConversationId {
 pub async fn has_begun(engine: &Engine) -> Result<bool, ReadError> {
     let namespace = Namespace::new(SYSTEM_NAMESPACE);
     let namespace = namespace.map_err(|error| ReadError::storage(error.to_string()))?;
-    let address = BranchAddress::active(namespace, audit_conversation());
+    let address = BranchAddress::active(namespace, engine.place(audit_conversation()));
     match engine.conversation(&address, None).await {
         Ok(_) => Ok(true),
         Err(ReadError::ConversationNotFound { .. }) => Ok(false),
@@ -90,6 +91,7 @@ impl Audit {
         };
         let system = self.begun.get_or_try_init(|| self.begin()).await?.clone();
         let (name, id) = (name.to_owned(), id.clone());
+        let audit = self.conversation();
         let namespace = command.namespace.clone();
         Ok(Some(Companion::new(move |events, placed| {
             let decided = events.iter().zip(placed);
@@ -106,7 +108,7 @@ impl Audit {
                     },
                 });
                 let about = about("decide", &name, &id, &namespace, details);
-                Some(self::event(&name, about, None))
+                Some(self::event(audit, &name, about, None))
             });
             AppendCommand::new(system.clone(), notes.collect())
         })))
@@ -182,7 +184,10 @@ impl Audit {
                     ExceededReadBound::Bytes(count) => json!({"bytes": count}),
                 };
                 let about = about("read_many", &name, &id, &namespace, details);
-                match self.append(event(&name, about, None), None).await {
+                match self
+                    .append(event(self.conversation(), &name, about, None), None)
+                    .await
+                {
                     Ok(()) => reads.note(many),
                     Err(error) => {
                         let (error, key) = (with_causes(&error), &*name);
@@ -225,7 +230,8 @@ impl Audit {
             return Ok(());
         };
         let about = about(deed, key, id, &caller.namespace, details);
-        self.append(event(key, about, None), None).await
+        self.append(event(self.conversation(), key, about, None), None)
+            .await
     }
 
     /// Records each creation, rotation and revocation of a key once, even if no server was running.
@@ -250,7 +256,12 @@ impl Audit {
             let known = self.known(once).await?;
             for (change, known) in some.iter().zip(known) {
                 if !known {
-                    let event = event(&change.by, change.about.clone(), Some(change.at));
+                    let event = event(
+                        self.conversation(),
+                        &change.by,
+                        change.about.clone(),
+                        Some(change.at),
+                    );
                     self.append(event, Some(change.once.clone())).await?;
                 }
             }
@@ -273,6 +284,10 @@ impl Audit {
         self.engine.append(command).await.map(drop)
     }
 
+    fn conversation(&self) -> ConversationId {
+        self.engine.place(audit_conversation())
+    }
+
     /// Creates the conversation if it does not exist.
     async fn begin(&self) -> Result<Namespace, AppendError> {
         let namespace = Namespace::new(SYSTEM_NAMESPACE);
@@ -285,7 +300,7 @@ impl Audit {
             idempotency_key: Some("audit".to_owned()),
             ..AppendCommand::new(
                 namespace.clone(),
-                vec![NewEvent::new(audit_conversation(), created)],
+                vec![NewEvent::new(self.conversation(), created)],
             )
         };
         self.engine.append(command).await?;
@@ -368,7 +383,12 @@ fn decision(event: &NewEvent<EncodedBody>) -> Option<&ApprovalDecided> {
     }
 }
 
-fn event(actor: &str, about: Value, at: Option<TimestampMicros>) -> NewEvent {
+fn event(
+    conversation: ConversationId,
+    actor: &str,
+    about: Value,
+    at: Option<TimestampMicros>,
+) -> NewEvent {
     let body = EventBody::Custom(Custom {
         type_name: AUDIT_TYPE.to_owned(),
         content_type: "application/json".to_owned(),
@@ -379,6 +399,6 @@ fn event(actor: &str, about: Value, at: Option<TimestampMicros>) -> NewEvent {
     NewEvent {
         actor: actor.to_owned(),
         occurred_at: at,
-        ..NewEvent::new(audit_conversation(), body)
+        ..NewEvent::new(conversation, body)
     }
 }

@@ -1,9 +1,12 @@
-//! Engines and nodes over real PostgreSQL servers: `.ci/postgres.sh` runs these.
+//! Engines and nodes over real PostgreSQL servers, which `.ci/postgres.sh` installs; and the routing
+//! of calls among nodes over a log in memory.
 
 #![cfg(unix)]
 
 mod failures;
+mod memory;
 mod nodes;
+mod routing;
 #[allow(dead_code)]
 #[path = "../../log_postgres/tests/server.rs"]
 mod server;

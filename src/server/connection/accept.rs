@@ -88,10 +88,13 @@ impl Acceptor {
         options: &ServeOptions,
         stop: StopSignal,
     ) -> Self {
+        let guard = Guard::new(options.keys.clone())
+            .beside(options.is_beside)
+            .of_node(routes.node_secret());
         Self {
             routes,
             tls: options.tls.clone(),
-            guard: Guard::new(options.keys.clone()).beside(options.is_beside),
+            guard,
             intake,
             http: http_of(options),
             web: options.web.clone(),

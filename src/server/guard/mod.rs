@@ -17,7 +17,9 @@ use http::{HeaderMap, Request, header::AUTHORIZATION};
 use prost::encoding;
 use tonic::{Status, body::Body};
 
-use super::{bounds::MANY_READ, call, from_proto::InvalidField, status::Refusal};
+use super::{
+    bounds::MANY_READ, call, from_proto::InvalidField, router::ForwardedShard, status::Refusal,
+};
 use treering_access::{
     CertificateSubject, ClientCertificate, KeyHolder, KeyId, KeyRefusal, KeyRole, KeyStore,
 };
@@ -63,6 +65,9 @@ pub(super) struct Guard {
     keys: Option<Arc<KeyStore>>,
     /// Calls come from another part of this process, which vouches for certificates.
     is_beside: bool,
+    /// In a cluster: the secret by which other nodes prove that they forwarded a call. They vouch
+    /// for certificates too.
+    node_secret: Option<Arc<str>>,
 }
 
 impl Guard {
@@ -70,6 +75,16 @@ impl Guard {
         Self {
             keys,
             is_beside: false,
+            node_secret: None,
+        }
+    }
+
+    /// Sets the secret of a node of a cluster.
+    #[must_use]
+    pub(crate) fn of_node(self, secret: Option<String>) -> Self {
+        Self {
+            node_secret: secret.map(Into::into),
+            ..self
         }
     }
 
@@ -93,12 +108,20 @@ impl Guard {
         if rule == Some(MethodRequirement::Nothing) {
             return Ok(());
         }
-        let holder = self.holder(request.headers(), certificate)?;
+        let forwarded = match &self.node_secret {
+            Some(secret) => ForwardedShard::of(request.headers(), secret)?,
+            None => None,
+        };
+        let is_vouched = self.is_beside || forwarded.is_some();
+        let holder = self.holder(request.headers(), certificate, is_vouched)?;
         let needs = rule.ok_or(Denied::UnknownMethod)?;
         if needs == MethodRequirement::AnyKey {
             return Ok(());
         }
-        if let Some(holder) = &holder {
+        // The node that forwarded a call has counted it.
+        if let Some(holder) = &holder
+            && forwarded.is_none()
+        {
             let one_more = holder.rate().call();
             one_more.map_err(|wait| Refusal::too_fast(holder.name(), "calls", wait))?;
         }
@@ -108,6 +131,9 @@ impl Guard {
             only_reads: !needs.changes(),
         };
         caller.check_method(needs)?;
+        if self.node_secret.is_some() {
+            vouch(request, forwarded, certificate);
+        }
         request.extensions_mut().insert(caller);
         Ok(())
     }
@@ -118,6 +144,7 @@ impl Guard {
         &self,
         headers: &HeaderMap,
         certificate: Option<&ClientCertificate>,
+        is_vouched: bool,
     ) -> Result<Option<Arc<KeyHolder>>, KeyRefusal> {
         let Some(keys) = &self.keys else {
             return Ok(None);
@@ -130,7 +157,7 @@ impl Guard {
             let key = bearer(headers).ok_or(KeyRefusal::Missing)?;
             return keys.holder(key).map(Some);
         }
-        let told = match self.is_beside {
+        let told = match is_vouched {
             true => told_certificate(headers),
             false => None,
         };
@@ -140,7 +167,26 @@ impl Guard {
     }
 }
 
-/// The metadata key by which a part of this process passes on a certificate's subject.
+/// Marks a call for the router: as forwarded to a shard, or else with the subject of its
+/// certificate, which the owner of its shard cannot see.
+fn vouch(
+    request: &mut Request<Body>,
+    forwarded: Option<ForwardedShard>,
+    certificate: Option<&ClientCertificate>,
+) {
+    if let Some(shard) = forwarded {
+        request.extensions_mut().insert(shard);
+        return;
+    }
+    request.headers_mut().remove(CERTIFICATE_KEY);
+    let subject = certificate.and_then(|certificate| certificate.subject.as_ref());
+    if let Some(word) = subject.and_then(|subject| certificate_word(subject).parse().ok()) {
+        request.headers_mut().insert(CERTIFICATE_KEY, word);
+    }
+}
+
+/// The metadata key by which a part of this process, or another node, passes on a certificate's
+/// subject.
 pub const CERTIFICATE_KEY: &str = "treering-certificate-subject";
 
 /// Encodes a subject for that header: subjects may be non-ASCII, headers may not.

@@ -16,6 +16,10 @@ pub trait ShardDirectory: Send + Sync + 'static {
     /// Returns the address at which other nodes reach this one.
     fn address(&self) -> String;
 
+    /// Returns the secret of this process, which only nodes of the cluster know. A forwarded call
+    /// carries the secret of its receiver, so no client can pass for a node.
+    fn secret(&self) -> String;
+
     /// Returns the shards that this node may serve right now.
     fn served(&self) -> Vec<ShardId>;
 
@@ -53,12 +57,27 @@ impl std::fmt::Debug for ShardServices {
     }
 }
 
+/// The process that owns a shard.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ShardOwner {
+    /// The address at which it is reached.
+    pub address: String,
+    /// Its [secret](ShardDirectory::secret).
+    pub secret: String,
+}
+
+impl std::fmt::Debug for ShardOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ShardOwner({})", self.address)
+    }
+}
+
 /// Why this node does not serve a shard right now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShardAway {
-    /// The node at this address owns it.
-    #[error("the node at {0} owns the shard")]
-    Elsewhere(String),
+    /// Another node owns it.
+    #[error("the node at {} owns the shard", .0.address)]
+    Elsewhere(ShardOwner),
     /// It is being opened or handed over.
     #[error("the shard is changing its owner")]
     Moving,

@@ -36,7 +36,7 @@ use tower::Service;
 use self::{
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
-    owners::{ForwardFault, OwnerChannels, forwarded_to},
+    owners::{ForwardFault, OwnerChannels},
     target::{Target, target},
 };
 use crate::{ServeOptions, audit::Audit, bounds, shutdown::StopSignal, status::Refusal};
@@ -47,8 +47,9 @@ use treering_proto::{
     route,
 };
 
-pub use directory::{LocalShard, ShardAway, ShardDirectory, ShardServices};
-pub use owners::{OWNER_KEY, SHARD_KEY};
+pub use directory::{LocalShard, ShardAway, ShardDirectory, ShardOwner, ShardServices};
+pub(crate) use owners::ForwardedShard;
+pub use owners::OWNER_KEY;
 
 /// The method that tells whether a shard has a conversation.
 const GET: &str = "/treering.v1.Conversations/Get";
@@ -63,6 +64,16 @@ pub(super) enum Dispatch {
     Store(Routes),
     /// The shards of a cluster.
     Shards(ShardRouter),
+}
+
+impl Dispatch {
+    /// Returns the secret of a node; `None` for a server of one store.
+    pub(crate) fn node_secret(&self) -> Option<String> {
+        match self {
+            Self::Store(_) => None,
+            Self::Shards(router) => Some(router.inner.directory.secret()),
+        }
+    }
 }
 
 impl Service<Request<Body>> for Dispatch {
@@ -149,11 +160,11 @@ impl ShardRouter {
     async fn routed(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
         let path = request.uri().path().to_owned();
         let route = route::of(&path).unwrap_or(&NOWHERE);
-        let forwarded = forwarded_to(request.headers());
+        let forwarded = request.extensions().get::<ForwardedShard>().copied();
         let has_lanes = route.client_streams && route.to == RouteTo::Append;
         let reads_first = forwarded.is_none() && !has_lanes;
         let mut call = RoutedCall::read(request, route, reads_first).await?;
-        if let Some(shard) = forwarded {
+        if let Some(ForwardedShard(shard)) = forwarded {
             return self.forwarded(&mut call, shard).await;
         }
         if has_lanes {
@@ -216,7 +227,7 @@ impl ShardRouter {
     async fn attempt(&self, call: &mut RoutedCall, shard: ShardId) -> Attempt {
         match self.inner.directory.shard(shard) {
             Ok(local) => self.locally(call, local).await,
-            Err(ShardAway::Elsewhere(address)) => self.remotely(call, shard, &address).await,
+            Err(ShardAway::Elsewhere(owner)) => self.remotely(call, shard, &owner).await,
             Err(away @ (ShardAway::Moving | ShardAway::NoLease)) => {
                 Attempt::Again(Refusal::shard_away(&away))
             }
@@ -224,11 +235,12 @@ impl ShardRouter {
         }
     }
 
-    async fn remotely(&self, call: &mut RoutedCall, shard: ShardId, address: &str) -> Attempt {
+    async fn remotely(&self, call: &mut RoutedCall, shard: ShardId, owner: &ShardOwner) -> Attempt {
         let Some(request) = call.request() else {
             return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
         };
-        match self.inner.owners.forward(address, shard, request).await {
+        let address = &owner.address;
+        match self.inner.owners.forward(owner, shard, request).await {
             Ok(answer) => Attempt::Answered(answer),
             Err(ForwardFault::NotExecuted(why)) => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))

@@ -15,21 +15,49 @@ use tonic::{
 use tonic_types::StatusExt;
 use tower::{Service, ServiceExt};
 
-use crate::{bounds, status::NOT_OWNER};
+use super::{ShardAway, ShardOwner};
+use crate::{
+    bounds,
+    status::{NOT_OWNER, Refusal},
+};
 use treering_domain::ShardId;
 
 /// The metadata key of a forwarded call: the number of its shard. A call with it is never
 /// forwarded again.
-pub const SHARD_KEY: &str = "treering-shard";
+pub(crate) const SHARD_KEY: &str = "treering-shard";
+
+/// The metadata key of a forwarded call: the [secret](super::ShardDirectory::secret) of the process
+/// that it is for.
+const SECRET_KEY: &str = "treering-process";
 
 /// The metadata key of an answer: the address of the node that gave it.
 pub const OWNER_KEY: &str = "treering-owner";
 
-/// Returns the shard of a forwarded call; `None` for calls of clients.
-pub(super) fn forwarded_to(headers: &HeaderMap) -> Option<ShardId> {
-    let text = headers.get(SHARD_KEY)?.to_str().ok()?;
-    // A malformed number is a shard that no cluster has.
-    Some(ShardId(text.parse().unwrap_or(u32::MAX)))
+/// The shard of a call that another node has forwarded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ForwardedShard(pub(crate) ShardId);
+
+impl ForwardedShard {
+    /// Reads the metadata of a call at the process with this secret. Returns `None` for calls of
+    /// clients.
+    ///
+    /// # Errors
+    /// The call was forwarded to another process, or by somebody who is no node.
+    pub(crate) fn of(headers: &HeaderMap, secret: &str) -> Result<Option<Self>, Refusal> {
+        let Some(shard) = headers.get(SHARD_KEY) else {
+            return Ok(None);
+        };
+        let shard = shard.to_str().ok().and_then(|text| text.parse().ok());
+        let shard = ShardId(shard.unwrap_or(u32::MAX));
+        let sent = headers
+            .get(SECRET_KEY)
+            .map_or(&[][..], HeaderValue::as_bytes);
+        // Compared by hash: the time tells nothing about the secret.
+        match blake3::hash(sent) == blake3::hash(secret.as_bytes()) {
+            true => Ok(Some(Self(shard))),
+            false => Err(Refusal::not_owner(shard, &ShardAway::Moving)),
+        }
+    }
 }
 
 /// Why a forwarded call has no answer.
@@ -63,12 +91,17 @@ impl OwnerChannels {
     /// [`ForwardFault`].
     pub(super) async fn forward(
         &self,
-        address: &str,
+        owner: &ShardOwner,
         shard: ShardId,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, ForwardFault> {
+        let address = &owner.address;
         let headers = request.headers_mut();
         headers.insert(SHARD_KEY, HeaderValue::from(shard.0));
+        if let Ok(mut secret) = HeaderValue::from_str(&owner.secret) {
+            secret.set_sensitive(true);
+            headers.insert(SECRET_KEY, secret);
+        }
         let not_sent = |error: &dyn std::fmt::Display| ForwardFault::NotExecuted(error.to_string());
         let mut channel = self.channel(address).map_err(|error| not_sent(&error))?;
         let ready = channel.ready().await.map_err(|error| not_sent(&error))?;

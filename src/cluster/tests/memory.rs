@@ -1,0 +1,298 @@
+//! A cluster in this process: a log and a table of owners in memory, and nodes that serve gRPC on
+//! loopback ports.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use tokio::{net::TcpListener, task::JoinHandle};
+use tonic::transport::{Channel, Endpoint};
+use treering_cluster::{
+    ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError,
+};
+use treering_domain::{Limits, ShardId};
+use treering_log::{EventLog, MemoryLog};
+use treering_proto::pb::{
+    admin_client::AdminClient, contexts_client::ContextsClient,
+    conversations_client::ConversationsClient, events_client::EventsClient,
+    search_client::SearchClient, tools_client::ToolsClient,
+};
+use treering_server::{ServeOptions, serve_shards};
+use uuid::Uuid;
+
+/// The log and the table that all nodes of a cluster share.
+pub struct MemoryCluster {
+    log: Arc<MemoryLog>,
+    shards: u32,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    nodes: BTreeMap<String, Row>,
+    owners: HashMap<ShardId, Uuid>,
+}
+
+struct Row {
+    process: Uuid,
+    address: String,
+    lease: Duration,
+    seen: Instant,
+    draining: bool,
+}
+
+impl Row {
+    fn is_live(&self) -> bool {
+        self.seen.elapsed() < self.lease
+    }
+}
+
+impl Table {
+    fn is_live(&self, process: Uuid) -> bool {
+        let mut nodes = self.nodes.values();
+        nodes.any(|row| row.process == process && row.is_live())
+    }
+}
+
+impl MemoryCluster {
+    pub fn new(shards: u32) -> Arc<Self> {
+        Arc::new(Self {
+            log: Arc::default(),
+            shards,
+            table: Mutex::default(),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The table, as one process uses it. A process that is dead does not reach it any more.
+pub struct MemoryOwnership {
+    cluster: Arc<MemoryCluster>,
+    process: Uuid,
+    pub dead: AtomicBool,
+}
+
+impl MemoryOwnership {
+    async fn reach(&self) {
+        if self.dead.load(Ordering::Acquire) {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[async_trait]
+impl Ownership for MemoryOwnership {
+    fn process(&self) -> Uuid {
+        self.process
+    }
+
+    fn shards(&self) -> u32 {
+        self.cluster.shards
+    }
+
+    async fn join(
+        &self,
+        node: &str,
+        address: &str,
+        lease: Duration,
+    ) -> Result<bool, OwnershipError> {
+        self.reach().await;
+        let mut table = self.cluster.table();
+        let taken = table.nodes.get(node);
+        if taken.is_some_and(|row| row.process != self.process && row.is_live()) {
+            return Ok(false);
+        }
+        let row = Row {
+            process: self.process,
+            address: address.to_owned(),
+            lease,
+            seen: Instant::now(),
+            draining: false,
+        };
+        table.nodes.insert(node.to_owned(), row);
+        Ok(true)
+    }
+
+    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError> {
+        self.reach().await;
+        let mut table = self.cluster.table();
+        let row = table.nodes.get_mut(node);
+        let Some(row) = row.filter(|row| row.process == self.process) else {
+            return Ok(false);
+        };
+        (row.seen, row.draining) = (Instant::now(), draining);
+        Ok(true)
+    }
+
+    async fn leave(&self, node: &str) -> Result<(), OwnershipError> {
+        self.reach().await;
+        let mut table = self.cluster.table();
+        table
+            .nodes
+            .retain(|name, row| name != node || row.process != self.process);
+        Ok(())
+    }
+
+    async fn view(&self) -> Result<ClusterView, OwnershipError> {
+        self.reach().await;
+        let table = self.cluster.table();
+        let live = table.nodes.iter().filter(|(_, row)| row.is_live());
+        Ok(ClusterView {
+            nodes: live
+                .map(|(name, row)| LiveNode {
+                    name: name.clone(),
+                    process: row.process,
+                    address: row.address.clone(),
+                    draining: row.draining,
+                })
+                .collect(),
+            owners: table
+                .owners
+                .iter()
+                .map(|(shard, owner)| (*shard, *owner))
+                .collect(),
+        })
+    }
+
+    async fn claim(&self, shard: ShardId) -> Result<bool, OwnershipError> {
+        self.reach().await;
+        {
+            let mut table = self.cluster.table();
+            let owner = table.owners.get(&shard).copied();
+            let is_taken = owner.is_some_and(|owner| owner != self.process && table.is_live(owner));
+            if is_taken || !table.is_live(self.process) {
+                return Ok(false);
+            }
+            table.owners.insert(shard, self.process);
+        }
+        // A claim fences off the earlier owner.
+        let fenced = self.cluster.log.acquire(shard).await;
+        fenced.map_err(|error| OwnershipError(error.to_string()))?;
+        Ok(true)
+    }
+
+    async fn release(&self, shard: ShardId) -> Result<(), OwnershipError> {
+        self.reach().await;
+        let mut table = self.cluster.table();
+        if table.owners.get(&shard) == Some(&self.process) {
+            table.owners.remove(&shard);
+        }
+        Ok(())
+    }
+}
+
+/// A node that serves gRPC.
+pub struct ServingNode {
+    pub node: ClusterNode,
+    pub address: SocketAddr,
+    owners: Arc<MemoryOwnership>,
+    served: JoinHandle<()>,
+}
+
+/// A lease that is short for a test, and long for a busy machine.
+pub const LEASE: Duration = Duration::from_secs(3);
+
+impl ServingNode {
+    pub async fn start(cluster: &Arc<MemoryCluster>, name: &str, dir: &Path) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let owners = Arc::new(MemoryOwnership {
+            cluster: Arc::clone(cluster),
+            process: Uuid::new_v4(),
+            dead: AtomicBool::new(false),
+        });
+        let options = NodeOptions {
+            lease: LEASE,
+            ..NodeOptions::new(name, address.to_string(), dir.join(name))
+        };
+        let log = Arc::clone(&cluster.log) as _;
+        let node = ClusterNode::start_over(log, Arc::clone(&owners) as _, options);
+        let node = node.await.unwrap();
+        let serving = serve_shards(
+            Arc::new(node.clone()),
+            Limits::default(),
+            None,
+            listener,
+            std::future::pending(),
+            ServeOptions::default(),
+        );
+        let served = tokio::spawn(async move { serving.await.unwrap() });
+        Self {
+            node,
+            address,
+            owners,
+            served,
+        }
+    }
+
+    /// Cuts its connections and its heartbeats, as the death of the process does.
+    pub fn kill(&self) {
+        self.owners.dead.store(true, Ordering::Release);
+        self.served.abort();
+    }
+
+    pub fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address));
+        endpoint.unwrap().connect_lazy()
+    }
+
+    pub fn events(&self) -> EventsClient<Channel> {
+        EventsClient::new(self.channel())
+    }
+
+    pub fn conversations(&self) -> ConversationsClient<Channel> {
+        ConversationsClient::new(self.channel())
+    }
+
+    pub fn contexts(&self) -> ContextsClient<Channel> {
+        ContextsClient::new(self.channel())
+    }
+
+    pub fn tools(&self) -> ToolsClient<Channel> {
+        ToolsClient::new(self.channel())
+    }
+
+    pub fn search(&self) -> SearchClient<Channel> {
+        SearchClient::new(self.channel())
+    }
+
+    pub fn admin(&self) -> AdminClient<Channel> {
+        AdminClient::new(self.channel())
+    }
+}
+
+/// Waits until these nodes serve all shards, and know it of each other.
+pub async fn settled(nodes: &[&ServingNode]) {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    let is_settled = || {
+        let owners = |shard| nodes.iter().filter_map(move |own| own.node.owner(shard));
+        let shards = nodes[0].node.shards();
+        let agreed = (0..shards).map(ShardId).all(|shard| {
+            let mut named = owners(shard).map(|owner| owner.name);
+            let first = named.next();
+            let owner = nodes
+                .iter()
+                .find(|own| Some(own.node.name()) == first.as_deref());
+            owners(shard).count() == nodes.len()
+                && named.all(|name| Some(name) == first)
+                && owner.is_some_and(|own| own.node.served().contains(&shard))
+        });
+        let served: usize = nodes.iter().map(|own| own.node.served().len()).sum();
+        agreed && served == shards as usize && nodes.iter().all(|own| !own.node.served().is_empty())
+    };
+    while !is_settled() {
+        assert!(Instant::now() < give_up, "the shards do not settle");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
