@@ -12,6 +12,8 @@ mod call;
 mod checked;
 mod directory;
 mod lanes;
+mod list;
+mod lookups;
 mod owners;
 mod scatter;
 mod target;
@@ -179,11 +181,10 @@ impl ShardRouter {
                 let found = self.find_named(&call.head, &name).await?;
                 found.or(otherwise).unwrap_or_else(|| self.any())
             }
-            Target::All => return self.combined(&call.head, &path, &message).await,
-            // `Split` is not implemented yet.
-            Target::Split | Target::Nowhere => {
-                return Err(Refusal::not_in_cluster(&path).into());
+            Target::All | Target::Split => {
+                return self.combined(&call.head, &path, &message).await;
             }
+            Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
         };
         self.serve(&mut call, shard).await
     }
@@ -340,8 +341,19 @@ impl ShardRouter {
         message: &Bytes,
     ) -> Vec<(ShardId, Result<Bytes, Status>)> {
         let shards = (0..self.inner.directory.shards()).map(ShardId);
-        let asked = shards.map(|shard| {
-            let mut one = call.beside(path, message.clone());
+        let messages = shards.map(|shard| (shard, message.clone()));
+        self.ask(call, path, messages.collect()).await
+    }
+
+    /// Sends messages of a method with one answer to shards. Returns the answers in this order.
+    async fn ask(
+        &self,
+        call: &CallHead,
+        path: &str,
+        messages: Vec<(ShardId, Bytes)>,
+    ) -> Vec<(ShardId, Result<Bytes, Status>)> {
+        let asked = messages.into_iter().map(|(shard, message)| {
+            let mut one = call.beside(path, message);
             async move { (shard, self.unary(&mut one, shard).await) }
         });
         let asked: Vec<_> = asked.collect();

@@ -1,7 +1,7 @@
 //! Combines the answers of all shards to a call that concerns a whole namespace.
 //!
-//! Each shard gets the client's request as it is. Only methods whose answers can be combined
-//! without a place in a list are here; see `docs/CLUSTER.md` for the others.
+//! Here are the methods for which each shard gets the client's request as it is; `list` and
+//! `lookups` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
@@ -15,10 +15,15 @@ use super::{
     call::{CallHead, decoded, prefixed},
 };
 use crate::{bounds::PAGE_DEFAULT, status::Refusal};
+use treering_domain::ShardId;
 use treering_proto::pb;
 
+pub(super) const LIST: &str = "/treering.v1.Conversations/List";
+pub(super) const LATEST: &str = "/treering.v1.Events/Latest";
+pub(super) const GET_MANY: &str = "/treering.v1.Events/GetMany";
+
 impl ShardRouter {
-    /// Answers a call of a whole namespace.
+    /// Answers a call that several shards answer together.
     ///
     /// # Errors
     /// The first error of a shard, or that clusters do not offer the method.
@@ -34,25 +39,47 @@ impl ShardRouter {
                 Ok(answer(&known_keys(&all)))
             }
             "/treering.v1.Conversations/Find" => {
-                let limit = request::<pb::FindConversationsRequest>(message)?.limit;
+                let limit = decoded_request::<pb::FindConversationsRequest>(message)?.limit;
                 Ok(answer(&found(
                     self.from_all(call, path, message).await?,
                     limit,
                 )))
             }
             "/treering.v1.Tools/Pending" => {
-                let limit = request::<pb::PendingRequest>(message)?.limit;
+                let limit = decoded_request::<pb::PendingRequest>(message)?.limit;
                 let all: Vec<pb::PendingResponse> = self.from_all(call, path, message).await?;
                 let calls = all.into_iter().flat_map(|one| one.calls);
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
             }
+            LIST => Ok(answer(&self.list(call, message).await?)),
+            LATEST => Ok(answer(&self.latest(call, message).await?)),
+            GET_MANY => Ok(answer(&self.get_many(call, message).await?)),
             "/treering.v1.Admin/Stats" => {
                 let all: Vec<pb::StatsResponse> = self.from_all(call, path, message).await?;
                 Ok(answer(&stats(all)))
             }
             _ => Err(Refusal::not_in_cluster(path).into()),
         }
+    }
+
+    /// Sends a request to each of some shards.
+    ///
+    /// # Errors
+    /// The first error of a shard.
+    pub(super) async fn ask_each<M: Message + Default>(
+        &self,
+        call: &CallHead,
+        path: &str,
+        requests: Vec<(ShardId, impl Message)>,
+    ) -> Result<Vec<(ShardId, M)>, Status> {
+        let messages = requests
+            .iter()
+            .map(|(shard, request)| (*shard, prefixed(request)));
+        let answers = self.ask(call, path, messages.collect()).await.into_iter();
+        answers
+            .map(|(shard, answer)| Ok((shard, decoded(answer?)?)))
+            .collect()
     }
 
     /// Returns the answers of all shards, in the order of the shards.
@@ -68,7 +95,7 @@ impl ShardRouter {
     }
 }
 
-fn request<M: Message + Default>(message: &Bytes) -> Result<M, Status> {
+pub(super) fn decoded_request<M: Message + Default>(message: &Bytes) -> Result<M, Status> {
     let broken = |_| Status::internal("the request cannot be decoded");
     M::decode(message.clone()).map_err(broken)
 }

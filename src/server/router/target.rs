@@ -74,7 +74,7 @@ pub(super) fn target(
     })
 }
 
-fn of_name(name: &str, shards: u32) -> Target {
+pub(super) fn of_name(name: &str, shards: u32) -> Target {
     match name.parse::<ConversationId>() {
         Ok(id) => Target::Shard(shard_of(id, shards)),
         Err(_) => Target::Named {

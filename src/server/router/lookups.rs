@@ -1,0 +1,161 @@
+//! Look-ups of events in a cluster: each part of a request goes to the shard that can answer it, and
+//! the answers are put back in the order of the request.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+use tonic::Status;
+
+use super::{
+    ShardRouter,
+    call::{CallHead, decoded, prefixed},
+    scatter::{GET_MANY, LATEST, decoded_request},
+    target::{Target, of_name},
+};
+use crate::bounds::{LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX};
+use treering_domain::ShardId;
+use treering_proto::pb::{self, event_name::By};
+
+/// Indices of entries of a request, by the shard that answers them.
+type Parts = BTreeMap<ShardId, Vec<usize>>;
+
+impl ShardRouter {
+    /// Answers `Events.Latest`.
+    ///
+    /// # Errors
+    /// The first error of a shard.
+    pub(super) async fn latest(
+        &self,
+        call: &CallHead,
+        message: &Bytes,
+    ) -> Result<pb::LatestResponse, Status> {
+        let request: pb::LatestRequest = decoded_request(message)?;
+        let names = request.conversations.len();
+        let wanted = request.keys.len() + request.types.len() + request.kinds.len();
+        let is_valid = (1..=LATEST_CONVERSATIONS_MAX).contains(&names)
+            && names.saturating_mul(wanted) <= LOOKUPS_MAX
+            && (names == 1 || request.as_of_revision == 0);
+        if !is_valid {
+            // A shard knows best what is wrong with it.
+            return self.ask_any(call, LATEST, &request).await;
+        }
+        let mut parts = Parts::new();
+        for (index, name) in request.conversations.iter().enumerate() {
+            let shard = self.shard_of_name(call, name).await?;
+            parts.entry(shard).or_default().push(index);
+        }
+        let asked = parts.iter().map(|(shard, indices)| {
+            let names = indices
+                .iter()
+                .map(|index| request.conversations[*index].clone());
+            let part = pb::LatestRequest {
+                conversations: names.collect(),
+                ..request.clone()
+            };
+            (*shard, part)
+        });
+        let answers = self.ask_each(call, LATEST, asked.collect()).await?;
+        let mut found: Vec<Vec<pb::LatestEvent>> = vec![Vec::new(); names];
+        for (shard, answer) in answers {
+            let answer: pb::LatestResponse = answer;
+            let mut events = answer.found.into_iter();
+            for index in &parts[&shard] {
+                found[*index] = events.by_ref().take(wanted).collect();
+            }
+        }
+        let mut room = LOOKUP_BYTES_MAX;
+        let mut found: Vec<_> = found.into_iter().flatten().collect();
+        for one in &mut found {
+            one.body_left_out |= leave_out(&mut one.event, &mut room);
+        }
+        Ok(pb::LatestResponse { found })
+    }
+
+    /// Answers `Events.GetMany`.
+    ///
+    /// # Errors
+    /// The first error of a shard.
+    pub(super) async fn get_many(
+        &self,
+        call: &CallHead,
+        message: &Bytes,
+    ) -> Result<pb::GetManyResponse, Status> {
+        let request: pb::GetManyRequest = decoded_request(message)?;
+        if request.events.len() > LOOKUPS_MAX {
+            return self.ask_any(call, GET_MANY, &request).await;
+        }
+        let mut parts = Parts::new();
+        for (index, name) in request.events.iter().enumerate() {
+            match &name.by {
+                Some(By::Place(place)) => {
+                    let shard = self.shard_of_name(call, &place.conversation_id).await?;
+                    parts.entry(shard).or_default().push(index);
+                }
+                // An event's id does not tell its shard. A shard refuses one that is not set.
+                Some(By::EventId(_)) | None => {
+                    for shard in (0..self.inner.directory.shards()).map(ShardId) {
+                        parts.entry(shard).or_default().push(index);
+                    }
+                }
+            }
+        }
+        let asked = parts.iter().map(|(shard, indices)| {
+            let names = indices.iter().map(|index| request.events[*index].clone());
+            let part = pb::GetManyRequest {
+                events: names.collect(),
+                ..request.clone()
+            };
+            (*shard, part)
+        });
+        let answers = self.ask_each(call, GET_MANY, asked.collect()).await?;
+        let mut events = vec![pb::GotEvent::default(); request.events.len()];
+        for (shard, answer) in answers {
+            let answer: pb::GetManyResponse = answer;
+            for (index, got) in parts[&shard].iter().zip(answer.events) {
+                if got.event.is_some() {
+                    events[*index] = got;
+                }
+            }
+        }
+        let mut room = LOOKUP_BYTES_MAX;
+        for got in &mut events {
+            got.body_left_out |= leave_out(&mut got.event, &mut room);
+        }
+        Ok(pb::GetManyResponse { events })
+    }
+
+    /// Returns the shard of a conversation, or any if there is no such conversation.
+    async fn shard_of_name(&self, call: &CallHead, name: &str) -> Result<ShardId, Status> {
+        Ok(match of_name(name, self.inner.directory.shards()) {
+            Target::Shard(shard) => shard,
+            _ => self
+                .find_named(call, name)
+                .await?
+                .unwrap_or_else(|| self.any()),
+        })
+    }
+
+    async fn ask_any<M: Message + Default>(
+        &self,
+        call: &CallHead,
+        path: &str,
+        request: &impl Message,
+    ) -> Result<M, Status> {
+        let mut call = call.beside(path, prefixed(request));
+        decoded(self.unary(&mut call, self.any()).await?)
+    }
+}
+
+/// Removes the body of an event that no longer fits into an answer. Returns true if it did.
+fn leave_out(event: &mut Option<pb::Event>, room: &mut usize) -> bool {
+    let Some(event) = event else {
+        return false;
+    };
+    let is_left_out = event.encoded_len() > *room && event.body.is_some();
+    if is_left_out {
+        event.body = None;
+    }
+    *room = room.saturating_sub(event.encoded_len());
+    is_left_out
+}
