@@ -16,6 +16,7 @@ mod audit;
 mod backup;
 mod branch;
 mod branch_args;
+mod cluster;
 mod compact;
 mod completions;
 mod config;
@@ -117,6 +118,7 @@ enum StandaloneCommand {
     Proxy(proxy::ProxyArgs),
     Init(init::InitArgs),
     Keys(keys::KeysArgs),
+    Cluster(cluster::ClusterCommandArgs),
     Demo(demo::DemoArgs),
     #[command(display_order = LAST)]
     Repair(repair::RepairArgs),
@@ -353,6 +355,7 @@ async fn run_alone(
         StandaloneCommand::Proxy(args) => proxy::run(&args, common, out).await,
         StandaloneCommand::Init(args) => init::run(&args, common, out),
         StandaloneCommand::Keys(args) => keys::run(args, common, out),
+        StandaloneCommand::Cluster(args) => cluster::run(&args, out).await,
         StandaloneCommand::Demo(args) => demo::run(&args, common, out).await,
         StandaloneCommand::Repair(args) => repair::run(&args, common, out).await,
         StandaloneCommand::Salvage(args) => salvage::run(&args, common, out).await,

@@ -9,7 +9,10 @@ use std::{
 };
 
 use clap::Args;
-use futures::future::{self, Either};
+use futures::{
+    FutureExt,
+    future::{self, Either},
+};
 use serde_json::json;
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -17,6 +20,7 @@ use super::{
     LogMode,
     args::Common,
     backup::BackupJob,
+    cluster::{ClusterArgs, NodeParts},
     connect::FolderWait,
     embedded::{self, EmbeddedEngine, ListenEndpoint},
     error::ClientError,
@@ -36,7 +40,7 @@ use treering_embedders::EmbedderPlace;
 use treering_engine::{Embedder, Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
 use treering_server::{
-    ConnectionStream, ServerMeasures,
+    ConnectionStream, ServeOptions, ServerMeasures,
     tls::{ServerTls, TlsFiles},
 };
 use treering_summariser::SummariserConfig;
@@ -81,6 +85,7 @@ Examples:
   treering serve --data ./store --mcp-writable
   treering serve --data ./store --web-host agents.example
   treering serve --data ./store --embedder ./minilm
+  treering serve --data ./a --cluster postgres://node@db/treering --node a --advertise 10.0.0.1:7171
   treering serve --config /etc/treering/treering.toml
   treering serve --data ./store --summariser-url http://127.0.0.1:11434/v1 --summariser-model qwen3
   grpcurl -plaintext 127.0.0.1:7171 list")]
@@ -158,6 +163,8 @@ pub(crate) struct ServeArgs {
     #[arg(help_heading = "Search by meaning")]
     embedder_key_env: String,
     #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
     heads: KeepHeadsArgs,
     #[command(flatten)]
     observe: ObserveArgs,
@@ -221,6 +228,11 @@ pub(crate) async fn run(
         );
     }
     let listener = listen(args.listen).await?;
+    if let Some(url) = &args.cluster.cluster {
+        let parts = args.node_parts(&dir, listener, keys, tls)?;
+        let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
+        return args.cluster.serve(url, parts, stop.map(drop), out).await;
+    }
     let observer = args.observe.observer(traces.clone()).await?;
     let summariser = args.summariser.config(&dir)?;
     let following = match &args.backup {
@@ -365,14 +377,42 @@ impl ServeArgs {
         }
     }
 
-    fn certificates(&self) -> Result<Option<Arc<ServerTls>>, ClientError> {
-        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else {
-            return Ok(None);
-        };
-        let files = TlsFiles {
-            cert: cert.clone(),
-            key: key.clone(),
+    /// Returns what a node of a cluster serves with.
+    fn node_parts(
+        &self,
+        dir: &Path,
+        listener: TcpListener,
+        keys: Arc<KeyStore>,
+        tls: Option<Arc<ServerTls>>,
+    ) -> Result<NodeParts, ClientError> {
+        let mut engine = OpenOptions::new(dir);
+        engine.limits.memory_bytes = self.memory;
+        engine.limits.disk_floor_bytes = self.observe.disk_floor();
+        engine.embedder = self.embedder()?;
+        Ok(NodeParts {
+            engine,
+            listener,
+            tls: self.tls_files(),
+            serve: ServeOptions {
+                keys: Some(keys),
+                tls,
+                takes_spans: !self.no_otlp_receiver,
+                ..ServeOptions::default()
+            },
+        })
+    }
+
+    fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
             client_ca: self.client_ca.clone(),
+        })
+    }
+
+    fn certificates(&self) -> Result<Option<Arc<ServerTls>>, ClientError> {
+        let Some(files) = self.tls_files() else {
+            return Ok(None);
         };
         let loaded = ServerTls::load(files).map_err(|error| ClientError::Usage {
             what: error.to_string(),
@@ -639,7 +679,7 @@ fn warning(addr: SocketAddr, missing: MissingProtection) -> String {
 }
 
 /// Returns a URL that clients can use: a wildcard address is replaced by a loopback address.
-fn url_of(addr: SocketAddr, tls: bool) -> String {
+pub(super) fn url_of(addr: SocketAddr, tls: bool) -> String {
     let scheme = if tls { "https" } else { "http" };
     if addr.ip().is_unspecified() {
         format!("{scheme}://127.0.0.1:{}", addr.port())

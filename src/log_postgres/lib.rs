@@ -23,4 +23,4 @@ mod target;
 pub use error::PostgresError;
 pub use log::{PostgresLog, PostgresLogOptions};
 pub use nodes::{ClusterView, LiveNode};
-pub use schema::{SCHEMA_VERSION, SHARDS_DEFAULT, SHARDS_MAX, create_schema, grants};
+pub use schema::{SCHEMA_VERSION, SHARDS_DEFAULT, SHARDS_MAX, create_role, create_schema, grants};

@@ -112,6 +112,26 @@ pub async fn create_schema(url: &str, shards: u32) -> Result<(), PostgresError> 
     Ok(())
 }
 
+/// Lets a role append and read, and nothing else (see [`grants`]). Creates it, without a password,
+/// if it does not exist. The role of the URL must own the tables.
+///
+/// # Errors
+/// [`PostgresError`], for example if the role of the URL may not create others.
+pub async fn create_role(url: &str, role: &str) -> Result<(), PostgresError> {
+    let deadline = Duration::from_secs(30);
+    let target = ServerTarget::parse(url, deadline)?;
+    let mut session = PostgresSession::connect(&target, deadline).await?;
+    let quoted = role.replace('\'', "''");
+    let create = format!(
+        "do $do$ begin
+         if not exists (select from pg_roles where rolname = '{quoted}') then
+         execute format('create role %I login', '{quoted}');
+         end if; end $do$; {}",
+        grants(role)
+    );
+    Ok(session.batch(&create).await?)
+}
+
 /// What the log says about itself.
 pub(crate) struct LogRow {
     pub(crate) identity: LogIdentity,
