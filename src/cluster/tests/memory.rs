@@ -20,11 +20,7 @@ use treering_cluster::{
 };
 use treering_domain::{Limits, ShardId};
 use treering_log::{EventLog, MemoryLog};
-use treering_proto::pb::{
-    admin_client::AdminClient, contexts_client::ContextsClient,
-    conversations_client::ConversationsClient, events_client::EventsClient,
-    search_client::SearchClient, tools_client::ToolsClient,
-};
+use treering_proto::pb::{conversations_client::ConversationsClient, events_client::EventsClient};
 use treering_server::{ServeOptions, serve_shards};
 use uuid::Uuid;
 
@@ -253,22 +249,6 @@ impl ServingNode {
 
     pub fn conversations(&self) -> ConversationsClient<Channel> {
         ConversationsClient::new(self.channel())
-    }
-
-    pub fn contexts(&self) -> ContextsClient<Channel> {
-        ContextsClient::new(self.channel())
-    }
-
-    pub fn tools(&self) -> ToolsClient<Channel> {
-        ToolsClient::new(self.channel())
-    }
-
-    pub fn search(&self) -> SearchClient<Channel> {
-        SearchClient::new(self.channel())
-    }
-
-    pub fn admin(&self) -> AdminClient<Channel> {
-        AdminClient::new(self.channel())
     }
 }
 

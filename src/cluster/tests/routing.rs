@@ -1,6 +1,13 @@
 //! Any node takes any call.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::StreamExt;
 use tonic::{Code, Request, Status};
@@ -169,6 +176,115 @@ async fn append_stream_spans_shards_and_answers_in_order() {
     }
 }
 
+// A list goes over all shards. Its pages must have every conversation once and in order, although
+// each shard has its own place in the list.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_and_look_ups_cover_all_shards() {
+    let (cluster, dir) = (MemoryCluster::new(SHARDS), tempfile::tempdir().unwrap());
+    let one = ServingNode::start(&cluster, "one", dir.path()).await;
+    let two = ServingNode::start(&cluster, "two", dir.path()).await;
+    settled(&[&one, &two]).await;
+    let (mut ids, mut places) = (Vec::new(), Vec::new());
+    for number in 0..50_u32 {
+        let id = id_in(ShardId(number * 7 % SHARDS), SHARDS).to_string();
+        let text = format!("number {number}");
+        let done = one
+            .events()
+            .append(append(&id, vec![created(), said(&text)]))
+            .await;
+        let done = done.unwrap().into_inner();
+        places.push((id.clone(), done.events[1].event_id.clone()));
+        ids.push(id);
+    }
+    for (ascending, size) in [(false, 7), (true, 20), (false, 1_000)] {
+        let (mut listed, mut token) = (Vec::new(), String::new());
+        loop {
+            let request = pb::ListConversationsRequest {
+                page_size: size,
+                page_token: token,
+                ascending,
+                with_values: size == 20,
+                ..Default::default()
+            };
+            let page = two
+                .conversations()
+                .list(request)
+                .await
+                .unwrap()
+                .into_inner();
+            let expected = (50 - listed.len()).min(size as usize);
+            assert_eq!(page.conversations.len(), expected);
+            assert_eq!(page.values.len(), if size == 20 { expected } else { 0 });
+            listed.extend(
+                page.conversations
+                    .into_iter()
+                    .map(|one| one.conversation_id),
+            );
+            token = page.next_page_token;
+            if token.is_empty() {
+                break;
+            }
+        }
+        if !ascending {
+            listed.reverse();
+        }
+        assert_eq!(listed, ids, "{size}");
+    }
+
+    let request = pb::LatestRequest {
+        conversations: ids.clone(),
+        kinds: vec![
+            pb::EventKind::MessageAppended.into(),
+            pb::EventKind::Custom.into(),
+        ],
+        ..Default::default()
+    };
+    let found = two
+        .events()
+        .latest(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .found;
+    assert_eq!(found.len(), 2 * ids.len());
+    for (index, pair) in found.chunks(2).enumerate() {
+        let (id, event) = &places[index];
+        assert!(pair.iter().all(|one| one.conversation_id == *id), "{index}");
+        assert_eq!(pair[0].event.as_ref().map(|event| &event.id), Some(event));
+        assert!(pair[1].event.is_none());
+    }
+    use pb::event_name::By;
+    let names = places
+        .iter()
+        .enumerate()
+        .map(|(index, (id, event))| pb::EventName {
+            by: Some(match index % 2 {
+                0 => By::EventId(event.clone()),
+                _ => By::Place(pb::EventPlace {
+                    conversation_id: id.clone(),
+                    revision: 2,
+                }),
+            }),
+        });
+    let request = pb::GetManyRequest {
+        events: names.collect(),
+        headers_only: false,
+    };
+    let got = one
+        .events()
+        .get_many(request)
+        .await
+        .unwrap()
+        .into_inner()
+        .events;
+    let got: Vec<_> = got
+        .into_iter()
+        .map(|got| got.event.map(|event| event.id))
+        .collect();
+    let wanted: Vec<_> = places.into_iter().map(|(_, event)| Some(event)).collect();
+    assert_eq!(got, wanted);
+}
+
 // A node is upgraded at noon. Clients of the other node must not notice that its shards change
 // hands: no error, nothing lost, nothing twice.
 #[tokio::test(flavor = "multi_thread")]
@@ -177,7 +293,7 @@ async fn drain_is_invisible_to_clients_of_another_node() {
     let one = ServingNode::start(&cluster, "one", dir.path()).await;
     let two = Arc::new(ServingNode::start(&cluster, "two", dir.path()).await);
     settled(&[&one, &two]).await;
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = (0..SHARDS)
         .map(|shard| {
             let (node, stop) = (Arc::clone(&two), Arc::clone(&stop));
@@ -186,7 +302,7 @@ async fn drain_is_invisible_to_clients_of_another_node() {
                 let mut client = node.events();
                 let mut acknowledged = Vec::new();
                 let mut events = vec![created(), said("begin")];
-                while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                while !stop.load(Ordering::Acquire) {
                     let answer = client.append(append(&id, events)).await.unwrap();
                     let answer = answer.into_inner();
                     acknowledged.extend(answer.events.into_iter().map(|event| event.event_id));
@@ -200,7 +316,7 @@ async fn drain_is_invisible_to_clients_of_another_node() {
     assert!(one.node.drain(Duration::from_secs(60)).await);
     settled(&[&two]).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    stop.store(true, std::sync::atomic::Ordering::Release);
+    stop.store(true, Ordering::Release);
     for writer in writers {
         let (id, acknowledged) = writer.await.unwrap();
         let stored = read(&two, &id).await.unwrap();
@@ -219,10 +335,12 @@ async fn death_of_an_owner_loses_nothing_and_doubles_nothing() {
     let two = Arc::new(ServingNode::start(&cluster, "two", dir.path()).await);
     settled(&[&one, &two]).await;
     let shards = one.node.served();
+    let stop = Arc::new(AtomicBool::new(false));
     let writers: Vec<_> = shards
         .iter()
         .map(|shard| {
             let (node, id) = (Arc::clone(&two), id_in(*shard, SHARDS).to_string());
+            let stop = Arc::clone(&stop);
             tokio::spawn(async move {
                 let mut client = node.events();
                 client.append(append(&id, vec![created()])).await.unwrap();
@@ -230,9 +348,9 @@ async fn death_of_an_owner_loses_nothing_and_doubles_nothing() {
                 for number in 0.. {
                     let text = format!("number {number}.");
                     let done = client.append(append(&id, vec![said(&text)])).await;
-                    let is_last = done.is_err();
+                    let is_last = done.is_err() || stop.load(Ordering::Acquire);
                     outcomes.insert(text, done.map(drop));
-                    if is_last || outcomes.len() > 3_000 {
+                    if is_last {
                         break;
                     }
                 }
@@ -242,6 +360,8 @@ async fn death_of_an_owner_loses_nothing_and_doubles_nothing() {
         .collect();
     tokio::time::sleep(Duration::from_millis(300)).await;
     one.kill();
+    settled(&[&two]).await;
+    stop.store(true, Ordering::Release);
     let mut unknown = 0;
     for writer in writers {
         let (id, outcomes) = writer.await.unwrap();
