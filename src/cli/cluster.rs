@@ -15,8 +15,7 @@ use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError};
 use treering_domain::with_causes;
 use treering_engine::OpenOptions;
 use treering_log_postgres::{
-    PostgresError, PostgresLog, PostgresLogOptions, SHARDS_DEFAULT, SHARDS_MAX, create_role,
-    create_schema,
+    PostgresError, PostgresLog, PostgresLogOptions, SHARDS_MAX, create_role, create_schema,
 };
 use treering_server::{ServeOptions, serve_shards, tls::TlsFiles};
 
@@ -202,11 +201,12 @@ enum ClusterCommand {
     Init {
         #[command(flatten)]
         database: DatabaseArg,
-        /// Number of shards, at most 4,096. It can never be changed: a shard is what one node owns,
-        /// so have several for each node that the cluster may ever have
-        #[arg(long, value_name = "COUNT", default_value_t = SHARDS_DEFAULT)]
+        /// Number of shards of a new log, 1 to 4,096; 64 unless given. It can never be changed: a
+        /// shard is what one node owns, so have several for each node that the cluster may ever
+        /// have
+        #[arg(long, value_name = "COUNT")]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SHARDS_MAX)))]
-        shards: u32,
+        shards: Option<u32>,
         /// Let this role append and read, and nothing else. It is created without a password if it
         /// does not exist
         #[arg(long, value_name = "NAME")]
@@ -237,9 +237,8 @@ pub(crate) async fn run(args: &ClusterCommandArgs, out: &mut Out) -> Result<(), 
             shards,
             role,
         } => {
-            create_schema(&database.url, *shards)
-                .await
-                .map_err(of_database)?;
+            let shards = create_schema(&database.url, *shards).await;
+            let shards = shards.map_err(of_database)?;
             if let Some(role) = role {
                 create_role(&database.url, role)
                     .await

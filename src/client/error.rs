@@ -390,7 +390,10 @@ fn status_hint(status: &Status) -> Option<String> {
         Code::DataLoss => {
             "`treering verify` lists all damage; `treering salvage --to DIR` copies the intact data"
         }
-        Code::Unimplemented => "the server is older than this command: update the server",
+        Code::Unimplemented => {
+            "a cluster lacks some commands (docs/CLUSTER.md); another server may be older than this \
+             one: update it"
+        }
         _ => return None,
     };
     Some(text.into())

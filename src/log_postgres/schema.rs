@@ -70,15 +70,20 @@ create table treering_node (
 ";
 
 /// Creates the tables and the identity of a new log with this number of shards (1 to
-/// [`SHARDS_MAX`]), unless they exist. Upgrades the tables of an earlier version. The role of the
+/// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier version. The role of the
 /// URL owns the tables; [`grants`] lets another one use them.
 ///
-/// The number of shards never changes, because it determines the shard of each conversation.
+/// Returns the number of shards. It never changes, because it determines the shard of each conversation.
 ///
 /// # Errors
 /// [`PostgresError`], also when a newer version of Treering created them, or when the log has
-/// another number of shards.
-pub async fn create_schema(url: &str, shards: u32) -> Result<(), PostgresError> {
+/// another number of shards than the given one.
+pub async fn create_schema(
+    url: &str,
+    shards: impl Into<Option<u32>>,
+) -> Result<u32, PostgresError> {
+    let wanted = shards.into();
+    let shards = wanted.unwrap_or(SHARDS_DEFAULT);
     if !(1..=SHARDS_MAX).contains(&shards) {
         return Err(PostgresError::Shards {
             what: format!("{shards} is not between 1 and {SHARDS_MAX}"),
@@ -104,12 +109,12 @@ pub async fn create_schema(url: &str, shards: u32) -> Result<(), PostgresError> 
     );
     session.batch(&create).await?;
     let log = read(&mut session, &target.name).await?;
-    if log.shards != shards {
-        return Err(PostgresError::Shards {
-            what: format!("the log has {} shards, not {shards}", log.shards),
-        });
+    match wanted {
+        Some(wanted) if wanted != log.shards => Err(PostgresError::Shards {
+            what: format!("the log has {} shards, not {wanted}", log.shards),
+        }),
+        _ => Ok(log.shards),
     }
-    Ok(())
 }
 
 /// Lets a role append and read, and nothing else (see [`grants`]). Creates it, without a password,

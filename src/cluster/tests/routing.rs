@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::StreamExt;
@@ -231,6 +231,39 @@ async fn list_and_look_ups_cover_all_shards() {
         assert_eq!(listed, ids, "{size}");
     }
 
+    let search = |query: &str, offset| pb::SearchRequest {
+        query: query.into(),
+        limit: 20,
+        offset,
+        ..Default::default()
+    };
+    let mut found = Vec::new();
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while found.len() < 50 {
+        assert!(Instant::now() < give_up, "not all are found: {found:?}");
+        found.clear();
+        for offset in [0, 20, 40] {
+            let page = two.search().search(search("number", offset)).await.unwrap();
+            found.extend(
+                page.into_inner()
+                    .hits
+                    .into_iter()
+                    .map(|hit| hit.conversation_id),
+            );
+        }
+    }
+    found.sort();
+    let mut wanted = ids.clone();
+    wanted.sort();
+    assert_eq!(found, wanted);
+    let answer = one
+        .search()
+        .search(search("\"number 17\"", 0))
+        .await
+        .unwrap();
+    let hits = answer.into_inner().hits;
+    assert_eq!((hits.len(), &hits[0].conversation_id), (1, &ids[17]));
+
     let request = pb::LatestRequest {
         conversations: ids.clone(),
         kinds: vec![
@@ -335,11 +368,18 @@ async fn death_of_an_owner_loses_nothing_and_doubles_nothing() {
     let two = Arc::new(ServingNode::start(&cluster, "two", dir.path()).await);
     settled(&[&one, &two]).await;
     let shards = one.node.served();
+    let mut ids = Vec::new();
+    for shard in shards {
+        let id = id_in(shard, SHARDS).to_string();
+        let create = append(&id, vec![created()]);
+        two.events().append(create).await.unwrap();
+        ids.push(id);
+    }
     let stop = Arc::new(AtomicBool::new(false));
-    let writers: Vec<_> = shards
-        .iter()
-        .map(|shard| {
-            let (node, id) = (Arc::clone(&two), id_in(*shard, SHARDS).to_string());
+    let writers: Vec<_> = ids
+        .into_iter()
+        .map(|id| {
+            let node = Arc::clone(&two);
             let stop = Arc::clone(&stop);
             tokio::spawn(async move {
                 let mut client = node.events();

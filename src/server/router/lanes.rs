@@ -197,24 +197,39 @@ async fn run(
         })
     };
     let mut call = head.with_stream(Body::new(StreamBody::new(sent.boxed())));
-    let status = match router.serve(&mut call, shard).await {
+    let ended = match router.serve(&mut call, shard).await {
         Ok(answer) => pass_on(answer, &owed).await,
-        Err(status) => status,
+        Err(status) => LaneEnd::Refused(status),
     };
     let owed = std::mem::take(&mut *lock(&owed));
+    if owed.is_empty() {
+        return;
+    }
+    let status = match ended {
+        LaneEnd::Refused(status) => status,
+        LaneEnd::Broken(why) => Refusal::owner_lost("the owner of the shard", &why).into(),
+    };
     for sender in owed {
         // The client may be gone.
         let _gone = sender.send(Err(status.clone()));
     }
 }
 
+/// Why a lane gives no more answers.
+enum LaneEnd {
+    /// The owner said so.
+    Refused(Status),
+    /// The stream ended.
+    Broken(String),
+}
+
 /// Passes the answers of a lane on. Returns what the requests without an answer get.
-async fn pass_on(answer: Response<Body>, owed: &Owed) -> Status {
-    let broken = |why: String| Refusal::owner_lost("the owner of the shard", &why).into();
+async fn pass_on(answer: Response<Body>, owed: &Owed) -> LaneEnd {
+    let broken = |why: &str| LaneEnd::Broken(why.to_owned());
     if let Some(status) = Status::from_header_map(answer.headers())
         && status.code() != Code::Ok
     {
-        return status;
+        return LaneEnd::Refused(status);
     }
     let mut body = answer.into_body();
     let mut gathered = BytesMut::new();
@@ -224,22 +239,22 @@ async fn pass_on(answer: Response<Body>, owed: &Owed) -> Status {
             Ok(Err(trailers)) => {
                 let status = trailers.trailers_ref().and_then(Status::from_header_map);
                 return match status.filter(|status| status.code() != Code::Ok) {
-                    Some(status) => status,
-                    None => broken("the stream ended".to_owned()),
+                    Some(status) => LaneEnd::Refused(status),
+                    None => broken("the stream ended"),
                 };
             }
-            Err(status) => return broken(status.message().to_owned()),
+            Err(status) => return broken(status.message()),
         };
         gathered.extend_from_slice(&data);
         while let Some(message) = next_message(&mut gathered) {
             let Some(sender) = lock(owed).pop_front() else {
-                return broken("it answered twice".to_owned());
+                return broken("it answered twice");
             };
             // The client may be gone.
             let _gone = sender.send(decoded(message));
         }
     }
-    broken("the stream ended".to_owned())
+    broken("the stream ended")
 }
 
 /// Takes the next complete message with its prefix.

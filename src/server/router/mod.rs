@@ -16,6 +16,7 @@ mod list;
 mod lookups;
 mod owners;
 mod scatter;
+mod search;
 mod target;
 
 use std::{

@@ -19,6 +19,7 @@ use treering_domain::ShardId;
 use treering_proto::pb;
 
 pub(super) const LIST: &str = "/treering.v1.Conversations/List";
+pub(super) const SEARCH: &str = "/treering.v1.Search/Search";
 pub(super) const LATEST: &str = "/treering.v1.Events/Latest";
 pub(super) const GET_MANY: &str = "/treering.v1.Events/GetMany";
 
@@ -52,6 +53,7 @@ impl ShardRouter {
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
             }
+            SEARCH => Ok(answer(&self.search(call, message).await?)),
             LIST => Ok(answer(&self.list(call, message).await?)),
             LATEST => Ok(answer(&self.latest(call, message).await?)),
             GET_MANY => Ok(answer(&self.get_many(call, message).await?)),
