@@ -20,6 +20,7 @@ use treering_cluster::{
 };
 use treering_domain::{Limits, ShardId};
 use treering_log::{EventLog, MemoryLog};
+use treering_proto::pb::search_client::SearchClient;
 use treering_proto::pb::{conversations_client::ConversationsClient, events_client::EventsClient};
 use treering_server::{ServeOptions, serve_shards};
 use uuid::Uuid;
@@ -245,6 +246,10 @@ impl ServingNode {
 
     pub fn events(&self) -> EventsClient<Channel> {
         EventsClient::new(self.channel())
+    }
+
+    pub fn search(&self) -> SearchClient<Channel> {
+        SearchClient::new(self.channel())
     }
 
     pub fn conversations(&self) -> ConversationsClient<Channel> {
