@@ -57,6 +57,8 @@ printf 'treering (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md of this v
 
 # Not compressed, so that scanners find it by name.
 python3 $here/sbom.py make >"$doc/treering.cdx.json"
+python3 $here/notices.py >"$doc/THIRD-PARTY-NOTICES.txt"
+gzip -9n "$doc/THIRD-PARTY-NOTICES.txt"
 
 glibc=$(objdump -T "$binary" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
 install -d -m 0755 "$root/DEBIAN"

@@ -122,11 +122,12 @@ def check(paths: list[str]) -> None:
         print(f"{len(bill['components'])} packages, {len(linked)} of them linked on this platform")
 
 
-match sys.argv[1:]:
-    case ["make"]:
-        json.dump(make(), sys.stdout, indent=1)
-        print()
-    case ["check", *paths] if paths:
-        check(paths)
-    case _:
-        sys.exit("usage: sbom.py make | sbom.py check FILE...")
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["make"]:
+            json.dump(make(), sys.stdout, indent=1)
+            print()
+        case ["check", *paths] if paths:
+            check(paths)
+        case _:
+            sys.exit("usage: sbom.py make | sbom.py check FILE...")
