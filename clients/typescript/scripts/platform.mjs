@@ -1,8 +1,10 @@
-// Packs the `treering` program for this machine: `node scripts/platform.mjs PROGRAM FOLDER BILL`.
+// Packs the `treering` program for this machine:
+// `node scripts/platform.mjs PROGRAM FOLDER BILL [NOTICES]`.
 // BILL is the file that `packaging/sbom.py make` wrote: the package has it as sbom.cdx.json.
+// NOTICES is the file that `packaging/notices.py` wrote.
 //
 // Makes FOLDER/treering-PLATFORM-ARCH-VERSION.tgz, with the program stripped. It is installed
-// beside `treering`, which finds it there.
+// beside `treering`, which finds it there. Alone, `npx PACKAGE` runs the program.
 
 import { execFileSync, spawnSync } from "node:child_process";
 import {
@@ -19,13 +21,15 @@ import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const PACKAGE = resolve(dirname(fileURLToPath(import.meta.url)), "..");
-const [program, folder, bill] = process.argv.slice(2);
+const NOTICES = "THIRD-PARTY-NOTICES.txt";
+const [program, folder, bill, notices] = process.argv.slice(2);
 if (!program || !folder || !bill) {
-  console.error("usage: node scripts/platform.mjs PROGRAM FOLDER BILL");
+  console.error("usage: node scripts/platform.mjs PROGRAM FOLDER BILL [NOTICES]");
   process.exit(2);
 }
 
 const { platform, arch } = process;
+const file = platform === "win32" ? "treering.exe" : "treering";
 const { version, license } = JSON.parse(readFileSync(join(PACKAGE, "package.json"), "utf8"));
 const about = {
   name: `@treering/${platform}-${arch}`,
@@ -35,7 +39,9 @@ const about = {
   os: [platform],
   cpu: [arch],
   ...(platform === "linux" ? { libc: ["glibc"] } : {}),
-  files: ["bin", "LICENSE-APACHE", "LICENSE-MIT", "sbom.cdx.json"],
+  // Not `treering`, which is the command of the main package.
+  bin: { [`treering-${platform}-${arch}`]: `bin/${file}` },
+  files: ["bin", "LICENSE-APACHE", "LICENSE-MIT", NOTICES, "sbom.cdx.json"],
 };
 
 const work = mkdtempSync(join(tmpdir(), "treering-platform-"));
@@ -45,7 +51,8 @@ try {
     copyFileSync(join(PACKAGE, name), join(work, name));
   }
   copyFileSync(bill, join(work, "sbom.cdx.json"));
-  const copy = join(work, "bin", platform === "win32" ? "treering.exe" : "treering");
+  if (notices) copyFileSync(notices, join(work, NOTICES));
+  const copy = join(work, "bin", file);
   mkdirSync(dirname(copy));
   copyFileSync(program, copy);
   chmodSync(copy, 0o755);
@@ -54,6 +61,7 @@ try {
   execFileSync("npm", ["pack", "--silent", "--pack-destination", resolve(folder)], {
     cwd: work,
     stdio: "inherit",
+    shell: platform === "win32",
   });
 } finally {
   rmSync(work, { recursive: true, force: true });
