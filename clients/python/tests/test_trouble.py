@@ -19,6 +19,7 @@ import pytest
 
 import treering
 from treering import new
+from treering._binary import find_binary
 from treering.aio import AsyncTreering
 
 from .conftest import Server, run, texts
@@ -386,6 +387,42 @@ def test_objects_for_one_folder_share_a_server(tmp_path: Path) -> None:
         two.create("Three")
     assert isinstance(refused.value, treering.Unreachable)
     assert "running" not in refused.value.advice
+
+
+# The options of a second client of a folder were ignored silently.
+def test_clients_of_one_folder_with_different_options(tmp_path: Path) -> None:
+    store, small = tmp_path / "store", ("--memory", "96MiB")
+    opened = r"store is already open in this program with a different `options`: pass the same"
+    for local in (treering.local, treering.aio.local):
+        with treering.local(store, options=small) as one, treering.local(store) as two:
+            with treering.local(store, options=list(small)) as three:
+                assert one.address == two.address == three.address
+            with pytest.raises(ValueError, match=opened):
+                local(store, options=("--memory", "128MiB"))
+        # Refused clients do not count as clients of the folder.
+        with pytest.raises(ValueError, match="`token` has"):
+            local(store, options=small, token="a\n")
+        with pytest.raises(ValueError, match="`namespace` has"):
+            local(store, options=small, namespace="a\n")
+        with treering.local(store):
+            with pytest.raises(ValueError, match=opened):
+                local(store, options=small)
+
+
+# The shorter start timeout of the first client ended the start that a second one waited for.
+def test_clients_of_one_folder_with_different_start_timeouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text(f'#!/bin/sh\nsleep 1\nexec "{find_binary()}" "$@"\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("TREERING_BINARY", str(slow))
+    hasty = treering.local(tmp_path / "store", start_timeout=0.1)
+    with pytest.raises(treering.ServerNotStarted, match="within"):
+        hasty.stats()
+    with treering.local(tmp_path / "store", start_timeout=60) as patient:
+        assert patient.create().head() == 1
+    hasty.close()
 
 
 def test_what_the_server_says_when_it_cannot_start(tmp_path: Path) -> None:

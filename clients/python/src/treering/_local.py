@@ -137,13 +137,20 @@ class Local:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], options: tuple[str, ...], timeout: float) -> Local:
-        """Returns the shared object for a folder."""
+        """Returns the shared object for a folder. Raises if its server has other options."""
         real = os.path.realpath(path)
         with cls._lock:
             local = cls._all.get(real)
             if local is None:
                 local = cls._all[real] = Local(real, options, timeout)
+            elif options and options != local._options:
+                raise ValueError(
+                    f"{real} is already open in this program with a different `options`: "
+                    "pass the same value or none, or close its other clients first"
+                )
             local._users += 1
+            # All clients wait for the same start, so the longest timeout counts.
+            local._start_timeout = max(local._start_timeout, timeout)
             return local
 
     def address(self) -> str:

@@ -655,13 +655,18 @@ def local(
     open.
 
     The server stops when this program ends, for any reason. If the server of another program stops,
-    this client starts one. `options` are options of `treering serve`. `token` is the API key, if
-    the store has keys (default TREERING_TOKEN).
+    this client starts one. `options` are options of `treering serve`, if this program starts the
+    server; clients of one folder share them. `token` is the API key, if the store has keys (default
+    TREERING_TOKEN).
 
     >>> async with treering.aio.local(folder) as db:
     ...     conv = await db.create("In a folder")
     """
-    endpoint = Local.at(path, tuple(options), start_timeout)
     entry = Entry.of("", token, "")
-    transport = AsyncTransport(endpoint, namespace, timeout, None, entry.metadata())
+    endpoint = Local.at(path, tuple(options), start_timeout)
+    try:
+        transport = AsyncTransport(endpoint, namespace, timeout, None, entry.metadata())
+    except ValueError:
+        endpoint.close()
+        raise
     return AsyncTreering(transport, endpoint, actor, entry)
