@@ -5,7 +5,7 @@ import type { ChannelCredentials } from "@grpc/grpc-js";
 import { type ContextOptions, changeContext, getContext } from "./context.js";
 import { Conversation } from "./conversation/index.js";
 import { type Endpoint, Fixed } from "./endpoint.js";
-import { Entry, type EntryOptions } from "./entry.js";
+import { Entry, type EntryOptions, sendable } from "./entry.js";
 import * as errors from "./errors/index.js";
 import { fromAppendError } from "./errors/translate.js";
 import {
@@ -98,7 +98,10 @@ export interface LocalOptions extends ClientOptions {
   token?: string | undefined;
   /** The program. Default: TREERING_BINARY, the platform package, or `treering` on the PATH. */
   binary?: string | undefined;
-  /** Options of `treering serve`. */
+  /**
+   * Options of `treering serve`, if this program starts the server. Clients of one folder share
+   * them, and `binary`.
+   */
   serve?: readonly string[] | undefined;
   /** Milliseconds for the server to open its store (120,000). */
   startTimeoutMs?: number | undefined;
@@ -147,7 +150,8 @@ export class Treering implements AsyncDisposable {
     options: ConnectOptions & { binary?: string | undefined } = {},
     entry = new Entry("", options),
   ) {
-    const { namespace = "default", timeoutMs = TIMEOUT_MS } = options;
+    const { timeoutMs = TIMEOUT_MS } = options;
+    const namespace = sendable(options.namespace ?? "default", "`namespace`");
     const credentials = options.credentials ?? entry.credentials;
     const metadata = { ...entry.metadata, ...options.metadata };
     this.#endpoint = endpoint;
@@ -624,11 +628,18 @@ export function connect(address = "127.0.0.1:7171", options: ConnectOptions = {}
  *     await using db = treering.local("./store");
  */
 export function local(path: string | URL, options: LocalOptions = {}): Treering {
+  const entry = new Entry("", options);
+  const { binary, serve, startTimeoutMs = START_TIMEOUT_MS, onServerLog } = options;
   const folder = Folder.at(path instanceof URL ? fileURLToPath(path) : path, {
-    binary: options.binary,
-    serve: options.serve ?? [],
-    startTimeoutMs: options.startTimeoutMs ?? START_TIMEOUT_MS,
-    onServerLog: options.onServerLog ?? (() => {}),
+    binary,
+    serve,
+    startTimeoutMs,
+    onServerLog,
   });
-  return new Treering(folder, options);
+  try {
+    return new Treering(folder, options, entry);
+  } catch (error) {
+    void folder.close();
+    throw error;
+  }
 }

@@ -13,7 +13,7 @@ export interface EntryOptions {
 }
 
 /** Returns the value, or throws if a header cannot hold it. */
-function sendable(value: string, name: string): string {
+export function sendable(value: string, name: string): string {
   if (/^[\x20-\x7e]*$/.test(value)) return value;
   // The value may be a key, so the error contains no part of it: errors are logged.
   throw new Invalid(

@@ -13,6 +13,7 @@ import { createServer as createTlsServer } from "node:tls";
 import { pathToFileURL } from "node:url";
 import * as treering from "../src/index.js";
 import { make } from "../src/index.js";
+import { findBinary } from "../src/local/binary.js";
 import { all, ends, next, only, Server, shared, temporary, texts } from "./support.js";
 
 const open = shared();
@@ -336,6 +337,52 @@ test("objects for one folder share a server", async () => {
   await two.create("Two");
   await two.close();
   await assert.rejects(two.create("Three"), treering.Unreachable);
+});
+
+// The options of a second client of a folder were ignored silently.
+test("clients of one folder with different options", async () => {
+  const [folder, store] = [temporary(), temporary()];
+  const serve = ["--memory", "96MiB"];
+  const isRefused = (name: string) => (error: Error) => {
+    assert.ok(error instanceof treering.Invalid, String(error));
+    const opened = `is already open in this program with a different \`${name}\`: pass the same`;
+    assert.ok(error.message.includes(opened), error.message);
+    return true;
+  };
+  const one = treering.local(store, { serve });
+  const two = treering.local(store);
+  const three = treering.local(store, { serve: [...serve] });
+  assert.equal(await one.address(), await two.address());
+  assert.equal(await one.address(), await three.address());
+  const other = ["--memory", "128MiB"];
+  assert.throws(() => treering.local(store, { serve: other }), isRefused("serve"));
+  const binary = join(folder, "treering");
+  assert.throws(() => treering.local(store, { binary }), isRefused("binary"));
+  for (const db of [one, two, three]) await db.close();
+  // Refused clients do not count as clients of the folder.
+  assert.throws(() => treering.local(store, { serve, token: "a\n" }), /`token` has/);
+  assert.throws(() => treering.local(store, { serve, namespace: "a\n" }), /`namespace` has/);
+  await using _ = treering.local(store);
+  assert.throws(() => treering.local(store, { serve }), isRefused("serve"));
+});
+
+// A start used the timeout and the log of the folder's first client only.
+test("clients of one folder with different timeouts and logs", async () => {
+  const [folder, store] = [temporary(), temporary()];
+  const binary = join(folder, "slow");
+  const script = `#!/bin/sh\necho hello >&2\nsleep 1\nexec "${findBinary()}" "$@"\n`;
+  writeFileSync(binary, script, { mode: 0o755 });
+  const logs: Record<string, string[]> = { hasty: [], patient: [], closed: [] };
+  const client = (name: string, startTimeoutMs: number) => {
+    const onServerLog = (line: string) => void logs[name]?.push(line);
+    return treering.local(store, { binary, startTimeoutMs, onServerLog });
+  };
+  await using hasty = client("hasty", 100);
+  await assert.rejects(hasty.connect(), treering.ServerNotStarted);
+  await using patient = client("patient", 60_000);
+  await client("closed", 100).close();
+  await patient.create();
+  assert.deepEqual(logs, { hasty: ["hello", "hello"], patient: ["hello"], closed: [] });
 });
 
 test("errors of a server that cannot start", async () => {

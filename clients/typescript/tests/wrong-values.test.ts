@@ -195,6 +195,14 @@ test("invalid folders and addresses", async () => {
       return true;
     },
   );
+  assert.throws(
+    () => treering.connect("localhost:1", { namespace: "nöpe\n" }),
+    (error: Error) => {
+      assert.ok(error instanceof treering.Invalid, String(error));
+      assert.match(error.message, /`namespace` has a character that cannot be sent/);
+      return true;
+    },
+  );
 });
 
 // An error must name the program that is missing or is not a Treering server.
