@@ -54,19 +54,19 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
     piece = {"choices": [{"index": 0, "delta": {"content": "Hel"}}]}
     chat = {"choices": [{"message": {"role": "assistant", "content": "Hello"}}]}
     said: list[tuple[ProviderName, Any, str]] = [
-        ("anthropic", {"foo": 1}, "not an answer of anthropic: it has no non-empty list .*but foo"),
+        ("anthropic", {"foo": 1}, "not an answer of anthropic: it has no list .*its fields: foo"),
         ("anthropic", {"type": "error", **error}, "it is an error"),
-        ("anthropic", chat, "but choices"),
-        ("anthropic", {"content": "Hello"}, "no non-empty list `content`"),
+        ("anthropic", chat, "its fields: choices"),
+        ("anthropic", {"content": "Hello"}, "no list `content`"),
         ("anthropic", {"content": [{"type": "tool_use", "name": "ls"}]}, "`id` is missing"),
         ("anthropic", {"content": ["Hello"]}, "not an answer of anthropic"),
         ("openai-chat", error, "it is an error"),
-        ("openai-chat", piece, "no `message`: of a stream"),
-        ("openai-chat", {"choices": []}, "no non-empty list `choices`"),
+        ("openai-chat", piece, "no `message`: for a stream"),
+        ("openai-chat", {"choices": []}, "no list `choices`"),
         ("openai-responses", {**error, "output": None}, "it is an error"),
         ("openai-responses", {**error, "output": [], "status": "failed"}, "it is an error"),
-        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "but promptFeedback"),
-        ("gemini", {}, "but nothing"),
+        ("gemini", {"promptFeedback": {"blockReason": "SAFETY"}}, "its fields: promptFeedback"),
+        ("gemini", {}, "its fields: nothing"),
     ]
     before = conv.head()
     for provider, response, what in said:
@@ -86,11 +86,23 @@ def test_what_is_no_answer(conv: treering.Conversation) -> None:
 def test_a_message_of_a_list_that_is_none(conv: treering.Conversation) -> None:
     fine = {"role": "user", "content": "Hello"}
     said: list[tuple[ProviderName, Any, str]] = [
-        ("openai-chat", {"content": "x"}, "message 1 is none of openai-chat: `role` is missing"),
-        ("openai-chat", {"role": "robot", "content": "x"}, "message 1 .*`robot` is none of"),
+        (
+            "openai-chat",
+            {"content": "x"},
+            "message 1 is not a message of openai-chat: `role` is missing",
+        ),
+        (
+            "openai-chat",
+            {"role": "robot", "content": "x"},
+            "message 1 .*`robot` is not allowed here: use one of",
+        ),
         ("openai-chat", "x", "message 1 .*not a dict"),
         ("openai-chat", {"role": "user", "content": ["x"]}, "message 1"),
-        ("anthropic", {"role": "user"}, "message 1 is none of anthropic: `content` is missing"),
+        (
+            "anthropic",
+            {"role": "user"},
+            "message 1 is not a message of anthropic: `content` is missing",
+        ),
     ]
     before = conv.head()
     for provider, message, what in said:
@@ -109,7 +121,9 @@ def test_names_of_providers(conv: treering.Conversation) -> None:
         assert conv.request(provider, model="gpt-4o")["messages"]
     unknown: Any = "openai_chats"
     for call in (conv.request, lambda name: conv.record(name, chat)):
-        with pytest.raises(ValueError, match=r"`openai_chats` is none of .*openai-chat"):
+        with pytest.raises(
+            ValueError, match=r"`openai_chats` is not allowed here: use one of .*openai-chat"
+        ):
             call(unknown)
 
 
@@ -125,7 +139,7 @@ def test_what_is_no_text(db: treering.Treering, conv: treering.Conversation) -> 
             conv.system(given)
     half = "a\ud800b"
     said: list[tuple[Callable[[], Any], str]] = [
-        (lambda: conv.user(half), "the text has half a surrogate pair at character 1"),
+        (lambda: conv.user(half), "the text has half of a surrogate pair at character 1"),
         (lambda: conv.system(half), "the prompt has half"),
         (lambda: conv.tool_call("f", {"x": half}), "the JSON of arguments has half"),
         (lambda: conv.tool_call("f", half), "arguments has half"),
@@ -198,7 +212,9 @@ def test_one_word_in_the_place_of_several(db: treering.Treering) -> None:
         assert next(iter(events)).text == "Hello"
     found = db.latest([conv.id], keys="a", types="note")
     assert [each and each.key for each in found] == ["a", "a"]
-    with pytest.raises(ValueError, match="`note` is none of conversation_created"):
+    with pytest.raises(
+        ValueError, match="`note` is not allowed here: use one of conversation_created"
+    ):
         list(conv.events(kinds="note"))  # type: ignore[arg-type]
 
 

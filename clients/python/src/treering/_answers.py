@@ -60,7 +60,7 @@ def _among(readers: Mapping[str, Any], given: str) -> ProviderName:
     with suppress(ValueError):
         if (provider := provider_name(given)) in readers:
             return provider
-    raise ValueError(f"`{given}` is none of {', '.join(readers)}")
+    raise ValueError(f"`{given}` is not allowed here: use one of {', '.join(readers)}")
 
 
 HOLDS: Mapping[str, str] = {
@@ -75,17 +75,19 @@ HOLDS: Mapping[str, str] = {
 def _refuse_none(provider: str, body: Mapping[str, Any]) -> None:
     """Refuses errors, stream parts and other providers' answers, which look like empty answers."""
     held = HOLDS[provider]
-    said = body.get(held)
+    items = body.get(held)
     # `content` and `output` may be empty. `choices` and `candidates` may not.
     may_be_empty = held in ("content", "output") and not body.get("error")
-    if isinstance(said, (list, tuple)) and (said or may_be_empty):
-        if provider == "openai-chat" and not plain(said[0]).get("message"):
-            raise ValueError("its choice has no `message`: of a stream, record the complete answer")
+    if isinstance(items, (list, tuple)) and (items or may_be_empty):
+        if provider == "openai-chat" and not plain(items[0]).get("message"):
+            raise ValueError(
+                "its choice has no `message`: for a stream, record the complete answer"
+            )
         return
     if body.get("error"):
-        raise ValueError("it is an error: handle it, and ask again")
+        raise ValueError("it is an error: handle it, then ask again")
     names = ", ".join(sorted(map(str, body))) or "nothing"
-    raise ValueError(f"it has no non-empty list `{held}`, but {names}")
+    raise ValueError(f"it has no list `{held}`, or it is empty; its fields: {names}")
 
 
 @contextmanager
@@ -265,7 +267,7 @@ def messages(provider: ProviderName, history: Iterable[Any]) -> Iterator[list[ne
     readers = {"openai-chat": _chat_message, "anthropic": _anthropic_message}
     provider = _among(readers, provider)
     for index, message in enumerate(history):
-        with _shaped(f"message {index} is none of {provider}"):
+        with _shaped(f"message {index} is not a message of {provider}"):
             events = readers[provider](plain(message))
         if events:
             yield events
@@ -303,7 +305,7 @@ def _anthropic_message(message: Mapping[str, Any]) -> list[new.NewEvent]:
     if message["role"] == "assistant":
         return events_of(_anthropic({"content": blocks}))
     results = [block for block in blocks if block.get("type") == "tool_result"]
-    said = [block for block in blocks if block.get("type") != "tool_result"]
+    others = [block for block in blocks if block.get("type") != "tool_result"]
     events = [
         new.tool_result(
             block["tool_use_id"],
@@ -312,8 +314,8 @@ def _anthropic_message(message: Mapping[str, Any]) -> list[new.NewEvent]:
         )
         for block in results
     ]
-    if said:
-        events.append(new.message(message["role"], *_anthropic_content(said)))
+    if others:
+        events.append(new.message(message["role"], *_anthropic_content(others)))
     return events
 
 

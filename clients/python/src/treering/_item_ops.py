@@ -34,8 +34,8 @@ def put_op(
     """Puts a value. `ttl` is in seconds."""
     if ttl is not None and ttl <= 0:
         raise ValueError("ttl must be above 0: omit it for an item that does not expire")
-    said = json_bytes(value, f"the value of {key!r}")
-    put = pb.PutItem(path=_labels(path), key=key, value=said, text=text)
+    encoded = json_bytes(value, f"the value of {key!r}")
+    put = pb.PutItem(path=_labels(path), key=key, value=encoded, text=text)
     if ttl is not None:
         put.ttl_ms = max(1, round(ttl * 1000))
     return pb.ItemOp(put=put)
@@ -56,10 +56,10 @@ def conditions(where: Iterable[Condition]) -> list[pb.ItemCondition]:
     made = []
     for field, sign, value in where:
         if sign not in SIGNS:
-            raise ValueError(f"`{sign}` is none of {' '.join(SIGNS)}")
+            raise ValueError(f"`{sign}` is not allowed here: use one of {' '.join(SIGNS)}")
         names = [field] if isinstance(field, str) else list(field)
-        said = json_bytes(value, f"the value for {field!r}")
-        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=said))
+        encoded = json_bytes(value, f"the value for {field!r}")
+        made.append(pb.ItemCondition(field=names, comparison=SIGNS[sign], value=encoded))
     return made
 
 

@@ -31,7 +31,9 @@ def number(enum: _EnumTypeWrapper[_Number], prefix: str, word: str) -> _Number:
     try:
         return enum.Value(name)
     except ValueError:
-        raise ValueError(f"`{word}` is none of {', '.join(words(enum, prefix))}") from None
+        raise ValueError(
+            f"`{word}` is not allowed here: use one of {', '.join(words(enum, prefix))}"
+        ) from None
 
 
 def numbers(
@@ -51,7 +53,7 @@ def provider_name(given: str) -> ProviderName:
     name = given.strip().lower().replace("_", "-")
     known = [each.replace("_", "-") for each in words(context_pb2.Provider, "PROVIDER")]
     if name not in known:
-        raise ValueError(f"`{given}` is none of {', '.join(known)}")
+        raise ValueError(f"`{given}` is not allowed here: use one of {', '.join(known)}")
     return cast(ProviderName, name)
 
 
@@ -70,7 +72,7 @@ def text(value: Any, name: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"{name} has half a surrogate pair at character {error.start}: "
+                f"{name} has half of a surrogate pair at character {error.start}: "
                 "replace it, for example with .encode(errors='replace').decode()"
             ) from None
     return value
@@ -79,8 +81,8 @@ def text(value: Any, name: str) -> str:
 def json_text(value: Any, name: str = "") -> str:
     """Converts a value to JSON text. Errors call it `name`."""
     try:
-        said = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        return text(said, f"the JSON of {name or 'the value'}")
+        encoded = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text(encoded, f"the JSON of {name or 'the value'}")
     except ValueError:
         for place, number in _no_numbers(value, name or "the value", ()):
             raise ValueError(
@@ -119,7 +121,7 @@ def _no_numbers(value: Any, place: str, within: tuple[int, ...]) -> Iterator[tup
             yield from _no_numbers(each, f"{place}[{index}]", within)
 
 
-def told_text(value: Any) -> str:
+def result_text(value: Any) -> str:
     """Converts what a tool returned to text for the model. `NaN` stays, so it may not be JSON."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 

@@ -31,7 +31,7 @@ from treering._words import (
     json_text,
     json_texts,
     number,
-    told_text,
+    result_text,
 )
 from treering._words import text as checked
 from treering.v1 import event_pb2 as pb
@@ -115,7 +115,9 @@ def parts(content: Iterable[Part]) -> list[pb.ContentPart]:
 
 def outputs(content: Iterable[Output]) -> list[pb.ContentPart]:
     """Converts what a tool returned to parts: dicts and lists become JSON text."""
-    return parts(told_text(each) if isinstance(each, (Mapping, list)) else each for each in content)
+    return parts(
+        result_text(each) if isinstance(each, (Mapping, list)) else each for each in content
+    )
 
 
 def _part(part: Part) -> pb.ContentPart:

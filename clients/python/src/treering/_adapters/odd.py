@@ -41,8 +41,8 @@ TEXT_ONLY, NOTHING = 1, 2
 NOT_SHAPED = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 """Exceptions of parsing a value in an unknown format."""
 
-AS_TEXT = "what neither JSON nor UTF-8 can say is said as text"
-IN_PART = "not all of it can be said: what was not understood is kept as a value only"
+AS_TEXT = "values that JSON or UTF-8 cannot represent are stored as text"
+IN_PART = "parts in an unknown format are stored only as the framework's own value"
 
 Standing = dict[str, "deque[str]"]
 """Maps a framework's call id to the stand-ins for it, of calls without a result."""
@@ -296,5 +296,5 @@ def _parts(event: new.NewEvent) -> Sequence[pb.ContentPart]:
 
 def warn(what: str, notes: Iterable[str]) -> None:
     """Logs the notes, each once."""
-    if said := "; ".join(dict.fromkeys(notes)):
-        log.warning("%s: %s", what, said)
+    if text := "; ".join(dict.fromkeys(notes)):
+        log.warning("%s: %s", what, text)

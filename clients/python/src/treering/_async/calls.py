@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treering import _requests, errors, new
 from treering._background import despite_async
-from treering._words import CancelReasonName, from_arguments, json_bytes, told_text
+from treering._words import CancelReasonName, from_arguments, json_bytes, result_text
 from treering.new import Output, Part
 from treering.types import Receipt, ToolCall
 
@@ -234,4 +234,4 @@ def _told(value: Any) -> list[Part]:
     """Converts what a function returned to the content of a result."""
     if value is None:
         return []
-    return [value if isinstance(value, str) else told_text(value)]
+    return [value if isinstance(value, str) else result_text(value)]
