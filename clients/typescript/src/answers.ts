@@ -43,7 +43,10 @@ function readerOf<T>(
 ): { provider: ProviderName; reader: Reader<T> } {
   const provider = providerName(given);
   const reader = readers[provider];
-  if (!reader) throw new TypeError(`\`${given}\` is none of ${Object.keys(readers).join(", ")}`);
+  if (!reader)
+    throw new TypeError(
+      `\`${given}\` is not allowed here: use one of ${Object.keys(readers).join(", ")}`,
+    );
   return { provider, reader };
 }
 
@@ -76,16 +79,17 @@ function mustBeAnswer(provider: ProviderName, response: Parsed): void {
   }
   const name = LISTS[provider] ?? "";
   const { [name]: list, error } = response;
-  if (error && (!Array.isArray(list) || !list.length)) throw no("it is an error");
+  if (error && (!Array.isArray(list) || !list.length))
+    throw no("it is an error: handle it, then ask again");
   const mayBeEmpty = provider === "anthropic" || provider === "openai-responses";
   if (!Array.isArray(list) || !(list.length || mayBeEmpty)) {
     const has = Object.keys(response).join(", ") || "nothing";
-    throw no(`it has no list \`${name}\`, but ${has}`);
+    throw no(`it has no list \`${name}\`, or it is empty; its fields: ${has}`);
   }
   const strange = list.findIndex((each) => typeof each !== "object" || each === null);
   if (strange >= 0) throw no(`\`${name}.${strange}\` is ${typeof list[strange]}`);
   if (provider === "openai-chat" && typeof list[0].message !== "object") {
-    throw no("its choice has no `message`: for a stream, assemble the complete answer first");
+    throw no("its choice has no `message`: for a stream, record the complete answer");
   }
   if (provider !== "anthropic") return;
   for (const [index, block] of list.entries()) {
@@ -240,7 +244,7 @@ function mustBeMessage(provider: ProviderName, message: Parsed, index: number): 
     Array.isArray(message?.content);
   if (isObject && typeof message.role === "string" && hasContent) return;
   const lacks = isObject && typeof message.role === "string" ? "content" : "role";
-  throw new TypeError(`messages.${index} is none of ${provider}: it has no \`${lacks}\``);
+  throw new TypeError(`message ${index} is not a message of ${provider}: \`${lacks}\` is missing`);
 }
 
 function chatMessage(message: Parsed): NewEvent[] {
@@ -276,8 +280,8 @@ function anthropicMessage(message: Parsed): NewEvent[] {
         success: !block.is_error,
       }),
     );
-  const said = blocks.filter((block) => block.type !== "tool_result");
-  if (said.length) events.push(make.message(role, anthropicContent(said)));
+  const others = blocks.filter((block) => block.type !== "tool_result");
+  if (others.length) events.push(make.message(role, anthropicContent(others)));
   return events;
 }
 

@@ -2,6 +2,7 @@
 
 import { BinaryWriter } from "@bufbuild/protobuf/wire";
 import type { Codec } from "./methods.js";
+import { REPLACE_IT } from "./words.js";
 
 class Writer extends BinaryWriter {
   override string(value: string): this {
@@ -19,7 +20,7 @@ export function encoded<T>(codec: Codec<T>, message: T): Uint8Array {
     if (!found) throw error;
     const [path, text] = found;
     const place = text.search(/\p{Surrogate}/u);
-    throw new TypeError(`${path}: has half of a surrogate pair at index ${place}`);
+    throw new TypeError(`${path}: has half of a surrogate pair at index ${place}: ${REPLACE_IT}`);
   }
 }
 

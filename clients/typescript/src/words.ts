@@ -44,7 +44,9 @@ type Enumeration = Record<string, string | number>;
 export function number<T extends number>(enumeration: Enumeration, word: string): T {
   const found = enumeration[word.toUpperCase().replaceAll("-", "_")];
   if (typeof found !== "number") {
-    throw new TypeError(`\`${word}\` is none of ${words(enumeration).join(", ")}`);
+    throw new TypeError(
+      `\`${word}\` is not allowed here: use one of ${words(enumeration).join(", ")}`,
+    );
   }
   return found as T;
 }
@@ -53,7 +55,8 @@ export function number<T extends number>(enumeration: Enumeration, word: string)
 export function providerName(given: string): ProviderName {
   const name = given.trim().toLowerCase().replaceAll("_", "-");
   const known = words(Provider).map((word) => word.replaceAll("_", "-"));
-  if (!known.includes(name)) throw new TypeError(`\`${given}\` is none of ${known.join(", ")}`);
+  if (!known.includes(name))
+    throw new TypeError(`\`${given}\` is not allowed here: use one of ${known.join(", ")}`);
   return name as ProviderName;
 }
 
@@ -85,11 +88,14 @@ const decoder = new TextDecoder();
 /** Text as UTF-8. */
 export const utf8 = (text: string): Uint8Array => encoder.encode(text);
 
+/** What to do about half of a surrogate pair. */
+export const REPLACE_IT = "replace it, for example with .toWellFormed()";
+
 /** Rejects half of a surrogate pair, which would be stored as another character. */
 export function unicode(text: string): string {
   if (text.isWellFormed()) return text;
   const place = text.search(/\p{Surrogate}/u);
-  throw new Invalid(`the text has half of a surrogate pair at index ${place}`);
+  throw new Invalid(`the text has half of a surrogate pair at index ${place}: ${REPLACE_IT}`);
 }
 
 /** UTF-8 as text; invalid bytes become U+FFFD. */
@@ -100,11 +106,11 @@ export function jsonText(value: unknown, name = ""): string {
   const text = JSON.stringify(value);
   if (text === undefined) throw new TypeError(`${typeof value} cannot be represented in JSON`);
   // Numbers that JSON lacks become null.
-  if (text.includes("null")) mustBeSayable(value, name);
+  if (text.includes("null")) mustBeJson(value, name);
   return text;
 }
 
-function mustBeSayable(value: unknown, path: string): void {
+function mustBeJson(value: unknown, path: string): void {
   if (typeof value === "number" && !Number.isFinite(value)) {
     const where = path ? `\`${path}\`` : "the value";
     throw new TypeError(`${where} is ${value}, which JSON cannot represent: use null or a string`);
@@ -113,7 +119,7 @@ function mustBeSayable(value: unknown, path: string): void {
   // `toJSON` has already converted the value.
   if (typeof (value as { toJSON?: unknown }).toJSON === "function") return;
   for (const [key, each] of Object.entries(value)) {
-    mustBeSayable(each, path ? `${path}.${key}` : key);
+    mustBeJson(each, path ? `${path}.${key}` : key);
   }
 }
 
@@ -141,11 +147,11 @@ export function fromJson(data: Uint8Array | string): Parsed {
 
 /** Parses the arguments of a call; returns the text if it is not JSON. */
 export function fromArguments(data: Uint8Array): Parsed {
-  const said = fromUtf8(data);
+  const text = fromUtf8(data);
   try {
-    return JSON.parse(said);
+    return JSON.parse(text);
   } catch {
-    return said;
+    return text;
   }
 }
 

@@ -71,7 +71,7 @@ test("texts that are not Unicode", async () => {
   for (const give of given) {
     await assert.rejects(give, (error: Error) => {
       assert.ok(error instanceof treering.Invalid, String(error));
-      assert.match(error.message, /half of a surrogate pair/);
+      assert.match(error.message, /half of a surrogate pair at index \d+: replace it/);
       return true;
     });
   }
@@ -98,7 +98,10 @@ test("invalid content", async () => {
     ["anthropic", { content: "x" }],
     ["anthropic", { role: "user" }],
   ] as [ProviderName, unknown][]) {
-    await assert.rejects(conv.extend(provider, [message]), /messages\.0 is none of /);
+    await assert.rejects(
+      conv.extend(provider, [message]),
+      /message 0 is not a message of .*: `(role|content)` is missing/,
+    );
   }
   assert.equal(await conv.head(), 1);
 });
@@ -114,7 +117,7 @@ test("names of providers", async () => {
   }
   const unknown = "openai_chats" as ProviderName;
   for (const call of [async () => conv.request(unknown), async () => conv.record(unknown, chat)]) {
-    await assert.rejects(call, /`openai_chats` is none of .*openai-chat/);
+    await assert.rejects(call, /`openai_chats` is not allowed here: use one of .*openai-chat/);
   }
 });
 
@@ -126,9 +129,13 @@ test("responses that are not answers", async () => {
   const piece = { choices: [{ index: 0, delta: { content: "Hel" } }] };
   const chat = { choices: [{ message: { role: "assistant", content: "Hello" } }] };
   const given: [ProviderName, unknown, RegExp][] = [
-    ["anthropic", { foo: 1 }, /not an answer of anthropic: it has no list `content`, but foo/],
+    [
+      "anthropic",
+      { foo: 1 },
+      /not an answer of anthropic: it has no list `content`, or it is empty; its fields: foo/,
+    ],
     ["anthropic", { type: "error", ...error }, /it is an error/],
-    ["anthropic", chat, /but choices/],
+    ["anthropic", chat, /its fields: choices/],
     ["anthropic", { content: "Hello" }, /no list `content`/],
     ["anthropic", { content: [{ type: "tool_use", name: "ls" }] }, /`id`/],
     ["anthropic", { content: ["Hello"] }, /not an answer of anthropic/],
@@ -138,8 +145,8 @@ test("responses that are not answers", async () => {
     ["openai-chat", { choices: [] }, /no list `choices`/],
     ["openai-responses", { ...error, output: null }, /it is an error/],
     ["openai-responses", chat, /no list `output`/],
-    ["gemini", { promptFeedback: { blockReason: "SAFETY" } }, /but promptFeedback/],
-    ["gemini", {}, /but nothing/],
+    ["gemini", { promptFeedback: { blockReason: "SAFETY" } }, /its fields: promptFeedback/],
+    ["gemini", {}, /its fields: nothing/],
   ];
   for (const [provider, response, said] of given) {
     await assert.rejects(conv.record(provider, response), (refused: Error) => {

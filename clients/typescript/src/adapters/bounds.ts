@@ -100,9 +100,7 @@ function cut(text: unknown): string {
 export function wellFormed<T>(value: T): T {
   if (typeof value === "string") {
     if (value.isWellFormed()) return value;
-    warnOnce(
-      "of a text with half of a surrogate pair, the conversation's events have U+FFFD there",
-    );
+    warnOnce("a text with half of a surrogate pair is stored with U+FFFD in its place");
     return value.toWellFormed() as T;
   }
   if (typeof value !== "object" || value === null || value instanceof Uint8Array) return value;

@@ -1,13 +1,13 @@
 // Warnings of adapters that cannot store a value unchanged; each is emitted once per process.
 
-const said = new Set<string>();
+const shown = new Set<string>();
 
 /** Emits a warning of Node.js with the type `TreeringWarning`. */
 export function warnOnce(text: string): void {
-  if (said.has(text)) return;
-  said.add(text);
+  if (shown.has(text)) return;
+  shown.add(text);
   process.emitWarning(
-    `${text}; the framework has its own value back as it was (this is said once)`,
+    `${text}; the framework still reads its own value unchanged (this warning is shown once)`,
     "TreeringWarning",
   );
 }
