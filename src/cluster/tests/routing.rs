@@ -12,7 +12,10 @@ use std::{
 use futures::StreamExt;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
-use treering_domain::{EventBody, MessageAppended, Role, ShardId};
+use treering_cluster::shard_of;
+use treering_domain::{
+    ConversationCreated, ConversationId, EventBody, MessageAppended, Role, ShardId,
+};
 use treering_proto::{
     body, envelope,
     pb::{self, append_stream_response::Outcome, read_request::Source},
@@ -117,6 +120,53 @@ async fn any_node_takes_any_call() {
         let error = read(node, &missing).await.unwrap_err();
         assert_eq!(reason(&error), "CONVERSATION_NOT_FOUND", "{error:?}");
     }
+}
+
+// People name a session by its id at its source, which is a UUID for many agents and says nothing
+// about the shard.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_is_found_by_its_id_at_the_source() {
+    let (cluster, dir) = (MemoryCluster::new(SHARDS), tempfile::tempdir().unwrap());
+    let one = ServingNode::start(&cluster, "one", dir.path()).await;
+    let two = ServingNode::start(&cluster, "two", dir.path()).await;
+    settled(&[&one, &two]).await;
+    for (number, source_id) in ["session 7", "0b5c2a14-7d4f-4c7e-9d53-0a6f5a1f9a11"]
+        .into_iter()
+        .enumerate()
+    {
+        let uuid: ConversationId = "0b5c2a14-7d4f-4c7e-9d53-0a6f5a1f9a11".parse().unwrap();
+        let other = (shard_of(uuid, SHARDS).0 + 1) % SHARDS;
+        let id = id_in(ShardId(other), SHARDS).to_string();
+        let body = EventBody::ConversationCreated(ConversationCreated {
+            source: "agent".into(),
+            source_id: source_id.into(),
+            ..Default::default()
+        });
+        let batch = append(&id, vec![event(&body), said("hello")]);
+        one.events().append(batch).await.unwrap();
+        for node in [&one, &two] {
+            let request = pb::GetConversationRequest {
+                conversation_id: source_id.into(),
+                ..Default::default()
+            };
+            let state = node
+                .conversations()
+                .get(request)
+                .await
+                .unwrap()
+                .into_inner();
+            assert_eq!(state.summary.unwrap().conversation_id, id, "{number}");
+            assert!(read(node, source_id).await.unwrap().len() >= 2);
+            node.events()
+                .append(append(source_id, vec![said("more")]))
+                .await
+                .unwrap();
+        }
+        assert_eq!(read(&two, &id).await.unwrap().len(), 4);
+    }
+    let lost = append("nobody's", vec![said("lost")]);
+    let error = two.events().append(lost).await.unwrap_err();
+    assert_eq!(reason(&error), "CONVERSATION_NOT_FOUND");
 }
 
 // One stream carries the events of many agents, which are in many shards. The answers must come in
@@ -383,7 +433,6 @@ async fn death_of_an_owner_loses_nothing_and_doubles_nothing() {
             let stop = Arc::clone(&stop);
             tokio::spawn(async move {
                 let mut client = node.events();
-                client.append(append(&id, vec![created()])).await.unwrap();
                 let mut outcomes = HashMap::new();
                 for number in 0.. {
                     let text = format!("number {number}.");

@@ -34,15 +34,22 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
 use tonic::{Code, Status, body::Body, service::Routes, transport::ClientTlsConfig};
+use tonic_types::StatusExt;
 use tower::Service;
 
 use self::{
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OwnerChannels},
-    target::{Target, target},
+    target::{Target, named, target},
 };
-use crate::{ServeOptions, audit::Audit, bounds, shutdown::StopSignal, status::Refusal};
+use crate::{
+    ServeOptions,
+    audit::Audit,
+    bounds,
+    shutdown::StopSignal,
+    status::{CONVERSATION_NOT_FOUND, Refusal},
+};
 use treering_domain::ShardId;
 use treering_engine::ReadError;
 use treering_proto::{
@@ -187,7 +194,17 @@ impl ShardRouter {
             }
             Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
         };
-        self.serve(&mut call, shard).await
+        let answer = self.serve(&mut call, shard).await?;
+        // A UUID can also be the id of a conversation at its source, which is in any shard.
+        if is_missing(&answer)
+            && call.can_be_sent()
+            && let Some(name) = named(route, &message)
+            && let Some(other) = self.find_named(&call.head, name).await?
+            && other != shard
+        {
+            return self.serve(&mut call, other).await;
+        }
+        Ok(answer)
     }
 
     /// Answers a call that another node forwarded. It is not forwarded again: two nodes with
@@ -382,6 +399,15 @@ impl ShardRouter {
         }
         Ok(collected.to_bytes())
     }
+}
+
+/// Returns true for the error that there is no such conversation.
+fn is_missing(answer: &Response<Body>) -> bool {
+    let status = Status::from_header_map(answer.headers());
+    status.is_some_and(|status| {
+        let info = status.get_details_error_info();
+        info.is_some_and(|info| info.reason == CONVERSATION_NOT_FOUND)
+    })
 }
 
 /// Returns true if an answer may be sent although the shard may have another owner now: it tells

@@ -58,20 +58,32 @@ pub(super) fn target(
     shards: u32,
     message: &[u8],
 ) -> Result<Target, Refusal> {
-    let named = route.conversation.iter();
-    if let Some(name) = named.filter_map(|path| wire::text(message, path)).next() {
+    if route.to == RouteTo::Append {
+        return append(namespace, shards, message);
+    }
+    if let Some(name) = named(route, message) {
         return Ok(of_name(name, shards));
     }
     let of = |id| Target::Shard(shard_of(id, shards));
     Ok(match route.to {
-        RouteTo::Unspecified => Target::Any,
-        RouteTo::Append => return append(namespace, shards, message),
+        RouteTo::Unspecified | RouteTo::Append => Target::Any,
         RouteTo::Items => of(items_conversation(namespace)),
         RouteTo::LongTerm => of(namespace.long_term_conversation()),
         RouteTo::All => Target::All,
         RouteTo::Split => Target::Split,
         RouteTo::Nowhere => Target::Nowhere,
     })
+}
+
+/// Returns the first name of a conversation in a request.
+pub(super) fn named<'m>(route: &MethodRoute, message: &'m [u8]) -> Option<&'m str> {
+    match route.to {
+        RouteTo::Append => wire::text(message, &[field::CONVERSATION]),
+        _ => route
+            .conversation
+            .iter()
+            .find_map(|path| wire::text(message, path)),
+    }
 }
 
 pub(super) fn of_name(name: &str, shards: u32) -> Target {

@@ -58,6 +58,9 @@ pub(crate) use shard::NOT_OWNER;
 /// The value of [`PolicyError::whose`] for a conversation's policy.
 const CONVERSATIONS: &str = "conversation's";
 
+/// The reason of a name that no conversation has.
+pub(crate) const CONVERSATION_NOT_FOUND: &str = "CONVERSATION_NOT_FOUND";
+
 /// The `ErrorInfo.domain` of every error.
 pub(crate) const ERROR_DOMAIN: &str = "treering";
 
@@ -324,7 +327,7 @@ impl From<ReadError> for Refusal {
         let of = |code, reason| Self::new(code, reason, with_causes(&error));
         match &error {
             ReadError::ConversationNotFound { id } => {
-                of(Code::NotFound, "CONVERSATION_NOT_FOUND").fact("conversation", id)
+                of(Code::NotFound, CONVERSATION_NOT_FOUND).fact("conversation", id)
             }
             ReadError::AmbiguousSourceId { id, count } => {
                 of(Code::FailedPrecondition, "AMBIGUOUS_SOURCE_ID")
