@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use treering_domain::ShardId;
 use treering_engine::Engine;
-use treering_server::{LocalShard, ShardAway, ShardDirectory, ShardOwner, ShardServices};
+use treering_server::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
 
 use crate::node::{ClusterNode, NotServed, ShardGuard};
 
@@ -48,7 +48,7 @@ impl LocalShard for ShardGuard {
 impl From<NotServed> for ShardAway {
     fn from(reason: NotServed) -> Self {
         match reason {
-            NotServed::Elsewhere(owner) => Self::Elsewhere(ShardOwner {
+            NotServed::Elsewhere(owner) => Self::Elsewhere(OwnerNode {
                 address: owner.address,
                 secret: owner.process.to_string(),
             }),

@@ -59,16 +59,16 @@ impl std::fmt::Debug for ShardServices {
 
 /// The process that owns a shard.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ShardOwner {
+pub struct OwnerNode {
     /// The address at which it is reached.
     pub address: String,
     /// Its [secret](ShardDirectory::secret).
     pub secret: String,
 }
 
-impl std::fmt::Debug for ShardOwner {
+impl std::fmt::Debug for OwnerNode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ShardOwner({})", self.address)
+        write!(f, "OwnerNode({})", self.address)
     }
 }
 
@@ -77,7 +77,7 @@ impl std::fmt::Debug for ShardOwner {
 pub enum ShardAway {
     /// Another node owns it.
     #[error("the node at {} owns the shard", .0.address)]
-    Elsewhere(ShardOwner),
+    Elsewhere(OwnerNode),
     /// It is being opened or handed over.
     #[error("the shard is changing its owner")]
     Moving,

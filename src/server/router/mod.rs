@@ -57,7 +57,7 @@ use treering_proto::{
     route,
 };
 
-pub use directory::{LocalShard, ShardAway, ShardDirectory, ShardOwner, ShardServices};
+pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
 pub(crate) use owners::ForwardedShard;
 pub use owners::OWNER_KEY;
 
@@ -254,7 +254,7 @@ impl ShardRouter {
         }
     }
 
-    async fn remotely(&self, call: &mut RoutedCall, shard: ShardId, owner: &ShardOwner) -> Attempt {
+    async fn remotely(&self, call: &mut RoutedCall, shard: ShardId, owner: &OwnerNode) -> Attempt {
         let Some(request) = call.request() else {
             return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
         };

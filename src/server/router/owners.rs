@@ -15,7 +15,7 @@ use tonic::{
 use tonic_types::StatusExt;
 use tower::{Service, ServiceExt};
 
-use super::{ShardAway, ShardOwner};
+use super::{OwnerNode, ShardAway};
 use crate::{
     bounds,
     status::{NOT_OWNER, Refusal},
@@ -91,7 +91,7 @@ impl OwnerChannels {
     /// [`ForwardFault`].
     pub(super) async fn forward(
         &self,
-        owner: &ShardOwner,
+        owner: &OwnerNode,
         shard: ShardId,
         mut request: Request<Body>,
     ) -> Result<Response<Body>, ForwardFault> {

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Three nodes of the built program over a PostgreSQL server that this script starts: any node takes
+# any call, a node is killed while conversations are imported, one is restarted, one is drained while
+# events are appended. Every node must then show the same as a store of one machine.
+#
+# Usage: .ci/cluster.sh BINARY TRAJECTORIES
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+binary=$(realpath "$1")
+data=$2/trajectories
+work=$(mktemp -d)
+chmod 711 "$work"
+programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")
+declare -A node
+
+fail() {
+  echo "cluster: $1" >&2
+  tail -n 20 "$work"/*.log >&2 || true
+  exit 1
+}
+
+database() { # PROGRAM ARGUMENT...
+  case $(id -u) in
+    0) (cd / && runuser -u postgres -- "$programs/$1" "${@:2}") ;;
+    *) "$programs/$1" "${@:2}" ;;
+  esac
+}
+
+clean_up() {
+  kill "${node[@]}" 2>/dev/null || true
+  wait
+  database pg_ctl -D "$work/db/data" -m immediate stop >"$work/stop.txt" 2>&1 || true
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+free_port() {
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+mkdir -m 700 "$work/db"
+[ "$(id -u)" != 0 ] || chown postgres "$work/db"
+port=$(free_port)
+database initdb --data-checksums --auth=trust --username=owner --no-sync -D "$work/db/data" >"$work/initdb.log"
+database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
+  -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
+database createdb -h 127.0.0.1 -p "$port" -U owner treering
+"$binary" cluster init "postgres://owner@127.0.0.1:$port/treering" --shards 12 --role node
+export TREERING_CLUSTER=postgres://node@127.0.0.1:$port/treering
+
+declare -A address
+for name in a b c; do address[$name]=127.0.0.1:$(free_port); done
+
+start() { # NAME
+  "$binary" serve --node "$1" --advertise "${address[$1]}" --listen "${address[$1]}" \
+    --data "$work/$1" --memory 96MiB --accept-single-copy >>"$work/$1.log" 2>&1 &
+  node[$1]=$!
+}
+
+on() { # NAME COMMAND...
+  "$binary" --server "http://${address[$1]}" "${@:2}"
+}
+
+# Waits until these nodes own all shards.
+settled() { # COUNT
+  for _ in $(seq 300); do
+    "$binary" --json cluster status >"$work/status.json"
+    if python3 - "$1" "$work/status.json" <<'PY'; then return; fi
+import json, sys
+status = json.load(open(sys.argv[2]))
+owners = [node for node in status["nodes"] if node["shards"]]
+sys.exit(status["unowned"] or len(owners) != int(sys.argv[1]))
+PY
+    sleep 0.2
+  done
+  fail "the nodes do not share the shards: $(cat "$work/status.json")"
+}
+
+# What a store has, without ids and times.
+everything() { # OPTION...
+  "$binary" "$@" export --format openai-chat | sort
+}
+
+step() {
+  echo "-- $1 ($(date -u +%H:%M:%S))"
+}
+
+step "three nodes share the shards, and import through one of them"
+for name in a b c; do start "$name"; done
+settled 3
+on a import "$data/tau-bench.jsonl.zst"
+"$binary" import --data "$work/one" "$data/tau-bench.jsonl.zst" >"$work/import.log" 2>&1
+everything --data "$work/one" >"$work/wanted"
+for name in b c; do
+  everything --server "http://${address[$name]}" >"$work/shown"
+  cmp "$work/wanted" "$work/shown" || fail "node $name shows other conversations"
+  on "$name" search --count refund >"$work/found" || fail "node $name finds nothing"
+done
+
+step "a node is killed while another imports"
+"$binary" import --data "$work/one" "$data/pydantic-ai-cassettes.jsonl.zst" "$data/pi-mono.jsonl.zst" \
+  >>"$work/import.log" 2>&1
+on b import "$data/pydantic-ai-cassettes.jsonl.zst" "$data/pi-mono.jsonl.zst" >"$work/during.txt" 2>&1 &
+import=$!
+sleep 0.5
+kill -9 "${node[a]}"
+# An append on its way to the dead node has an unknown outcome, which an importer reports.
+wait "$import" || true
+settled 2
+on b import "$data/pydantic-ai-cassettes.jsonl.zst" "$data/pi-mono.jsonl.zst" | tail -1
+everything --data "$work/one" >"$work/wanted"
+for name in b c; do
+  everything --server "http://${address[$name]}" >"$work/shown"
+  cmp "$work/wanted" "$work/shown" || fail "node $name lost or doubled something"
+done
+
+step "the node comes back, and another is drained while events are appended"
+start a
+settled 3
+conversations=$(on a ls --json --limit 6 | python3 -c '
+import json, sys
+for line in sys.stdin: print(json.loads(line)["conversation"])')
+append() {
+  local number
+  for number in $(seq 10); do
+    for conversation in $conversations; do
+      on c append "$conversation" message user "number $number" >"$work/append.txt" 2>&1 ||
+        { cat "$work/append.txt"; return 1; }
+    done
+  done
+}
+append >"$work/appends.log" &
+appends=$!
+sleep 1
+kill "${node[b]}"
+wait "${node[b]}" || fail "the drained node ended with an error"
+wait "$appends" || fail "an append failed while a node was drained: $(cat "$work/appends.log")"
+settled 2
+for conversation in $conversations; do
+  for name in a c; do
+    shown=$(on "$name" log "$conversation" --full | grep -c 'number [0-9]*$' || true)
+    [ "$shown" = 10 ] || fail "node $name shows $shown of 10 appended messages of $conversation"
+  done
+done
+echo "cluster: passed"
