@@ -29,6 +29,7 @@ async fn joining_node_takes_only_its_share() {
     let dir = tempfile::tempdir().unwrap();
     let one = start(&url, single_copy(), "one", dir.path()).await;
     let two = start(&url, single_copy(), "two", dir.path()).await;
+    until("both serve", || !two.node.served().is_empty()).await;
     let before = settled(&[&one, &two]).await;
     let three = start(&url, single_copy(), "three", dir.path()).await;
     until("the new node serves", || !three.node.served().is_empty()).await;

@@ -36,19 +36,21 @@ impl ShardRouter {
     ) -> Result<Response<Body>, Status> {
         match path {
             "/treering.v1.Events/KnownKeys" => {
-                let all: Vec<pb::KnownKeysResponse> = self.from_all(call, path, message).await?;
+                let all: Vec<pb::KnownKeysResponse> =
+                    self.answers_of_all(call, path, message).await?;
                 Ok(answer(&known_keys(&all)))
             }
             "/treering.v1.Conversations/Find" => {
                 let limit = decoded_request::<pb::FindConversationsRequest>(message)?.limit;
                 Ok(answer(&found(
-                    self.from_all(call, path, message).await?,
+                    self.answers_of_all(call, path, message).await?,
                     limit,
                 )))
             }
             "/treering.v1.Tools/Pending" => {
                 let limit = decoded_request::<pb::PendingRequest>(message)?.limit;
-                let all: Vec<pb::PendingResponse> = self.from_all(call, path, message).await?;
+                let all: Vec<pb::PendingResponse> =
+                    self.answers_of_all(call, path, message).await?;
                 let calls = all.into_iter().flat_map(|one| one.calls);
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
@@ -58,7 +60,7 @@ impl ShardRouter {
             LATEST => Ok(answer(&self.latest(call, message).await?)),
             GET_MANY => Ok(answer(&self.get_many(call, message).await?)),
             "/treering.v1.Admin/Stats" => {
-                let all: Vec<pb::StatsResponse> = self.from_all(call, path, message).await?;
+                let all: Vec<pb::StatsResponse> = self.answers_of_all(call, path, message).await?;
                 Ok(answer(&stats(all)))
             }
             _ => Err(Refusal::not_in_cluster(path).into()),
@@ -85,7 +87,7 @@ impl ShardRouter {
     }
 
     /// Returns the answers of all shards, in the order of the shards.
-    async fn from_all<M: Message + Default>(
+    async fn answers_of_all<M: Message + Default>(
         &self,
         call: &CallHead,
         path: &str,

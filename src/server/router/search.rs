@@ -51,7 +51,7 @@ impl ShardRouter {
             let one = pb::SearchRequest {
                 limit: request.offset + limit,
                 offset: 0,
-                at_least: at_least.filter(|place| place.shard == shard.0).cloned(),
+                at_least: at_least.filter(|place| place.shard == shard.0).copied(),
                 ..request.clone()
             };
             (shard, one)
