@@ -345,6 +345,7 @@ fn status_hint(status: &Status) -> Option<String> {
         }
         "APPENDS_STOPPED" => Some("restart the server that holds the store; reads still work"),
         NEWER_FORMAT => Some("use the version of treering that wrote it, or a newer one"),
+        "NOT_IN_CLUSTER" => Some("docs/CLUSTER.md lists what a cluster lacks"),
         "NO_EMBEDDER" => Some(
             "docs/MEANING.md says where to get a model; for a folder that no server holds, name it \
              in TREERING_EMBEDDER",
@@ -390,10 +391,7 @@ fn status_hint(status: &Status) -> Option<String> {
         Code::DataLoss => {
             "`treering verify` lists all damage; `treering salvage --to DIR` copies the intact data"
         }
-        Code::Unimplemented => {
-            "a cluster lacks some commands (docs/CLUSTER.md); another server may be older than this \
-             one: update it"
-        }
+        Code::Unimplemented => "the server is older than this command: update the server",
         _ => return None,
     };
     Some(text.into())

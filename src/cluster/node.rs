@@ -253,8 +253,7 @@ impl ClusterNode {
     }
 
     /// Returns the address at which other nodes reach this one.
-    #[must_use]
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.inner.options.address
     }
 

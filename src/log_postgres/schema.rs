@@ -70,10 +70,11 @@ create table treering_node (
 ";
 
 /// Creates the tables and the identity of a new log with this number of shards (1 to
-/// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier version. The role of the
-/// URL owns the tables; [`grants`] lets another one use them.
+/// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier
+/// version. The role of the URL owns the tables; [`grants`] lets another one use them.
 ///
-/// Returns the number of shards. It never changes, because it determines the shard of each conversation.
+/// Returns the number of shards. It never changes, because it determines the shard of each
+/// conversation.
 ///
 /// # Errors
 /// [`PostgresError`], also when a newer version of Treering created them, or when the log has

@@ -20,8 +20,10 @@ use treering_cluster::{
 };
 use treering_domain::{Limits, ShardId};
 use treering_log::{EventLog, MemoryLog};
-use treering_proto::pb::search_client::SearchClient;
-use treering_proto::pb::{conversations_client::ConversationsClient, events_client::EventsClient};
+use treering_proto::pb::{
+    conversations_client::ConversationsClient, events_client::EventsClient,
+    search_client::SearchClient,
+};
 use treering_server::{ServeOptions, serve_shards};
 use uuid::Uuid;
 

@@ -29,7 +29,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use futures::{
+    FutureExt, StreamExt,
+    future::{BoxFuture, Either},
+    stream,
+};
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
@@ -40,7 +44,7 @@ use tower::Service;
 use self::{
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
-    owners::{ForwardFault, OwnerChannels},
+    owners::{ForwardFault, OWNER_KEY, OwnerChannels},
     target::{Target, named, target},
 };
 use crate::{
@@ -59,7 +63,6 @@ use treering_proto::{
 
 pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
 pub(crate) use owners::ForwardedShard;
-pub use owners::OWNER_KEY;
 
 /// The method that tells whether a shard has a conversation.
 const GET: &str = "/treering.v1.Conversations/Get";
@@ -89,7 +92,11 @@ impl Dispatch {
 impl Service<Request<Body>> for Dispatch {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+    /// The future of a single store is not boxed: that would be one allocation for each call.
+    type Future = Either<
+        <Routes as Service<Request<Body>>>::Future,
+        BoxFuture<'static, Result<Response<Body>, Infallible>>,
+    >;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         // Both are always ready.
@@ -98,10 +105,10 @@ impl Service<Request<Body>> for Dispatch {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         match self {
-            Self::Store(routes) => routes.call(request).boxed(),
+            Self::Store(routes) => Either::Left(routes.call(request)),
             Self::Shards(router) => {
                 let router = router.clone();
-                async move { Ok(router.answer(request).await) }.boxed()
+                Either::Right(async move { Ok(router.answer(request).await) }.boxed())
             }
         }
     }
@@ -115,6 +122,8 @@ pub(super) struct ShardRouter {
 
 struct Inner {
     directory: Arc<dyn ShardDirectory>,
+    /// The address of this node, as answers name it.
+    address: Option<HeaderValue>,
     /// Health and reflection.
     node: Routes,
     owners: OwnerChannels,
@@ -142,6 +151,7 @@ impl ShardRouter {
         options: ServeOptions,
     ) -> Self {
         let inner = Inner {
+            address: directory.address().parse().ok(),
             directory,
             node: node.prepare(),
             owners: OwnerChannels::new(tls),
@@ -182,21 +192,22 @@ impl ShardRouter {
         }
         let shards = self.inner.directory.shards();
         let message = call.message();
-        let shard = match target(route, &call.head.namespace, shards, &message)? {
+        let target = target(route, &call.head.namespace, shards, &message)?;
+        let is_by_id = matches!(target, Target::Shard(_));
+        let shard = match target {
             Target::Shard(shard) => shard,
             Target::Any => self.any(),
             Target::Named { name, otherwise } => {
                 let found = self.find_named(&call.head, &name).await?;
                 found.or(otherwise).unwrap_or_else(|| self.any())
             }
-            Target::All | Target::Split => {
-                return self.combined(&call.head, &path, &message).await;
-            }
+            Target::All => return self.combined(&call.head, &path, &message).await,
             Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
         };
         let answer = self.serve(&mut call, shard).await?;
         // A UUID can also be the id of a conversation at its source, which is in any shard.
-        if is_missing(&answer)
+        if is_by_id
+            && is_missing(&answer)
             && call.can_be_sent()
             && let Some(name) = named(route, &message)
             && let Some(other) = self.find_named(&call.head, name).await?
@@ -286,8 +297,8 @@ impl ShardRouter {
         {
             return Attempt::Again(Refusal::shard_away(&away));
         }
-        if let Ok(address) = HeaderValue::from_str(&self.inner.directory.address()) {
-            answer.headers_mut().insert(OWNER_KEY, address);
+        if let Some(address) = &self.inner.address {
+            answer.headers_mut().insert(OWNER_KEY, address.clone());
         }
         Attempt::Answered(match call.head.route.server_streams {
             true => answer.map(|body| Body::new(CheckedBody::new(body, local))),

@@ -24,14 +24,14 @@ use treering_domain::ShardId;
 
 /// The metadata key of a forwarded call: the number of its shard. A call with it is never
 /// forwarded again.
-pub(crate) const SHARD_KEY: &str = "treering-shard";
+const SHARD_KEY: &str = "treering-shard";
 
 /// The metadata key of a forwarded call: the [secret](super::ShardDirectory::secret) of the process
 /// that it is for.
 const SECRET_KEY: &str = "treering-process";
 
 /// The metadata key of an answer: the address of the node that gave it.
-pub const OWNER_KEY: &str = "treering-owner";
+pub(super) const OWNER_KEY: &str = "treering-owner";
 
 /// The shard of a call that another node has forwarded.
 #[derive(Clone, Copy, Debug)]

@@ -176,7 +176,6 @@ fn stats(all: Vec<pb::StatsResponse>) -> pb::StatsResponse {
                 (&mut sum.branches, one.branches),
                 (&mut sum.events, one.events),
                 (&mut sum.pending_approvals, one.pending_approvals),
-                (&mut sum.log_bytes, one.log_bytes),
                 (&mut sum.views_bytes, one.views_bytes),
                 (&mut sum.index_bytes, one.index_bytes),
                 (&mut sum.log_segments, one.log_segments),
@@ -188,6 +187,8 @@ fn stats(all: Vec<pb::StatsResponse>) -> pb::StatsResponse {
             ] {
                 *sum = sum.saturating_add(one);
             }
+            // Each shard tells the size of the whole database.
+            sum.log_bytes = sum.log_bytes.max(one.log_bytes);
             for (kind, count) in one.events_by_kind {
                 *sum.events_by_kind.entry(kind).or_default() += count;
             }
@@ -207,6 +208,18 @@ mod tests {
         };
         let all = [of(&[true, false, false]), of(&[false, false, true])];
         assert_eq!(known_keys(&all), of(&[true, false, true]));
+    }
+
+    // An operator compares the size of the log with the disk of the database.
+    #[test]
+    fn stats_count_the_database_once() {
+        let of = |events| pb::StatsResponse {
+            events,
+            log_bytes: 500,
+            ..Default::default()
+        };
+        let sum = stats(vec![of(3), of(4)]);
+        assert_eq!((sum.events, sum.log_bytes), (7, 500));
     }
 
     // The newest conversations of all shards come first, and a cut is told.

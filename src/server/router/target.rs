@@ -19,10 +19,8 @@ pub(super) enum Target {
         name: String,
         otherwise: Option<ShardId>,
     },
-    /// To every shard.
+    /// To every shard, or to those of its entries.
     All,
-    /// To the shards of its entries.
-    Split,
     /// Clusters do not offer the method.
     Nowhere,
 }
@@ -70,7 +68,6 @@ pub(super) fn target(
         RouteTo::Items => of(items_conversation(namespace)),
         RouteTo::LongTerm => of(namespace.long_term_conversation()),
         RouteTo::All => Target::All,
-        RouteTo::Split => Target::Split,
         RouteTo::Nowhere => Target::Nowhere,
     })
 }
