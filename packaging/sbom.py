@@ -23,8 +23,8 @@ PROGRAM = "treering-cli"
 
 def tree(edges: str, *options: str) -> list[tuple[int, tuple[str, str], str]]:
     """What the program depends on by these edges: depth, name and version, licence."""
-    asked = ["cargo", "tree", "--locked", "--package", PROGRAM, "--edges", edges]
-    asked += ["--prefix", "depth", "--format", " {p}|{l}", *options]
+    asked = ["cargo", "tree", "--locked", "--package", PROGRAM, "--features", "full"]
+    asked += ["--edges", edges, "--prefix", "depth", "--format", " {p}|{l}", *options]
     said = subprocess.run(asked, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = []
     for line in said.splitlines():

@@ -48,6 +48,7 @@ pub fn open_embedder(place: &EmbedderPlace) -> Result<Arc<dyn Embedder>, ClientE
         what: error.to_string(),
         hint: match error {
             EmbedderError::Local(_) => "docs/MEANING.md says where to get a model",
+            EmbedderError::NotBuilt(_) => "docs/MEANING.md has both",
             EmbedderError::NoModel(_) => "name it with --embedder-model",
         }
         .into(),

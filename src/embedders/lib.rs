@@ -4,15 +4,18 @@
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use treering_meaning::Embedder;
 
 mod endpoint;
+#[cfg(feature = "local")]
 mod local;
+#[cfg(feature = "local")]
 mod tokens;
 
 pub use endpoint::{EmbeddingEndpoint, EndpointOptions};
+#[cfg(feature = "local")]
 pub use local::{LocalModel, LocalModelError};
 
 /// Maximum time for one answer of an endpoint.
@@ -34,7 +37,13 @@ pub struct EmbedderPlace {
 pub enum EmbedderError {
     /// The folder has no usable model.
     #[error(transparent)]
-    Local(#[from] LocalModelError),
+    Local(Box<dyn std::error::Error + Send + Sync>),
+    /// The feature `local` is off.
+    #[error(
+        "this program was built without models in files, so it cannot use {0}: name an endpoint \
+         (https://…), or build it with `--features full`"
+    )]
+    NotBuilt(String),
     /// The endpoint has no model name.
     #[error("the embedder at {0} needs a model name")]
     NoModel(String),
@@ -51,7 +60,7 @@ impl EmbedderPlace {
             .iter()
             .any(|scheme| self.at.starts_with(scheme));
         if !is_url {
-            return Ok(Arc::new(LocalModel::open(Path::new(&self.at))?));
+            return self.open_folder();
         }
         let no_model = || EmbedderError::NoModel(self.at.clone());
         Ok(Arc::new(EmbeddingEndpoint::new(EndpointOptions {
@@ -60,5 +69,18 @@ impl EmbedderPlace {
             key: self.key.clone(),
             timeout: ENDPOINT_TIMEOUT,
         })))
+    }
+
+    #[cfg(feature = "local")]
+    fn open_folder(&self) -> Result<Arc<dyn Embedder>, EmbedderError> {
+        let model = LocalModel::open(self.at.as_ref());
+        Ok(Arc::new(
+            model.map_err(|error| EmbedderError::Local(error.into()))?,
+        ))
+    }
+
+    #[cfg(not(feature = "local"))]
+    fn open_folder(&self) -> Result<Arc<dyn Embedder>, EmbedderError> {
+        Err(EmbedderError::NotBuilt(self.at.clone()))
     }
 }

@@ -153,8 +153,9 @@ pub use treering_meaning::Embedder;
 /// Types of searches; `searchable_text`, the text in which search counts bytes and lines; and
 /// `part_at`, which returns the part of an event at a byte of that text.
 pub use treering_search::{
-    DuplicateHandling, Hit, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts, Scores, SearchFilters,
-    part_at, searchable_text,
+    DuplicateHandling, Hit, HitRank, MergedHit, NameCompleteness, NameTier, QUERY_BYTES_MAX,
+    QuerySyntax, RecalledTexts, RerankedPool, Scores, SearchFilters, ShardRanks, SharedStatistics,
+    VerbatimMatch, merge, part_at, searchable_text,
 };
 
 /// Options for opening a store.

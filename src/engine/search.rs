@@ -26,8 +26,8 @@ use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
     DuplicateHandling, Hit, HitDuplicates, IndexError, IndexSearchError, MeaningQuery,
     NameCompleteness, QueryError, QuerySyntax, RecalledTexts, SearchIndex, SearchMemory,
-    SearchQuery, SearchResults, ShownBranches, Snippeter, VerbatimQuery, check_globs, passage_at,
-    searchable_text,
+    SearchQuery, SearchResults, ShardRanks, SharedStatistics, ShownBranches, Snippeter,
+    VerbatimQuery, check_globs, passage_at, searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -36,7 +36,7 @@ const GROUPED_HITS: usize = 1_000;
 const INDEX_MADE_WITHIN: Duration = Duration::from_secs(10);
 /// A hit is clearly better than another if the share of the query that it matches is larger by at
 /// least this.
-const CLEARLY_MORE: f32 = 0.25;
+pub const CLEARLY_MORE: f32 = 0.25;
 
 impl Engine {
     /// Waits until searches see everything up to a log position.
@@ -73,6 +73,25 @@ impl Engine {
             waited: max,
         };
         tokio::time::timeout(max, searched).await.map_err(late)
+    }
+
+    /// Returns how often the terms of a query occur. The sum over all shards is
+    /// [`SearchRequest::shared`].
+    ///
+    /// # Errors
+    /// As [`Self::search`].
+    pub async fn count_terms(
+        &self,
+        request: SearchRequest,
+    ) -> Result<SharedStatistics, SearchError> {
+        self.on(PriorityClass::Short, |engine: Self| async move {
+            let index = engine.inner.search.indexer.index();
+            let mut query = SearchQuery::new(request.namespace, request.text);
+            query.reading = request.reading;
+            let counted = index.statistics(&query);
+            counted.map_err(|error| engine.inner.search_failed(&index, error))
+        })
+        .await
     }
 
     async fn search_by_stages(
@@ -344,6 +363,7 @@ impl Inner {
             // The wait is over.
             at_least: _,
             wait_max: _,
+            shared,
         } = request;
         let index = self.search.indexer.index();
         let refused = |error| self.search_failed(&index, error);
@@ -368,6 +388,7 @@ impl Inner {
             shown,
             filters,
             memory,
+            shared,
         };
         if regex {
             let wanted = GrepOptions {
@@ -390,6 +411,12 @@ impl Inner {
                 index.search_by_meaning(&query, meaning).map_err(refused)?
             }
             _ => index.search(&query).map_err(refused)?,
+        };
+        let ranks = ShardRanks {
+            pool: std::mem::take(&mut results.pool),
+            found: results.names.found,
+            checked: results.as_typed.hits,
+            ..ShardRanks::default()
         };
         let parts_only = self.reads.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
@@ -420,6 +447,7 @@ impl Inner {
             hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
+        answer.ranks = ranks;
         answer.parts_only = parts_only && by == SearchBy::Words;
         if vector.is_some() && answer.lagging.is_none() {
             let meaning = self.search.meaning.as_ref();
@@ -545,6 +573,7 @@ impl Inner {
             hidden: None,
             conversations: Vec::new(),
             lagging,
+            ranks: ShardRanks::default(),
         }
     }
 }

@@ -1,8 +1,12 @@
 //! Search requests and their answers, as plain values.
 
+use std::sync::Arc;
+
 use super::meaning::SearchBy;
 use treering_domain::{BranchName, ConversationId, EventRef, Namespace, Position, Revision, Role};
-use treering_search::{DuplicateHandling, Hit, QuerySyntax, RecalledTexts, SearchFilters};
+use treering_search::{
+    DuplicateHandling, Hit, QuerySyntax, RecalledTexts, SearchFilters, ShardRanks, SharedStatistics,
+};
 
 /// A search request.
 #[derive(Clone, Debug)]
@@ -42,6 +46,9 @@ pub struct SearchRequest {
     pub at_least: Option<Position>,
     /// Maximum wait for `at_least`; then the answer comes from the index as it is. `None`: no limit.
     pub wait_max: Option<std::time::Duration>,
+    /// Statistics of all shards, if the engine has one of several. The answer then says what orders
+    /// its hits among those of other shards.
+    pub shared: Option<Arc<SharedStatistics>>,
 }
 
 /// The conversations and branches that a search is restricted to. An empty list or `None` sets no
@@ -145,6 +152,7 @@ impl SearchRequest {
             context_lines: 0,
             at_least: None,
             wait_max: None,
+            shared: None,
         }
     }
 }
@@ -267,4 +275,7 @@ pub struct SearchAnswer {
     pub conversations: Vec<ConversationHits>,
     /// Why the index lags behind the log; `None` if it is complete or at most a moment behind.
     pub lagging: Option<String>,
+    /// With [`SearchRequest::shared`]: what [`merge`](treering_search::merge()) needs besides the
+    /// hits.
+    pub ranks: ShardRanks,
 }

@@ -32,6 +32,7 @@ const PROTOS: [&str; 10] = [
     "treering/v1/items.proto",
     "treering/v1/tool.proto",
     "treering/v1/search.proto",
+    "treering/v1/shard.proto",
     "treering/v1/admin.proto",
     "treering/v1/backup.proto",
 ];

@@ -14,7 +14,7 @@ use super::{
     query::{
         PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics, check_bounds,
     },
-    rank::{ScoredPassage, Scores, Tier, rescore, worth},
+    rank::{NameTier, ScoredPassage, Scores, rescore, worth},
     schema::namespace_tag,
     sweep::each_match,
     syntax::{QueryError, QuerySyntax},
@@ -120,7 +120,7 @@ impl Search<'_> {
             None => 1.0,
         };
         self.combine(&mut passages, weight, best, worth);
-        let ranked = hits::ranked(&self.published.columns, &passages, query.copies)?;
+        let ranked = hits::ranked(&self.published.columns, &passages, query)?;
         results.total = ranked.len().min(LIST_MAX) as u64;
         let ranks = results.ranks(query);
         let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
@@ -136,8 +136,7 @@ impl Search<'_> {
     ) -> Result<(Vec<ScoredPassage>, f32), IndexSearchError> {
         let (query, fields) = (self.query, &self.index.fields);
         let searcher = &self.published.searcher;
-        let statistics =
-            NamespaceStatistics::of(searcher, fields, &query.namespace).map_err(unreadable)?;
+        let statistics = NamespaceStatistics::of(searcher, fields, query).map_err(unreadable)?;
         let best = TopSearch::new(self.published, &statistics, words, query)?;
         let found = best.find_all(LIST_MAX)?;
         results.more_than_total = !found.is_all;
@@ -232,7 +231,7 @@ fn found_by_meaning(address: DocAddress) -> ScoredPassage {
             ..Scores::default()
         },
         address,
-        tier: Tier::Parts,
+        tier: NameTier::Parts,
         phrase_score: 0.0,
         window: None,
     }

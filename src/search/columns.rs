@@ -17,6 +17,7 @@ use super::{
     plan::TAGGED_CONVERSATIONS_MAX,
     query::{DuplicateHandling, Hit, RecalledTexts, Scope, SearchFilters, SearchQuery},
     schema::{RECALLED, column, outcome_number, outcome_of},
+    verbatim::VerbatimMatch,
 };
 use treering_domain::{
     BranchId, ConversationId, EventKind, Position, Revision, ShardId, TimestampMicros,
@@ -157,6 +158,9 @@ impl Columns {
             byte_start: ranked.byte_start,
             text_hash: self.text_hash(doc)?,
             window: ranked.window,
+            tier: ranked.tier,
+            is_reranked: ranked.is_reranked,
+            as_typed: VerbatimMatch::default(),
         })
     }
 

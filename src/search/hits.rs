@@ -7,8 +7,8 @@ use tantivy::{DocAddress, Score, TantivyError};
 use super::{
     columns::OpenColumns,
     error::IndexError,
-    query::{DuplicateHandling, Hit},
-    rank::{POOL, ScoredPassage, Scores},
+    query::{Hit, SearchQuery},
+    rank::{NameTier, POOL, ScoredPassage, Scores},
 };
 use treering_domain::Position;
 use treering_meaning::TextWindow;
@@ -23,6 +23,8 @@ pub(super) struct RankedPassage {
     pub(crate) position: Position,
     pub(crate) byte_start: u64,
     pub(crate) window: Option<TextWindow>,
+    pub(crate) tier: NameTier,
+    pub(crate) is_reranked: bool,
 }
 
 /// Orders documents, best first, and keeps the best passage of each event or text. Passages of the
@@ -31,7 +33,7 @@ pub(super) struct RankedPassage {
 pub(super) fn ranked(
     columns: &OpenColumns,
     found: &[ScoredPassage],
-    copies: DuplicateHandling,
+    query: &SearchQuery,
 ) -> Result<Vec<RankedPassage>, IndexError> {
     let mut ranked = Vec::with_capacity(found.len());
     for (place, scored) in found.iter().enumerate() {
@@ -46,28 +48,30 @@ pub(super) fn ranked(
             position,
             byte_start,
             window: scored.window,
+            tier: scored.tier,
+            is_reranked: place < POOL,
         };
-        ranked.push((place >= POOL, Reverse(scored.tier), hit));
+        ranked.push(hit);
     }
-    ranked.sort_by(|(a_behind, a_tier, a), (b_behind, b_tier, b)| {
+    ranked.sort_by(|a, b| {
         let places = || (a.position, a.byte_start).cmp(&(b.position, b.byte_start));
         let scores = || b.score.total_cmp(&a.score);
-        (a_behind, a_tier)
-            .cmp(&(b_behind, b_tier))
-            .then_with(scores)
-            .then_with(places)
+        let key = |hit: &RankedPassage| (!hit.is_reranked, Reverse(hit.tier));
+        key(a).cmp(&key(b)).then_with(scores).then_with(places)
     });
-    let mut ranked: Vec<RankedPassage> = ranked.into_iter().map(|(_, _, hit)| hit).collect();
-    raise(
-        ranked
-            .iter_mut()
-            .map(|hit| (&mut hit.score, &mut hit.scores)),
-    );
+    // Hits of several shards are raised once they are merged.
+    if query.shared.is_none() {
+        raise(
+            ranked
+                .iter_mut()
+                .map(|hit| (&mut hit.score, &mut hit.scores)),
+        );
+    }
     let mut seen: HashSet<u64> = HashSet::new();
     let mut kept = Vec::with_capacity(ranked.len());
     for hit in ranked {
         let segment = columns.of_segment(hit.address.segment_ord)?;
-        if seen.insert(segment.group(hit.address.doc_id, copies)?) {
+        if seen.insert(segment.group(hit.address.doc_id, query.copies)?) {
             kept.push(hit);
         }
     }
@@ -80,7 +84,7 @@ pub(super) fn keep_in_order(hits: &mut [Hit]) {
     raise(hits.iter_mut().map(|hit| (&mut hit.score, &mut hit.scores)));
 }
 
-fn raise<'a>(ranked: impl DoubleEndedIterator<Item = (&'a mut Score, &'a mut Scores)>) {
+pub(super) fn raise<'a>(ranked: impl DoubleEndedIterator<Item = (&'a mut Score, &'a mut Scores)>) {
     let mut least: Score = 0.0;
     for (score, scores) in ranked.rev() {
         if *score < least {

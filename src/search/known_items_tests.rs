@@ -64,8 +64,13 @@ fn items() -> Vec<Item> {
     QUERIES.lines().map(item).collect()
 }
 
+/// Returns the texts of the queries.
+pub(super) fn queries() -> Vec<String> {
+    items().into_iter().map(|item| item.query).collect()
+}
+
 /// Returns each text once, because a text stored a hundred times has a hundred equally good hits.
-fn texts(folder: &Path) -> Vec<SearchableEvent> {
+pub(super) fn texts(folder: &Path) -> Vec<SearchableEvent> {
     let mut seen: HashSet<(EventKind, String)> = HashSet::new();
     let mut events = Vec::new();
     let mut push = |kind, role: Option<Role>, tool: &str, text: String| {

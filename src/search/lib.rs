@@ -29,6 +29,7 @@ mod idle_merge;
 mod index;
 mod lineage;
 mod memory;
+mod merge;
 mod names;
 mod overlay_folder;
 pub mod pattern;
@@ -61,13 +62,14 @@ pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
 pub use lineage::{BranchLookup, ShownBranches};
 pub use memory::{ExceededBound, HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory};
+pub use merge::{HitRank, MergedHit, RerankedPool, ShardRanks, SharedStatistics, merge};
 pub use pattern::Pattern;
 pub use query::{
     DuplicateHandling, FoundNames, Hit, LineageSegment, NameCompleteness, RecalledTexts, Scope,
     SearchFilters, SearchQuery, SearchResults,
 };
 pub use query_terms::QueryNames;
-pub use rank::Scores;
+pub use rank::{NameTier, Scores};
 pub use recall::{RECALL_MARK, is_recall_call, is_recalled_text, quoted_address};
 pub use snippet::{Snippet, Snippeter};
 pub use sweep::Candidates;
@@ -82,6 +84,8 @@ mod bounds_tests;
 mod known_items_tests;
 #[cfg(test)]
 mod meaning_quality_tests;
+#[cfg(test)]
+mod merge_tests;
 #[cfg(test)]
 mod quality_tests;
 #[cfg(test)]

@@ -4,7 +4,10 @@
 //! row, ranked first) and by its parts. A required or excluded word matches strictly: only with all
 //! parts in a row.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use tantivy::{
     DocId, Searcher, SegmentReader, Term,
@@ -23,6 +26,7 @@ use super::{
     conversation_set::ChosenConversations,
     exclusion::Exclusion,
     lineage::ShownBranches,
+    merge::SharedStatistics,
     query::{RecalledTexts, Scope, SearchFilters, SearchQuery},
     schema::{
         Fields, column, conversation_tag, kind_tag, namespace_tag, path_tag, recalled_tag,
@@ -475,17 +479,60 @@ pub(super) fn only_offsets(offsets: &BTreeSet<u64>) -> Box<dyn Query> {
 /// Statistics for ranking, of one namespace alone.
 pub(super) struct NamespaceStatistics<'a> {
     pub(crate) searcher: &'a Searcher,
+    /// The namespace's passages, in all shards if the query has statistics of all.
     pub(crate) passages: u64,
+    /// The namespace's passages in this index.
+    pub(crate) own_passages: u64,
+    shared: Option<&'a SharedStatistics>,
+    /// Notes what is asked for, to be added to the statistics of other shards.
+    noted: Option<Mutex<SharedStatistics>>,
 }
 
 impl<'a> NamespaceStatistics<'a> {
     pub(crate) fn of(
         searcher: &'a Searcher,
         fields: &Fields,
-        namespace: &Namespace,
+        query: &'a SearchQuery,
     ) -> tantivy::Result<Self> {
-        let passages = searcher.doc_freq(&fields.tag(&namespace_tag(namespace)))?;
-        Ok(Self { searcher, passages })
+        let own_passages = searcher.doc_freq(&fields.tag(&namespace_tag(&query.namespace)))?;
+        let shared = query.shared.as_deref();
+        Ok(Self {
+            searcher,
+            passages: shared.map_or(own_passages, |shared| shared.passages),
+            own_passages,
+            shared,
+            noted: None,
+        })
+    }
+
+    /// Returns statistics that note what is asked for.
+    pub(crate) fn noting(
+        searcher: &'a Searcher,
+        fields: &Fields,
+        query: &'a SearchQuery,
+    ) -> tantivy::Result<Self> {
+        let statistics = Self::of(searcher, fields, query)?;
+        let noted = SharedStatistics {
+            passages: statistics.own_passages,
+            documents: searcher.total_num_docs()?,
+            ..SharedStatistics::default()
+        };
+        Ok(Self {
+            noted: Some(Mutex::new(noted)),
+            ..statistics
+        })
+    }
+
+    /// Returns what was asked for.
+    pub(crate) fn into_noted(self) -> SharedStatistics {
+        let noted = self.noted.unwrap_or_default();
+        noted.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, note: impl FnOnce(&mut SharedStatistics)) {
+        if let Some(noted) = &self.noted {
+            note(&mut noted.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 }
 
@@ -493,9 +540,19 @@ impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
     // The average length is that of all namespaces, since tantivy keeps no other. It changes scores
     // slightly and reveals nothing about any text.
     fn total_num_tokens(&self, field: Field) -> tantivy::Result<u64> {
-        let tokens = self.searcher.total_num_tokens(field)? as f64;
-        let all = self.searcher.total_num_docs()?.max(1) as f64;
-        let average = tokens / all * f64::from(AVERAGE_LENGTH_FACTOR);
+        let id = field.field_id();
+        let shared = self.shared.and_then(|shared| shared.tokens.get(&id));
+        let (tokens, all) = match (shared, self.shared) {
+            (Some(tokens), Some(shared)) => (*tokens, shared.documents),
+            _ => (
+                self.searcher.total_num_tokens(field)?,
+                self.searcher.total_num_docs()?,
+            ),
+        };
+        self.note(|noted| {
+            noted.tokens.insert(id, tokens);
+        });
+        let average = tokens as f64 / all.max(1) as f64 * f64::from(AVERAGE_LENGTH_FACTOR);
         Ok((average * self.passages.max(1) as f64) as u64)
     }
 
@@ -504,6 +561,16 @@ impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
     }
 
     fn doc_freq(&self, term: &Term) -> tantivy::Result<u64> {
-        Ok(self.searcher.doc_freq(term)?.min(self.passages.max(1)))
+        let field = term.field().field_id().to_be_bytes();
+        let key = [&field[..], term.serialized_value_bytes()].concat();
+        let shared = self.shared.and_then(|shared| shared.terms.get(&key));
+        let passages = match shared {
+            Some(passages) => *passages,
+            None => self.searcher.doc_freq(term)?,
+        };
+        self.note(|noted| {
+            noted.terms.insert(key, passages);
+        });
+        Ok(passages.min(self.passages.max(1)))
     }
 }

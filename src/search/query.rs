@@ -1,5 +1,7 @@
 //! Search queries, filters and results.
 
+use std::sync::Arc;
+
 use tantivy::{Term, query::Query};
 
 use super::{
@@ -10,14 +12,15 @@ use super::{
     index::{PublishedState, SearchIndex},
     lineage::ShownBranches,
     memory::SearchMemory,
+    merge::{RerankedPool, SharedStatistics},
     plan::{NamespaceStatistics, Planner, Purpose},
     query_terms::{QueryNames, WholeNames},
-    rank::{POOL, Scores, Words, rescore},
+    rank::{NameTier, POOL, Scores, Words, rescore},
     schema::recalled_tag,
     syntax::{self, QueryError, QuerySyntax},
     term_pattern::check_globs,
     top_k::TopSearch,
-    verbatim::VerbatimQuery,
+    verbatim::{VerbatimMatch, VerbatimQuery},
 };
 use treering_base::cancel;
 use treering_base::catch_panics::catch_panics;
@@ -67,6 +70,9 @@ pub struct SearchQuery {
     pub filters: SearchFilters,
     /// The memory that the search may use.
     pub memory: SearchMemory,
+    /// Statistics of all indexes of the namespace, if this one has only a part of it. Hits are then
+    /// ranked for [`merge`](super::merge()).
+    pub shared: Option<Arc<SharedStatistics>>,
 }
 
 impl SearchQuery {
@@ -86,6 +92,7 @@ impl SearchQuery {
             shown: ShownBranches::default(),
             filters: SearchFilters::default(),
             memory: SearchMemory::default(),
+            shared: None,
         }
     }
 }
@@ -181,6 +188,8 @@ pub struct SearchResults {
     pub names: FoundNames,
     /// Passages that pass the filters and have no vectors yet, in a search by meaning.
     pub not_embedded: u64,
+    /// With [`SearchQuery::shared`]: the passages that were reranked.
+    pub pool: RerankedPool,
 }
 
 impl SearchResults {
@@ -196,6 +205,7 @@ impl SearchResults {
             read_as,
             names: FoundNames::default(),
             not_embedded: 0,
+            pool: RerankedPool::default(),
         }
     }
 
@@ -236,7 +246,7 @@ pub struct FoundNames {
 }
 
 /// How completely names were found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameCompleteness {
     /// At most their parts were found.
     #[default]
@@ -285,6 +295,12 @@ pub struct Hit {
     pub byte_start: u64,
     /// The part of the passage that is most similar to the query, in a search by meaning.
     pub window: Option<TextWindow>,
+    /// Whether the passage contains the query's names whole.
+    pub tier: NameTier,
+    /// It was one of the best passages by words, and reranked.
+    pub is_reranked: bool,
+    /// What the text contains, if it was looked at.
+    pub as_typed: VerbatimMatch,
 }
 
 impl SearchIndex {
@@ -313,8 +329,7 @@ impl SearchIndex {
     pub(super) fn pool(&self, query: &SearchQuery, way: SearchStrategy) -> Vec<f32> {
         let planned = self.planned(query, way).unwrap();
         let published = self.published();
-        let statistics =
-            NamespaceStatistics::of(&published.searcher, &self.fields, &query.namespace).unwrap();
+        let statistics = NamespaceStatistics::of(&published.searcher, &self.fields, query).unwrap();
         let best = TopSearch::new(&published, &statistics, &planned, query).unwrap();
         let found = best.find(POOL).unwrap();
         found.into_iter().map(|(score, _)| score).collect()
@@ -375,8 +390,8 @@ impl SearchIndex {
         query: &SearchQuery,
     ) -> Result<SearchResults, IndexSearchError> {
         let searcher = &published.searcher;
-        let statistics = NamespaceStatistics::of(searcher, &self.fields, &query.namespace)
-            .map_err(unreadable)?;
+        let statistics =
+            NamespaceStatistics::of(searcher, &self.fields, query).map_err(unreadable)?;
         let best = TopSearch::new(published, &statistics, planned, query)?;
         let mut results = SearchResults::empty(query, published.reached, planned.read_as);
         if query.limit == 0 {
@@ -392,7 +407,7 @@ impl SearchIndex {
             let ranks = results.ranks(query);
             let (columns, words) = (&published.columns, &planned.looked_for);
             let scored = rescore(columns, &statistics, self.fields.text, words, &found)?;
-            let ranked = hits::ranked(columns, &scored, query.copies)?;
+            let ranked = hits::ranked(columns, &scored, query)?;
             let is_short = !found.is_all && ranked.len() < ranks.end;
             if is_short && fetch < fetched_max {
                 fetch = fetch.saturating_mul(4).min(fetched_max);
@@ -400,6 +415,9 @@ impl SearchIndex {
             }
             let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
             results.hits = hits::read(columns, page.unwrap_or_default())?;
+            if query.shared.is_some() {
+                results.pool = found.pool();
+            }
             let total = match found.is_all {
                 true => Total {
                     count: ranked.len() as u64,

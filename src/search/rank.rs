@@ -58,7 +58,7 @@ pub(super) const SMALL_SHARE: f32 = 0.25;
 /// Factors for kinds of event that are not tool results.
 const MESSAGE_SHARE: f32 = 0.85;
 const CALL_SHARE: f32 = 0.8;
-const OTHER_SHARE: f32 = 0.8;
+pub(super) const OTHER_SHARE: f32 = 0.8;
 
 /// BM25's parameters, the same as tantivy's.
 const K1: f32 = 1.2;
@@ -116,7 +116,8 @@ pub struct Scores {
 
 impl Scores {
     /// Returns the score that orders hits.
-    pub(super) fn total(&self) -> f32 {
+    #[must_use]
+    pub fn total(&self) -> f32 {
         let words = self.words + self.order + self.nearness + self.names + self.shortness;
         words * self.kind + self.meaning
     }
@@ -133,9 +134,9 @@ fn kind_weight(kind: Option<EventKind>) -> f32 {
     }
 }
 
-/// Whether a passage contains some or all of the query's names whole.
+/// Whether a passage contains some or all of the query's names whole. Later ones rank first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tier {
+pub enum NameTier {
     /// No name whole.
     #[default]
     Parts,
@@ -150,7 +151,7 @@ pub(super) enum Tier {
 pub(super) struct ScoredPassage {
     pub(crate) scores: Scores,
     pub(crate) address: DocAddress,
-    pub(crate) tier: Tier,
+    pub(crate) tier: NameTier,
     /// The share of the query that stands close together.
     pub(crate) phrase_score: f32,
     /// The part that is most similar, in a search by meaning.
@@ -195,8 +196,8 @@ pub(super) fn rescore(
             },
             address,
             tier: match place < found.named {
-                true => Tier::SomeWhole,
-                false => Tier::Parts,
+                true => NameTier::SomeWhole,
+                false => NameTier::Parts,
             },
             phrase_score: 0.0,
             window: None,
@@ -344,8 +345,8 @@ impl<'a> RankContext<'a> {
 
     fn score(&self, mut seen: PassageMatches, scored: &mut ScoredPassage) {
         seen.matches.sort_unstable();
-        if scored.tier != Tier::Parts && self.has_all_whole(&seen) {
-            scored.tier = Tier::AllWhole;
+        if scored.tier != NameTier::Parts && self.has_all_whole(&seen) {
+            scored.tier = NameTier::AllWhole;
         }
         let order = self.order(&seen.matches) / self.worth_of_all;
         let nearness = self.nearness(&seen.matches) / self.worth_of_all;

@@ -20,7 +20,7 @@ use super::{
     pattern::{Needs, Pattern},
     plan::{Purpose, union_of},
     query::{DuplicateHandling, Hit, SearchQuery, catch_search_panics, check_bounds},
-    rank::Scores,
+    rank::{NameTier, Scores},
     syntax::{self, QueryError},
 };
 use treering_base::cancel;
@@ -85,6 +85,8 @@ impl Candidates {
             position: place.position.0,
             byte_start: 0,
             window: None,
+            tier: NameTier::Parts,
+            is_reranked: false,
         };
         let page: Vec<RankedPassage> = rest.iter().take(count).map(ranked).collect();
         catch_search_panics(|| Ok(hits::read(&self.published.columns, &page)?))

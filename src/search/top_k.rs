@@ -23,8 +23,10 @@ use super::{
     hits::unreadable,
     index::PublishedState,
     memory::Groups,
+    merge::RerankedPool,
     plan::NamespaceStatistics,
     query::{COUNTED_MAX, NameCompleteness, PlannedQuery, Scope, SearchQuery, Total},
+    rank::POOL,
     sweep::StopCheck,
 };
 
@@ -46,6 +48,22 @@ pub(super) struct TopPassages {
     pub(crate) wholeness: NameCompleteness,
     /// No other passages match.
     pub(crate) is_all: bool,
+}
+
+impl TopPassages {
+    /// Returns the scores of the passages that are reranked.
+    pub(crate) fn pool(&self) -> RerankedPool {
+        let pool = &self.passages[..self.passages.len().min(POOL)];
+        let (named, others) = pool.split_at(self.named.min(pool.len()));
+        let scores = |passages: &[(Score, DocAddress)]| {
+            let scores = passages.iter().map(|(score, _)| *score);
+            scores.collect()
+        };
+        RerankedPool {
+            named: scores(named),
+            others: scores(others),
+        }
+    }
 }
 
 /// A query being executed.
@@ -104,7 +122,7 @@ impl<'a> TopSearch<'a> {
         for tag in tags {
             passages += self.searcher.doc_freq(tag).map_err(unreadable)?;
         }
-        Ok(passages as f64 / self.statistics.passages.max(1) as f64)
+        Ok(passages as f64 / self.statistics.own_passages.max(1) as f64)
     }
 
     /// Returns the passages that contain the query's names whole, then the others. Each group is

@@ -8,8 +8,9 @@ use std::cmp::Reverse;
 
 use super::{
     hits::keep_in_order,
-    query::{Hit, NameCompleteness, SearchQuery, SearchResults},
+    query::{NameCompleteness, SearchQuery, SearchResults},
     query_terms::QueryNames,
+    rank::Scores,
     syntax::QuerySyntax,
 };
 
@@ -84,31 +85,47 @@ impl VerbatimQuery {
     }
 
     /// Orders the first hits by what their texts contain, then cuts out the requested page.
-    pub fn reorder(
-        standings: Vec<VerbatimMatch>,
-        results: &mut SearchResults,
-        query: &SearchQuery,
-    ) {
-        let told = standings.len().min(results.hits.len());
-        let first = results.hits.drain(..told);
-        let mut first: Vec<(VerbatimMatch, Hit)> = standings.into_iter().zip(first).collect();
-        for (standing, hit) in &mut first {
-            if standing.line {
-                hit.scores.order += hit.score * LINE_WEIGHT / hit.scores.kind;
-                hit.score += hit.score * LINE_WEIGHT;
-            }
+    pub fn reorder(matches: Vec<VerbatimMatch>, results: &mut SearchResults, query: &SearchQuery) {
+        let first = matches.len().min(results.hits.len());
+        for (hit, as_typed) in results.hits.iter_mut().zip(matches) {
+            hit.as_typed = as_typed;
         }
-        first.sort_by(|(a, a_hit), (b, b_hit)| {
-            let names = Reverse(a.names).cmp(&Reverse(b.names));
-            names.then_with(|| b_hit.score.total_cmp(&a_hit.score))
+        // Hits of several shards are ordered once they are merged.
+        if query.shared.is_some() {
+            return;
+        }
+        order_by_texts(&mut results.hits[..first], |hit| {
+            (hit.as_typed, &mut hit.score, &mut hit.scores)
         });
-        let first = first.into_iter().map(|(_, hit)| hit);
-        results.hits.splice(..0, first);
         keep_in_order(&mut results.hits);
         let before = query.offset.saturating_sub(results.first);
         results.hits.drain(..before.min(results.hits.len()));
         results.hits.truncate(query.limit);
         results.first = query.offset;
+    }
+}
+
+/// Orders hits by how many names of the query their texts contain, and by score, to which a text
+/// with the whole query adds.
+pub(super) fn order_by_texts<T: Clone>(
+    hits: &mut [T],
+    parts: impl Fn(&mut T) -> (VerbatimMatch, &mut f32, &mut Scores),
+) {
+    let keyed = hits.iter_mut().map(|hit| {
+        let (as_typed, score, scores) = parts(hit);
+        if as_typed.line {
+            scores.order += *score * LINE_WEIGHT / scores.kind;
+            *score += *score * LINE_WEIGHT;
+        }
+        (as_typed.names, *score, hit.clone())
+    });
+    let mut keyed: Vec<_> = keyed.collect();
+    keyed.sort_by(|(a_names, a_score, _), (b_names, b_score, _)| {
+        let names = Reverse(a_names).cmp(&Reverse(b_names));
+        names.then_with(|| b_score.total_cmp(a_score))
+    });
+    for (hit, (_, _, ordered)) in hits.iter_mut().zip(keyed) {
+        *hit = ordered;
     }
 }
 

@@ -228,7 +228,8 @@ impl Events for EventsService {
         let request = request.into_inner();
         let heartbeat = subscription::heartbeat(request.heartbeat_seconds);
         let source = self.followed_source(&call, &request).await?;
-        if matches!(source, EventSource::Log) {
+        let is_log = matches!(source, EventSource::Log);
+        if is_log {
             let noted = self.0.audit.reads_all(&call.caller).await;
             noted.map_err(Refusal::from)?;
         }
@@ -242,6 +243,7 @@ impl Events for EventsService {
             self.0.engine.subscribe(query),
             heartbeat,
             call.caller.clone(),
+            is_log,
         );
         let bound = call.bound(items.boxed(), self.0.stop.clone(), Phase::Draining);
         Ok(Response::new(bound))

@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use prost_types::Timestamp;
 
-use crate::{bounds::KNOWN_KEYS_MAX, lookup};
+use crate::{bounds::KNOWN_KEYS_MAX, cursor::LogCursor, lookup};
 use treering_domain::{
     BranchName, EventKind, ExpectedRevision, JsonText, NameError, Revision, TimestampMicros,
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, JSON_VALUES_MAX, SHORT_TEXT_BYTES_MAX},
@@ -264,7 +264,8 @@ fn unbounded(number: u64) -> u64 {
 /// Returns where a subscription starts.
 pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, InvalidField> {
     let log = matches!(request.source, Some(pb::subscribe_request::Source::Log(_)));
-    let placed = request.after_revision != 0 || request.after_offset.is_some();
+    let has_cursor = !request.after_cursor.is_empty();
+    let placed = request.after_revision != 0 || request.after_offset.is_some() || has_cursor;
     if request.from_now {
         if placed {
             let message = "cannot be combined with a position to start at";
@@ -276,11 +277,23 @@ pub(super) fn start(request: &pb::SubscribeRequest) -> Result<StartAfter, Invali
         let message = "is for conversations: use after_offset to follow the log";
         return Err(InvalidField::new("after_revision", message));
     }
-    if !log && request.after_offset.is_some() {
-        let message = "is for the log: use after_revision to follow a branch or conversation";
-        return Err(InvalidField::new("after_offset", message));
+    for (is_set, field) in [
+        (request.after_offset.is_some(), "after_offset"),
+        (has_cursor, "after_cursor"),
+    ] {
+        if !log && is_set {
+            let message = "is for the log: use after_revision to follow a branch or conversation";
+            return Err(InvalidField::new(field, message));
+        }
     }
-    let after = if log {
+    if has_cursor && request.after_offset.is_some() {
+        let message = "cannot be combined with after_offset";
+        return Err(InvalidField::new("after_cursor", message));
+    }
+    let after = if has_cursor {
+        let cursor = LogCursor::decode(&request.after_cursor, 1)?;
+        cursor.0.values().copied().next().unwrap_or_default()
+    } else if log {
         request.after_offset.unwrap_or_default()
     } else {
         request.after_revision

@@ -1,7 +1,7 @@
 //! Invalid fields are refused by name and never guessed.
 
 use super::*;
-use treering_domain::{ConversationId, Namespace, limits::BRANCH_NAME_BYTES_MAX};
+use treering_domain::{ConversationId, Namespace, ShardId, limits::BRANCH_NAME_BYTES_MAX};
 
 // A misread field reads or writes the wrong thing. Each bad value must be refused with the field's
 // name.
@@ -156,4 +156,18 @@ fn subscription_start_is_parsed() {
     assert_eq!(ask(one(), 5, None, true), Err("from_now".into()));
     assert_eq!(ask(log(), 5, None, false), Err("after_revision".into()));
     assert_eq!(ask(one(), 0, Some(0), false), Err("after_offset".into()));
+    let go_on = |source, after_offset, from_now| {
+        start(&pb::SubscribeRequest {
+            source,
+            after_offset,
+            from_now,
+            after_cursor: LogCursor([(ShardId(0), 7)].into()).encode(),
+            ..Default::default()
+        })
+        .map_err(|fault| fault.field)
+    };
+    assert_eq!(go_on(log(), None, false), Ok(StartAfter::Place(7)));
+    assert_eq!(go_on(log(), Some(7), false), Err("after_cursor".into()));
+    assert_eq!(go_on(log(), None, true), Err("from_now".into()));
+    assert_eq!(go_on(one(), None, false), Err("after_cursor".into()));
 }

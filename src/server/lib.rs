@@ -20,6 +20,7 @@ mod connection;
 mod context;
 mod context_proto;
 mod conversations;
+mod cursor;
 mod deadline;
 mod events;
 mod from_proto;
@@ -36,6 +37,7 @@ mod recent_reads;
 mod result_text;
 mod router;
 mod search;
+mod shards;
 mod ship;
 pub mod shutdown;
 mod spans;
@@ -80,7 +82,8 @@ use treering_proto::{
     pb::{
         admin_server::AdminServer, backups_server::BackupsServer, contexts_server::ContextsServer,
         conversations_server::ConversationsServer, events_server::EventsServer,
-        items_server::ItemsServer, search_server::SearchServer, tools_server::ToolsServer,
+        items_server::ItemsServer, search_server::SearchServer, shards_server::ShardsServer,
+        tools_server::ToolsServer,
     },
 };
 
@@ -206,6 +209,7 @@ fn routes(
     let tools = ToolsServer::new(tools::ToolsService(shared.clone()));
     let search = SearchServer::new(search::SearchService(shared.clone()));
     let admin = AdminServer::new(admin::AdminService(shared.clone()));
+    let shards = ShardsServer::new(shards::ShardsService(shared.clone()));
     let backups = BackupsServer::new(ship::BackupsService(shared.clone()));
     let routes = Routes::new(tuned!(events));
     let routes = match options.takes_spans {
@@ -220,6 +224,7 @@ fn routes(
         .add_service(tuned!(search))
         .add_service(tuned!(admin))
         .add_service(tuned!(backups))
+        .add_service(tuned!(shards))
         .add_service(HealthServer::new(health::HealthService::new(shared)?));
     with_reflection(routes, options)
 }

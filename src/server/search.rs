@@ -11,12 +11,13 @@ use super::{
     bounds::{SEARCH_HITS_DEFAULT, SEARCH_WAIT_MAX},
     call::{Call, ServiceContext},
     from_proto::{self, InvalidField},
+    guard::Caller,
     to_proto,
 };
 use treering_domain::{EventRef, Revision, Role, limits::SHORT_TEXT_BYTES_MAX};
 use treering_engine::{
-    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts, SearchBy,
-    SearchFilters, SearchRequest,
+    ConversationFilters, DuplicateHandling, QUERY_BYTES_MAX, QuerySyntax, RecalledTexts,
+    SearchAnswer, SearchBy, SearchFilters, SearchRequest,
 };
 use treering_proto::{
     body, envelope,
@@ -34,7 +35,7 @@ const OFFSET_MAX: u32 = 10_000;
 pub(super) struct SearchService(pub(crate) ServiceContext);
 
 impl SearchService {
-    async fn request(
+    pub(super) async fn request(
         &self,
         call: Call,
         request: pb::SearchRequest,
@@ -138,7 +139,27 @@ impl SearchService {
             context_lines: context_lines.min(CONTEXT_LINES_MAX),
             at_least: at_least.as_ref().map(envelope::position_from_pb),
             wait_max: longest_wait(wait_max)?,
+            shared: None,
         })
+    }
+}
+
+impl SearchService {
+    /// Searches, and records which conversations the caller has read.
+    pub(super) async fn search_for(
+        &self,
+        caller: &Caller,
+        request: SearchRequest,
+    ) -> Result<SearchAnswer, Status> {
+        let searched = self
+            .0
+            .engine
+            .search_within(request, SEARCH_WAIT_MAX)
+            .instrument(treering_base::traced!("search.query"));
+        let answer = searched.await.or_status()?.or_status()?;
+        let hits = answer.hits.iter().chain(answer.hidden.as_deref());
+        caller.reads(hits.map(|hit| hit.found.conversation));
+        Ok(answer)
     }
 }
 
@@ -221,14 +242,7 @@ impl Search for SearchService {
         let call = Call::of(&request)?;
         let caller = call.caller.clone();
         let request = self.request(call, request.into_inner()).await?;
-        let searched = self
-            .0
-            .engine
-            .search_within(request, SEARCH_WAIT_MAX)
-            .instrument(treering_base::traced!("search.query"));
-        let answer = searched.await.or_status()?.or_status()?;
-        let hits = answer.hits.iter().chain(answer.hidden.as_deref());
-        caller.reads(hits.map(|hit| hit.found.conversation));
+        let answer = self.search_for(&caller, request).await?;
         Ok(Response::new(to_proto::search_response(answer)))
     }
 }

@@ -10,6 +10,7 @@ use tonic::Status;
 use super::status::OrStatus;
 use super::{
     bounds::{HEARTBEAT_DEFAULT, HEARTBEAT_MAX},
+    cursor::LogCursor,
     guard::Caller,
     to_proto,
 };
@@ -28,12 +29,13 @@ pub(super) fn heartbeat(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into()).min(HEARTBEAT_MAX)
 }
 
-/// Returns the engine's items, with a heartbeat after each silence of this length. A heartbeat
+/// Returns the engine's items, those of the log with a cursor, and a heartbeat after each silence of this length. A heartbeat
 /// names the last position that was sent, so that a reader can continue from there without a gap.
 pub(super) fn items(
     source: impl Stream<Item = Result<SubscriptionItem, ReadError>> + Send + 'static,
     heartbeat: Duration,
     reader: Caller,
+    is_log: bool,
 ) -> impl Stream<Item = Result<pb::SubscribeResponse, Status>> + Send + 'static {
     async_stream::try_stream! {
         let mut source = std::pin::pin!(source);
@@ -52,7 +54,11 @@ pub(super) fn items(
                     time: Some(timestamp_to_pb(TimestampMicros::now())),
                 }),
             };
-            yield pb::SubscribeResponse { item: Some(item) };
+            let cursor = match is_log {
+                true => LogCursor([(reached.shard, reached.offset)].into()).encode(),
+                false => Vec::new(),
+            };
+            yield pb::SubscribeResponse { item: Some(item), cursor };
         }
     }
 }
@@ -95,7 +101,7 @@ mod tests {
         let behind = SubscriptionItem::FellBehind(Position::local(99));
         let source = stream::iter([Ok(caught_up), Ok(behind)]).chain(stream::pending());
         let nobody = Caller::anybody(Namespace::default());
-        let mut items = std::pin::pin!(items(source, SILENCE, nobody));
+        let mut items = std::pin::pin!(items(source, SILENCE, nobody, true));
         let first = items.next().await.unwrap().unwrap();
         assert!(matches!(first.item, Some(Item::CaughtUp(_))));
         let second = items.next().await.unwrap().unwrap();
@@ -107,6 +113,8 @@ mod tests {
                 panic!("{next:?}");
             };
             assert_eq!(beat.position.unwrap().offset, 7);
+            let cursor = LogCursor::decode(&next.cursor, 1).unwrap();
+            assert_eq!(cursor.0.into_values().collect::<Vec<_>>(), [7]);
             assert!(started.elapsed() >= SILENCE);
         }
     }

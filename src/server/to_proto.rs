@@ -402,6 +402,8 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         hidden,
         conversations,
         lagging,
+        // Only the merging of shards uses these.
+        ranks: _,
     } = answer;
     pb::SearchResponse {
         hits: hits.into_iter().map(search_hit).collect(),
@@ -428,6 +430,19 @@ fn conversation_hits(hits: ConversationHits) -> pb::ConversationHits {
         title: hits.title,
         hits: hits.hits,
         score: hits.score,
+    }
+}
+
+/// Writes the parts of a score.
+pub(super) fn scores_to_pb(scores: Scores) -> pb::SearchScores {
+    pb::SearchScores {
+        words: scores.words,
+        order: scores.order,
+        nearness: scores.nearness,
+        names: scores.names,
+        shortness: scores.shortness,
+        kind: scores.kind,
+        meaning: scores.meaning,
     }
 }
 
@@ -464,6 +479,9 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         text_hash: _,
         byte_start: _,
         window: _,
+        tier: _,
+        is_reranked: _,
+        as_typed: _,
     } = found;
     let HitDetails {
         snippet,
@@ -507,15 +525,7 @@ fn search_hit(hit: SearchHit) -> pb::SearchHit {
         title,
         path,
         command,
-        scores: Some(pb::SearchScores {
-            words: scores.words,
-            order: scores.order,
-            nearness: scores.nearness,
-            names: scores.names,
-            shortness: scores.shortness,
-            kind: scores.kind,
-            meaning: scores.meaning,
-        }),
+        scores: Some(scores_to_pb(scores)),
         context,
         context_line,
         in_reasoning,

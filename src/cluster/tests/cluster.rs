@@ -12,3 +12,4 @@ mod routing;
 mod server;
 mod shards;
 mod stand;
+mod whole_log;

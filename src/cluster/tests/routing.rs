@@ -35,16 +35,16 @@ fn event(body: &EventBody) -> pb::NewEvent {
     }
 }
 
-fn said(text: &str) -> pb::NewEvent {
+pub fn said(text: &str) -> pb::NewEvent {
     let message = MessageAppended::text(Role::User, text);
     event(&EventBody::MessageAppended(message))
 }
 
-fn created() -> pb::NewEvent {
+pub fn created() -> pb::NewEvent {
     event(&EventBody::ConversationCreated(Default::default()))
 }
 
-fn append(id: &str, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
+pub fn append(id: &str, events: Vec<pb::NewEvent>) -> pb::AppendRequest {
     pb::AppendRequest {
         conversation_id: id.into(),
         events,

@@ -9,21 +9,22 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
-use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
+use http::Response;
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::StreamBody;
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
-use tonic::{Code, Status, body::Body};
+use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
 
 use super::{
     ShardRouter,
-    call::{CallHead, PREFIX_BYTES, RoutedCall, decoded, next_data, prefixed},
+    answers::{AnswerFault, AnswerMessages, streamed},
+    call::{CallHead, PREFIX_BYTES, RoutedCall, next_data},
     target::{Target, target},
 };
 use crate::{
@@ -47,7 +48,7 @@ impl ShardRouter {
     /// Answers a stream of appends. The first message and the others are in `call`.
     pub(super) fn append_stream(&self, call: RoutedCall) -> Response<Body> {
         let router = self.clone();
-        let frames = async_stream::stream! {
+        streamed(async_stream::stream! {
             let mut lanes = Lanes::new(router.clone(), &call.head);
             let deadline = call.head.deadline;
             let mut requests = call.into_stream();
@@ -75,20 +76,14 @@ impl ShardRouter {
                     answer = first(&mut waiting), if !waiting.is_empty() => {
                         let (size, answer) = answer;
                         bytes -= size;
-                        yield Ok::<_, Status>(Frame::data(prefixed(&answer)));
+                        yield Ok(answer);
                     }
                 }
             }
-            let mut trailers = HeaderMap::new();
-            let status = end.flatten().unwrap_or_else(|| Status::ok(""));
-            // The status has only headers that this crate wrote.
-            let _written = status.add_header(&mut trailers);
-            yield Ok(Frame::trailers(trailers));
-        };
-        let mut answer = Response::new(Body::new(StreamBody::new(frames.boxed())));
-        let grpc = HeaderValue::from_static("application/grpc");
-        answer.headers_mut().insert(CONTENT_TYPE, grpc);
-        answer
+            if let Some(status) = end.flatten() {
+                yield Err(status);
+            }
+        })
     }
 }
 
@@ -199,15 +194,15 @@ async fn run(
     let mut call = head.with_stream(Body::new(StreamBody::new(sent.boxed())));
     let ended = match router.serve(&mut call, shard).await {
         Ok(answer) => pass_on(answer, &owed).await,
-        Err(status) => LaneEnd::Refused(status),
+        Err(status) => AnswerFault::Refused(status),
     };
     let owed = std::mem::take(&mut *lock(&owed));
     if owed.is_empty() {
         return;
     }
     let status = match ended {
-        LaneEnd::Refused(status) => status,
-        LaneEnd::Broken(why) => Refusal::owner_lost("the owner of the shard", &why).into(),
+        AnswerFault::Refused(status) => status,
+        AnswerFault::Broken(why) => Refusal::owner_lost("the owner of the shard", &why).into(),
     };
     for sender in owed {
         // The client may be gone.
@@ -215,53 +210,21 @@ async fn run(
     }
 }
 
-/// Why a lane gives no more answers.
-enum LaneEnd {
-    /// The owner said so.
-    Refused(Status),
-    /// The stream ended.
-    Broken(String),
-}
-
 /// Passes the answers of a lane on. Returns what the requests without an answer get.
-async fn pass_on(answer: Response<Body>, owed: &Owed) -> LaneEnd {
-    let broken = |why: &str| LaneEnd::Broken(why.to_owned());
-    if let Some(status) = Status::from_header_map(answer.headers())
-        && status.code() != Code::Ok
-    {
-        return LaneEnd::Refused(status);
-    }
-    let mut body = answer.into_body();
-    let mut gathered = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let data = match frame.map(Frame::into_data) {
-            Ok(Ok(data)) => data,
-            Ok(Err(trailers)) => {
-                let status = trailers.trailers_ref().and_then(Status::from_header_map);
-                return match status.filter(|status| status.code() != Code::Ok) {
-                    Some(status) => LaneEnd::Refused(status),
-                    None => broken("the stream ended"),
-                };
-            }
-            Err(status) => return broken(status.message()),
+async fn pass_on(answer: Response<Body>, owed: &Owed) -> AnswerFault {
+    let mut answers = AnswerMessages::of(answer);
+    loop {
+        let answer = match answers.next().await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return AnswerFault::Broken("it ended".to_owned()),
+            Err(fault) => return fault,
         };
-        gathered.extend_from_slice(&data);
-        while let Some(message) = next_message(&mut gathered) {
-            let Some(sender) = lock(owed).pop_front() else {
-                return broken("it answered twice");
-            };
-            // The client may be gone.
-            let _gone = sender.send(decoded(message));
-        }
+        let Some(sender) = lock(owed).pop_front() else {
+            return AnswerFault::Broken("it answered twice".to_owned());
+        };
+        // The client may be gone.
+        let _gone = sender.send(Ok(answer));
     }
-    broken("the stream ended")
-}
-
-/// Takes the next complete message with its prefix.
-fn next_message(gathered: &mut BytesMut) -> Option<Bytes> {
-    let length: [u8; 4] = gathered.get(1..PREFIX_BYTES)?.try_into().ok()?;
-    let whole = PREFIX_BYTES + usize::try_from(u32::from_be_bytes(length)).ok()?;
-    (gathered.len() >= whole).then(|| gathered.split_to(whole).freeze())
 }
 
 fn lock(owed: &Owed) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Answer>>> {

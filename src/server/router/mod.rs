@@ -8,16 +8,19 @@
 //! What is never done twice: a change whose outcome is unknown, and a stream of requests that was
 //! passed on.
 
+mod answers;
 mod call;
 mod checked;
 mod directory;
 mod lanes;
 mod list;
+mod log;
 mod lookups;
 mod owners;
 mod scatter;
 mod search;
 mod target;
+mod upkeep;
 
 use std::{
     convert::Infallible,

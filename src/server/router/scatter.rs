@@ -1,7 +1,7 @@
 //! Combines the answers of all shards to a call that concerns a whole namespace.
 //!
-//! Here are the methods for which each shard gets the client's request as it is; `list` and
-//! `lookups` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
+//! Here are the methods for which each shard gets the client's request as it is and gives one answer;
+//! `list`, `lookups`, `search`, `log` and `upkeep` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
@@ -13,13 +13,15 @@ use tonic::{Status, body::Body};
 use super::{
     ShardRouter,
     call::{CallHead, decoded, prefixed},
+    log::{READ, SUBSCRIBE},
+    upkeep::{REBUILD, VERIFY},
 };
 use crate::{bounds::PAGE_DEFAULT, status::Refusal};
 use treering_domain::ShardId;
 use treering_proto::pb;
 
 pub(super) const LIST: &str = "/treering.v1.Conversations/List";
-pub(super) const SEARCH: &str = "/treering.v1.Search/Search";
+const SEARCH: &str = "/treering.v1.Search/Search";
 pub(super) const LATEST: &str = "/treering.v1.Events/Latest";
 pub(super) const GET_MANY: &str = "/treering.v1.Events/GetMany";
 
@@ -59,6 +61,10 @@ impl ShardRouter {
             LIST => Ok(answer(&self.list(call, message).await?)),
             LATEST => Ok(answer(&self.latest(call, message).await?)),
             GET_MANY => Ok(answer(&self.get_many(call, message).await?)),
+            READ => self.read_log(call, message),
+            SUBSCRIBE => self.subscribe_to_log(call, message),
+            VERIFY => Ok(self.verify(call, message)),
+            REBUILD => Ok(self.rebuild(call, message)),
             "/treering.v1.Admin/Stats" => {
                 let all: Vec<pb::StatsResponse> = self.answers_of_all(call, path, message).await?;
                 Ok(answer(&stats(all)))
@@ -105,7 +111,7 @@ pub(super) fn decoded_request<M: Message + Default>(message: &Bytes) -> Result<M
 }
 
 /// Returns an encoded message with a prefix.
-fn prefixed_again(message: &Bytes) -> Bytes {
+pub(super) fn prefixed_again(message: &Bytes) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat().into()
 }

@@ -1,24 +1,33 @@
-//! Search in a cluster: each shard searches its own index, and the hits are merged.
-//!
-//! A shard scores by the statistics of its own index, so the order can differ from that of one
-//! store with the same texts, most of all while shards have few texts.
+//! Search in a cluster. First all shards say how often the terms of the query occur, so that each
+//! can rank its texts as one store with all texts would. Then each searches its own index, and the
+//! hits are merged.
 
-use std::cmp::Ordering;
+use std::{
+    cmp::Ordering,
+    collections::{HashMap, hash_map::Entry},
+};
 
 use bytes::Bytes;
 use tonic::Status;
 
-use super::{
-    ShardRouter,
-    call::CallHead,
-    scatter::{SEARCH, decoded_request},
+use super::{ShardRouter, call::CallHead, scatter::decoded_request};
+use crate::{
+    bounds::SEARCH_HITS_DEFAULT,
+    from_proto::InvalidField,
+    shards::{counts_from_pb, counts_to_pb, ranks_from_pb},
+    status::Refusal,
+    to_proto,
 };
-use crate::{bounds::SEARCH_HITS_DEFAULT, from_proto::InvalidField, status::Refusal};
 use treering_domain::ShardId;
+use treering_engine::{CLEARLY_MORE, DuplicateHandling, SharedStatistics};
 use treering_proto::pb::{self, SearchHit};
 
+const COUNT_TERMS: &str = "/treering.v1.Shards/CountTerms";
+const SEARCH_PART: &str = "/treering.v1.Shards/SearchPart";
 /// Hits of each shard that can be merged: the largest page.
 const HITS_MAX: u32 = 1_000;
+/// Duplicates of a hit that are named.
+const COPIES_AT_MAX: usize = 3;
 
 impl ShardRouter {
     /// Answers a search of all conversations.
@@ -45,46 +54,76 @@ impl ShardRouter {
             );
             return Err(InvalidField::new("offset", message).into());
         }
+        let counts = self.term_counts(call, &request).await?;
         let shards = (0..self.inner.directory.shards()).map(ShardId);
         let asked = shards.map(|shard| {
             let at_least = request.at_least.as_ref();
-            let one = pb::SearchRequest {
+            let search = pb::SearchRequest {
                 limit: request.offset + limit,
                 offset: 0,
                 at_least: at_least.filter(|place| place.shard == shard.0).copied(),
                 ..request.clone()
             };
-            (shard, one)
+            let part = pb::SearchPartRequest {
+                search: Some(search),
+                counts: counts.clone(),
+            };
+            (shard, part)
         });
-        let answers = self.ask_each(call, SEARCH, asked.collect()).await?;
+        let answers = self.ask_each(call, SEARCH_PART, asked.collect()).await?;
         let answers = answers.into_iter().map(|(_, answer)| answer);
-        Ok(merge(&request, limit as usize, answers.collect()))
+        Ok(merge_parts(&request, limit as usize, answers.collect()))
+    }
+
+    /// Returns how often the terms of a query occur in all shards; `None` if the search ranks
+    /// nothing by words.
+    async fn term_counts(
+        &self,
+        call: &CallHead,
+        request: &pb::SearchRequest,
+    ) -> Result<Option<pb::TermCounts>, Status> {
+        let by_meaning = request.by == i32::from(pb::SearchBy::Meaning);
+        if by_meaning || request.regex || request.query.trim().is_empty() {
+            return Ok(None);
+        }
+        let asked = pb::SearchRequest {
+            at_least: None,
+            ..request.clone()
+        };
+        let shards = (0..self.inner.directory.shards()).map(ShardId);
+        let asked = shards.map(|shard| (shard, asked.clone())).collect();
+        let counted: Vec<(_, pb::TermCounts)> = self.ask_each(call, COUNT_TERMS, asked).await?;
+        let mut sum = SharedStatistics::default();
+        for (_, counts) in counted {
+            sum.add(counts_from_pb(counts));
+        }
+        Ok(Some(counts_to_pb(sum)))
     }
 }
 
-fn merge(
+fn merge_parts(
     request: &pb::SearchRequest,
     limit: usize,
-    answers: Vec<pb::SearchResponse>,
+    mut parts: Vec<pb::SearchPartResponse>,
 ) -> pb::SearchResponse {
+    leave_out_echoes(request, &mut parts);
     let mut merged = pb::SearchResponse {
         complete: true,
+        parts_only: true,
         ..Default::default()
     };
-    let has_whole = answers
-        .iter()
-        .any(|one| !one.parts_only && !one.hits.is_empty());
-    for one in answers {
-        merged.total += one.total;
-        merged.more_than_total |= one.more_than_total;
-        merged.events_missing += one.events_missing;
-        merged.complete &= one.complete;
+    for found in parts.iter_mut().filter_map(|part| part.found.as_mut()) {
+        merged.total += found.total;
+        merged.more_than_total |= found.more_than_total;
+        merged.events_missing += found.events_missing;
+        merged.complete &= found.complete;
+        merged.parts_only &= found.parts_only || found.total == 0;
         if merged.lagging.is_empty() {
-            merged.lagging = one.lagging;
+            merged.lagging = std::mem::take(&mut found.lagging);
         }
-        merged.read_as = one.read_as;
-        merged.conversations.extend(one.conversations);
-        if let Some(hidden) = one.hidden
+        merged.read_as = found.read_as;
+        merged.conversations.append(&mut found.conversations);
+        if let Some(hidden) = found.hidden.take()
             && merged
                 .hidden
                 .as_ref()
@@ -92,31 +131,18 @@ fn merge(
         {
             merged.hidden = Some(hidden);
         }
-        // Parts of a name are found only where the whole name is nowhere.
-        if has_whole && one.parts_only {
-            merged.total -= one.total;
-        } else {
-            merged.parts_only |= one.parts_only;
-            merged.hits.extend(one.hits);
-        }
     }
-    // Texts that quote a memory are found only if nothing else is.
-    if merged.hits.iter().any(|hit| !hit.recalled) && !request.every_copy {
-        let all = merged.hits.len();
-        merged.hits.retain(|hit| !hit.recalled);
-        merged.total -= (all - merged.hits.len()) as u64;
-    }
-    let by_time = request.regex || request.query.is_empty();
-    merged.hits.sort_by(|one, other| match by_time {
-        true => newer(one, other),
-        false => other
-            .score
-            .total_cmp(&one.score)
-            .then_with(|| newer(one, other)),
-    });
-    let best = merged.hits.first();
-    let (hidden, best) = (merged.hidden.take(), best.map_or(0.0, |best| best.together));
-    merged.hidden = hidden.filter(|hidden| hidden.together > best);
+    merged.parts_only &= merged.total > 0;
+    let fetched: usize = parts.iter().map(|part| hits_of(part).len()).sum();
+    merged.hits = match request.regex || request.query.trim().is_empty() {
+        true => newest_first(request, parts),
+        false => best_first(request, parts),
+    };
+    merged.total -= (fetched - merged.hits.len()) as u64;
+    let best = merged.hits.first().map_or(0.0, |best| best.together);
+    merged.hidden = merged
+        .hidden
+        .filter(|hidden| request.offset == 0 && hidden.together - best >= CLEARLY_MORE);
     merged
         .hits
         .drain(..merged.hits.len().min(request.offset as usize));
@@ -132,6 +158,107 @@ fn merge(
     merged
 }
 
+fn hits_of(part: &pb::SearchPartResponse) -> &[SearchHit] {
+    part.found.as_ref().map_or(&[], |found| &found.hits)
+}
+
+/// Removes the answers of shards that found only texts that quote a memory, if others found more.
+fn leave_out_echoes(request: &pb::SearchRequest, parts: &mut Vec<pb::SearchPartResponse>) {
+    let is_echo = |part: &pb::SearchPartResponse| {
+        let hits = hits_of(part);
+        !hits.is_empty() && hits.iter().all(|hit| hit.recalled)
+    };
+    let has_others = parts
+        .iter()
+        .any(|part| !hits_of(part).is_empty() && !is_echo(part));
+    if has_others && !request.every_copy {
+        for part in parts.iter_mut().filter(|part| is_echo(part)) {
+            let found = part.found.take().unwrap_or_default();
+            *part = pb::SearchPartResponse {
+                found: Some(pb::SearchResponse {
+                    hits: Vec::new(),
+                    total: 0,
+                    more_than_total: false,
+                    conversations: Vec::new(),
+                    ..found
+                }),
+                ..Default::default()
+            };
+        }
+    }
+}
+
+fn best_first(request: &pb::SearchRequest, parts: Vec<pb::SearchPartResponse>) -> Vec<SearchHit> {
+    let copies = match request.every_copy {
+        true => DuplicateHandling::Each,
+        false => DuplicateHandling::Folded,
+    };
+    let ranks: Vec<_> = parts.iter().map(ranks_from_pb).collect();
+    let order = treering_engine::merge(&ranks, copies);
+    let mut found: Vec<Vec<Option<SearchHit>>> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let hits = part.found.unwrap_or_default().hits;
+        found.push(hits.into_iter().map(Some).collect());
+    }
+    let mut hits = Vec::with_capacity(order.len());
+    let mut first_with = HashMap::new();
+    for merged in order {
+        let Some(hit) = found[merged.shard][merged.hit].take() else {
+            continue;
+        };
+        first_with.insert(ranks[merged.shard].hits[merged.hit].text_hash, hits.len());
+        hits.push(SearchHit {
+            score: merged.score,
+            scores: Some(to_proto::scores_to_pb(merged.scores)),
+            ..hit
+        });
+    }
+    // Those that are left have the text of another hit.
+    for (ranks, left) in ranks.iter().zip(found) {
+        for (rank, hit) in ranks.hits.iter().zip(left) {
+            if let (Some(&first), Some(hit)) = (first_with.get(&rank.text_hash), hit) {
+                fold(&mut hits[first], hit);
+            }
+        }
+    }
+    hits
+}
+
+fn newest_first(request: &pb::SearchRequest, parts: Vec<pb::SearchPartResponse>) -> Vec<SearchHit> {
+    let mut all = Vec::new();
+    for part in parts {
+        let hits = part.found.unwrap_or_default().hits;
+        let hashes = part.order.into_iter().map(|order| order.text_hash);
+        all.extend(hashes.zip(hits));
+    }
+    all.sort_by(|(_, one), (_, other)| newer(one, other));
+    let mut hits: Vec<SearchHit> = Vec::with_capacity(all.len());
+    let mut first_with = HashMap::new();
+    for (text_hash, hit) in all {
+        match first_with.entry(text_hash) {
+            Entry::Occupied(first) if !request.every_copy => fold(&mut hits[*first.get()], hit),
+            entry => {
+                entry.or_insert(hits.len());
+                hits.push(hit);
+            }
+        }
+    }
+    hits
+}
+
+/// Adds a hit to those with the same text as another.
+fn fold(into: &mut SearchHit, hit: SearchHit) {
+    into.copies += hit.copies + 1;
+    let itself = pb::HitCopy {
+        conversation_id: hit.conversation_id,
+        source_id: hit.source_id,
+        revision: hit.revision,
+    };
+    into.copies_at.push(itself);
+    into.copies_at.extend(hit.copies_at);
+    into.copies_at.truncate(COPIES_AT_MAX);
+}
+
 /// Orders hits by the time of their recording, newest first.
 fn newer(one: &SearchHit, other: &SearchHit) -> Ordering {
     let time = |hit: &SearchHit| {
@@ -145,19 +272,35 @@ fn newer(one: &SearchHit, other: &SearchHit) -> Ordering {
 mod tests {
     use super::*;
 
-    fn hit(id: &str, score: f32) -> SearchHit {
-        SearchHit {
+    /// Returns a hit with a text of its own, whose score is of its words alone.
+    fn hit(id: &str, score: f32) -> (SearchHit, pb::HitOrder) {
+        let hit = SearchHit {
             conversation_id: id.into(),
-            score,
+            scores: Some(pb::SearchScores {
+                words: score,
+                kind: 1.0,
+                ..Default::default()
+            }),
             ..Default::default()
-        }
+        };
+        let order = pb::HitOrder {
+            reranked: true,
+            text_hash: id.bytes().map(u64::from).sum(),
+            ..Default::default()
+        };
+        (hit, order)
     }
 
-    fn found(hits: Vec<SearchHit>) -> pb::SearchResponse {
-        pb::SearchResponse {
-            total: hits.len() as u64,
-            hits,
-            complete: true,
+    fn found(hits: Vec<(SearchHit, pb::HitOrder)>) -> pb::SearchPartResponse {
+        let (hits, order): (Vec<_>, _) = hits.into_iter().unzip();
+        pb::SearchPartResponse {
+            found: Some(pb::SearchResponse {
+                total: hits.len() as u64,
+                hits,
+                complete: true,
+                ..Default::default()
+            }),
+            order,
             ..Default::default()
         }
     }
@@ -184,33 +327,47 @@ mod tests {
             offset,
             ..Default::default()
         };
-        let first = merge(&page(0), 3, all());
+        let first = merge_parts(&page(0), 3, all());
         assert_eq!((ids(&first), first.total), (vec!["a", "b", "c"], 4));
-        assert_eq!(ids(&merge(&page(3), 3, all())), ["d"]);
+        assert_eq!(ids(&merge_parts(&page(3), 3, all())), ["d"]);
     }
 
-    // An echo of a memory, or a part of a name, must not push out what was meant.
+    // The same file was read in conversations of two shards: it is one hit, as in one store.
     #[test]
-    fn echoes_and_parts_are_hits_only_if_nothing_else_is() {
+    fn equal_texts_of_shards_are_one_hit() {
+        let all = || {
+            let mut other = found(vec![hit("b", 7.0)]);
+            other.order[0].text_hash = hit("a", 9.0).1.text_hash;
+            vec![found(vec![hit("a", 9.0)]), other]
+        };
+        let mut request = pb::SearchRequest {
+            query: "q".into(),
+            ..Default::default()
+        };
+        let merged = merge_parts(&request, 10, all());
+        assert_eq!((ids(&merged), merged.total), (vec!["a"], 1));
+        assert_eq!(merged.hits[0].copies, 1);
+        assert_eq!(merged.hits[0].copies_at[0].conversation_id, "b");
+        request.every_copy = true;
+        assert_eq!(ids(&merge_parts(&request, 10, all())), ["a", "b"]);
+    }
+
+    // An echo of a memory must not push out what was meant.
+    #[test]
+    fn echoes_are_hits_only_if_nothing_else_is() {
         let request = pb::SearchRequest {
             query: "parse_config".into(),
             ..Default::default()
         };
-        let mut echo = hit("echo", 99.0);
-        echo.recalled = true;
-        let parts = pb::SearchResponse {
-            parts_only: true,
-            ..found(vec![hit("part", 50.0)])
-        };
-        let answers = vec![
-            parts.clone(),
-            found(vec![hit("whole", 1.0)]),
-            found(vec![echo]),
-        ];
-        let merged = merge(&request, 10, answers);
+        let mut echo = found(vec![hit("echo", 99.0)]);
+        echo.found.as_mut().unwrap().hits[0].recalled = true;
+        let merged = merge_parts(
+            &request,
+            10,
+            vec![echo.clone(), found(vec![hit("whole", 1.0)])],
+        );
         assert_eq!((ids(&merged), merged.total), (vec!["whole"], 1));
-        assert!(!merged.parts_only);
-        let merged = merge(&request, 10, vec![parts]);
-        assert_eq!((ids(&merged), merged.parts_only), (vec!["part"], true));
+        let merged = merge_parts(&request, 10, vec![echo, found(Vec::new())]);
+        assert_eq!((ids(&merged), merged.total), (vec!["echo"], 1));
     }
 }

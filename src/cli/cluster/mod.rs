@@ -1,0 +1,100 @@
+//! `serve --cluster` and `cluster`: nodes over a log in PostgreSQL.
+
+use clap::{Args, Subcommand};
+use tokio::net::TcpListener;
+
+use treering_engine::OpenOptions;
+use treering_server::{ServeOptions, tls::TlsFiles};
+
+#[cfg(feature = "cluster")]
+mod node;
+#[cfg(not(feature = "cluster"))]
+#[path = "not_built.rs"]
+mod node;
+
+pub(crate) use node::run;
+
+const HEADING: &str = "Cluster";
+
+/// Options of `serve` for a node of a cluster.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct ClusterArgs {
+    /// Serve as a node of a cluster, whose log is in this PostgreSQL database
+    /// (`postgres://USER:PASSWORD@HOST/DATABASE?sslmode=verify-full`; or $TREERING_CLUSTER, which
+    /// other users of the machine cannot see). --data is then the folder of this node's projections
+    /// and index. See docs/CLUSTER.md
+    #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
+    #[arg(conflicts_with_all = [
+        "pseudonyms", "retention", "quota", "backup", "heads", "metrics", "otlp_endpoint",
+        "web_host", "mcp_writable", "summariser_url",
+    ])]
+    pub(super) cluster: Option<String>,
+    /// Name of this node, which no other node has. A restarted node with its earlier name gets its
+    /// shards back
+    #[arg(long, value_name = "NAME", help_heading = HEADING, requires = "cluster")]
+    node: Option<String>,
+    /// HOST:PORT at which the other nodes reach this one
+    #[arg(long, value_name = "ADDR", help_heading = HEADING, requires = "cluster")]
+    advertise: Option<String>,
+    /// PEM file with the CAs of the other nodes' certificates. By default they need one that is
+    /// publicly trusted
+    #[arg(long, value_name = "FILE", help_heading = HEADING, requires_all = ["cluster", "tls_cert"])]
+    node_ca: Option<std::path::PathBuf>,
+    /// Acknowledge events that are on one PostgreSQL server only, if it has no synchronous standby.
+    /// Losing that server loses events
+    #[arg(long, help_heading = HEADING, requires = "cluster")]
+    accept_single_copy: bool,
+}
+
+/// What a node of a cluster serves with.
+pub(crate) struct NodeParts {
+    pub(crate) engine: OpenOptions,
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<TlsFiles>,
+    pub(crate) serve: ServeOptions,
+}
+
+/// Create the tables of a cluster, and show its nodes
+///
+/// A cluster is several `treering serve --cluster URL` over one log in PostgreSQL. Clients call any
+/// of them. See docs/CLUSTER.md.
+#[derive(Args, Debug, Clone)]
+#[command(after_help = "\
+Examples:
+  treering cluster init postgres://owner@db/treering --role treering_node
+  treering serve --cluster postgres://treering_node@db/treering --node a --advertise 10.0.0.1:7171 --data ./a
+  treering cluster status postgres://treering_node@db/treering")]
+pub(crate) struct ClusterCommandArgs {
+    #[command(subcommand)]
+    command: ClusterCommand,
+}
+
+#[derive(Subcommand, Debug, Clone)]
+enum ClusterCommand {
+    /// Create the tables, or upgrade those of an earlier version in place
+    Init {
+        #[command(flatten)]
+        database: DatabaseArg,
+        /// Number of shards of a new log, 1 to 4,096; 64 unless given. It can never be changed: a
+        /// shard is what one node owns, so have several for each node that the cluster may ever
+        /// have
+        #[arg(long, value_name = "COUNT")]
+        shards: Option<u32>,
+        /// Let this role append and read, and nothing else. It is created without a password if it
+        /// does not exist
+        #[arg(long, value_name = "NAME")]
+        role: Option<String>,
+    },
+    /// Show the live nodes and the shards that each owns
+    Status {
+        #[command(flatten)]
+        database: DatabaseArg,
+    },
+}
+
+#[derive(Args, Debug, Clone)]
+struct DatabaseArg {
+    /// URL of the PostgreSQL database, also as $TREERING_CLUSTER
+    #[arg(value_name = "URL", env = "TREERING_CLUSTER", hide_env_values = true)]
+    url: String,
+}

@@ -1,0 +1,158 @@
+//! The Shards service: what a node of a cluster asks about one shard.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+
+use super::{
+    call::{Call, ServiceContext},
+    from_proto::InvalidField,
+    search::SearchService,
+    status::OrStatus,
+    to_proto,
+};
+use treering_engine::{
+    Hit, HitRank, NameCompleteness, NameTier, RerankedPool, Scores, ShardRanks, SharedStatistics,
+    VerbatimMatch,
+};
+use treering_proto::{
+    envelope,
+    pb::{self, shards_server::Shards},
+};
+
+/// A thin layer over the engine.
+pub(super) struct ShardsService(pub(crate) ServiceContext);
+
+#[tonic::async_trait]
+impl Shards for ShardsService {
+    async fn count_terms(
+        &self,
+        request: Request<pb::SearchRequest>,
+    ) -> Result<Response<pb::TermCounts>, Status> {
+        let call = Call::of(&request)?;
+        let search = SearchService(self.0.clone());
+        let request = search.request(call, request.into_inner()).await?;
+        let counts = self.0.engine.count_terms(request).await.or_status()?;
+        Ok(Response::new(counts_to_pb(counts)))
+    }
+
+    async fn search_part(
+        &self,
+        request: Request<pb::SearchPartRequest>,
+    ) -> Result<Response<pb::SearchPartResponse>, Status> {
+        let call = Call::of(&request)?;
+        let caller = call.caller.clone();
+        let pb::SearchPartRequest { search, counts } = request.into_inner();
+        let missing = || InvalidField::new("search", "is not set");
+        let service = SearchService(self.0.clone());
+        let mut request = service.request(call, search.ok_or_else(missing)?).await?;
+        request.shared = counts.map(|counts| Arc::new(counts_from_pb(counts)));
+        let mut answer = service.search_for(&caller, request).await?;
+        let order = answer.hits.iter().map(|hit| order_to_pb(&hit.found));
+        let order = order.collect();
+        let ranks = std::mem::take(&mut answer.ranks);
+        Ok(Response::new(pb::SearchPartResponse {
+            order,
+            named_pool: ranks.pool.named,
+            other_pool: ranks.pool.others,
+            names_found: match ranks.found {
+                NameCompleteness::Parts => 0,
+                NameCompleteness::InARow => 1,
+                NameCompleteness::Whole => 2,
+            },
+            checked: u32::try_from(ranks.checked).unwrap_or(u32::MAX),
+            found: Some(to_proto::search_response(answer)),
+        }))
+    }
+}
+
+/// Writes how often terms occur.
+pub(super) fn counts_to_pb(counts: SharedStatistics) -> pb::TermCounts {
+    let term = |(term, passages)| pb::TermCount { term, passages };
+    pb::TermCounts {
+        passages: counts.passages,
+        documents: counts.documents,
+        tokens: counts.tokens.into_iter().collect(),
+        terms: counts.terms.into_iter().map(term).collect(),
+    }
+}
+
+/// Reads how often terms occur.
+pub(super) fn counts_from_pb(counts: pb::TermCounts) -> SharedStatistics {
+    let terms = counts.terms.into_iter();
+    SharedStatistics {
+        passages: counts.passages,
+        documents: counts.documents,
+        tokens: counts.tokens.into_iter().collect(),
+        terms: terms.map(|count| (count.term, count.passages)).collect(),
+    }
+}
+
+fn order_to_pb(hit: &Hit) -> pb::HitOrder {
+    pb::HitOrder {
+        reranked: hit.is_reranked,
+        names: match hit.tier {
+            NameTier::Parts => 0,
+            NameTier::SomeWhole => 1,
+            NameTier::AllWhole => 2,
+        },
+        typed_names: u32::try_from(hit.as_typed.names).unwrap_or(u32::MAX),
+        typed_line: hit.as_typed.line,
+        text_hash: hit.text_hash,
+    }
+}
+
+/// Reads what orders the hits of a shard.
+pub(super) fn ranks_from_pb(answer: &pb::SearchPartResponse) -> ShardRanks {
+    let hits = answer.found.iter().flat_map(|found| &found.hits);
+    let hits = hits.zip(&answer.order).map(|(hit, order)| HitRank {
+        scores: scores_from_pb(hit.scores.as_ref()),
+        is_reranked: order.reranked,
+        tier: match order.names {
+            0 => NameTier::Parts,
+            1 => NameTier::SomeWhole,
+            _ => NameTier::AllWhole,
+        },
+        as_typed: VerbatimMatch {
+            names: order.typed_names as usize,
+            line: order.typed_line,
+        },
+        text_hash: order.text_hash,
+        recorded_at: hit
+            .recorded_at
+            .as_ref()
+            .and_then(envelope::timestamp_from_pb)
+            .unwrap_or_default(),
+        position: hit
+            .position
+            .as_ref()
+            .map(envelope::position_from_pb)
+            .unwrap_or_default(),
+    });
+    ShardRanks {
+        hits: hits.collect(),
+        pool: RerankedPool {
+            named: answer.named_pool.clone(),
+            others: answer.other_pool.clone(),
+        },
+        found: match answer.names_found {
+            0 => NameCompleteness::Parts,
+            1 => NameCompleteness::InARow,
+            _ => NameCompleteness::Whole,
+        },
+        checked: answer.checked as usize,
+    }
+}
+
+fn scores_from_pb(scores: Option<&pb::SearchScores>) -> Scores {
+    let scores = scores.copied().unwrap_or_default();
+    Scores {
+        words: scores.words,
+        order: scores.order,
+        nearness: scores.nearness,
+        names: scores.names,
+        shortness: scores.shortness,
+        kind: scores.kind,
+        meaning: scores.meaning,
+    }
+}
