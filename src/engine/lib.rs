@@ -121,7 +121,7 @@ pub use self::{
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SalvageError, SalvageOutcome, salvage},
-    search::{SearchStage, SearchTimeout},
+    search::{CLEARLY_MORE, SearchStage, SearchTimeout},
     search_query::*,
     sequencer::Companion,
     ship::{BackupNote, ShipMark, ShipQuery, ShipmentItem, ShippedBlock, ShippedErasure},

@@ -23,7 +23,7 @@ mod options;
 #[path = "build/route.rs"]
 mod route;
 
-const PROTOS: [&str; 10] = [
+const PROTOS: [&str; 11] = [
     "treering/v1/options.proto",
     "treering/v1/event.proto",
     "treering/v1/events.proto",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use prost::Message;
 
 use super::from_proto::InvalidField;
@@ -33,7 +34,7 @@ impl LogCursor {
         ))
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Bytes {
         let reached = self.0.iter().map(|(shard, offset)| pb::Position {
             shard: shard.0,
             offset: *offset,
@@ -41,7 +42,7 @@ impl LogCursor {
         let cursor = pb::LogCursor {
             reached: reached.collect(),
         };
-        cursor.encode_to_vec()
+        cursor.encode_to_vec().into()
     }
 }
 

@@ -68,7 +68,10 @@ impl Shards for ShardsService {
 
 /// Writes how often terms occur.
 pub(super) fn counts_to_pb(counts: SharedStatistics) -> pb::TermCounts {
-    let term = |(term, passages)| pb::TermCount { term, passages };
+    let term = |(term, passages): (Vec<u8>, u64)| pb::TermCount {
+        term: term.into(),
+        passages,
+    };
     pb::TermCounts {
         passages: counts.passages,
         documents: counts.documents,
@@ -84,7 +87,9 @@ pub(super) fn counts_from_pb(counts: pb::TermCounts) -> SharedStatistics {
         passages: counts.passages,
         documents: counts.documents,
         tokens: counts.tokens.into_iter().collect(),
-        terms: terms.map(|count| (count.term, count.passages)).collect(),
+        terms: terms
+            .map(|count| (count.term.into(), count.passages))
+            .collect(),
     }
 }
 

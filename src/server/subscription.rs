@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
@@ -56,7 +57,7 @@ pub(super) fn items(
             };
             let cursor = match is_log {
                 true => LogCursor([(reached.shard, reached.offset)].into()).encode(),
-                false => Vec::new(),
+                false => Bytes::new(),
             };
             yield pb::SubscribeResponse { item: Some(item), cursor };
         }

@@ -12,7 +12,7 @@ use treering_engine as engine;
 use treering_engine::{
     BranchDiff, BranchValues, CallStatus, ConversationHits, ConversationSummary, ConversationView,
     ForkOutcome, Hit, HitDetails, HitDuplicate, Lineage, ListPlace, NamedEvent, QuerySyntax,
-    RewindOutcome, SearchAnswer, SearchHit, Stats, ToolCall, VectorStats,
+    RewindOutcome, Scores, SearchAnswer, SearchHit, Stats, ToolCall, VectorStats,
 };
 use treering_proto::{
     body,

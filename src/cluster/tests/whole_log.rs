@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use futures::StreamExt;
 use tonic::{Request, Streaming};
 use tonic_types::StatusExt;
@@ -22,7 +23,7 @@ const SHARDS: u32 = 12;
 /// Offsets of the events of each shard, in the order of their arrival.
 type Arrived = BTreeMap<u32, Vec<u64>>;
 
-async fn follow(node: &ServingNode, cursor: Vec<u8>) -> Streaming<pb::SubscribeResponse> {
+async fn follow(node: &ServingNode, cursor: Bytes) -> Streaming<pb::SubscribeResponse> {
     let request = pb::SubscribeRequest {
         source: Some(subscribe_request::Source::Log(pb::LogSource {})),
         after_cursor: cursor,
@@ -36,8 +37,8 @@ async fn take(
     items: &mut Streaming<pb::SubscribeResponse>,
     arrived: &mut Arrived,
     events: usize,
-) -> Vec<u8> {
-    let mut cursor = Vec::new();
+) -> Bytes {
+    let mut cursor = Bytes::new();
     while arrived.values().map(Vec::len).sum::<usize>() < events {
         let next = tokio::time::timeout(Duration::from_secs(60), items.next()).await;
         let item = next.expect("an event is missing").unwrap().unwrap();
@@ -88,7 +89,7 @@ async fn log_is_followed_through_a_drain_and_another_node() {
         two.events().append(first).await.unwrap();
     }
     let (shards, mut arrived) = (SHARDS as usize, Arrived::new());
-    let mut items = follow(&two, Vec::new()).await;
+    let mut items = follow(&two, Bytes::new()).await;
     take(&mut items, &mut arrived, 2 * shards).await;
 
     let writing = tokio::spawn(write(20));
@@ -155,16 +156,25 @@ async fn log_is_read_and_verified_as_a_whole() {
         let mut admin = AdminClient::new(node.channel());
         let request = pb::VerifyRequest { deep: true };
         let items = admin.verify(request).await.unwrap().into_inner();
-        let items: Vec<_> = items.map(|item| item.unwrap().item.unwrap()).collect().await;
+        let items: Vec<_> = items
+            .map(|item| item.unwrap().item.unwrap())
+            .collect()
+            .await;
         let Some(verify_response::Item::Outcome(outcome)) = items.last() else {
             panic!("{items:?}");
         };
         assert!(outcome.sound, "{items:?}");
         assert_eq!((outcome.events, outcome.conversations), (60, 30));
 
-        let request = pb::RebuildRequest { views: true, index: true };
+        let request = pb::RebuildRequest {
+            views: true,
+            index: true,
+        };
         let items = admin.rebuild(request).await.unwrap().into_inner();
-        let items: Vec<_> = items.map(|item| item.unwrap().item.unwrap()).collect().await;
+        let items: Vec<_> = items
+            .map(|item| item.unwrap().item.unwrap())
+            .collect()
+            .await;
         let Some(pb::rebuild_response::Item::Outcome(outcome)) = items.last() else {
             panic!("{items:?}");
         };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use http::Response;
 use prost::Message;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -61,7 +61,7 @@ impl ShardRouter {
             return Err(InvalidField::new("from_now", message).into());
         }
         let own = pb::SubscribeRequest {
-            after_cursor: Vec::new(),
+            after_cursor: Bytes::new(),
             ..request.clone()
         };
         let followed = (0..shards).map(ShardId).map(|shard| {
@@ -233,7 +233,7 @@ impl MergedLog {
         let is_whole = self.from_start || self.cursor.0.len() == self.shards as usize;
         let cursor = match has_cursor && is_whole {
             true => self.cursor.encode(),
-            false => Vec::new(),
+            false => Bytes::new(),
         };
         pb::SubscribeResponse {
             item: Some(item),
@@ -294,8 +294,11 @@ fn read_merged(
             let time = (i128::from(seconds) << 32) + i128::from(nanos);
             (if backward { time } else { -time }, Reverse(shard))
         };
-        let opened = reads.iter_mut().map(|read| read.next_time(&request));
-        let opened: Vec<_> = stream::iter(opened).buffered(SHARDS_ASKED_MAX).try_collect().await?;
+        let opened = reads.iter_mut().map(|read| read.next_time(&request).boxed());
+        let opened: Vec<_> = stream::iter(opened.collect::<Vec<_>>())
+            .buffered(SHARDS_ASKED_MAX)
+            .try_collect()
+            .await?;
         let times = opened.into_iter().enumerate();
         let times = times.filter_map(|(shard, time)| Some(key(time?, shard)));
         let mut order: BinaryHeap<_> = times.collect();
