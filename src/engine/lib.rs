@@ -153,8 +153,8 @@ pub use treering_meaning::Embedder;
 /// Types of searches; `searchable_text`, the text in which search counts bytes and lines; and
 /// `part_at`, which returns the part of an event at a byte of that text.
 pub use treering_search::{
-    DuplicateHandling, Hit, HitRank, MergedHit, NameCompleteness, NameTier, QUERY_BYTES_MAX,
-    QuerySyntax, RecalledTexts, RerankedPool, Scores, SearchFilters, ShardRanks, SharedStatistics,
+    DuplicateHandling, Hit, HitRank, NameCompleteness, NameTier, PoolFloors, QUERY_BYTES_MAX,
+    QuerySyntax, RecalledTexts, RerankPool, Scores, SearchFilters, SharedRanking, SharedStatistics,
     VerbatimMatch, merge, part_at, searchable_text,
 };
 

@@ -26,8 +26,8 @@ use treering_domain::{Cause, ConversationId, Namespace, Position};
 use treering_search::{
     DuplicateHandling, Hit, HitDuplicates, IndexError, IndexSearchError, MeaningQuery,
     NameCompleteness, QueryError, QuerySyntax, RecalledTexts, SearchIndex, SearchMemory,
-    SearchQuery, SearchResults, ShardRanks, SharedStatistics, ShownBranches, Snippeter,
-    VerbatimQuery, check_globs, passage_at, searchable_text,
+    SearchQuery, SearchResults, SharedStatistics, ShownBranches, Snippeter, VerbatimQuery,
+    check_globs, passage_at, searchable_text,
 };
 
 /// Number of hits that determine the order of conversations.
@@ -163,7 +163,9 @@ impl Engine {
             let inner = &engine.inner;
             let found = inner.search(request.clone(), vector, head, memory.clone());
             let found = found.await?;
-            let left_out = request.filters.recalled == RecalledTexts::LeftOut;
+            // Only all shards together know whether there is no other hit.
+            let left_out =
+                request.filters.recalled == RecalledTexts::LeftOut && request.shared.is_none();
             let index = inner.search.indexer.index();
             if found.total > 0 || !left_out || !index.has_recalled(&request.namespace) {
                 return Ok(found);
@@ -400,6 +402,17 @@ impl Inner {
             return Ok(answer);
         }
         work::check()?;
+        if query
+            .shared
+            .as_ref()
+            .is_some_and(|shared| shared.floors.is_none())
+        {
+            let pool = index.pool(&query).map_err(refused)?;
+            let mut answer = self.answer(Vec::new(), index.reached(), head);
+            answer.pool = Some(pool);
+            active.map_or(Ok(()), |active| active.check())?;
+            return Ok(answer);
+        }
         let mut results = match (vector, &self.search.meaning) {
             (Some(vector), Some(meaning)) => {
                 let meaning = MeaningQuery {
@@ -412,12 +425,7 @@ impl Inner {
             }
             _ => index.search(&query).map_err(refused)?,
         };
-        let ranks = ShardRanks {
-            pool: std::mem::take(&mut results.pool),
-            found: results.names.found,
-            checked: results.as_typed.hits,
-            ..ShardRanks::default()
-        };
+        let checked = results.as_typed.hits;
         let parts_only = self.reads.rerank_by_texts(&mut results, &query).await?;
         let copies = index.copies(&query, &results.hits).map_err(refused)?;
         let hidden = match by {
@@ -447,7 +455,7 @@ impl Inner {
             hits.push(hit);
         }
         let mut answer = self.answer(hits, results.reached, head);
-        answer.ranks = ranks;
+        answer.checked = checked;
         answer.parts_only = parts_only && by == SearchBy::Words;
         if vector.is_some() && answer.lagging.is_none() {
             let meaning = self.search.meaning.as_ref();
@@ -503,6 +511,10 @@ impl Inner {
             ..query.clone()
         };
         others.filters.success = query.filters.success.map(|success| !success);
+        if let Some(shared) = &mut others.shared {
+            // They are of the passages that pass the filter.
+            Arc::make_mut(shared).floors = None;
+        }
         let best = index.search(&others);
         let best = best.map_err(|error| self.search_failed(index, error))?;
         let is_clear = |hit: &Hit| {
@@ -573,7 +585,8 @@ impl Inner {
             hidden: None,
             conversations: Vec::new(),
             lagging,
-            ranks: ShardRanks::default(),
+            checked: 0,
+            pool: None,
         }
     }
 }

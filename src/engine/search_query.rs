@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::meaning::SearchBy;
 use treering_domain::{BranchName, ConversationId, EventRef, Namespace, Position, Revision, Role};
 use treering_search::{
-    DuplicateHandling, Hit, QuerySyntax, RecalledTexts, SearchFilters, ShardRanks, SharedStatistics,
+    DuplicateHandling, Hit, QuerySyntax, RecalledTexts, RerankPool, SearchFilters, SharedRanking,
 };
 
 /// A search request.
@@ -46,9 +46,9 @@ pub struct SearchRequest {
     pub at_least: Option<Position>,
     /// Maximum wait for `at_least`; then the answer comes from the index as it is. `None`: no limit.
     pub wait_max: Option<std::time::Duration>,
-    /// Statistics of all shards, if the engine has one of several. The answer then says what orders
-    /// its hits among those of other shards.
-    pub shared: Option<Arc<SharedStatistics>>,
+    /// What ranks hits among those of other shards, if the engine has one of several. Without
+    /// [`floors`](SharedRanking::floors) the answer has only [`SearchAnswer::pool`].
+    pub shared: Option<Arc<SharedRanking>>,
 }
 
 /// The conversations and branches that a search is restricted to. An empty list or `None` sets no
@@ -275,7 +275,8 @@ pub struct SearchAnswer {
     pub conversations: Vec<ConversationHits>,
     /// Why the index lags behind the log; `None` if it is complete or at most a moment behind.
     pub lagging: Option<String>,
-    /// With [`SearchRequest::shared`]: what [`merge`](treering_search::merge()) needs besides the
-    /// hits.
-    pub ranks: ShardRanks,
+    /// Number of first hits whose texts decide their order among those of other shards.
+    pub checked: usize,
+    /// The passages that this shard would rerank, if they were asked for.
+    pub pool: Option<RerankPool>,
 }

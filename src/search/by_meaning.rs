@@ -14,7 +14,7 @@ use super::{
     query::{
         PlannedQuery, SearchQuery, SearchResults, SearchStrategy, catch_search_panics, check_bounds,
     },
-    rank::{NameTier, ScoredPassage, Scores, rescore, worth},
+    rank::{NameTier, POOL, ScoredPassage, Scores, rescore, worth},
     schema::namespace_tag,
     sweep::each_match,
     syntax::{QueryError, QuerySyntax},
@@ -120,7 +120,7 @@ impl Search<'_> {
             None => 1.0,
         };
         self.combine(&mut passages, weight, best, worth);
-        let ranked = hits::ranked(&self.published.columns, &passages, query)?;
+        let ranked = hits::ranked(&self.published.columns, &passages, POOL, query)?;
         results.total = ranked.len().min(LIST_MAX) as u64;
         let ranks = results.ranks(query);
         let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
@@ -142,7 +142,14 @@ impl Search<'_> {
         results.more_than_total = !found.is_all;
         results.note_names(query, words, found.wholeness);
         let (columns, field, words) = (&self.published.columns, fields.text, &words.looked_for);
-        let scored = rescore(columns, &statistics, field, words, &found)?;
+        let scored = rescore(
+            columns,
+            &statistics,
+            field,
+            words,
+            &found,
+            found.reranked(query),
+        )?;
         Ok((scored, worth(&statistics, field, words)?))
     }
 

@@ -8,7 +8,7 @@ use super::{
     columns::OpenColumns,
     error::IndexError,
     query::{Hit, SearchQuery},
-    rank::{NameTier, POOL, ScoredPassage, Scores},
+    rank::{NameTier, ScoredPassage, Scores},
 };
 use treering_domain::Position;
 use treering_meaning::TextWindow;
@@ -33,6 +33,7 @@ pub(super) struct RankedPassage {
 pub(super) fn ranked(
     columns: &OpenColumns,
     found: &[ScoredPassage],
+    reranked: usize,
     query: &SearchQuery,
 ) -> Result<Vec<RankedPassage>, IndexError> {
     let mut ranked = Vec::with_capacity(found.len());
@@ -49,7 +50,7 @@ pub(super) fn ranked(
             byte_start,
             window: scored.window,
             tier: scored.tier,
-            is_reranked: place < POOL,
+            is_reranked: place < reranked,
         };
         ranked.push(hit);
     }

@@ -62,7 +62,9 @@ pub use error::{IndexError, IndexSearchError};
 pub use index::{INDEX_VERSION, SearchIndex, SearchOptions, VerifyOnOpen};
 pub use lineage::{BranchLookup, ShownBranches};
 pub use memory::{ExceededBound, HASH_BYTES, HeldMemory, SEARCH_BYTES_MAX, SearchMemory};
-pub use merge::{HitRank, MergedHit, RerankedPool, ShardRanks, SharedStatistics, merge};
+pub use merge::{
+    HitRank, MergedHit, PoolFloors, RerankPool, SharedRanking, SharedStatistics, merge,
+};
 pub use pattern::Pattern;
 pub use query::{
     DuplicateHandling, FoundNames, Hit, LineageSegment, NameCompleteness, RecalledTexts, Scope,

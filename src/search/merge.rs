@@ -2,10 +2,10 @@
 //! one index with all of it would give.
 //!
 //! First each index says how many of its passages have each term of the query
-//! ([`SearchIndex::statistics`]). Their sum ranks the passages of each index
-//! ([`SearchQuery::shared`]). Then [`merge`] orders the hits as a search in one index does: only the
-//! best passages by words keep what reranking added, whole names come first, equal texts are one
-//! hit, and the first hits are ordered by what their texts contain.
+//! ([`SearchIndex::statistics`]). By their sum ([`SearchQuery::shared`]) each index finds the passages
+//! that it would rerank ([`SearchIndex::pool`]). Of these, each reranks those that are among the best
+//! of all indexes ([`PoolFloors`]), and gives its best hits, which [`merge`] orders as a search in one
+//! index does.
 
 use std::{
     cmp::Reverse,
@@ -19,8 +19,12 @@ use super::{
     hits::{raise, unreadable},
     index::SearchIndex,
     plan::NamespaceStatistics,
-    query::{DuplicateHandling, Hit, NameCompleteness, PlannedQuery, SearchQuery, SearchStrategy},
-    rank::{NameTier, OTHER_SHARE, POOL, Scores, worth},
+    query::{
+        DuplicateHandling, Hit, NameCompleteness, PlannedQuery, SearchQuery, SearchStrategy,
+        catch_search_panics, check_bounds,
+    },
+    rank::{NameTier, POOL, Scores, worth},
+    top_k::TopSearch,
     verbatim::{VerbatimMatch, order_by_texts},
 };
 use treering_domain::{Position, TimestampMicros};
@@ -49,6 +53,73 @@ impl SharedStatistics {
         for (term, passages) in other.terms {
             *self.terms.entry(term).or_default() += passages;
         }
+    }
+}
+
+/// What an index needs to rank its passages among those of other indexes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SharedRanking {
+    /// Statistics of all indexes.
+    pub statistics: SharedStatistics,
+    /// Which passages are reranked, once it is known.
+    pub floors: Option<PoolFloors>,
+}
+
+/// The scores, by words alone, of the passages that an index would rerank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RerankPool {
+    /// How completely the index found the query's names.
+    pub found: NameCompleteness,
+    /// Of those that contain names of the query whole, best first.
+    pub named: Vec<f32>,
+    /// Of the others, best first.
+    pub others: Vec<f32>,
+}
+
+/// The lowest scores, by words alone, of the passages that are reranked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolFloors {
+    /// How completely the query's names were found in all indexes.
+    pub found: NameCompleteness,
+    /// Of passages that contain names of the query whole.
+    pub named: f32,
+    /// Of the others.
+    pub others: f32,
+}
+
+impl PoolFloors {
+    /// Returns the floors for the passages of all indexes.
+    #[must_use]
+    pub fn of(pools: &[RerankPool]) -> Self {
+        let found = pools.iter().map(|pool| pool.found).max();
+        let found = found.unwrap_or_default();
+        let (mut named, mut others) = (Vec::new(), Vec::new());
+        for pool in pools {
+            // A name in a row is nothing if another index has the name as a word. Its passages are
+            // among the others too, if they are good enough by words.
+            if pool.found == found {
+                named.extend(&pool.named);
+            }
+            others.extend(&pool.others);
+        }
+        let left = POOL.saturating_sub(named.len());
+        Self {
+            found,
+            named: last_of_best(named, POOL),
+            others: last_of_best(others, left),
+        }
+    }
+}
+
+/// Returns the lowest of the `count` highest scores.
+fn last_of_best(mut scores: Vec<f32>, count: usize) -> f32 {
+    if scores.len() <= count {
+        return f32::MIN;
+    }
+    scores.sort_by(|a, b| b.total_cmp(a));
+    match count.checked_sub(1) {
+        Some(last) => scores[last],
+        None => f32::MAX,
     }
 }
 
@@ -81,6 +152,22 @@ impl SearchIndex {
         worth(&statistics, self.fields.text, looked_for)?;
         Ok(statistics.into_noted())
     }
+
+    /// Returns the passages that this index would rerank.
+    ///
+    /// # Errors
+    /// As [`Self::search`].
+    pub fn pool(&self, query: &SearchQuery) -> Result<RerankPool, IndexSearchError> {
+        check_bounds(query)?;
+        let planned = self.planned(query, SearchStrategy::Shortest)?;
+        let published = self.published();
+        catch_search_panics(|| {
+            let statistics = NamespaceStatistics::of(&published.searcher, &self.fields, query)
+                .map_err(unreadable)?;
+            let best = TopSearch::new(&published, &statistics, &planned, query)?;
+            Ok(best.find_all(POOL)?.pool())
+        })
+    }
 }
 
 /// What orders a hit among those of other indexes.
@@ -88,7 +175,7 @@ impl SearchIndex {
 pub struct HitRank {
     /// The parts of its score.
     pub scores: Scores,
-    /// Its index has reranked it.
+    /// It was reranked.
     pub is_reranked: bool,
     /// Whether it contains the query's names whole.
     pub tier: NameTier,
@@ -116,28 +203,6 @@ impl From<&Hit> for HitRank {
     }
 }
 
-/// The hits of one index.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ShardRanks {
-    /// The hits, best first.
-    pub hits: Vec<HitRank>,
-    /// The passages that the index reranked.
-    pub pool: RerankedPool,
-    /// How completely the index found the query's names.
-    pub found: NameCompleteness,
-    /// The number of first hits that are ordered by what their texts contain.
-    pub checked: usize,
-}
-
-/// The scores, by words alone, of the passages that an index reranked.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RerankedPool {
-    /// Of those that contain names of the query whole, best first.
-    pub named: Vec<f32>,
-    /// Of the others, best first.
-    pub others: Vec<f32>,
-}
-
 /// A hit in the merged order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MergedHit {
@@ -151,42 +216,23 @@ pub struct MergedHit {
     pub scores: Scores,
 }
 
-/// Orders the hits of several indexes, which were ranked by the same statistics. With
+/// Orders the hits of several indexes. The texts of the first `checked` hits decide their order. With
 /// [`DuplicateHandling::Folded`], hits with equal text are one: the best of them.
 ///
 /// A page ends at the same hit as that of one index if each index gave as many hits as the page and
-/// those before it have, and at least as many as it says are ordered by their texts.
+/// those before it have, and at least `checked`.
 #[must_use]
-pub fn merge(shards: &[ShardRanks], copies: DuplicateHandling) -> Vec<MergedHit> {
-    let found = shards.iter().map(|shard| shard.found).max();
-    let found = found.unwrap_or_default();
-    let best = shards.iter().filter(|shard| shard.found == found);
-    let checked = best.map(|shard| shard.checked).max().unwrap_or_default();
-    let limits = PoolLimits::of(shards, found);
+pub fn merge(shards: &[Vec<HitRank>], checked: usize, copies: DuplicateHandling) -> Vec<MergedHit> {
     let mut ranked = Vec::new();
     for (shard, ranks) in shards.iter().enumerate() {
-        for (hit, rank) in ranks.hits.iter().enumerate() {
-            let mut rank = *rank;
-            // A name in a row is nothing if another index has the name as a word.
-            if ranks.found < found {
-                rank.tier = NameTier::Parts;
-            }
-            if rank.is_reranked && !limits.contain(&rank) {
-                rank.is_reranked = false;
-                rank.scores = Scores {
-                    words: rank.scores.words,
-                    kind: OTHER_SHARE,
-                    meaning: rank.scores.meaning,
-                    ..Scores::default()
-                };
-            }
+        for (hit, rank) in ranks.iter().enumerate() {
             let merged = MergedHit {
                 shard,
                 hit,
                 score: rank.scores.total(),
                 scores: rank.scores,
             };
-            ranked.push((rank, merged));
+            ranked.push((*rank, merged));
         }
     }
     ranked.sort_by(|(a, a_hit), (b, b_hit)| {
@@ -212,49 +258,4 @@ pub fn merge(shards: &[ShardRanks], copies: DuplicateHandling) -> Vec<MergedHit>
 fn raise_all(ranked: &mut [(HitRank, MergedHit)]) {
     let scores = ranked.iter_mut();
     raise(scores.map(|(_, hit)| (&mut hit.score, &mut hit.scores)));
-}
-
-/// The lowest scores, by words alone, of the passages that one index would rerank.
-struct PoolLimits {
-    named: f32,
-    others: f32,
-}
-
-impl PoolLimits {
-    fn of(shards: &[ShardRanks], found: NameCompleteness) -> Self {
-        let (mut named, mut others) = (Vec::new(), Vec::new());
-        for shard in shards {
-            let counted = match shard.found == found {
-                true => &mut named,
-                false => &mut others,
-            };
-            counted.extend(&shard.pool.named);
-            others.extend(&shard.pool.others);
-        }
-        let left = POOL.saturating_sub(named.len());
-        Self {
-            named: last_of_best(named, POOL),
-            others: last_of_best(others, left),
-        }
-    }
-
-    fn contain(&self, rank: &HitRank) -> bool {
-        let limit = match rank.tier {
-            NameTier::Parts => self.others,
-            NameTier::SomeWhole | NameTier::AllWhole => self.named,
-        };
-        rank.scores.words >= limit
-    }
-}
-
-/// Returns the lowest of the `count` highest scores.
-fn last_of_best(mut scores: Vec<f32>, count: usize) -> f32 {
-    if scores.len() <= count {
-        return f32::MIN;
-    }
-    scores.sort_by(|a, b| b.total_cmp(a));
-    match count.checked_sub(1) {
-        Some(last) => scores[last],
-        None => f32::MAX,
-    }
 }

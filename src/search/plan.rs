@@ -495,7 +495,7 @@ impl<'a> NamespaceStatistics<'a> {
         query: &'a SearchQuery,
     ) -> tantivy::Result<Self> {
         let own_passages = searcher.doc_freq(&fields.tag(&namespace_tag(&query.namespace)))?;
-        let shared = query.shared.as_deref();
+        let shared = query.shared.as_ref().map(|shared| &shared.statistics);
         Ok(Self {
             searcher,
             passages: shared.map_or(own_passages, |shared| shared.passages),

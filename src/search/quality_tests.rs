@@ -478,7 +478,7 @@ fn block_skipping_equals_exhaustive_scoring() {
                         query::SearchStrategy::Shortest,
                         query::SearchStrategy::Exhaustive,
                     ];
-                    let [short, long] = pools.map(|way| index.pool(&query, way));
+                    let [short, long] = pools.map(|way| index.pool_scores(&query, way));
                     assert_eq!(short.len(), POOL, "{query:?}");
                     assert!(near_all(&short, &long), "{query:?}: {short:?} {long:?}");
                 }

@@ -12,7 +12,7 @@ use super::{
     index::{PublishedState, SearchIndex},
     lineage::ShownBranches,
     memory::SearchMemory,
-    merge::{RerankedPool, SharedStatistics},
+    merge::SharedRanking,
     plan::{NamespaceStatistics, Planner, Purpose},
     query_terms::{QueryNames, WholeNames},
     rank::{NameTier, POOL, Scores, Words, rescore},
@@ -70,9 +70,9 @@ pub struct SearchQuery {
     pub filters: SearchFilters,
     /// The memory that the search may use.
     pub memory: SearchMemory,
-    /// Statistics of all indexes of the namespace, if this one has only a part of it. Hits are then
-    /// ranked for [`merge`](super::merge()).
-    pub shared: Option<Arc<SharedStatistics>>,
+    /// What ranks hits among those of other indexes, if this one has only a part of the namespace.
+    /// They are then ordered for [`merge`](super::merge()).
+    pub shared: Option<Arc<SharedRanking>>,
 }
 
 impl SearchQuery {
@@ -188,8 +188,6 @@ pub struct SearchResults {
     pub names: FoundNames,
     /// Passages that pass the filters and have no vectors yet, in a search by meaning.
     pub not_embedded: u64,
-    /// With [`SearchQuery::shared`]: the passages that were reranked.
-    pub pool: RerankedPool,
 }
 
 impl SearchResults {
@@ -205,7 +203,6 @@ impl SearchResults {
             read_as,
             names: FoundNames::default(),
             not_embedded: 0,
-            pool: RerankedPool::default(),
         }
     }
 
@@ -326,7 +323,7 @@ impl SearchIndex {
 
     /// Returns the scores of the passages to rerank, before reranking.
     #[cfg(test)]
-    pub(super) fn pool(&self, query: &SearchQuery, way: SearchStrategy) -> Vec<f32> {
+    pub(super) fn pool_scores(&self, query: &SearchQuery, way: SearchStrategy) -> Vec<f32> {
         let planned = self.planned(query, way).unwrap();
         let published = self.published();
         let statistics = NamespaceStatistics::of(&published.searcher, &self.fields, query).unwrap();
@@ -406,8 +403,10 @@ impl SearchIndex {
             results.note_names(query, planned, found.wholeness);
             let ranks = results.ranks(query);
             let (columns, words) = (&published.columns, &planned.looked_for);
-            let scored = rescore(columns, &statistics, self.fields.text, words, &found)?;
-            let ranked = hits::ranked(columns, &scored, query)?;
+            let reranked = found.reranked(query);
+            let field = self.fields.text;
+            let scored = rescore(columns, &statistics, field, words, &found, reranked)?;
+            let ranked = hits::ranked(columns, &scored, reranked, query)?;
             let is_short = !found.is_all && ranked.len() < ranks.end;
             if is_short && fetch < fetched_max {
                 fetch = fetch.saturating_mul(4).min(fetched_max);
@@ -415,9 +414,6 @@ impl SearchIndex {
             }
             let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
             results.hits = hits::read(columns, page.unwrap_or_default())?;
-            if query.shared.is_some() {
-                results.pool = found.pool();
-            }
             let total = match found.is_all {
                 true => Total {
                     count: ranked.len() as u64,

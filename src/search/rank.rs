@@ -58,7 +58,7 @@ pub(super) const SMALL_SHARE: f32 = 0.25;
 /// Factors for kinds of event that are not tool results.
 const MESSAGE_SHARE: f32 = 0.85;
 const CALL_SHARE: f32 = 0.8;
-pub(super) const OTHER_SHARE: f32 = 0.8;
+const OTHER_SHARE: f32 = 0.8;
 
 /// BM25's parameters, the same as tantivy's.
 const K1: f32 = 1.2;
@@ -177,11 +177,12 @@ pub(super) fn rescore(
     field: Field,
     words: &Words,
     found: &TopPassages,
+    reranked: usize,
 ) -> Result<Vec<ScoredPassage>, IndexError> {
     let passages = &found.passages;
     let mut scored = Vec::with_capacity(passages.len());
     for (place, &(score, address)) in passages.iter().enumerate() {
-        let kind = match place < POOL {
+        let kind = match place < reranked {
             true => {
                 let segment = columns.of_segment(address.segment_ord)?;
                 kind_weight(segment.kind(address.doc_id))
@@ -203,7 +204,7 @@ pub(super) fn rescore(
             window: None,
         });
     }
-    let pool = &mut scored[..passages.len().min(POOL)];
+    let pool = &mut scored[..reranked];
     let look = RankContext::new(statistics, field, words).map_err(unreadable)?;
     look.at(pool).map_err(unreadable)?;
     Ok(scored)

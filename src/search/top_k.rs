@@ -23,7 +23,7 @@ use super::{
     hits::unreadable,
     index::PublishedState,
     memory::Groups,
-    merge::RerankedPool,
+    merge::RerankPool,
     plan::NamespaceStatistics,
     query::{COUNTED_MAX, NameCompleteness, PlannedQuery, Scope, SearchQuery, Total},
     rank::POOL,
@@ -51,15 +51,33 @@ pub(super) struct TopPassages {
 }
 
 impl TopPassages {
-    /// Returns the scores of the passages that are reranked.
-    pub(crate) fn pool(&self) -> RerankedPool {
+    /// Returns how many of the first passages are reranked.
+    pub(crate) fn reranked(&self, query: &SearchQuery) -> usize {
+        let floors = query.shared.as_ref().and_then(|shared| shared.floors);
+        let Some(floors) = floors else {
+            return self.passages.len().min(POOL);
+        };
+        let is_reranked = |(place, (score, _)): &(usize, &(Score, DocAddress))| {
+            let floor = match *place < self.named {
+                true => floors.named,
+                false => floors.others,
+            };
+            *score >= floor
+        };
+        let best = self.passages.iter().enumerate();
+        best.take_while(is_reranked).count()
+    }
+
+    /// Returns the scores of the passages that are reranked if no other index has better ones.
+    pub(crate) fn pool(&self) -> RerankPool {
         let pool = &self.passages[..self.passages.len().min(POOL)];
         let (named, others) = pool.split_at(self.named.min(pool.len()));
         let scores = |passages: &[(Score, DocAddress)]| {
             let scores = passages.iter().map(|(score, _)| *score);
             scores.collect()
         };
-        RerankedPool {
+        RerankPool {
+            found: self.wholeness,
             named: scores(named),
             others: scores(others),
         }
@@ -147,6 +165,19 @@ impl<'a> TopSearch<'a> {
     }
 
     fn find_named(
+        &self,
+        limit: usize,
+    ) -> Result<(Vec<(Score, DocAddress)>, NameCompleteness), IndexError> {
+        let (named, found) = self.find_own_named(limit)?;
+        let floors = self.query.shared.as_ref().and_then(|shared| shared.floors);
+        match floors {
+            // A name in a row is nothing if another index has the name as a word.
+            Some(floors) if found < floors.found => Ok((Vec::new(), floors.found)),
+            _ => Ok((named, found)),
+        }
+    }
+
+    fn find_own_named(
         &self,
         limit: usize,
     ) -> Result<(Vec<(Score, DocAddress)>, NameCompleteness), IndexError> {

@@ -12,8 +12,8 @@ use super::{
     to_proto,
 };
 use treering_engine::{
-    Hit, HitRank, NameCompleteness, NameTier, RerankedPool, Scores, ShardRanks, SharedStatistics,
-    VerbatimMatch,
+    Hit, HitRank, NameCompleteness, NameTier, PoolFloors, RecalledTexts, RerankPool, Scores,
+    SharedRanking, SharedStatistics, VerbatimMatch,
 };
 use treering_proto::{
     envelope,
@@ -42,27 +42,82 @@ impl Shards for ShardsService {
     ) -> Result<Response<pb::SearchPartResponse>, Status> {
         let call = Call::of(&request)?;
         let caller = call.caller.clone();
-        let pb::SearchPartRequest { search, counts } = request.into_inner();
+        let pb::SearchPartRequest {
+            search,
+            counts,
+            floors,
+            recalled_only,
+        } = request.into_inner();
         let missing = || InvalidField::new("search", "is not set");
         let service = SearchService(self.0.clone());
         let mut request = service.request(call, search.ok_or_else(missing)?).await?;
-        request.shared = counts.map(|counts| Arc::new(counts_from_pb(counts)));
+        request.shared = counts.map(|counts| {
+            Arc::new(SharedRanking {
+                statistics: counts_from_pb(counts),
+                floors: floors.map(floors_from_pb),
+            })
+        });
+        if recalled_only {
+            request.filters.recalled = RecalledTexts::Only;
+        }
         let mut answer = service.search_for(&caller, request).await?;
         let order = answer.hits.iter().map(|hit| order_to_pb(&hit.found));
-        let order = order.collect();
-        let ranks = std::mem::take(&mut answer.ranks);
         Ok(Response::new(pb::SearchPartResponse {
-            order,
-            named_pool: ranks.pool.named,
-            other_pool: ranks.pool.others,
-            names_found: match ranks.found {
-                NameCompleteness::Parts => 0,
-                NameCompleteness::InARow => 1,
-                NameCompleteness::Whole => 2,
-            },
-            checked: u32::try_from(ranks.checked).unwrap_or(u32::MAX),
+            order: order.collect(),
+            checked: u32::try_from(answer.checked).unwrap_or(u32::MAX),
+            pool: answer.pool.take().map(pool_to_pb),
             found: Some(to_proto::search_response(answer)),
         }))
+    }
+}
+
+fn pool_to_pb(pool: RerankPool) -> pb::RerankPool {
+    pb::RerankPool {
+        names: names_to_pb(pool.found).into(),
+        named: pool.named,
+        others: pool.others,
+    }
+}
+
+/// Reads the passages that a shard would rerank.
+pub(super) fn pool_from_pb(pool: pb::RerankPool) -> RerankPool {
+    RerankPool {
+        found: names_from_pb(pool.names()),
+        named: pool.named,
+        others: pool.others,
+    }
+}
+
+/// Writes which passages are reranked.
+pub(super) fn floors_to_pb(floors: PoolFloors) -> pb::PoolFloors {
+    pb::PoolFloors {
+        names: names_to_pb(floors.found).into(),
+        named: floors.named,
+        others: floors.others,
+    }
+}
+
+fn floors_from_pb(floors: pb::PoolFloors) -> PoolFloors {
+    PoolFloors {
+        found: names_from_pb(floors.names()),
+        named: floors.named,
+        others: floors.others,
+    }
+}
+
+fn names_to_pb(found: NameCompleteness) -> pb::NamesFound {
+    match found {
+        NameCompleteness::Parts => pb::NamesFound::Unspecified,
+        NameCompleteness::InARow => pb::NamesFound::InARow,
+        NameCompleteness::Whole => pb::NamesFound::Whole,
+    }
+}
+
+fn names_from_pb(found: pb::NamesFound) -> NameCompleteness {
+    match found {
+        pb::NamesFound::Unspecified => NameCompleteness::Parts,
+        pb::NamesFound::InARow => NameCompleteness::InARow,
+        pb::NamesFound::Whole => NameCompleteness::Whole,
     }
 }
 
@@ -108,45 +163,34 @@ fn order_to_pb(hit: &Hit) -> pb::HitOrder {
 }
 
 /// Reads what orders the hits of a shard.
-pub(super) fn ranks_from_pb(answer: &pb::SearchPartResponse) -> ShardRanks {
-    let hits = answer.found.iter().flat_map(|found| &found.hits);
-    let hits = hits.zip(&answer.order).map(|(hit, order)| HitRank {
-        scores: scores_from_pb(hit.scores.as_ref()),
-        is_reranked: order.reranked,
-        tier: match order.names {
-            0 => NameTier::Parts,
-            1 => NameTier::SomeWhole,
-            _ => NameTier::AllWhole,
-        },
-        as_typed: VerbatimMatch {
-            names: order.typed_names as usize,
-            line: order.typed_line,
-        },
-        text_hash: order.text_hash,
-        recorded_at: hit
-            .recorded_at
-            .as_ref()
-            .and_then(envelope::timestamp_from_pb)
-            .unwrap_or_default(),
-        position: hit
-            .position
-            .as_ref()
-            .map(envelope::position_from_pb)
-            .unwrap_or_default(),
+pub(super) fn ranks_from_pb(part: &pb::SearchPartResponse) -> Vec<HitRank> {
+    let hits = part.found.iter().flat_map(|found| &found.hits);
+    let ranks = hits.zip(&part.order).map(|(hit, order)| {
+        let recorded_at = hit.recorded_at.as_ref();
+        HitRank {
+            scores: scores_from_pb(hit.scores.as_ref()),
+            is_reranked: order.reranked,
+            tier: match order.names {
+                0 => NameTier::Parts,
+                1 => NameTier::SomeWhole,
+                _ => NameTier::AllWhole,
+            },
+            as_typed: VerbatimMatch {
+                names: order.typed_names as usize,
+                line: order.typed_line,
+            },
+            text_hash: order.text_hash,
+            recorded_at: recorded_at
+                .and_then(envelope::timestamp_from_pb)
+                .unwrap_or_default(),
+            position: hit
+                .position
+                .as_ref()
+                .map(envelope::position_from_pb)
+                .unwrap_or_default(),
+        }
     });
-    ShardRanks {
-        hits: hits.collect(),
-        pool: RerankedPool {
-            named: answer.named_pool.clone(),
-            others: answer.other_pool.clone(),
-        },
-        found: match answer.names_found {
-            0 => NameCompleteness::Parts,
-            1 => NameCompleteness::InARow,
-            _ => NameCompleteness::Whole,
-        },
-        checked: answer.checked as usize,
-    }
+    ranks.collect()
 }
 
 fn scores_from_pb(scores: Option<&pb::SearchScores>) -> Scores {

@@ -403,7 +403,8 @@ pub(super) fn search_response(answer: SearchAnswer) -> pb::SearchResponse {
         conversations,
         lagging,
         // Only the merging of shards uses these.
-        ranks: _,
+        checked: _,
+        pool: _,
     } = answer;
     pb::SearchResponse {
         hits: hits.into_iter().map(search_hit).collect(),

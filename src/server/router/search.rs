@@ -1,6 +1,6 @@
-//! Search in a cluster. First all shards say how often the terms of the query occur, so that each
-//! can rank its texts as one store with all texts would. Then each searches its own index, and the
-//! hits are merged.
+//! Search in a cluster, in three rounds, so that hits have the order of one store: all shards say how
+//! often the terms of the query occur; then which passages they would rerank; then they search, and
+//! the hits are merged.
 
 use std::{
     cmp::Ordering,
@@ -14,12 +14,12 @@ use super::{ShardRouter, call::CallHead, scatter::decoded_request};
 use crate::{
     bounds::SEARCH_HITS_DEFAULT,
     from_proto::InvalidField,
-    shards::{counts_from_pb, counts_to_pb, ranks_from_pb},
+    shards::{counts_from_pb, counts_to_pb, floors_to_pb, pool_from_pb, ranks_from_pb},
     status::Refusal,
     to_proto,
 };
 use treering_domain::ShardId;
-use treering_engine::{CLEARLY_MORE, DuplicateHandling, SharedStatistics};
+use treering_engine::{CLEARLY_MORE, DuplicateHandling, PoolFloors, SharedStatistics};
 use treering_proto::pb::{self, SearchHit};
 
 const COUNT_TERMS: &str = "/treering.v1.Shards/CountTerms";
@@ -55,24 +55,58 @@ impl ShardRouter {
             return Err(InvalidField::new("offset", message).into());
         }
         let counts = self.term_counts(call, &request).await?;
-        let shards = (0..self.inner.directory.shards()).map(ShardId);
-        let asked = shards.map(|shard| {
-            let at_least = request.at_least.as_ref();
-            let search = pb::SearchRequest {
+        let mut part = pb::SearchPartRequest {
+            search: Some(pb::SearchRequest {
                 limit: request.offset + limit,
                 offset: 0,
-                at_least: at_least.filter(|place| place.shard == shard.0).copied(),
                 ..request.clone()
-            };
-            let part = pb::SearchPartRequest {
-                search: Some(search),
-                counts: counts.clone(),
-            };
+            }),
+            counts,
+            floors: None,
+            recalled_only: false,
+        };
+        let mut answers = self.search_parts(call, &mut part).await?;
+        let has_hits = |part: &pb::SearchPartResponse| !hits_of(part).is_empty();
+        let is_by_meaning = request.by == i32::from(pb::SearchBy::Meaning);
+        if !answers.iter().any(has_hits) && !request.every_copy && !is_by_meaning {
+            // A text that quotes a memory is better than none.
+            part.recalled_only = true;
+            answers = self.search_parts(call, &mut part).await?;
+        }
+        Ok(merge_parts(&request, limit as usize, answers))
+    }
+
+    /// Searches all shards.
+    async fn search_parts(
+        &self,
+        call: &CallHead,
+        part: &mut pb::SearchPartRequest,
+    ) -> Result<Vec<pb::SearchPartResponse>, Status> {
+        part.floors = None;
+        if part.counts.is_some() {
+            let asked = self.ask_parts(call, part).await?;
+            let pools = asked.into_iter().filter_map(|answer| answer.pool);
+            let pools: Vec<_> = pools.map(pool_from_pb).collect();
+            part.floors = Some(floors_to_pb(PoolFloors::of(&pools)));
+        }
+        self.ask_parts(call, part).await
+    }
+
+    async fn ask_parts(
+        &self,
+        call: &CallHead,
+        part: &pb::SearchPartRequest,
+    ) -> Result<Vec<pb::SearchPartResponse>, Status> {
+        let shards = (0..self.inner.directory.shards()).map(ShardId);
+        let asked = shards.map(|shard| {
+            let mut part = part.clone();
+            if let Some(search) = &mut part.search {
+                search.at_least = search.at_least.filter(|place| place.shard == shard.0);
+            }
             (shard, part)
         });
         let answers = self.ask_each(call, SEARCH_PART, asked.collect()).await?;
-        let answers = answers.into_iter().map(|(_, answer)| answer);
-        Ok(merge_parts(&request, limit as usize, answers.collect()))
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
     /// Returns how often the terms of a query occur in all shards; `None` if the search ranks
@@ -106,7 +140,6 @@ fn merge_parts(
     limit: usize,
     mut parts: Vec<pb::SearchPartResponse>,
 ) -> pb::SearchResponse {
-    leave_out_echoes(request, &mut parts);
     let mut merged = pb::SearchResponse {
         complete: true,
         parts_only: true,
@@ -162,39 +195,14 @@ fn hits_of(part: &pb::SearchPartResponse) -> &[SearchHit] {
     part.found.as_ref().map_or(&[], |found| &found.hits)
 }
 
-/// Removes the answers of shards that found only texts that quote a memory, if others found more.
-fn leave_out_echoes(request: &pb::SearchRequest, parts: &mut Vec<pb::SearchPartResponse>) {
-    let is_echo = |part: &pb::SearchPartResponse| {
-        let hits = hits_of(part);
-        !hits.is_empty() && hits.iter().all(|hit| hit.recalled)
-    };
-    let has_others = parts
-        .iter()
-        .any(|part| !hits_of(part).is_empty() && !is_echo(part));
-    if has_others && !request.every_copy {
-        for part in parts.iter_mut().filter(|part| is_echo(part)) {
-            let found = part.found.take().unwrap_or_default();
-            *part = pb::SearchPartResponse {
-                found: Some(pb::SearchResponse {
-                    hits: Vec::new(),
-                    total: 0,
-                    more_than_total: false,
-                    conversations: Vec::new(),
-                    ..found
-                }),
-                ..Default::default()
-            };
-        }
-    }
-}
-
 fn best_first(request: &pb::SearchRequest, parts: Vec<pb::SearchPartResponse>) -> Vec<SearchHit> {
     let copies = match request.every_copy {
         true => DuplicateHandling::Each,
         false => DuplicateHandling::Folded,
     };
     let ranks: Vec<_> = parts.iter().map(ranks_from_pb).collect();
-    let order = treering_engine::merge(&ranks, copies);
+    let checked = parts.iter().map(|part| part.checked as usize).max();
+    let order = treering_engine::merge(&ranks, checked.unwrap_or_default(), copies);
     let mut found: Vec<Vec<Option<SearchHit>>> = Vec::with_capacity(parts.len());
     for part in parts {
         let hits = part.found.unwrap_or_default().hits;
@@ -206,7 +214,7 @@ fn best_first(request: &pb::SearchRequest, parts: Vec<pb::SearchPartResponse>) -
         let Some(hit) = found[merged.shard][merged.hit].take() else {
             continue;
         };
-        first_with.insert(ranks[merged.shard].hits[merged.hit].text_hash, hits.len());
+        first_with.insert(ranks[merged.shard][merged.hit].text_hash, hits.len());
         hits.push(SearchHit {
             score: merged.score,
             scores: Some(to_proto::scores_to_pb(merged.scores)),
@@ -215,7 +223,7 @@ fn best_first(request: &pb::SearchRequest, parts: Vec<pb::SearchPartResponse>) -
     }
     // Those that are left have the text of another hit.
     for (ranks, left) in ranks.iter().zip(found) {
-        for (rank, hit) in ranks.hits.iter().zip(left) {
+        for (rank, hit) in ranks.iter().zip(left) {
             if let (Some(&first), Some(hit)) = (first_with.get(&rank.text_hash), hit) {
                 fold(&mut hits[first], hit);
             }
@@ -350,24 +358,5 @@ mod tests {
         assert_eq!(merged.hits[0].copies_at[0].conversation_id, "b");
         request.every_copy = true;
         assert_eq!(ids(&merge_parts(&request, 10, all())), ["a", "b"]);
-    }
-
-    // An echo of a memory must not push out what was meant.
-    #[test]
-    fn echoes_are_hits_only_if_nothing_else_is() {
-        let request = pb::SearchRequest {
-            query: "parse_config".into(),
-            ..Default::default()
-        };
-        let mut echo = found(vec![hit("echo", 99.0)]);
-        echo.found.as_mut().unwrap().hits[0].recalled = true;
-        let merged = merge_parts(
-            &request,
-            10,
-            vec![echo.clone(), found(vec![hit("whole", 1.0)])],
-        );
-        assert_eq!((ids(&merged), merged.total), (vec!["whole"], 1));
-        let merged = merge_parts(&request, 10, vec![echo, found(Vec::new())]);
-        assert_eq!((ids(&merged), merged.total), (vec!["echo"], 1));
     }
 }

@@ -649,7 +649,9 @@ global___ConversationSource = ConversationSource
 
 @typing_extensions.final
 class LogSource(google.protobuf.message.Message):
-    """All events of the namespace, by log position."""
+    """All events of the namespace, by log position. In a cluster each shard has a log: a subscription
+    sends the events of each shard in its order, and a read sends all by the time of their recording.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -898,6 +900,7 @@ class SubscribeRequest(google.protobuf.message.Message):
     KINDS_FIELD_NUMBER: builtins.int
     FROM_NOW_FIELD_NUMBER: builtins.int
     HEARTBEAT_SECONDS_FIELD_NUMBER: builtins.int
+    AFTER_CURSOR_FIELD_NUMBER: builtins.int
     @property
     def branch(self) -> global___BranchSource: ...
     @property
@@ -907,7 +910,9 @@ class SubscribeRequest(google.protobuf.message.Message):
     after_revision: builtins.int
     """Only events after this revision (branch and conversation). 0: all."""
     after_offset: builtins.int
-    """Only events after this offset (log). Not set: all."""
+    """Only events after this offset (log). Not set: all. A cluster has no such offset, and needs
+    `after_cursor`.
+    """
     @property
     def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[treering.v1.event_pb2.EventKind.ValueType]:
         """Only these kinds. Empty: all."""
@@ -915,6 +920,10 @@ class SubscribeRequest(google.protobuf.message.Message):
     """Skip the stored events. Not allowed together with a place to start after."""
     heartbeat_seconds: builtins.int
     """Seconds of silence after which a heartbeat is sent; at most 300. 0: 15 seconds."""
+    after_cursor: builtins.bytes
+    """Continues an earlier subscription to the log: the last `SubscribeResponse.cursor`. Excludes
+    `after_offset` and `from_now`.
+    """
     def __init__(
         self,
         *,
@@ -926,9 +935,10 @@ class SubscribeRequest(google.protobuf.message.Message):
         kinds: collections.abc.Iterable[treering.v1.event_pb2.EventKind.ValueType] | None = ...,
         from_now: builtins.bool = ...,
         heartbeat_seconds: builtins.int = ...,
+        after_cursor: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["_after_offset", b"_after_offset", "after_offset", b"after_offset", "branch", b"branch", "conversation", b"conversation", "log", b"log", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["_after_offset", b"_after_offset", "after_offset", b"after_offset", "after_revision", b"after_revision", "branch", b"branch", "conversation", b"conversation", "from_now", b"from_now", "heartbeat_seconds", b"heartbeat_seconds", "kinds", b"kinds", "log", b"log", "source", b"source"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_after_offset", b"_after_offset", "after_cursor", b"after_cursor", "after_offset", b"after_offset", "after_revision", b"after_revision", "branch", b"branch", "conversation", b"conversation", "from_now", b"from_now", "heartbeat_seconds", b"heartbeat_seconds", "kinds", b"kinds", "log", b"log", "source", b"source"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_after_offset", b"_after_offset"]) -> typing_extensions.Literal["after_offset"] | None: ...
     @typing.overload
@@ -946,6 +956,7 @@ class SubscribeResponse(google.protobuf.message.Message):
     CAUGHT_UP_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     FELL_BEHIND_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
     @property
     def event(self) -> treering.v1.event_pb2.Event:
         """A stored or new event."""
@@ -960,6 +971,10 @@ class SubscribeResponse(google.protobuf.message.Message):
         """The reader was slower than the writers. The stream continues from the log, and nothing is
         lost.
         """
+    cursor: builtins.bytes
+    """With the log: what was sent, this item included. Pass it as `after_cursor` to continue here.
+    A cluster of more than 64 shards leaves it out of some events. Its content is not defined.
+    """
     def __init__(
         self,
         *,
@@ -967,9 +982,10 @@ class SubscribeResponse(google.protobuf.message.Message):
         caught_up: global___CaughtUp | None = ...,
         heartbeat: global___Heartbeat | None = ...,
         fell_behind: global___FellBehind | None = ...,
+        cursor: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing_extensions.Literal["caught_up", b"caught_up", "event", b"event", "fell_behind", b"fell_behind", "heartbeat", b"heartbeat", "item", b"item"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["caught_up", b"caught_up", "event", b"event", "fell_behind", b"fell_behind", "heartbeat", b"heartbeat", "item", b"item"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["caught_up", b"caught_up", "cursor", b"cursor", "event", b"event", "fell_behind", b"fell_behind", "heartbeat", b"heartbeat", "item", b"item"]) -> None: ...
     def WhichOneof(self, oneof_group: typing_extensions.Literal["item", b"item"]) -> typing_extensions.Literal["event", "caught_up", "heartbeat", "fell_behind"] | None: ...
 
 global___SubscribeResponse = SubscribeResponse
