@@ -1,0 +1,116 @@
+//! The clients: they append numbered events and read, each with one call at a time.
+
+use std::collections::BTreeMap;
+
+use super::{Caller, Event, PATIENCE, Waiting, World};
+use crate::simulation::{
+    database::shard_of,
+    history::{self, Call, NEVER, What},
+    process::{Reply, Request, name_of},
+};
+
+/// Number of clients.
+pub(super) const CLIENTS: usize = 4;
+const CONVERSATIONS: u32 = 6;
+
+impl World {
+    /// Has a client send its next call, usually to a node that others know.
+    pub(super) fn act(&mut self, client: usize) {
+        let name = name_of(self.chance.below(NODES));
+        let running = self.running();
+        let process = match self.newest(&name) {
+            Some(newest) if self.chance.happens(850) => newest,
+            _ if running.is_empty() => return self.rest(client),
+            _ => running[self.chance.below(running.len())],
+        };
+        let is_read = self.chance.happens(500);
+        let conversation = self.chance.below(CONVERSATIONS as usize) as u32;
+        self.ask(client, process, conversation, is_read);
+    }
+
+    pub(super) fn ask(&mut self, client: usize, process: usize, conversation: u32, is_read: bool) {
+        // Numbers of events of the queue are numbers of calls and of appended events too.
+        let call = self.events;
+        let request = Request {
+            conversation,
+            append: (!is_read).then_some(call),
+            work: self.chance.millis(0, 15),
+        };
+        let from = Caller::Client {
+            client,
+            began: self.moment,
+            request,
+        };
+        let server = None;
+        self.calls.insert(call, Waiting { from, server });
+        self.put(PATIENCE, Event::GiveUp { call });
+        self.deliver(process, call, request, None);
+    }
+
+    pub(super) fn rest(&mut self, client: usize) {
+        let wait = self.chance.millis(0, 120);
+        self.put(wait, Event::Act { client });
+    }
+
+    pub(super) fn record(
+        &mut self,
+        client: usize,
+        began: u64,
+        request: Request,
+        reply: Option<Reply>,
+    ) -> Result<(), String> {
+        if client < CLIENTS {
+            self.rest(client);
+        }
+        let (ended, what) = match (request.append, reply) {
+            (Some(event), Some(Reply::Appended(offset))) => {
+                let place = (shard_of(request.conversation), offset);
+                let stored = self.database.stored.get(&place);
+                if stored.is_none_or(|stored| stored.number != event) {
+                    return Err(format!(
+                        "event {event} is not at offset {offset}: {stored:?}"
+                    ));
+                }
+                (self.moment, What::Acknowledged(event))
+            }
+            (Some(event), Some(Reply::Refused)) => (self.moment, What::Refused(event)),
+            (Some(event), _) => (NEVER, What::Unknown(event)),
+            (None, Some(Reply::Events(events))) => (self.moment, What::Read(events)),
+            (None, _) => return Ok(()),
+        };
+        self.history.push(Call {
+            conversation: request.conversation,
+            began,
+            ended,
+            what,
+        });
+        Ok(())
+    }
+
+    /// Reads each conversation through each node. All must answer.
+    pub(super) fn read_all(&mut self) -> Result<(), String> {
+        let read = |call: &&Call| matches!(call.what, What::Read(_));
+        let before = self.history.iter().filter(read).count();
+        let nodes = self.running();
+        for node in &nodes {
+            for conversation in 0..CONVERSATIONS {
+                self.ask(CLIENTS, *node, conversation, true);
+            }
+        }
+        self.run_until(self.now + PATIENCE)?;
+        let reads = self.history.iter().filter(read).count() - before;
+        match reads >= nodes.len() * CONVERSATIONS as usize {
+            true => Ok(()),
+            false => Err("a settled cluster does not answer".to_owned()),
+        }
+    }
+
+    pub(super) fn check_history(&self) -> Result<(), String> {
+        let mut stored = BTreeMap::<u32, Vec<u64>>::new();
+        for event in self.database.stored.values() {
+            let conversation = stored.entry(event.conversation).or_default();
+            conversation.push(event.number);
+        }
+        history::check(&self.history, &stored)
+    }
+}
