@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Caller, Event, PATIENCE, Waiting, World};
+use super::{Caller, Event, NODES, PATIENCE, Waiting, World};
 use crate::simulation::{
     database::shard_of,
     history::{self, Call, NEVER, What},

@@ -26,11 +26,11 @@ impl Weather {
         statement_lost: 0,
         answer_lost: 0,
         message_lost: 0,
-        fault_every: 1,
+        fault_every: 0,
     };
 
     pub(super) fn of(chance: &mut Chance) -> Self {
-        let mut up_to = |most| chance.below(most + 1);
+        let mut up_to = |most: usize| chance.below(most + 1);
         Self {
             slow: up_to(60),
             statement_lost: up_to(30),
@@ -43,10 +43,13 @@ impl Weather {
 
 impl World {
     pub(super) fn fault(&mut self) {
+        if self.is_calm {
+            return;
+        }
         let wait = self.chance.millis(50, self.weather.fault_every);
         self.put(wait, Event::Fault);
         let running = self.running();
-        if self.is_calm || running.is_empty() {
+        if running.is_empty() {
             return;
         }
         let index = running[self.chance.below(running.len())];
@@ -96,19 +99,20 @@ impl World {
         self.is_calm = true;
         self.weather = Weather::CALM;
         self.outage_until = self.now;
+        let now = self.now;
         for index in self.running() {
             let Some(process) = self.processes[index].as_mut() else {
                 continue;
             };
-            process.paused_until = process.paused_until.min(self.now);
-            process.cut_until = self.now;
-            let known = self.database.process_of(&process.name);
-            let is_newest = self.newest(&self.processes[index].as_ref().unwrap().name);
-            if known != Some(self.processes[index].as_ref().unwrap().id) && is_newest != Some(index)
-            {
+            let was_paused = process.paused_until > now;
+            (process.paused_until, process.cut_until) = (now, now);
+            let (name, id) = (process.name.clone(), process.id);
+            let has_name = self.database.process_of(&name) == Some(id);
+            if !has_name && self.newest(&name) != Some(index) {
                 self.end(index);
+            } else if was_paused {
+                self.put(Duration::ZERO, Event::Run(index));
             }
-            self.put(Duration::ZERO, Event::Run(index));
         }
         for node in 0..NODES {
             self.start_in(Duration::ZERO, node);

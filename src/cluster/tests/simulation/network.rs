@@ -2,7 +2,6 @@
 
 use std::{any::Any, time::Duration};
 
-use treering_domain::ShardId;
 use uuid::Uuid;
 
 use super::{Caller, Event, Note, PATIENCE, Waiting, World};
