@@ -672,11 +672,22 @@ impl<E: ShardEngine> Inner<E> {
 
     /// Finishes appends, closes the engine and releases the shard, if this process still owns it.
     async fn finish_hand_over(&self, shard: ShardId, open: Option<Arc<OpenShard<E>>>) {
-        if let Some(open) = open {
-            open.engine.close().await;
-        }
+        let owns = match open {
+            Some(open) => {
+                open.engine.close().await;
+                Ok(true)
+            }
+            // The answer that told the shard's epoch was lost, and only the owner of an epoch can
+            // release it. Nothing is open that a new epoch could fence off.
+            None => self.ownership.claim(shard).await,
+        };
         // If this fails, the next view shows that the shard is still owned.
-        match self.ownership.release(shard).await {
+        let released = match owns {
+            Ok(true) => self.ownership.release(shard).await,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match released {
             Ok(()) => self.trouble[CLAIM].end(),
             Err(error) => self.trouble[CLAIM].note(&error.0),
         }

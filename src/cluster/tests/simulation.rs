@@ -81,6 +81,7 @@ fn cluster_keeps_its_promises_whatever_happens() {
     });
     let mut broken: Vec<_> = outcomes.iter().flat_map(|(broken, _)| broken).collect();
     broken.sort();
+    if env::var_os("SIM_ALL").is_some() { for one in &broken { eprintln!("{one:?}"); } }
     if let Some((seed, what)) = broken.first() {
         panic!(
             "{} of {seeds} seeds fail. Seed {seed}: {what}. To see its steps: {SEED_VARIABLE}={seed}",

@@ -105,7 +105,11 @@ impl World {
         }
     }
 
-    pub(super) fn check_history(&self) -> Result<(), String> {
+    pub(super) fn check_history(&mut self) -> Result<(), String> {
+        let waiting: Vec<u64> = self.calls.keys().copied().collect();
+        for call in waiting {
+            self.finish(call, None)?;
+        }
         let mut stored = BTreeMap::<u32, Vec<u64>>::new();
         for event in self.database.stored.values() {
             let conversation = stored.entry(event.conversation).or_default();

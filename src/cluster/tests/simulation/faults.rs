@@ -93,7 +93,8 @@ impl World {
         self.note(&Note::Fault(what, index, length));
     }
 
-    /// Ends all faults. Of two processes with one name, the one that the database knows stays.
+    /// Ends all faults, and every process whose name another has taken: such a one serves nothing
+    /// until somebody starts it again.
     pub(super) fn calm_down(&mut self) {
         self.note(&Note::Calm);
         self.is_calm = true;
@@ -107,8 +108,7 @@ impl World {
             let was_paused = process.paused_until > now;
             (process.paused_until, process.cut_until) = (now, now);
             let (name, id) = (process.name.clone(), process.id);
-            let has_name = self.database.process_of(&name) == Some(id);
-            if !has_name && self.newest(&name) != Some(index) {
+            if self.database.process_of(&name) != Some(id) {
                 self.end(index);
             } else if was_paused {
                 self.put(Duration::ZERO, Event::Run(index));

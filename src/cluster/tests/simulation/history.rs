@@ -154,13 +154,9 @@ mod tests {
         is_refused(seen_early, &[1, 2], "does not show");
         is_refused(call(60, 70, Acknowledged(6)), &[1, 2], "is lost");
         is_refused(call(60, 70, Acknowledged(6)), &[6, 1, 2], "was read of");
-        is_refused(stale_order(), &[1, 2, 7, 8], "does not show");
+        let first = call(5, 7, Acknowledged(7));
+        is_refused(first, &[1, 2, 7], "does not show");
         is_refused(call(60, 70, Read(vec![1, 2])), &[1, 2, 2], "twice");
         is_refused(call(60, 70, Refused(2)), &[1, 2], "was refused");
-    }
-
-    /// An append that ended before another began, and is stored after it.
-    fn stale_order() -> Call {
-        call(5, 7, What::Acknowledged(7))
     }
 }

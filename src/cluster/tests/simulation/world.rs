@@ -247,7 +247,7 @@ impl World {
                     self.run_process(process)?;
                 }
             }
-            Event::Lost(_) => {}
+            Event::Lost(message) => drop(message),
             Event::Arrived {
                 process,
                 call,
