@@ -677,8 +677,8 @@ impl<E: ShardEngine> Inner<E> {
                 open.engine.close().await;
                 Ok(true)
             }
-            // The answer that told the shard's epoch was lost, and only the owner of an epoch can
-            // release it. Nothing is open that a new epoch could fence off.
+            // Nothing is open, so an answer may have been lost that told the shard's epoch. A
+            // release without it has no effect. A claim tells it.
             None => self.ownership.claim(shard).await,
         };
         // If this fails, the next view shows that the shard is still owned.

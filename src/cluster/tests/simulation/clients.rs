@@ -1,6 +1,6 @@
 //! The clients: they append numbered events and read, each with one call at a time.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Caller, Event, NODES, PATIENCE, Waiting, World};
 use crate::simulation::{
@@ -28,12 +28,13 @@ impl World {
         self.ask(client, process, conversation, is_read);
     }
 
-    pub(super) fn ask(&mut self, client: usize, process: usize, conversation: u32, is_read: bool) {
+    fn ask(&mut self, client: usize, process: usize, conversation: u32, is_read: bool) {
         // Numbers of events of the queue are numbers of calls and of appended events too.
         let call = self.events;
         let request = Request {
             conversation,
             append: (!is_read).then_some(call),
+            is_of_stream: self.chance.happens(300),
             work: self.chance.millis(0, 15),
         };
         let from = Caller::Client {
@@ -47,11 +48,12 @@ impl World {
         self.deliver(process, call, request, None);
     }
 
-    pub(super) fn rest(&mut self, client: usize) {
+    fn rest(&mut self, client: usize) {
         let wait = self.chance.millis(0, 120);
         self.put(wait, Event::Act { client });
     }
 
+    /// Records what a client was told, or that it was told nothing.
     pub(super) fn record(
         &mut self,
         client: usize,
@@ -89,22 +91,30 @@ impl World {
 
     /// Reads each conversation through each node. All must answer.
     pub(super) fn read_all(&mut self) -> Result<(), String> {
-        let read = |call: &&Call| matches!(call.what, What::Read(_));
-        let before = self.history.iter().filter(read).count();
+        self.events += 1;
+        self.moment = self.events;
+        let began = self.moment;
         let nodes = self.running();
         for node in &nodes {
             for conversation in 0..CONVERSATIONS {
                 self.ask(CLIENTS, *node, conversation, true);
             }
         }
-        self.run_until(self.now + PATIENCE)?;
-        let reads = self.history.iter().filter(read).count() - before;
-        match reads >= nodes.len() * CONVERSATIONS as usize {
-            true => Ok(()),
-            false => Err("a settled cluster does not answer".to_owned()),
+        let give_up = self.now + PATIENCE;
+        while self.now < give_up {
+            self.run_until(self.now + Duration::from_millis(100))?;
+            let answered = self
+                .history
+                .iter()
+                .filter(|call| call.began == began && matches!(call.what, What::Read(_)));
+            if answered.count() == nodes.len() * CONVERSATIONS as usize {
+                return Ok(());
+            }
         }
+        Err("a settled cluster does not answer".to_owned())
     }
 
+    /// Checks all calls. Those without an answer have an unknown outcome.
     pub(super) fn check_history(&mut self) -> Result<(), String> {
         let waiting: Vec<u64> = self.calls.keys().copied().collect();
         for call in waiting {

@@ -42,6 +42,7 @@ impl Weather {
 }
 
 impl World {
+    /// Disturbs a process, or all of them, for a while.
     pub(super) fn fault(&mut self) {
         if self.is_calm {
             return;
@@ -93,29 +94,33 @@ impl World {
         self.note(&Note::Fault(what, index, length));
     }
 
-    /// Ends all faults, and every process whose name another has taken: such a one serves nothing
-    /// until somebody starts it again.
+    /// Ends all faults.
     pub(super) fn calm_down(&mut self) {
         self.note(&Note::Calm);
         self.is_calm = true;
         self.weather = Weather::CALM;
-        self.outage_until = self.now;
         let now = self.now;
+        self.outage_until = now;
         for index in self.running() {
-            let Some(process) = self.processes[index].as_mut() else {
-                continue;
-            };
-            let was_paused = process.paused_until > now;
-            (process.paused_until, process.cut_until) = (now, now);
-            let (name, id) = (process.name.clone(), process.id);
-            if self.database.process_of(&name) != Some(id) {
-                self.end(index);
-            } else if was_paused {
+            if let Some(process) = self.processes[index].as_mut() {
+                (process.paused_until, process.cut_until) = (now, now);
                 self.put(Duration::ZERO, Event::Run(index));
             }
         }
         for node in 0..NODES {
             self.start_in(Duration::ZERO, node);
+        }
+    }
+
+    /// Ends the processes whose name another has taken, and starts them again. They serve nothing
+    /// until somebody does so.
+    pub(super) fn restart_replaced(&mut self) {
+        for index in self.running() {
+            let process = self.processes[index].as_ref();
+            let has_joined = process.filter(|process| process.node().is_some());
+            if has_joined.is_some_and(|own| self.database.process_of(&own.name) != Some(own.id)) {
+                self.end(index);
+            }
         }
     }
 

@@ -4,13 +4,14 @@ use std::{any::Any, time::Duration};
 
 use uuid::Uuid;
 
-use super::{Caller, Event, Note, PATIENCE, Waiting, World};
+use super::{Caller, Event, Note, PATIENCE, STATEMENT_MAX, Waiting, World};
 use crate::simulation::{
     backend::Statement,
     process::{Outgoing, Reply, Request},
 };
 
 impl World {
+    /// Sends what a process has put into its outbox.
     pub(super) fn send(&mut self, process: usize, outgoing: Outgoing) {
         match outgoing {
             Outgoing::Statement { name, statement } => {
@@ -48,9 +49,9 @@ impl World {
         }
     }
 
-    pub(super) fn statement_time(&mut self) -> Duration {
+    fn statement_time(&mut self) -> Duration {
         match self.chance.happens(self.weather.slow) {
-            true => self.chance.millis(20, 2_500),
+            true => self.chance.millis(20, STATEMENT_MAX.as_millis() as usize),
             false => self.chance.millis(1, 12),
         }
     }
@@ -69,6 +70,7 @@ impl World {
         self.put(wait, Event::Lost(Box::new(message)));
     }
 
+    /// Executes a statement that has reached the database.
     pub(super) fn execute(
         &mut self,
         process: usize,
@@ -96,6 +98,7 @@ impl World {
         Ok(())
     }
 
+    /// Sends a call to a process. A forwarded one is for the process `receiver`.
     pub(super) fn deliver(
         &mut self,
         process: usize,
@@ -140,7 +143,7 @@ impl World {
         self.take(process, call, request, receiver)
     }
 
-    pub(super) fn take(
+    fn take(
         &mut self,
         process: usize,
         call: u64,
@@ -154,7 +157,7 @@ impl World {
         self.run_process(process)
     }
 
-    pub(super) fn reply(&mut self, call: u64, reply: Reply) {
+    fn reply(&mut self, call: u64, reply: Reply) {
         let reply = Some(reply).filter(|_| !self.chance.happens(self.weather.message_lost));
         let wait = match reply {
             Some(_) => self.chance.millis(1, 10),

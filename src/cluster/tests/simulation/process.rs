@@ -2,9 +2,10 @@
 //! whose clock runs a little faster or slower than that of the database.
 
 use std::{
+    collections::BTreeMap,
     mem,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -39,6 +40,8 @@ pub(super) struct Request {
     pub(super) conversation: u32,
     /// The number of the event to append; `None` to read.
     pub(super) append: Option<u64>,
+    /// The read is one of a stream, so it uses the permission of the reads before it.
+    pub(super) is_of_stream: bool,
     /// How long the owner takes before and after it reads its list.
     pub(super) work: Duration,
 }
@@ -93,12 +96,15 @@ pub(super) fn name_of(node_number: usize) -> String {
 }
 
 type Node = ClusterNode<ListEngine>;
+type Guard = ShardGuard<ListEngine>;
 
 /// What the tasks of a process share.
 struct Desk {
     process: Uuid,
     node: OnceLock<Node>,
     outbox: Outbox,
+    /// The permissions of streams of reads.
+    streams: Mutex<BTreeMap<ShardId, Guard>>,
     /// The process has ended: it was closed, or its node did not start.
     ended: AtomicBool,
 }
@@ -121,8 +127,8 @@ pub(super) struct Process {
     /// It does not reach the database before this time.
     pub(super) cut_until: Duration,
     is_closing: bool,
-    /// Permissions that somebody uses all the time, like the stream of a follower.
-    streams: Vec<(ShardId, ShardGuard<ListEngine>)>,
+    /// Permissions that are checked whenever the process runs.
+    watched: Vec<(ShardId, Guard)>,
 }
 
 impl Process {
@@ -137,6 +143,7 @@ impl Process {
             process: id,
             node: OnceLock::new(),
             outbox: Outbox::default(),
+            streams: Mutex::default(),
             ended: AtomicBool::new(false),
         });
         let backend = Arc::new(Backend::new(id, desk.outbox.clone()));
@@ -163,7 +170,7 @@ impl Process {
             clock: Duration::ZERO,
             paused_until: now,
             cut_until: now,
-            streams: Vec::new(),
+            watched: Vec::new(),
         }
     }
 
@@ -199,14 +206,14 @@ impl Process {
     pub(super) fn served(&mut self, now: Duration) -> Vec<ShardId> {
         self.set_clock(now);
         let _context = self.runtime.enter();
-        self.streams.retain(|(_, guard)| guard.check().is_ok());
-        let mut served: Vec<_> = self.streams.iter().map(|(shard, _)| *shard).collect();
+        self.watched.retain(|(_, guard)| guard.check().is_ok());
+        let mut served: Vec<_> = self.watched.iter().map(|(shard, _)| *shard).collect();
         let node = self.desk.node.get();
         for shard in (0..SHARDS).map(ShardId) {
             if !served.contains(&shard)
                 && let Some(Ok(guard)) = node.map(|node| node.shard(shard))
             {
-                self.streams.push((shard, guard));
+                self.watched.push((shard, guard));
                 served.push(shard);
             }
         }
@@ -265,10 +272,8 @@ impl Desk {
     }
 
     async fn serve_forwarded(&self, request: Request, receiver: Uuid) -> Reply {
-        let shard = shard_of(request.conversation);
-        let guard = self.node.get().map(|node| node.shard(shard));
-        match guard {
-            Some(Ok(guard)) if receiver == self.process => match locally(request, &guard).await {
+        match self.guard(request) {
+            Ok(guard) if receiver == self.process => match self.locally(request, &guard).await {
                 Attempt::Answered(reply) => reply,
                 Attempt::Again => Reply::NotOwner,
             },
@@ -277,13 +282,24 @@ impl Desk {
     }
 
     async fn attempt(&self, request: Request) -> Attempt {
-        let Some(node) = self.node.get() else {
-            return Attempt::Again;
-        };
-        match node.shard(shard_of(request.conversation)) {
-            Ok(guard) => locally(request, &guard).await,
+        match self.guard(request) {
+            Ok(guard) => self.locally(request, &guard).await,
             Err(NotServed::Elsewhere(owner)) => self.remotely(request, owner).await,
             Err(_) => Attempt::Again,
+        }
+    }
+
+    fn streams(&self) -> MutexGuard<'_, BTreeMap<ShardId, Guard>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn guard(&self, request: Request) -> Result<Guard, NotServed> {
+        let shard = shard_of(request.conversation);
+        let of_stream = self.streams().get(&shard).cloned();
+        match (of_stream, self.node.get()) {
+            (Some(guard), _) if request.is_of_stream => Ok(guard),
+            (_, Some(node)) => node.shard(shard),
+            (_, None) => Err(NotServed::NoLease),
         }
     }
 
@@ -301,38 +317,34 @@ impl Desk {
             Err(_) => Attempt::Answered(Reply::Unknown),
         }
     }
-}
 
-/// Serves a call from the list of this process. The outcome of an append is told even if the shard
-/// may have another owner by then; what was read is not.
-async fn locally(request: Request, guard: &ShardGuard<ListEngine>) -> Attempt {
-    let Request {
-        conversation,
-        append,
-        work,
-    } = request;
-    let reply = match append {
-        Some(number) => {
-            let event = Event {
-                conversation,
-                number,
-            };
-            match guard.engine().append(event).await {
-                Appended::At(offset) => Reply::Appended(offset),
-                Appended::Unknown => Reply::Unknown,
-                Appended::Refused if guard.check().is_err() => return Attempt::Again,
-                Appended::Refused => Reply::Refused,
-            }
-        }
-        None => {
-            sleep(work).await;
+    /// Serves a call from the list of this process. The outcome of an append is told even if the
+    /// shard may have another owner by then; what was read is not.
+    async fn locally(&self, request: Request, guard: &Guard) -> Attempt {
+        let conversation = request.conversation;
+        let Some(number) = request.append else {
+            sleep(request.work).await;
             let events = guard.engine().events(conversation);
-            sleep(work).await;
+            sleep(request.work).await;
+            let shard = shard_of(conversation);
             if guard.check().is_err() {
+                self.streams().remove(&shard);
                 return Attempt::Again;
             }
-            Reply::Events(events)
-        }
-    };
-    Attempt::Answered(reply)
+            if request.is_of_stream {
+                self.streams().insert(shard, guard.clone());
+            }
+            return Attempt::Answered(Reply::Events(events));
+        };
+        let event = Event {
+            conversation,
+            number,
+        };
+        Attempt::Answered(match guard.engine().append(event).await {
+            Appended::At(offset) => Reply::Appended(offset),
+            Appended::Unknown => Reply::Unknown,
+            Appended::Refused if guard.check().is_err() => return Attempt::Again,
+            Appended::Refused => Reply::Refused,
+        })
+    }
 }
