@@ -6,8 +6,10 @@
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// A period in which the lease never lapsed. In a later one, another node may have had the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

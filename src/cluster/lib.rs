@@ -18,6 +18,9 @@ mod node;
 mod open_shard;
 mod ownership;
 mod rendezvous;
+#[cfg(test)]
+#[path = "tests/simulation.rs"]
+mod simulation;
 mod trouble;
 mod watched_log;
 

@@ -7,12 +7,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::{
     sync::{Notify, Semaphore, watch},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use treering_domain::{ConversationId, ShardId, with_causes};
 use treering_engine::{Engine, OpenOptions, ShardPlace, shard_of};
@@ -27,7 +27,7 @@ use crate::{
         NAME_BYTES_MAX, OPENING_MAX, VIEWS_PER_LEASE,
     },
     lease::{NodeLease, Term},
-    open_shard::OpenShard,
+    open_shard::{OpenShard, ShardEngine},
     ownership::{ClusterView, Ownership, OwnershipError},
     rendezvous::desired_owner,
     trouble::Trouble,
@@ -118,16 +118,16 @@ pub enum NotServed {
 
 /// Permission to use the engine of a shard.
 #[derive(Clone)]
-pub struct ShardGuard {
-    open: Arc<OpenShard>,
-    node: Arc<Inner>,
+pub struct ShardGuard<E = Engine> {
+    open: Arc<OpenShard<E>>,
+    node: Arc<Inner<E>>,
 }
 
-impl ShardGuard {
+impl<E: ShardEngine> ShardGuard<E> {
     /// Returns the engine. Its append is safe at any time. The result of a read may be passed on
     /// only if [`Self::check`] succeeds after it.
     #[must_use]
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &E {
         &self.open.engine
     }
 
@@ -150,20 +150,20 @@ impl ShardGuard {
 }
 
 /// What this process does with a shard.
-enum Slot {
+enum Slot<E> {
     Opening,
-    Open(Arc<OpenShard>),
+    Open(Arc<OpenShard<E>>),
     HandingOver,
     /// Opening failed, and is tried again from this time on.
     Failed(Instant),
 }
 
-struct Inner {
+struct Inner<E> {
     options: NodeOptions,
     log: Arc<dyn EventLog>,
     ownership: Arc<dyn Ownership>,
     lease: NodeLease,
-    slots: Mutex<BTreeMap<ShardId, Slot>>,
+    slots: Mutex<BTreeMap<ShardId, Slot<E>>>,
     owners: RwLock<Arc<BTreeMap<ShardId, Owner>>>,
     opening: Semaphore,
     draining: AtomicBool,
@@ -185,8 +185,8 @@ const CLAIM: usize = 2;
 
 /// A node of a cluster. Cheap to clone; every clone is the same node.
 #[derive(Clone)]
-pub struct ClusterNode {
-    inner: Arc<Inner>,
+pub struct ClusterNode<E = Engine> {
+    inner: Arc<Inner<E>>,
 }
 
 impl ClusterNode {
@@ -214,6 +214,17 @@ impl ClusterNode {
     /// # Errors
     /// [`StartError`].
     pub async fn start_over(
+        log: Arc<dyn EventLog>,
+        ownership: Arc<dyn Ownership>,
+        options: NodeOptions,
+    ) -> Result<Self, StartError> {
+        Self::join(log, ownership, options).await
+    }
+}
+
+impl<E: ShardEngine> ClusterNode<E> {
+    /// Joins a cluster. The node opens an `E` for each of its shards.
+    pub(crate) async fn join(
         log: Arc<dyn EventLog>,
         ownership: Arc<dyn Ownership>,
         options: NodeOptions,
@@ -278,7 +289,7 @@ impl ClusterNode {
     ///
     /// # Errors
     /// [`NotServed`]: who serves it, or why nobody does.
-    pub fn shard(&self, shard: ShardId) -> Result<ShardGuard, NotServed> {
+    pub fn shard(&self, shard: ShardId) -> Result<ShardGuard<E>, NotServed> {
         if shard.0 >= self.shards() {
             return Err(NotServed::Unknown);
         }
@@ -379,11 +390,13 @@ fn check(options: &NodeOptions) -> Result<(), StartError> {
 }
 
 /// Sends heartbeats until the node stops.
-async fn send_heartbeats(inner: Arc<Inner>) {
+async fn send_heartbeats<E: ShardEngine>(inner: Arc<Inner<E>>) {
     let mut stop = inner.stop.subscribe();
     let every = inner.options.lease / HEARTBEATS_PER_LEASE;
     loop {
         tokio::select! {
+            // In this order, so that a run of the simulation can be repeated.
+            biased;
             _ = stop.wait_for(|stop| *stop) => return,
             () = sleep(every) => {}
             () = inner.beat.notified() => {}
@@ -405,7 +418,7 @@ async fn send_heartbeats(inner: Arc<Inner>) {
 }
 
 /// Follows nodes and owners, and opens and hands over shards, until the node stops.
-async fn follow_owners(inner: Arc<Inner>) {
+async fn follow_owners<E: ShardEngine>(inner: Arc<Inner<E>>) {
     let mut stop = inner.stop.subscribe();
     let every = inner.options.lease / VIEWS_PER_LEASE;
     loop {
@@ -422,6 +435,8 @@ async fn follow_owners(inner: Arc<Inner>) {
             Err(_) => trouble.note("no answer within a lease"),
         }
         tokio::select! {
+            // In this order, so that a run of the simulation can be repeated.
+            biased;
             _ = stop.wait_for(|stop| *stop) => return,
             () = sleep(every) => {}
             () = inner.look.notified() => {}
@@ -429,8 +444,8 @@ async fn follow_owners(inner: Arc<Inner>) {
     }
 }
 
-impl Inner {
-    fn slots(&self) -> MutexGuard<'_, BTreeMap<ShardId, Slot>> {
+impl<E: ShardEngine> Inner<E> {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<ShardId, Slot<E>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -439,7 +454,7 @@ impl Inner {
         Arc::clone(&owners)
     }
 
-    fn open_shards(&self) -> Vec<Arc<OpenShard>> {
+    fn open_shards(&self) -> Vec<Arc<OpenShard<E>>> {
         let slots = self.slots();
         let open = slots.values().filter_map(|slot| match slot {
             Slot::Open(open) => Some(Arc::clone(open)),
@@ -448,7 +463,7 @@ impl Inner {
         open.collect()
     }
 
-    fn set(&self, shard: ShardId, slot: Option<Slot>) {
+    fn set(&self, shard: ShardId, slot: Option<Slot<E>>) {
         match slot {
             Some(slot) => self.slots().insert(shard, slot),
             None => self.slots().remove(&shard),
@@ -498,7 +513,7 @@ impl Inner {
     }
 
     /// Acts on a view that was asked for in `term`, when `open` were open.
-    fn learn(self: &Arc<Self>, view: &ClusterView, term: Option<Term>, open: &[Arc<OpenShard>]) {
+    fn learn(self: &Arc<Self>, view: &ClusterView, term: Option<Term>, open: &[Arc<OpenShard<E>>]) {
         let process = self.ownership.process();
         self.note_owners(view);
         let owned: BTreeSet<ShardId> = view
@@ -583,7 +598,7 @@ impl Inner {
     }
 
     /// Claims and opens a shard.
-    async fn open(self: &Arc<Self>, shard: ShardId) -> Option<Slot> {
+    async fn open(self: &Arc<Self>, shard: ShardId) -> Option<Slot<E>> {
         let _permit = self.opening.acquire().await.ok()?;
         if *self.stop.borrow() {
             return None;
@@ -610,7 +625,7 @@ impl Inner {
         };
         let mut options = self.options.engine.clone();
         options.data_dir = options.data_dir.join("shards").join(shard.0.to_string());
-        match Engine::open_shard(Arc::clone(&log) as _, place, options).await {
+        match E::open(Arc::clone(&log) as _, place, options).await {
             Ok(engine) => {
                 let open = OpenShard::new(shard, engine, log, term);
                 Some(Slot::Open(Arc::new(open)))
@@ -641,7 +656,7 @@ impl Inner {
     }
 
     /// Stops serving a shard. Returns `None` if it is being opened or handed over.
-    fn begin_hand_over(&self, shard: ShardId) -> Option<Option<Arc<OpenShard>>> {
+    fn begin_hand_over(&self, shard: ShardId) -> Option<Option<Arc<OpenShard<E>>>> {
         let mut slots = self.slots();
         let open = match slots.get(&shard) {
             Some(Slot::Opening | Slot::HandingOver) => return None,
@@ -656,12 +671,23 @@ impl Inner {
     }
 
     /// Finishes appends, closes the engine and releases the shard, if this process still owns it.
-    async fn finish_hand_over(&self, shard: ShardId, open: Option<Arc<OpenShard>>) {
-        if let Some(open) = open {
-            open.engine.close().await;
-        }
+    async fn finish_hand_over(&self, shard: ShardId, open: Option<Arc<OpenShard<E>>>) {
+        let owns = match open {
+            Some(open) => {
+                open.engine.close().await;
+                Ok(true)
+            }
+            // Nothing is open, so an answer may have been lost that told the shard's epoch. A
+            // release without it has no effect. A claim tells it.
+            None => self.ownership.claim(shard).await,
+        };
         // If this fails, the next view shows that the shard is still owned.
-        match self.ownership.release(shard).await {
+        let released = match owns {
+            Ok(true) => self.ownership.release(shard).await,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match released {
             Ok(()) => self.trouble[CLAIM].end(),
             Err(error) => self.trouble[CLAIM].note(&error.0),
         }

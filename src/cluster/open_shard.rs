@@ -5,16 +5,50 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use async_trait::async_trait;
 use treering_domain::ShardId;
-use treering_engine::Engine;
+use treering_engine::{Engine, OpenError, OpenOptions, ShardPlace};
+use treering_log::EventLog;
 use treering_server::ShardServices;
 
 use crate::{lease::Term, watched_log::WatchedLog};
 
+/// What a node opens for a shard: an [`Engine`], or a small model of one in the simulation.
+#[async_trait]
+pub trait ShardEngine: Sized + Send + Sync + 'static {
+    /// Opens the engine of a shard.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    async fn open(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+    ) -> Result<Self, OpenError>;
+
+    /// Finishes appends and closes the engine.
+    async fn close(&self);
+}
+
+#[async_trait]
+impl ShardEngine for Engine {
+    async fn open(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+    ) -> Result<Self, OpenError> {
+        Self::open_shard(log, place, options).await
+    }
+
+    async fn close(&self) {
+        self.close().await;
+    }
+}
+
 /// An open shard.
-pub(crate) struct OpenShard {
+pub(crate) struct OpenShard<E> {
     pub(crate) shard: ShardId,
-    pub(crate) engine: Engine,
+    pub(crate) engine: E,
     pub(crate) log: Arc<WatchedLog>,
     /// The gRPC services over the engine, which go with it.
     pub(crate) services: ShardServices,
@@ -24,8 +58,8 @@ pub(crate) struct OpenShard {
     ended: AtomicBool,
 }
 
-impl OpenShard {
-    pub(crate) fn new(shard: ShardId, engine: Engine, log: Arc<WatchedLog>, term: Term) -> Self {
+impl<E> OpenShard<E> {
+    pub(crate) fn new(shard: ShardId, engine: E, log: Arc<WatchedLog>, term: Term) -> Self {
         Self {
             shard,
             engine,
