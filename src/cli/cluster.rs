@@ -207,8 +207,8 @@ enum ClusterCommand {
         #[arg(long, value_name = "COUNT")]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(SHARDS_MAX)))]
         shards: Option<u32>,
-        /// Let this role append and read, and nothing else. It is created without a password if it
-        /// does not exist
+        /// Let this role append, read and erase, and nothing else. It is created without a password
+        /// if it does not exist
         #[arg(long, value_name = "NAME")]
         role: Option<String>,
     },

@@ -1,6 +1,6 @@
 //! A call that is being routed: its head, its first message, and whether it can be sent twice.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use http::{
     HeaderValue, Request,
     header::{CONTENT_LENGTH, HeaderName},
@@ -189,6 +189,13 @@ pub(super) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Status> 
         }
     }
     Ok(None)
+}
+
+/// Takes the next complete message with its prefix.
+pub(super) fn next_message(gathered: &mut BytesMut) -> Option<Bytes> {
+    let length: [u8; 4] = gathered.get(1..PREFIX_BYTES)?.try_into().ok()?;
+    let whole = PREFIX_BYTES + usize::try_from(u32::from_be_bytes(length)).ok()?;
+    (gathered.len() >= whole).then(|| gathered.split_to(whole).freeze())
 }
 
 /// Returns a message with its prefix.

@@ -23,7 +23,7 @@ use tonic_types::StatusExt;
 
 use super::{
     ShardRouter,
-    call::{CallHead, PREFIX_BYTES, RoutedCall, decoded, next_data, prefixed},
+    call::{CallHead, PREFIX_BYTES, RoutedCall, decoded, next_data, next_message, prefixed},
     target::{Target, target},
 };
 use crate::{
@@ -255,13 +255,6 @@ async fn pass_on(answer: Response<Body>, owed: &Owed) -> LaneEnd {
         }
     }
     broken("the stream ended")
-}
-
-/// Takes the next complete message with its prefix.
-fn next_message(gathered: &mut BytesMut) -> Option<Bytes> {
-    let length: [u8; 4] = gathered.get(1..PREFIX_BYTES)?.try_into().ok()?;
-    let whole = PREFIX_BYTES + usize::try_from(u32::from_be_bytes(length)).ok()?;
-    (gathered.len() >= whole).then(|| gathered.split_to(whole).freeze())
 }
 
 fn lock(owed: &Owed) -> std::sync::MutexGuard<'_, VecDeque<oneshot::Sender<Answer>>> {

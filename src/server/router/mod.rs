@@ -11,6 +11,7 @@
 mod call;
 mod checked;
 mod directory;
+mod erase;
 mod lanes;
 mod list;
 mod lookups;

@@ -1,7 +1,7 @@
 //! Combines the answers of all shards to a call that concerns a whole namespace.
 //!
-//! Here are the methods for which each shard gets the client's request as it is; `list` and
-//! `lookups` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
+//! Here are the methods for which each shard gets the client's request as it is and has one answer;
+//! `erase`, `list` and `lookups` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
@@ -13,6 +13,7 @@ use tonic::{Status, body::Body};
 use super::{
     ShardRouter,
     call::{CallHead, decoded, prefixed},
+    erase::ERASE,
 };
 use crate::{bounds::PAGE_DEFAULT, status::Refusal};
 use treering_domain::ShardId;
@@ -55,6 +56,7 @@ impl ShardRouter {
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
             }
+            ERASE => Ok(self.erase(call, message)),
             SEARCH => Ok(answer(&self.search(call, message).await?)),
             LIST => Ok(answer(&self.list(call, message).await?)),
             LATEST => Ok(answer(&self.latest(call, message).await?)),
@@ -105,7 +107,7 @@ pub(super) fn decoded_request<M: Message + Default>(message: &Bytes) -> Result<M
 }
 
 /// Returns an encoded message with a prefix.
-fn prefixed_again(message: &Bytes) -> Bytes {
+pub(super) fn prefixed_again(message: &Bytes) -> Bytes {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     [&[0][..], &length.to_be_bytes(), message].concat().into()
 }
