@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::{
     frame,
     port::{EncodedFrame, LogError},
-    record::Record,
+    record::{Record, RecordBody},
     salt,
 };
 
@@ -71,31 +71,50 @@ impl Erasure {
         reach
     }
 
-    /// Returns a frame without erased content, with the same offsets and count, for backends that
+    /// Returns what must replace a stored frame, with the same offsets and count, for backends that
     /// replace frames. It reveals only salts of its own records. Returns `None` if the frame can
     /// stay as it is.
     ///
     /// # Errors
     /// As [`frame::decode`].
-    pub fn replacement(&self, stored: &EncodedFrame) -> Result<Option<EncodedFrame>, LogError> {
+    pub fn replacement(&self, stored: &EncodedFrame) -> Result<Option<FrameReplacement>, LogError> {
         let decoded = frame::decode(stored)?;
         let first = decoded.first_offset;
-        let mut is_changed = false;
+        let mut bodies = BTreeSet::new();
+        let (mut reveals, mut had_content) = (false, false);
         let mut records = Vec::with_capacity(decoded.records.len());
         for (offset, record) in (first..).zip(decoded.records) {
             let salt = record.salt.as_ref();
             let below = salt.map(|salt| salt.range_at(offset));
-            is_changed |= below.is_some_and(|below| self.stubs.range(below).next().is_some());
+            reveals |= below.is_some_and(|below| self.stubs.range(below).next().is_some());
+            if let RecordBody::Blob(blob) = &record.body {
+                bodies.extend(self.blobs.get(&blob.home_offset));
+            }
             let left = self.left_of(offset, record.clone());
-            is_changed |= left != record;
+            had_content |= left != record;
             records.push(left);
         }
-        if !is_changed {
+        if !reveals && !had_content {
             return Ok(None);
         }
         salt::narrow(first, &mut records);
-        frame::encode_whole(first, &records).map(Some)
+        Ok(Some(FrameReplacement {
+            frame: frame::encode_whole(first, &records)?,
+            had_content,
+            bodies: bodies.into_iter().collect(),
+        }))
     }
+}
+
+/// A frame without erased content, to replace a stored one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameReplacement {
+    /// The new frame.
+    pub frame: EncodedFrame,
+    /// The stored frame had erased content. Otherwise it only revealed salts of erased bodies.
+    pub had_content: bool,
+    /// Home offsets of erased large bodies that the stored frame names.
+    pub bodies: Vec<u64>,
 }
 
 /// How far the erasures of a shard are.
@@ -155,6 +174,10 @@ pub trait ErasableLog: Send + Sync + 'static {
     async fn mark_begun(self: Arc<Self>) -> Result<(), LogError>;
 
     /// Removes erased content from storage.
+    ///
+    /// Whoever repeats an interrupted removal knows only the events that still have content. So the
+    /// content of an event goes after the salts that other frames reveal of it, after the salt of
+    /// its append key, and, if no other event names its large body, together with that.
     ///
     /// # Errors
     /// The error of the first step that failed. Earlier steps stay done, and the removal can be

@@ -32,7 +32,9 @@ pub use self::redb::{
     ConsistencyEvidence, FileMeasures, FolderLock, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange,
     OpenMode, RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, holder_of,
 };
-pub use erasure::{ErasableLog, Erasure, ErasureProgress, ScrubOutcome, ScrubReport};
+pub use erasure::{
+    ErasableLog, Erasure, ErasureProgress, FrameReplacement, ScrubOutcome, ScrubReport,
+};
 pub use filler::LogFiller;
 pub use frame::DecodedFrame;
 pub use holder::HolderSecret;

@@ -277,7 +277,7 @@ impl ErasableLog for OwnedShard {
             let mut done = ScrubOutcome::default();
             for frame in state.frames.values_mut() {
                 if let Some(replacement) = erasure.replacement(frame)? {
-                    *frame = replacement;
+                    *frame = replacement.frame;
                     done.segments += 1;
                 }
             }

@@ -4,14 +4,15 @@
 //! commits: a later owner waits for it, and never sees its rows change afterwards. Commits reach the
 //! standby in order, so the last one confirms the others.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio_postgres::Row;
 use treering_domain::ShardId;
 use treering_log::{
-    EncodedFrame, Epoch, ErasableLog, Erasure, ErasureProgress, LogError, ScrubOutcome, ScrubReport,
+    EncodedFrame, Epoch, ErasableLog, Erasure, ErasureProgress, FrameReplacement, LogError,
+    ScrubOutcome, ScrubReport,
 };
 
 use crate::{
@@ -25,8 +26,8 @@ use crate::{
 /// Maximum size of the frames that one statement replaces, in bytes, unless a single one has more.
 /// Appends of the shard wait for the statement.
 const FRAMES_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of large bodies that one statement deletes.
-const BLOBS_MAX: usize = 256;
+/// Maximum number of large bodies without a name that one statement deletes.
+const BODIES_MAX: usize = 256;
 /// How long `VACUUM` is awaited. It continues after that.
 const VACUUM_WAIT_MAX: Duration = Duration::from_secs(600);
 
@@ -69,16 +70,15 @@ const REPLACE: &str = concat!(
         update treering_frame as f set bytes = n.bytes
         from owned, unnest($4::bigint[], $5::bytea[]) as n (first_offset, bytes)
         where f.shard = $2 and f.first_offset = n.first_offset returning 1
+    ), deleted as (
+        delete from treering_blob as b using owned
+        where b.shard = $2 and b.home_offset = any($6::bigint[])
     ) select (select count(*) from replaced) = cardinality($4::bigint[]) from owned"
 );
 
-const DELETE_BLOBS: &str = concat!(
-    owned!(),
-    "deleted as (
-        delete from treering_blob as b using owned
-        where b.shard = $2 and b.home_offset = any($4::bigint[]) returning 1
-    ) select (select count(*) from deleted) >= 0 from owned"
-);
+const REPLACING: &str = "replacing frames with erased content";
+const NONE: &[i64] = &[];
+const NO_BYTES: &[&[u8]] = &[];
 
 const SIZES: &str = "select pg_table_size('treering_frame'), pg_table_size('treering_blob')";
 const TABLES: [&str; 2] = ["treering_frame", "treering_blob"];
@@ -181,30 +181,43 @@ impl OwnedShard {
             before: self.sizes().await?,
             ..ScrubOutcome::default()
         };
-        let head = self.inner.shard(self.shard)?.confirmed()?;
-        let reach = erasure.reach().into_iter();
-        let reach = reach.map(|(first, last)| (first, last.min(head)));
-        let reach: Vec<_> = reach.filter(|(first, last)| first <= last).collect();
-        let total = reach.iter().map(|(first, last)| last - first + 1).sum();
-        let mut read = 0;
-        for (first, last) in reach {
-            let mut next = first.max(1);
-            while next <= last {
-                let frames = self.frames(next, last).await?;
-                let end = frames.last().map_or(last, EncodedFrame::last_offset);
-                done.segments += self.replace(erasure, &frames).await?;
-                read += end.min(last).saturating_sub(next) + 1;
-                report(u64::min(read, total), total);
-                next = end + 1;
+        let reach = self.reach(erasure)?;
+        let offsets: u64 = reach.iter().map(|(first, last)| last - first + 1).sum();
+        let (mut read, total) = (0, 2 * offsets);
+        // See `ErasableLog::remove`: first what frames reveal of others, then content, in order. A
+        // body goes with the last frame that names it.
+        let mut named: BTreeMap<u64, u64> = BTreeMap::new();
+        for had_content in [false, true] {
+            for (first, last) in &reach {
+                let mut next = *first;
+                while next <= *last {
+                    let frames = self.frames(next, *last).await?;
+                    let end = frames.last().map_or(*last, EncodedFrame::last_offset);
+                    let mut new = replacements(erasure, &frames)?;
+                    for one in new.iter().filter(|_| !had_content) {
+                        let at = one.frame.first_offset;
+                        named.extend(one.bodies.iter().map(|home| (*home, at)));
+                    }
+                    new.retain(|one| one.had_content == had_content);
+                    for one in &mut new {
+                        let at = one.frame.first_offset;
+                        one.bodies.retain(|home| named.get(home) == Some(&at));
+                    }
+                    done.segments += self.replace(&new).await?;
+                    read += end.min(*last) - next + 1;
+                    report(read, total);
+                    next = end + 1;
+                }
             }
         }
-        let homes: Vec<_> = erasure
+        // An earlier attempt may have left these without a name.
+        let unnamed = erasure
             .blobs
             .iter()
-            .map(|home| home.cast_signed())
-            .collect();
-        for some in homes.chunks(BLOBS_MAX) {
-            self.change("deleting erased bodies", DELETE_BLOBS, &[&some])
+            .filter(|home| !named.contains_key(home));
+        let unnamed: Vec<_> = unnamed.map(|home| home.cast_signed()).collect();
+        for some in unnamed.chunks(BODIES_MAX) {
+            self.change(REPLACING, REPLACE, &[&NONE, &NO_BYTES, &some])
                 .await?;
         }
         done.may_remain = self.vacuum().await;
@@ -221,26 +234,31 @@ impl OwnedShard {
         read.map_err(|failure| failed(failure.into()))?
     }
 
-    /// Replaces the frames that have or reveal erased content; returns their number.
-    async fn replace(&self, erasure: &Erasure, frames: &[EncodedFrame]) -> Result<u64, LogError> {
-        let mut replaced = Vec::new();
-        for frame in frames {
-            replaced.extend(erasure.replacement(frame)?);
-        }
-        if replaced.is_empty() {
+    /// Returns the ranges of offsets whose frames may have to be replaced.
+    fn reach(&self, erasure: &Erasure) -> Result<Vec<(u64, u64)>, LogError> {
+        let head = self.inner.shard(self.shard)?.confirmed()?;
+        let reach = erasure.reach().into_iter();
+        let reach = reach.map(|(first, last)| (first.max(1), last.min(head)));
+        Ok(reach.filter(|(first, last)| first <= last).collect())
+    }
+
+    /// Replaces frames, and deletes the bodies that they name; returns the number of frames.
+    async fn replace(&self, new: &[FrameReplacement]) -> Result<u64, LogError> {
+        let Some(first) = new.first() else {
             return Ok(0);
-        }
-        let offsets: Vec<_> = replaced
-            .iter()
-            .map(|frame| frame.first_offset.cast_signed())
-            .collect();
-        let bytes: Vec<&[u8]> = replaced.iter().map(|frame| &*frame.bytes).collect();
-        let doing = "replacing frames with erased content";
-        let row = self.change(doing, REPLACE, &[&offsets, &bytes]).await?;
+        };
+        let offsets = new.iter().map(|one| one.frame.first_offset.cast_signed());
+        let offsets: Vec<_> = offsets.collect();
+        let bytes: Vec<&[u8]> = new.iter().map(|one| &*one.frame.bytes).collect();
+        let homes = new.iter().flat_map(|one| &one.bodies);
+        let homes: Vec<_> = homes.map(|home| home.cast_signed()).collect();
+        let row = self
+            .change(REPLACING, REPLACE, &[&offsets, &bytes, &homes])
+            .await?;
         match row.get(0) {
-            true => Ok(replaced.len() as u64),
+            true => Ok(new.len() as u64),
             false => Err(LogError::damaged(
-                replaced[0].first_offset,
+                first.frame.first_offset,
                 "a row of a frame disappeared while content was erased",
             )),
         }
@@ -277,6 +295,14 @@ impl OwnedShard {
         let sizes = tables.map(|(index, table)| (table.to_owned(), size(index)));
         Ok(sizes.collect())
     }
+}
+
+fn replacements(
+    erasure: &Erasure,
+    frames: &[EncodedFrame],
+) -> Result<Vec<FrameReplacement>, LogError> {
+    let new = frames.iter().map(|stored| erasure.replacement(stored));
+    new.filter_map(Result::transpose).collect()
 }
 
 #[async_trait]

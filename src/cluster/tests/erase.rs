@@ -233,7 +233,7 @@ async fn interrupted_erasure_is_finished_by_another_owner() {
     assert!(!format!("{:?}", events_of(&two).await).contains(NEEDLE));
     say(&two, place.place(ConversationId::generate()), "kept").await;
     two.close().await;
-    assert_eq!(rows_with(&server, &database, &log, NEEDLE).await, 1);
+    assert_eq!(rows_with(&server, &database, &log, NEEDLE).await, 2);
     server
         .sql_in(&database, "drop trigger refuse on treering_blob")
         .await;
