@@ -2,9 +2,9 @@
 //! folder still has that content and must be emptied.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use treering_domain::{ShardId, with_causes};
@@ -15,6 +15,8 @@ pub(crate) struct OldFolders {
     dir: PathBuf,
     /// The last erasure that each folder is known to have.
     known: Mutex<BTreeMap<ShardId, u64>>,
+    /// Those that could not be emptied at the last attempt.
+    failed: Mutex<BTreeSet<ShardId>>,
 }
 
 impl OldFolders {
@@ -23,6 +25,7 @@ impl OldFolders {
         Self {
             dir,
             known: Mutex::default(),
+            failed: Mutex::default(),
         }
     }
 
@@ -45,19 +48,27 @@ impl OldFolders {
             Ok(Ok(true)) => {
                 let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
                 known.insert(shard, erased);
+                self.failed().remove(&shard);
             }
             // An engine of this shard is still being closed; the next view tries again.
             Ok(Ok(false)) => {}
-            Ok(Err(error)) => tell(shard, &with_causes(&error).to_string()),
-            Err(error) => tell(shard, &error.to_string()),
+            Ok(Err(error)) => self.note(shard, &with_causes(&error).to_string()),
+            Err(error) => self.note(shard, &error.to_string()),
         }
     }
-}
 
-fn tell(shard: ShardId, error: &str) {
-    tracing::error!(
-        shard = shard.0,
-        error,
-        "erased content could not be removed from the folder of a shard; this is tried again"
-    );
+    /// Logs a failure, unless the last attempt failed too.
+    fn note(&self, shard: ShardId, error: &str) {
+        if self.failed().insert(shard) {
+            tracing::error!(
+                shard = shard.0,
+                error,
+                "erased content could not be removed from the folder of a shard; this is tried again"
+            );
+        }
+    }
+
+    fn failed(&self) -> MutexGuard<'_, BTreeSet<ShardId>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
