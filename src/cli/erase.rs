@@ -107,6 +107,8 @@ struct EraseReply {
     shared: Vec<pb::SharedBy>,
     kept: Vec<pb::KeptBody>,
     outcome: pb::EraseOutcome,
+    /// A part of a cluster failed after others had erased: the outcome is theirs.
+    failed: Option<ClientError>,
 }
 
 /// Erases, or shows what would be erased.
@@ -168,6 +170,9 @@ pub(crate) async fn run(
             out.line(things(events, "event is erased", "events are erased"))?;
         }
         finish(&told.outcome, receipt.as_mut(), &args, out)?;
+        if let Some(error) = told.failed {
+            return Err(error);
+        }
     }
     Ok(())
 }
@@ -260,7 +265,16 @@ async fn call(store: &Connection, request: pb::EraseRequest) -> Result<EraseRepl
     let mut answers = store.conversations().erase(request).await?.into_inner();
     let mut told = EraseReply::default();
     let mut outcome = None;
-    while let Some(answer) = answers.message().await? {
+    loop {
+        let answer = match answers.message().await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => break,
+            Err(error) if outcome.is_none() => return Err(error.into()),
+            Err(error) => {
+                told.failed = Some(error.into());
+                break;
+            }
+        };
         match answer.item {
             Some(Item::Progress(step)) => bar.show(&step),
             Some(Item::Event(event)) => told.events.push(event),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{
     connect::Connection,
@@ -78,18 +79,44 @@ pub(crate) async fn check(
         what: format!("{} is not a receipt: {error}", path.display()),
         hint: "use the file that `treering erase --receipt FILE` wrote".into(),
     };
-    let receipt: Receipt = serde_json::from_str(&text).map_err(no_receipt)?;
-    if receipt.receipt != VERSION {
-        return Err(ClientError::Usage {
-            what: format!("the receipt has version {}", receipt.receipt),
-            hint: "check it with the version of treering that wrote it".into(),
-        });
+    // A cluster makes one for each shard.
+    let receipts: Vec<String> = match serde_json::from_str(&text).map_err(no_receipt)? {
+        Value::Array(several) => several.iter().map(Value::to_string).collect(),
+        _ => vec![text],
+    };
+    let mut is_sound = !receipts.is_empty();
+    for text in receipts {
+        let receipt: Receipt = serde_json::from_str(&text).map_err(no_receipt)?;
+        if receipt.receipt != VERSION {
+            return Err(ClientError::Usage {
+                what: format!("the receipt has version {}", receipt.receipt),
+                hint: "check it with the version of treering that wrote it".into(),
+            });
+        }
+        let signer = receipt_signer(&text).map_err(|error| ClientError::Outcome {
+            what: format!("{}: {error}", path.display()),
+            hint: "use the receipt exactly as `treering erase` wrote it".into(),
+            exit: Exit::Failed,
+        })?;
+        is_sound &= is_confirmed(&receipt, signer, store, out).await?;
     }
-    let signer = receipt_signer(&text).map_err(|error| ClientError::Outcome {
-        what: format!("{}: {error}", path.display()),
-        hint: "use the receipt exactly as `treering erase` wrote it".into(),
+    if is_sound {
+        return Ok(());
+    }
+    Err(ClientError::Outcome {
+        what: "the store does not match the receipt".into(),
+        hint: "it is another store, or was restored from an older copy: erase again".into(),
         exit: Exit::Failed,
-    })?;
+    })
+}
+
+/// Checks one receipt, and tells the result.
+async fn is_confirmed(
+    receipt: &Receipt,
+    signer: PublicKey,
+    store: &Connection,
+    out: &mut Out,
+) -> Result<bool, ClientError> {
     let mut stubs = 0;
     let mut faults = Vec::from_iter(receipt.lacks());
     for recorded in &receipt.recorded {
@@ -99,14 +126,7 @@ pub(crate) async fn check(
         }
     }
     tell(stubs, signer, &faults, out)?;
-    if faults.is_empty() {
-        return Ok(());
-    }
-    Err(ClientError::Outcome {
-        what: "the store does not match the receipt".into(),
-        hint: "it is another store, or was restored from an older copy: erase again".into(),
-        exit: Exit::Failed,
-    })
+    Ok(faults.is_empty())
 }
 
 fn tell(

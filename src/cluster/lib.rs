@@ -15,6 +15,7 @@ pub mod bounds;
 mod directory;
 mod lease;
 mod node;
+mod old_folders;
 mod open_shard;
 mod ownership;
 mod rendezvous;

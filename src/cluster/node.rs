@@ -27,6 +27,7 @@ use crate::{
         NAME_BYTES_MAX, OPENING_MAX, VIEWS_PER_LEASE,
     },
     lease::{NodeLease, Term},
+    old_folders::OldFolders,
     open_shard::{OpenShard, ShardEngine},
     ownership::{ClusterView, Ownership, OwnershipError},
     rendezvous::desired_owner,
@@ -154,6 +155,8 @@ enum Slot<E> {
     Opening,
     Open(Arc<OpenShard<E>>),
     HandingOver,
+    /// Erased content is being removed from its folder.
+    Emptying,
     /// Opening failed, and is tried again from this time on.
     Failed(Instant),
 }
@@ -163,6 +166,7 @@ struct Inner<E> {
     log: Arc<dyn EventLog>,
     ownership: Arc<dyn Ownership>,
     lease: NodeLease,
+    folders: OldFolders,
     slots: Mutex<BTreeMap<ShardId, Slot<E>>>,
     owners: RwLock<Arc<BTreeMap<ShardId, Owner>>>,
     opening: Semaphore,
@@ -235,6 +239,7 @@ impl<E: ShardEngine> ClusterNode<E> {
             log,
             ownership,
             lease: NodeLease::new(lease, lease / MARGIN_PER_LEASE),
+            folders: OldFolders::new(options.engine.data_dir.clone()),
             options,
             slots: Mutex::default(),
             owners: RwLock::default(),
@@ -535,6 +540,30 @@ impl<E: ShardEngine> Inner<E> {
         } else if is_live && !*self.stop.borrow() {
             self.take_and_hand_over(view, &owned);
         }
+        self.empty_old_folders(view);
+    }
+
+    /// Removes from the folders of shards that are not open here what was erased since.
+    fn empty_old_folders(self: &Arc<Self>, view: &ClusterView) {
+        let mut old = Vec::new();
+        let mut slots = self.slots();
+        for (shard, erased) in &view.erased {
+            if !slots.contains_key(shard) && self.folders.may_lack(*shard, *erased) {
+                slots.insert(*shard, Slot::Emptying);
+                old.push((*shard, *erased));
+            }
+        }
+        drop(slots);
+        if old.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        tokio::spawn(async move {
+            for (shard, erased) in old {
+                inner.folders.forget(shard, erased).await;
+                inner.set(shard, None);
+            }
+        });
     }
 
     fn note_owners(&self, view: &ClusterView) {
@@ -624,7 +653,7 @@ impl<E: ShardEngine> Inner<E> {
             shards: self.ownership.shards(),
         };
         let mut options = self.options.engine.clone();
-        options.data_dir = options.data_dir.join("shards").join(shard.0.to_string());
+        options.data_dir = self.folders.of(shard);
         match E::open(Arc::clone(&log) as _, place, options).await {
             Ok(engine) => {
                 let open = OpenShard::new(shard, engine, log, term);
@@ -659,7 +688,7 @@ impl<E: ShardEngine> Inner<E> {
     fn begin_hand_over(&self, shard: ShardId) -> Option<Option<Arc<OpenShard<E>>>> {
         let mut slots = self.slots();
         let open = match slots.get(&shard) {
-            Some(Slot::Opening | Slot::HandingOver) => return None,
+            Some(Slot::Opening | Slot::HandingOver | Slot::Emptying) => return None,
             Some(Slot::Open(open)) => Some(Arc::clone(open)),
             Some(Slot::Failed(_)) | None => None,
         };

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use treering_domain::ShardId;
 use treering_log::{
-    AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
-    LogStats,
+    AcquiredShard, BlobRef, EncodedFrame, Epoch, ErasableLog, EventLog, FrameBatch, LogError,
+    LogIdentity, LogStats,
 };
 use uuid::Uuid;
 
@@ -82,6 +82,11 @@ impl EventLog for WatchedLog {
 
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
         self.log.stats(shard).await
+    }
+
+    /// Its errors are not watched: the next append or view tells of another owner.
+    fn erasable(self: Arc<Self>, shard: ShardId, epoch: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        Arc::clone(&self.log).erasable(shard, epoch)
     }
 
     async fn close(&self) -> Result<(), LogError> {

@@ -44,6 +44,7 @@ mod moved_folder_tests;
 #[cfg(test)]
 mod names_tests;
 mod open;
+mod open_shard;
 mod packing;
 #[cfg(test)]
 mod patch_tests;
@@ -110,7 +111,7 @@ pub use self::{
     derived::{derived_id, is_derived},
     erase::{
         EraseCommand, EraseError, EraseItem, EraseOutcome, EraseReason, EraseTarget, ErasedEvent,
-        ErasureAtOpen, KeptBlob, Retention, SharedBy,
+        ErasureAtOpen, KeptBlob, Retention, SharedBy, forget_erased,
     },
     error::*,
     formats::{StoreFormats, store_formats},
@@ -145,7 +146,7 @@ use treering_domain::{
     Position, Quotas, ShardId, TimestampMicros,
 };
 use treering_log::holder::PROOF_BYTES;
-use treering_log::{EventLog, GroupWriter, LogReader, RedbLog};
+use treering_log::{ErasableLog, EventLog, GroupWriter, LogReader, RedbLog};
 pub use treering_log::{
     HolderSecret, LockHolder, LogIdentity, LogRepair, OpenMode, holder, holder_of,
 };
@@ -340,6 +341,8 @@ struct Upkeep {
     erasing_at_open: ErasureAtOpen,
     /// `None` if the log is in memory or read-only.
     packer: Option<packing::LogPacker>,
+    /// `None` if content cannot be erased.
+    erasable: Option<Arc<dyn ErasableLog>>,
     /// `None` if the log is not in files of this folder.
     files: Option<Arc<RedbLog>>,
     damaged: Mutex<Option<DamageMet>>,

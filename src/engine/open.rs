@@ -17,7 +17,7 @@ use super::{
     catch_up::{VIEWS_CACHE_BYTES, catch_up, empty, open_projections, reopen, replacement_path},
     consistency_check::{self, LogRelation},
     damage::QuarantineList,
-    erase::{ErasureAtOpen, InterruptedErasure, finish_erasing},
+    erase::{ErasureAtOpen, InterruptedErasure, OpenedLog, finish_erasing},
     error::{OpenError, ReadError},
     facet_sets::FacetSets,
     group_queue::GroupQueue,
@@ -28,14 +28,13 @@ use super::{
     pseudonyms::Pseudonyms,
     publisher::EnginePublisher,
     sequencer::{Deltas, EngineSequencer},
-    shard_log::ShardLog,
     states::CachedConversations,
 };
 use treering_base::disk;
 use treering_domain::{Cause, Limits, ShardId, TimestampMicros, with_causes};
 use treering_log::{
-    Erasure, EventLog, FolderLock, GroupWriter, LogError, LogReader, MemoryLog, OpenMode, RedbLog,
-    RedbLogOptions, WriterLimits, writer::ShardOwner,
+    AcquiredShard, ErasableLog, Erasure, EventLog, GroupWriter, LogError, LogReader, MemoryLog,
+    OpenMode, RedbLog, RedbLogOptions, WriterLimits, writer::ShardOwner,
 };
 use treering_projections::Projections;
 use treering_search::SearchIndex;
@@ -61,21 +60,25 @@ const FEED_BYTES_MAX: usize = 4 << 20;
 const READS_END_WITHIN: Duration = Duration::from_secs(2);
 
 /// The parts that differ between a store in a folder and one in memory.
-struct Parts {
-    log: Arc<dyn EventLog>,
+pub(super) struct Parts {
+    pub(super) log: Arc<dyn EventLog>,
+    /// `None`: starting acquires the shard.
+    pub(super) acquired: Option<AcquiredShard>,
+    /// `None`: the log cannot erase.
+    pub(super) erasable: Option<Arc<dyn ErasableLog>>,
     /// `None` for an embedded store, which is one shard.
-    place: Option<ShardPlace>,
-    announce: Announce,
+    pub(super) place: Option<ShardPlace>,
+    pub(super) announce: Announce,
     /// Maintains the lock file; called periodically.
-    keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
-    packer: Option<LogPacker>,
-    files: Option<Arc<RedbLog>>,
-    projections: Projections,
-    projections_path: Option<PathBuf>,
-    index: super::indexer::IndexPlace,
+    pub(super) keep_lock: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(super) packer: Option<LogPacker>,
+    pub(super) files: Option<Arc<RedbLog>>,
+    pub(super) projections: Projections,
+    pub(super) projections_path: Option<PathBuf>,
+    pub(super) index: super::indexer::IndexPlace,
     /// Erased content that is still in files.
-    hidden: Option<Arc<Erasure>>,
-    erasing_at_open: ErasureAtOpen,
+    pub(super) hidden: Option<Arc<Erasure>>,
+    pub(super) erasing_at_open: ErasureAtOpen,
 }
 
 impl Engine {
@@ -90,7 +93,16 @@ impl Engine {
             .map_err(|error| log_refused(&dir, error))?;
         let log = Arc::new(log);
         refuse_a_log_that_went_back(&dir, &log).await?;
-        let erasing_at_open = match finish_erasing(&dir, &log).await? {
+        let opened = OpenedLog {
+            log: Arc::clone(&log) as _,
+            erasable: Arc::clone(&log) as _,
+            shard: ShardId::default(),
+            head: log.head(),
+            is_read_only: log.is_read_only(),
+        };
+        let interrupted = finish_erasing(&dir, &opened).await?;
+        drop(opened);
+        let erasing_at_open = match interrupted {
             InterruptedErasure::Hidden(erasure, why) => {
                 let hidden = Some((erasure, ErasureAtOpen::Hidden { why }));
                 let log = to_read(&options, log).await?;
@@ -116,6 +128,8 @@ impl Engine {
             packer: LogPacker::start(&log, options.packing),
             files: Some(Arc::clone(&log)),
             log: Arc::clone(&log) as _,
+            acquired: None,
+            erasable: Some(Arc::clone(&log) as _),
             place: None,
             announce: Box::new(move |address, secret| {
                 if let Err(error) = announcing.announce(address, secret) {
@@ -173,7 +187,9 @@ impl Engine {
             hidden,
             erasing_at_open: erasing_at_open.unwrap_or_default(),
             files: Some(Arc::clone(&log)),
+            erasable: Some(Arc::clone(&log) as _),
             log,
+            acquired: None,
             place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
@@ -192,6 +208,8 @@ impl Engine {
         let dir = PathBuf::from("memory");
         let parts = Parts {
             log: Arc::new(MemoryLog::new()),
+            acquired: None,
+            erasable: None,
             place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
@@ -213,59 +231,6 @@ impl Engine {
         .await
     }
 
-    /// Opens one shard of a log that other processes use too, for example one in PostgreSQL, and
-    /// acquires its ownership. The folder of the options holds only what is derived from the log.
-    /// If that belongs to another shard or log, it is rebuilt. Closing the engine does not close
-    /// the log.
-    ///
-    /// New conversations must belong to the shard ([`shard_of`](crate::shard_of)).
-    ///
-    /// Each shard is a store: its id and its backups differ from those of the other shards. Not
-    /// supported: erasing, packing and pseudonyms.
-    ///
-    /// # Errors
-    /// [`OpenError`], also when another process uses the folder, or the options ask for what is not
-    /// supported.
-    pub async fn open_shard(
-        log: Arc<dyn EventLog>,
-        place: ShardPlace,
-        options: OpenOptions,
-    ) -> Result<Self, OpenError> {
-        let dir = options.data_dir.clone();
-        if options.pseudonyms || options.mode.is_read_only() {
-            let what = "a shard of a shared log has no pseudonyms and cannot be opened read-only: \
-                        clear these options";
-            return Err(failed(&dir, what));
-        }
-        disk::make_folder(&dir).map_err(|error| failed(&dir, error))?;
-        let lock = FolderLock::acquire(&dir).map_err(|error| log_refused(&dir, error))?;
-        let log = Arc::new(ShardLog::new(log, place.shard, lock));
-        let keeping = Arc::clone(&log);
-        let projections_path = dir.join(VIEWS_FILE);
-        let projections = match options.fresh_projections {
-            true => empty(&replacement_path(&projections_path)),
-            false => open_projections(&projections_path),
-        };
-        let parts = Parts {
-            log: Arc::clone(&log) as _,
-            place: Some(place),
-            announce: Box::new(|_, _| {}),
-            keep_lock: Box::new(move || keeping.keep_lock()),
-            packer: None,
-            files: None,
-            projections: projections.map_err(|error| failed(&dir, error))?,
-            projections_path: Some(projections_path),
-            index: super::indexer::IndexPlace::Folder(dir.join(INDEX_FOLDER)),
-            hidden: None,
-            erasing_at_open: ErasureAtOpen::None,
-        };
-        let started = Self::start(options, parts).await;
-        if started.is_err() {
-            let _ = log.close().await;
-        }
-        started
-    }
-
     /// Opens a store over any log, with its projections in a folder.
     #[cfg(test)]
     pub(super) async fn over(log: Arc<dyn EventLog>, dir: &Path) -> Result<Self, OpenError> {
@@ -282,6 +247,8 @@ impl Engine {
         let projections_path = dir.join(VIEWS_FILE);
         let parts = Parts {
             log,
+            acquired: None,
+            erasable: None,
             place: None,
             announce: Box::new(|_, _| {}),
             keep_lock: Box::new(|| true),
@@ -296,14 +263,14 @@ impl Engine {
         Self::start(options, parts).await
     }
 
-    async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
+    pub(super) async fn start(options: OpenOptions, parts: Parts) -> Result<Self, OpenError> {
         let dir = options.data_dir.clone();
         let shard = parts.place.map_or(ShardId::default(), |place| place.shard);
-        let acquired = parts
-            .log
-            .acquire(shard)
-            .await
-            .map_err(|error| log_refused(&dir, error))?;
+        let acquired = match parts.acquired {
+            Some(acquired) => Ok(acquired),
+            None => parts.log.acquire(shard).await,
+        };
+        let acquired = acquired.map_err(|error| log_refused(&dir, error))?;
         let pseudonyms = match parts.files.is_some() {
             true => pseudonyms(&options).map_err(|error| failed(&dir, error))?,
             false => None,
@@ -424,6 +391,7 @@ impl Engine {
                 erasing_at_open: parts.erasing_at_open,
                 packer: parts.packer,
                 files: parts.files,
+                erasable: parts.erasable,
                 damaged: Mutex::new(None),
                 disk: Mutex::new(disk),
             },

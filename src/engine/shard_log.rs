@@ -8,8 +8,8 @@ use uuid::{Builder, Uuid};
 
 use treering_domain::ShardId;
 use treering_log::{
-    AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FolderLock, FrameBatch, LogError,
-    LogIdentity, LogStats,
+    AcquiredShard, BlobRef, EncodedFrame, Epoch, ErasableLog, EventLog, FolderLock, FrameBatch,
+    LogError, LogIdentity, LogStats,
 };
 
 /// A log with an identity of its own for the shard, so that derived files of another shard are
@@ -108,6 +108,10 @@ impl EventLog for ShardLog {
 
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
         self.open()?.stats(shard).await
+    }
+
+    fn erasable(self: Arc<Self>, shard: ShardId, epoch: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        Arc::clone(&self.log).erasable(shard, epoch)
     }
 
     async fn close(&self) -> Result<(), LogError> {

@@ -18,9 +18,9 @@ use super::{
 pub(super) use encode::COMPRESS_BYTES_MIN;
 pub(crate) use encode::compress;
 pub use encode::encode_group;
-pub(crate) use encode::looks_incompressible;
 #[cfg(test)]
 use encode::{Payload, seal_frame};
+pub(crate) use encode::{encode_whole, looks_incompressible};
 
 /// The newest format version that this program reads, and the one it writes.
 pub const FORMAT_VERSION: u8 = 2;

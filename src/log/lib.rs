@@ -30,10 +30,11 @@ pub mod writer;
 
 pub use self::redb::{
     ConsistencyEvidence, FileMeasures, FolderLock, LOG_FOLDER, LOG_FORMAT, LogRepair, LostRange,
-    OpenMode, RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, ScrubOutcome,
-    holder_of,
+    OpenMode, RedbLog, RedbLogOptions, RepairSession, RewriteOutcome, Rewriter, holder_of,
 };
-pub use erasure::Erasure;
+pub use erasure::{
+    ErasableLog, Erasure, ErasureProgress, FrameReplacement, ScrubOutcome, ScrubReport,
+};
 pub use filler::LogFiller;
 pub use frame::DecodedFrame;
 pub use holder::HolderSecret;

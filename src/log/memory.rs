@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use async_trait::async_trait;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::{
+    erasure::{ErasableLog, Erasure, ErasureProgress, ScrubOutcome, ScrubReport},
     port::{
         AcquiredShard, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
     },
@@ -45,6 +46,7 @@ struct Shard {
     blobs: HashMap<u64, Bytes>,
     bytes: u64,
     head: watch::Sender<Head>,
+    erasures: ErasureProgress,
 }
 
 /// The state on which `tail` waits.
@@ -62,6 +64,7 @@ impl Default for Shard {
             blobs: HashMap::new(),
             bytes: 0,
             head: watch::channel(Head::default()).0,
+            erasures: ErasureProgress::default(),
         }
     }
 }
@@ -212,11 +215,85 @@ impl EventLog for MemoryLog {
         })
     }
 
+    fn erasable(self: Arc<Self>, shard: ShardId, epoch: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        Some(Arc::new(OwnedShard {
+            log: self,
+            shard,
+            epoch,
+        }))
+    }
+
     async fn close(&self) -> Result<(), LogError> {
         for state in self.shards().values() {
             state.head.send_modify(|head| head.closed = true);
         }
         Ok(())
+    }
+}
+
+/// A shard, as its owner of one epoch may erase from it.
+struct OwnedShard {
+    log: Arc<MemoryLog>,
+    shard: ShardId,
+    epoch: Epoch,
+}
+
+impl OwnedShard {
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut Shard) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        let mut shards = self.log.shards();
+        let state = shards.entry(self.shard).or_default();
+        state.open()?;
+        self.epoch.check(self.shard, state.epoch)?;
+        change(state)
+    }
+}
+
+#[async_trait]
+impl ErasableLog for OwnedShard {
+    async fn progress(&self) -> Result<ErasureProgress, LogError> {
+        let mut shards = self.log.shards();
+        let state = shards.entry(self.shard).or_default();
+        state.open()?;
+        Ok(state.erasures)
+    }
+
+    async fn mark_begun(self: Arc<Self>) -> Result<(), LogError> {
+        self.change(|state| {
+            let next = state.open()? + 1;
+            state.erasures.erasing.get_or_insert(next);
+            Ok(())
+        })
+    }
+
+    async fn remove(
+        self: Arc<Self>,
+        erasure: Arc<Erasure>,
+        mut report: ScrubReport,
+    ) -> Result<ScrubOutcome, LogError> {
+        self.change(|state| {
+            let mut done = ScrubOutcome::default();
+            for frame in state.frames.values_mut() {
+                if let Some(replacement) = erasure.replacement(frame)? {
+                    *frame = replacement.frame;
+                    done.segments += 1;
+                }
+            }
+            state.blobs.retain(|home, _| !erasure.blobs.contains(home));
+            report(done.segments, done.segments);
+            Ok(done)
+        })
+    }
+
+    async fn mark_done(self: Arc<Self>, offset: u64) -> Result<(), LogError> {
+        self.change(|state| {
+            let erasures = &mut state.erasures;
+            erasures.erased = erasures.erased.max(offset);
+            erasures.erasing = None;
+            Ok(())
+        })
     }
 }
 
@@ -229,5 +306,7 @@ mod tests {
     async fn memory_log_passes_the_conformance_suite() {
         // The suite defines the port; all backends must pass it.
         conformance::run_all(MemoryLog::new).await;
+        conformance::run_erasing(MemoryLog::new).await;
+        conformance::an_earlier_owner_cannot_erase(MemoryLog::new()).await;
     }
 }

@@ -10,7 +10,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use uuid::Uuid;
 
-use super::{block::Dictionary, holder::HolderSecret, patch::BodyPatch, record::BlobRef};
+use super::{
+    block::Dictionary, erasure::ErasableLog, holder::HolderSecret, patch::BodyPatch,
+    record::BlobRef,
+};
 use treering_domain::{ContentHash, Namespace, ShardId};
 
 /// The error text for a frame or block in a format that only unreleased builds wrote.
@@ -461,6 +464,13 @@ pub trait EventLog: Send + Sync + 'static {
     /// # Errors
     /// When the size cannot be determined.
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError>;
+
+    /// Returns what erases content from a shard, for the owner that acquired it with this epoch.
+    /// `None`: the log cannot erase.
+    fn erasable(self: Arc<Self>, shard: ShardId, epoch: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        let _ = (shard, epoch);
+        None
+    }
 
     /// Closes the log: later calls fail with [`LogError::Closed`].
     ///

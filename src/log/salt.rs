@@ -7,10 +7,11 @@
 //! stored instead of a node above it. See `docs/FORMAT.md` and
 //! `docs/decisions/0009-salted-body-hashes.md`.
 
-use std::{cell::RefCell, fmt, sync::Arc};
+use std::{cell::RefCell, fmt, ops::RangeInclusive, sync::Arc};
 
 use uuid::Uuid;
 
+use super::record::Record;
 use treering_domain::ContentHash;
 
 /// Length of a salt and of a tree node's key, in bytes.
@@ -68,6 +69,12 @@ impl SaltNode {
             height,
             key,
         }
+    }
+
+    /// Returns the offsets below it.
+    fn range(&self) -> RangeInclusive<u64> {
+        let last = (1_u64 << self.height) - 1;
+        self.first..=self.first.saturating_add(last)
     }
 
     pub(super) fn height(&self) -> u8 {
@@ -159,6 +166,11 @@ impl Salt {
         }
         // The salt belongs to no tree, or to a record that was at another offset.
         SaltNode::above(offset, 0, self.value())
+    }
+
+    /// Returns the offsets whose salts the node of [`Self::node_at`] determines.
+    pub(super) fn range_at(&self, offset: u64) -> RangeInclusive<u64> {
+        self.node_at(offset).range()
     }
 
     /// Computes the salted hash of a body from its plain hash. Without the salt it reveals nothing
@@ -280,8 +292,8 @@ impl Path {
 }
 
 /// The highest known nodes above the salts of a frame's records. They may cover more offsets than
-/// the frame has. That reveals no erased salt: erasing a salt rewrites its segment as blocks, which
-/// store only nodes that cover nothing else.
+/// the frame has. That reveals no erased salt: erasing one rewrites the frames below its tree with
+/// nodes that cover nothing else, or as blocks, which store only such nodes.
 #[derive(Debug, Default)]
 pub(super) struct FrameSalts {
     last: Option<SaltNode>,
@@ -350,6 +362,27 @@ pub(super) fn cover<'a>(
         run.cover(first_offset, &mut nodes);
     }
     nodes
+}
+
+/// Returns the first and the last offset of the tree that an offset belongs to.
+pub(super) fn tree_of(offset: u64) -> (u64, u64) {
+    let all = SaltNode::above(offset, TREE_HEIGHT, [0; SALT_BYTES]).range();
+    (*all.start(), *all.end())
+}
+
+/// Replaces the nodes from which salts are derived by nodes that determine only the salts of these
+/// records, the first of which has `first_offset`.
+pub(super) fn narrow(first_offset: u64, records: &mut [Record]) {
+    let salts = records.iter().map(|record| record.salt.as_ref());
+    for (first, node) in cover(first_offset, salts) {
+        let count = 1_usize << node.height;
+        let node = Arc::new(node);
+        let below = records.iter_mut().enumerate().skip(first).take(count);
+        for (index, record) in below {
+            let offset = first_offset.wrapping_add(index as u64);
+            record.salt = Some(Salt::below(&node, offset));
+        }
+    }
 }
 
 /// Consecutive records below one node.

@@ -90,6 +90,12 @@ pub enum PostgresError {
         /// What to do.
         cure: &'static str,
     },
+    /// The role may not erase.
+    #[error(
+        "the role of this node may not change frames and delete large bodies, which erasing needs. \
+         Run `treering cluster init URL --role ROLE` as the owner of the tables"
+    )]
+    NotGranted,
     /// The server refused a statement, which therefore did nothing.
     #[error("PostgreSQL refused a statement: {message} (SQLSTATE {code})")]
     Refused {

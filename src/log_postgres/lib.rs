@@ -5,11 +5,12 @@
 //! append, and the rule for lost answers ([`PostgresLog`]). `docs/CLUSTER.md` says what it
 //! guarantees and which settings it needs.
 //!
-//! It also has the table of a cluster's nodes, and the claims of shards. It does not interpret
-//! frames, and does not choose which node should own a shard.
+//! It also has the table of a cluster's nodes, the claims of shards, and erasing. It does not
+//! interpret frames, and does not choose which node should own a shard.
 
 #![cfg_attr(not(test), warn(unreachable_pub))]
 
+mod erase;
 mod error;
 mod log;
 mod nodes;

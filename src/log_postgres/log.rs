@@ -19,12 +19,13 @@ use tokio::{
 use tokio_postgres::Row;
 use treering_domain::ShardId;
 use treering_log::{
-    AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
-    LogStats, Record,
+    AcquiredShard, BlobRef, EncodedFrame, Epoch, ErasableLog, EventLog, FrameBatch, LogError,
+    LogIdentity, LogStats, Record,
 };
 use uuid::Uuid;
 
 use crate::{
+    erase::OwnedShard,
     error::PostgresError,
     rows::{Columns, read_frames},
     schema,
@@ -129,7 +130,7 @@ pub(crate) struct Inner {
     identity: LogIdentity,
     /// How many shards the log has.
     pub(crate) shards_total: u32,
-    options: PostgresLogOptions,
+    pub(crate) options: PostgresLogOptions,
     pub(crate) pool: Arc<SessionPool>,
     /// For heartbeats, which must not wait for appends and reads.
     pub(crate) control: Arc<SessionPool>,
@@ -251,7 +252,7 @@ impl Inner {
     }
 
     /// Returns a session. Fails if the host name now resolves to a server with another log.
-    async fn lease(&self) -> Result<Lease, PostgresError> {
+    pub(crate) async fn lease(&self) -> Result<Lease, PostgresError> {
         self.lease_of(&self.pool).await
     }
 
@@ -270,7 +271,7 @@ impl Inner {
     }
 
     /// Runs a statement that reads.
-    async fn ask(
+    pub(crate) async fn ask(
         &self,
         doing: &'static str,
         sql: &'static str,
@@ -283,7 +284,7 @@ impl Inner {
         answer.map_err(|failure| failed(failure.into()))
     }
 
-    async fn check(&self, lease: &mut Lease) -> Result<(), PostgresError> {
+    pub(crate) async fn check(&self, lease: &mut Lease) -> Result<(), PostgresError> {
         settings::check(&mut lease.session, self.options.accept_single_copy)
             .await
             .map(drop)
@@ -342,7 +343,7 @@ impl Inner {
     }
 
     /// Returns the epoch and the head of a shard. The head may not be confirmed yet.
-    async fn current(
+    pub(crate) async fn current(
         &self,
         lease: &mut Lease,
         shard: ShardId,
@@ -635,6 +636,12 @@ impl EventLog for PostgresLog {
     async fn stats(&self, shard: ShardId) -> Result<LogStats, LogError> {
         let inner = Arc::clone(&self.inner);
         self.run(inner.stats(shard)).await
+    }
+
+    fn erasable(self: Arc<Self>, shard: ShardId, epoch: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        let inner = Arc::clone(&self.inner);
+        let runtime = self.runtime.clone();
+        Some(Arc::new(OwnedShard::new(inner, runtime, shard, epoch)))
     }
 
     async fn close(&self) -> Result<(), LogError> {

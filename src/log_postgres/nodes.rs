@@ -39,6 +39,9 @@ pub struct ClusterView {
     /// The process that owns a shard, whether it lives or not. A released shard, and one that was
     /// never owned, is missing.
     pub owners: Vec<(ShardId, Uuid)>,
+    /// The offset of the last record that requested an erasure and is done, of each shard that has
+    /// one. What was derived from the shard before has erased content.
+    pub erased: Vec<(ShardId, u64)>,
 }
 
 /// SQL that is true for a node that was seen within its lease.
@@ -68,11 +71,12 @@ const BEAT: &str = "update treering_node set seen_at = now(), draining = $3 \
 const LEAVE: &str = "update treering_node set seen_at = '-infinity', draining = true \
      where node = $1 and process = $2 returning 1";
 const VIEW: &str = concat!(
-    "select n.node, n.process, n.address, n.draining, null::bigint
+    "select n.node, n.process, n.address, n.draining, null::bigint, null::bigint
     from treering_node n where ",
     live!("n"),
     " union all
-    select null, s.owner, null, null, s.shard from treering_shard s where s.owner <> $1
+    select null, s.owner, null, null, s.shard, s.erased from treering_shard s
+    where s.owner <> $1 or s.erased > 0
     order by 1"
 );
 /// Claims a shard that nobody owns, that was released, or whose owner was not seen within its
@@ -158,7 +162,14 @@ impl PostgresLog {
             match row.get::<_, Option<i64>>(4) {
                 Some(shard) => {
                     let shard = ShardId(u32::try_from(shard).unwrap_or(u32::MAX));
-                    view.owners.push((shard, row.get(1)));
+                    let owner = row.get::<_, Uuid>(1);
+                    if owner != NOBODY {
+                        view.owners.push((shard, owner));
+                    }
+                    let erased = row.get::<_, Option<i64>>(5).unwrap_or_default();
+                    if erased > 0 {
+                        view.erased.push((shard, erased.cast_unsigned()));
+                    }
                 }
                 None => view.nodes.push(LiveNode {
                     name: row.get(0),

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 2;
+pub const SCHEMA_VERSION: i32 = 3;
 /// The usual number of shards of a log.
 pub const SHARDS_DEFAULT: u32 = 64;
 /// Maximum number of shards of a log.
@@ -36,7 +36,9 @@ create table treering_shard (
     epoch bigint not null,
     owner uuid not null,
     lease_until timestamptz,
-    sealed_upto bigint not null default 0
+    sealed_upto bigint not null default 0,
+    erasing bigint,
+    erased bigint not null default 0
 ) with (fillfactor = 10);
 create table treering_frame (
     shard bigint not null,
@@ -69,6 +71,13 @@ create table treering_node (
 ) with (fillfactor = 10);
 ";
 
+/// Marks of erasures, which version 3 added. `erasing`: the first offset at which a record may
+/// request an erasure that is not done. `erased`: the offset of the last request that is done.
+const ERASURES: &str = "
+alter table treering_shard
+    add column erasing bigint, add column erased bigint not null default 0;
+";
+
 /// Creates the tables and the identity of a new log with this number of shards (1 to
 /// [`SHARDS_MAX`]; `None`: [`SHARDS_DEFAULT`]), unless they exist. Upgrades the tables of an earlier
 /// version. The role of the URL owns the tables; [`grants`] lets another one use them.
@@ -98,12 +107,17 @@ pub async fn create_schema(
          do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES}
          insert into treering_log (schema_version, format_version, store, timeline, shards)
          values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}', {shards});
-         elsif (select schema_version from treering_log) = 1 then
+         end if;
+         if (select schema_version from treering_log) = 1 then
          alter table treering_log
              add column shards integer not null default {shards} check (shards between 1 and 4096);
          alter table treering_log alter column shards drop default;
          {NODES}
-         update treering_log set schema_version = {SCHEMA_VERSION};
+         update treering_log set schema_version = 2;
+         end if;
+         if (select schema_version from treering_log) = 2 then
+         {ERASURES}
+         update treering_log set schema_version = 3;
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()
@@ -118,7 +132,7 @@ pub async fn create_schema(
     }
 }
 
-/// Lets a role append and read, and nothing else (see [`grants`]). Creates it, without a password,
+/// Lets a role be a node's (see [`grants`]). Creates it, without a password,
 /// if it does not exist. The role of the URL must own the tables.
 ///
 /// # Errors
@@ -145,15 +159,24 @@ pub(crate) struct LogRow {
     pub(crate) shards: u32,
 }
 
-/// Returns the SQL statements that let a role append and read, and nothing else: it can neither
-/// change nor delete stored frames and bodies.
+/// Returns the SQL statements that let a role append, read and erase, and nothing else. To erase,
+/// it can replace the content of frames and delete large bodies. It cannot delete frames.
+///
+/// From PostgreSQL 17 on, the role may also run `VACUUM` on these tables. Before, only their owner
+/// can.
 #[must_use]
 pub fn grants(role: &str) -> String {
+    let name = role.replace('\'', "''");
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     format!(
         "grant select on treering_log to {role};
 grant select, insert, update on treering_shard, treering_node to {role};
-grant select, insert on treering_frame, treering_blob to {role};
+grant select, insert, update (bytes) on treering_frame to {role};
+grant select, insert, delete on treering_blob to {role};
+do $maintain$ begin
+if current_setting('server_version_num')::integer >= 170000 then
+execute format('grant maintain on treering_frame, treering_blob to %I', '{name}');
+end if; end $maintain$;
 "
     )
 }
@@ -187,6 +210,13 @@ pub(crate) async fn read(
             });
         }
     }
+    let older = || PostgresError::OlderSchema {
+        version: row.get(0),
+        supported: SCHEMA_VERSION,
+    };
+    if row.get::<_, i32>(0) < SCHEMA_VERSION {
+        return Err(older());
+    }
     let shards = row.get::<_, Option<i32>>(4);
     let shards = shards.and_then(|shards| u32::try_from(shards).ok());
     Ok(LogRow {
@@ -194,9 +224,6 @@ pub(crate) async fn read(
             store: row.get(2),
             timeline: row.get(3),
         },
-        shards: shards.ok_or_else(|| PostgresError::OlderSchema {
-            version: row.get(0),
-            supported: SCHEMA_VERSION,
-        })?,
+        shards: shards.ok_or_else(older)?,
     })
 }

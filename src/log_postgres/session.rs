@@ -275,6 +275,22 @@ impl SessionPool {
         &self.target.name
     }
 
+    /// Runs a statement that may take long and must not be in a transaction, on a connection of its
+    /// own. After `wait`, the statement continues without this process.
+    pub(crate) async fn run_apart(
+        &self,
+        sql: &'static str,
+        wait: Duration,
+    ) -> Result<(), QueryFailure> {
+        let session = PostgresSession::connect(&self.target, self.deadline).await;
+        let mut session = session.map_err(QueryFailure::Refused)?;
+        session
+            .batch("set statement_timeout = 0; set lock_timeout = 0")
+            .await?;
+        session.deadline = wait;
+        session.batch(sql).await
+    }
+
     pub(crate) fn deadline(&self) -> Duration {
         self.deadline
     }

@@ -80,8 +80,8 @@ enum ClusterCommand {
         /// have
         #[arg(long, value_name = "COUNT")]
         shards: Option<u32>,
-        /// Let this role append and read, and nothing else. It is created without a password if it
-        /// does not exist
+        /// Let this role append, read and erase, and nothing else. It is created without a password
+        /// if it does not exist
         #[arg(long, value_name = "NAME")]
         role: Option<String>,
     },

@@ -3,6 +3,8 @@
 
 #![cfg(unix)]
 
+mod erase;
+mod erase_routing;
 mod failures;
 mod memory;
 mod nodes;

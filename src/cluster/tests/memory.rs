@@ -19,7 +19,7 @@ use treering_cluster::{
     ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError,
 };
 use treering_domain::{Limits, ShardId};
-use treering_log::{EventLog, MemoryLog};
+use treering_log::{Epoch, EventLog, MemoryLog};
 use treering_proto::pb::{
     conversations_client::ConversationsClient, events_client::EventsClient,
     search_client::SearchClient,
@@ -68,6 +68,17 @@ impl MemoryCluster {
             shards,
             table: Mutex::default(),
         })
+    }
+
+    /// Returns the last erasure of each shard.
+    async fn erased(&self) -> Vec<(ShardId, u64)> {
+        let mut erased = Vec::new();
+        for shard in (0..self.shards).map(ShardId) {
+            let port = Arc::clone(&self.log).erasable(shard, Epoch::default());
+            let progress = port.unwrap().progress().await.unwrap();
+            erased.extend((progress.erased > 0).then_some((shard, progress.erased)));
+        }
+        erased
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -145,6 +156,7 @@ impl Ownership for MemoryOwnership {
 
     async fn view(&self) -> Result<ClusterView, OwnershipError> {
         self.reach().await;
+        let erased = self.cluster.erased().await;
         let table = self.cluster.table();
         let live = table.nodes.iter().filter(|(_, row)| row.is_live());
         Ok(ClusterView {
@@ -161,6 +173,7 @@ impl Ownership for MemoryOwnership {
                 .iter()
                 .map(|(shard, owner)| (*shard, *owner))
                 .collect(),
+            erased,
         })
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports,
+    EraseCommand, EraseError, EraseOutcome, EraseTarget, Reports, folder,
     from_index::{IndexedErasure, erase_from_index},
     plan::{ErasePlan, EraseSelection, PlannedErasure, is_accepted, unread},
     receipt::{self, RecordedErasure},
@@ -32,7 +32,7 @@ use treering_domain::{
     AppendCommand, AppendOutcome, ContentHash, ConversationId, ConversationKey, EventBody,
     EventKind, Limits, Namespace, NewEvent, PublicKey, Revision,
 };
-use treering_log::{Erasure, LogReader, RedbLog, ScrubOutcome};
+use treering_log::{ErasableLog, Erasure, LogReader, ScrubOutcome};
 
 /// Maximum number of revisions per erasure event.
 const REVISIONS_MAX: usize = 4_096;
@@ -45,7 +45,7 @@ const RECORDS_BYTES_MAX: usize = 4 << 20;
 /// Erases the events of a plan, and matching events appended since it was made.
 pub(super) async fn carry_out(
     inner: &Arc<Inner>,
-    files: &Arc<RedbLog>,
+    log: &Arc<dyn ErasableLog>,
     command: &EraseCommand,
     mut plan: ErasePlan,
     reports: &mut Reports,
@@ -54,13 +54,13 @@ pub(super) async fn carry_out(
     let (recorded, signer) = {
         let _alone = inner.appends.gate.write().await;
         inner.settled().await?;
-        plan.scan(inner, files, |_, _| {}).await?;
+        plan.scan(inner, &**log, |_, _| {}).await?;
         check_still_due(inner, command, &plan).await?;
         if plan.is_empty() {
             return Ok(plan.outcome());
         }
         let signer = signer(inner).await?;
-        begin(files).await?;
+        begin(log).await?;
         let recorded = record(inner, command, &plan, signer.public()).await?;
         inner.hide(plan.erasure());
         (recorded, signer)
@@ -68,7 +68,7 @@ pub(super) async fn carry_out(
     let last = recorded.iter().map(|one| one.position.offset).max();
     let last = last.unwrap_or_default();
     let indexed = IndexedErasure::of(&plan);
-    let scrubbed = finish(inner, files, &plan.erasure(), indexed, last, reports).await?;
+    let scrubbed = finish(inner, log, &plan.erasure(), indexed, last, reports).await?;
     let receipt = receipt::make(inner, command, &plan, recorded, &scrubbed, &signer);
     let receipt = receipt.await.map_err(EraseError::unfinished)?;
     tell(&plan, reports).await;
@@ -81,7 +81,7 @@ pub(super) async fn carry_out(
 /// Finishes an earlier erasure that was interrupted.
 pub(super) async fn finish_earlier(
     inner: &Arc<Inner>,
-    files: &Arc<RedbLog>,
+    log: &Arc<dyn ErasableLog>,
     reports: &mut Reports,
 ) -> Result<(), EraseError> {
     let _changing = inner.upkeep.erasings.begin();
@@ -89,7 +89,7 @@ pub(super) async fn finish_earlier(
         let _alone = inner.appends.gate.write().await;
         inner.settled().await?;
         let head = inner.reads.published.load(Ordering::Acquire);
-        let earlier = recorded_since(&inner.reads.reader, files, head).await?;
+        let earlier = recorded_since(&inner.reads.reader, &**log, head).await?;
         if let Some(lost) = earlier.unread {
             return Err(unread(&lost));
         }
@@ -102,15 +102,7 @@ pub(super) async fn finish_earlier(
     };
     // The index may still have content that the log no longer has.
     let indexed = None;
-    finish(
-        inner,
-        files,
-        &earlier.erasure,
-        indexed,
-        earlier.last,
-        reports,
-    )
-    .await?;
+    finish(inner, log, &earlier.erasure, indexed, earlier.last, reports).await?;
     Ok(())
 }
 
@@ -127,12 +119,13 @@ pub(super) struct UnfinishedErasure {
 /// Reads the recorded erasures that are not finished.
 pub(super) async fn recorded_since(
     reader: &LogReader,
-    files: &RedbLog,
+    log: &dyn ErasableLog,
     head: u64,
 ) -> Result<UnfinishedErasure, EraseError> {
     let mut listed: HashMap<ConversationKey, BTreeSet<Revision>> = HashMap::new();
-    let (mut next, mut last) = (files.erasing().unwrap_or(head + 1), 0);
-    let accepted = files.accepted_losses();
+    let progress = log.progress().await.map_err(ReadError::from)?;
+    let (mut next, mut last) = (progress.erasing.unwrap_or(head + 1), 0);
+    let accepted = log.accepted_losses();
     let mut unread = None;
     while next <= head {
         let read = stretch(reader, next, head, RECORDS_MAX, RECORDS_BYTES_MAX).await;
@@ -166,7 +159,7 @@ pub(super) async fn recorded_since(
     }
     let mut plan = ErasePlan::new(None, EraseSelection::Recorded(listed), true);
     if last > 0 {
-        let lost = plan.read_to(None, reader, files, head, |_, _| {}).await?;
+        let lost = plan.read_to(None, reader, log, head, |_, _| {}).await?;
         unread = unread.or(lost);
     }
     Ok(UnfinishedErasure {
@@ -203,10 +196,8 @@ async fn signer(inner: &Inner) -> Result<Signer, EraseError> {
     signer.map_err(|error| AppendError::storage(error).into())
 }
 
-pub(super) async fn begin(files: &Arc<RedbLog>) -> Result<(), EraseError> {
-    let log = Arc::clone(files);
-    let begun = tokio::task::spawn_blocking(move || log.begin_erasing()).await;
-    let begun = begun.map_err(AppendError::storage)?;
+pub(super) async fn begin(log: &Arc<dyn ErasableLog>) -> Result<(), EraseError> {
+    let begun = Arc::clone(log).mark_begun().await;
     begun.map_err(|error| EraseError::Append(error.into()))
 }
 
@@ -287,13 +278,13 @@ pub fn hash_of_stubs<'a>(stubs: impl Iterator<Item = &'a [u8]>) -> ContentHash {
 /// Removes hidden content from the disk.
 async fn finish(
     inner: &Arc<Inner>,
-    files: &Arc<RedbLog>,
+    log: &Arc<dyn ErasableLog>,
     erasure: &Erasure,
     indexed: Option<IndexedErasure>,
     last: u64,
     reports: &mut Reports,
 ) -> Result<ScrubOutcome, EraseError> {
-    let scrubbed = scrub(files, erasure, reports).await?;
+    let scrubbed = scrub(log, erasure, reports).await?;
     let mut report = |done, total| report_progress(reports, "views", done, total);
     let projections = rebuild_projections(inner, Appends::Wait, &mut report).await;
     projections.map_err(EraseError::unfinished)?;
@@ -310,26 +301,25 @@ async fn finish(
     reindex::remove_left_over(&inner.search.indexer.place).map_err(EraseError::unfinished)?;
     inner.reads.reader.forget_hidden();
     inner.forget_contexts();
-    let log = Arc::clone(files);
-    let ended = tokio::task::spawn_blocking(move || log.end_erasing(last)).await;
-    let ended = ended.map_err(EraseError::unfinished)?;
+    let ended = Arc::clone(log).mark_done(last).await;
     ended.map_err(EraseError::unfinished)?;
+    if inner.place.is_some()
+        && let Err(error) = folder::set_mark(&inner.options.data_dir, last)
+    {
+        tracing::warn!(%error, "the erasure was not noted in the folder; the next start rebuilds it");
+    }
     Ok(scrubbed)
 }
 
 async fn scrub(
-    files: &Arc<RedbLog>,
+    log: &Arc<dyn ErasableLog>,
     erasure: &Erasure,
     reports: &mut Reports,
 ) -> Result<ScrubOutcome, EraseError> {
-    let (log, erasure, mut told) = (Arc::clone(files), erasure.clone(), reports.clone());
-    let scrubbed = tokio::task::spawn_blocking(move || {
-        log.scrub(&erasure, |done, total| {
-            report_progress(&mut told, "segments", done, total);
-        })
-    });
-    let scrubbed = scrubbed.await.map_err(EraseError::unfinished)?;
-    scrubbed.map_err(EraseError::unfinished)
+    let mut told = reports.clone();
+    let report = move |done, total| report_progress(&mut told, "segments", done, total);
+    let removed = Arc::clone(log).remove(Arc::new(erasure.clone()), Box::new(report));
+    removed.await.map_err(EraseError::unfinished)
 }
 
 impl Inner {

@@ -6,6 +6,7 @@
 
 mod carry_out;
 mod erased_texts;
+mod folder;
 mod from_index;
 mod literal;
 mod plan;
@@ -27,9 +28,13 @@ use std::{
 use futures::{SinkExt, StreamExt, channel::mpsc, stream::BoxStream};
 
 pub use self::carry_out::hash_of_stubs;
+pub use self::folder::forget_erased;
 pub use self::resume::ErasureAtOpen;
-pub(super) use self::resume::{InterruptedErasure, finish_erasing};
 pub use self::retention::Retention;
+pub(super) use self::{
+    folder::bring_up,
+    resume::{InterruptedErasure, OpenedLog, finish_erasing, wipe},
+};
 use self::{
     literal::{LITERAL_BYTES_MAX, LITERAL_BYTES_MIN, Literal},
     plan::{ErasePlan, EraseSelection},
@@ -254,14 +259,12 @@ async fn erase(
     command: EraseCommand,
     reports: &mut Reports,
 ) -> Result<EraseOutcome, EraseError> {
-    let Some(files) = inner.upkeep.files.clone() else {
+    let Some(log) = inner.upkeep.erasable.clone() else {
         return Err(EraseError::invalid(
-            "only a store whose log is in files of its own folder supports erasing. A store in \
-             memory loses its data once it is closed. Content in the log of a cluster cannot be \
-             erased yet",
+            "a store in memory does not support erasing: it loses its data once it is closed",
         ));
     };
-    if files.is_read_only() && !command.dry_run {
+    if inner.options.mode.is_read_only() && !command.dry_run {
         return Err(AppendError::ReadOnly.into());
     }
     let mut wanted = wanted_by(inner, &command).await?;
@@ -279,15 +282,16 @@ async fn erase(
             one
         }
     };
-    if files.erasing().is_some() && !command.dry_run {
-        carry_out::finish_earlier(inner, &files, reports).await?;
+    let progress = log.progress().await.map_err(ReadError::from)?;
+    if progress.erasing.is_some() && !command.dry_run {
+        carry_out::finish_earlier(inner, &log, reports).await?;
     }
     let mut plan = ErasePlan::new(
         Some(command.namespace.clone()),
         wanted,
         command.keep_derived,
     );
-    plan.scan(inner, &files, |done, total| {
+    plan.scan(inner, &*log, |done, total| {
         report_progress(reports, "read", done, total);
     })
     .await?;
@@ -296,7 +300,7 @@ async fn erase(
         tell(&plan, reports).await;
         return Ok(plan.outcome());
     }
-    carry_out::carry_out(inner, &files, &command, plan, reports).await
+    carry_out::carry_out(inner, &log, &command, plan, reports).await
 }
 
 /// Refuses damaged conversations: an erasure is recorded in its conversation, and a damaged one

@@ -28,7 +28,7 @@ use treering_domain::{
     BranchId, ConversationChanged, ConversationCreated, ConversationId, ConversationKey, EventBody,
     EventKind, ForkPoint, Namespace, Position, Revision,
 };
-use treering_log::{Erasure, LogReader, Record, RecordBody, RedbLog};
+use treering_log::{ErasableLog, Erasure, LogReader, Record, RecordBody};
 use treering_proto as codec;
 
 /// Maximum number of records per read, and their maximum size in bytes.
@@ -153,7 +153,7 @@ impl ErasePlan {
     pub(crate) async fn scan(
         &mut self,
         inner: &Inner,
-        files: &RedbLog,
+        log: &dyn ErasableLog,
         report: impl FnMut(u64, u64),
     ) -> Result<(), EraseError> {
         let head = inner.reads.published.load(Ordering::Acquire);
@@ -162,9 +162,7 @@ impl ErasePlan {
         loop {
             let known = self.also.len();
             let reader = &inner.reads.reader;
-            let lost = self
-                .read_to(around, reader, files, head, &mut report)
-                .await?;
+            let lost = self.read_to(around, reader, log, head, &mut report).await?;
             if let Some(lost) = lost {
                 return Err(unread(&lost));
             }
@@ -193,11 +191,11 @@ impl ErasePlan {
         &mut self,
         around: Option<&Inner>,
         reader: &LogReader,
-        files: &RedbLog,
+        log: &dyn ErasableLog,
         head: u64,
         mut report: impl FnMut(u64, u64),
     ) -> Result<Option<UnreadableRange>, EraseError> {
-        let accepted = files.accepted_losses();
+        let accepted = log.accepted_losses();
         let mut lost = None;
         while self.reached < head {
             let next = self.reached + 1;

@@ -61,6 +61,9 @@ struct Receipt {
     backups: Vec<BackupHolding>,
     /// Quarantine folders of repairs in the store; they are not examined.
     not_looked_at: Vec<String>,
+    /// Places that the log cannot reach and that may still have the content, and what to do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    may_remain: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -144,6 +147,7 @@ pub(super) async fn make(
         shared_bodies: bodies.collect(),
         backups: held_by_backups(inner, plan),
         not_looked_at: set_aside(&inner.options.data_dir),
+        may_remain: scrubbed.may_remain.clone(),
     };
     let receipt = serde_json::to_value(&receipt).map_err(ReadError::storage)?;
     Ok(signer.sign(receipt).to_string())

@@ -2,7 +2,8 @@
 //!
 //! Opening with write access finishes them. If that fails, for example on a full disk, or if the
 //! opening is read-only, the engine opens the store read-only, hides the erased content, and
-//! reports the state.
+//! reports the state. A shard of a shared log is opened for writing nevertheless: it must have an
+//! owner.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,7 +17,7 @@ use crate::{
 };
 use treering_base::disk;
 use treering_domain::{ShardId, with_causes};
-use treering_log::{Erasure, LogError, LogReader, RedbLog};
+use treering_log::{ErasableLog, Erasure, EventLog, LogError, LogReader};
 use treering_projections::Projections;
 use treering_search::{SearchIndex, VectorIndex};
 
@@ -31,8 +32,8 @@ pub enum ErasureAtOpen {
     None,
     /// It was finished.
     Finished,
-    /// The erased content is hidden from all readers, but is still in files: the store is open
-    /// read-only.
+    /// The erased content is hidden from all readers, but is still stored. An embedded store is open
+    /// read-only; a shard of a shared log takes appends.
     Hidden {
         /// What prevented finishing it; `None` if the opening was read-only.
         why: Option<String>,
@@ -46,6 +47,15 @@ pub(crate) enum InterruptedErasure {
     Hidden(Arc<Erasure>, Option<String>),
 }
 
+/// A log that is being opened.
+pub(crate) struct OpenedLog {
+    pub(crate) log: Arc<dyn EventLog>,
+    pub(crate) erasable: Arc<dyn ErasableLog>,
+    pub(crate) shard: ShardId,
+    pub(crate) head: u64,
+    pub(crate) is_read_only: bool,
+}
+
 /// Repeats recorded erasures whose content may still be on the disk: scrubs the log, and removes
 /// the projections and the index, which are later rebuilt from the log.
 ///
@@ -53,13 +63,19 @@ pub(crate) enum InterruptedErasure {
 /// [`OpenError`] when the recorded erasures cannot be read.
 pub(crate) async fn finish_erasing(
     dir: &Path,
-    log: &Arc<RedbLog>,
+    opened: &OpenedLog,
 ) -> Result<InterruptedErasure, OpenError> {
-    if log.erasing().is_none() {
+    let port = &opened.erasable;
+    let progress = port.progress().await;
+    if progress
+        .map_err(|error| log_refused(dir, error))?
+        .erasing
+        .is_none()
+    {
         return Ok(InterruptedErasure::Nothing);
     }
-    let reader = LogReader::new(Arc::clone(log) as _, ShardId::default(), CACHE_BYTES);
-    let recorded = recorded_since(&reader, log, log.head()).await;
+    let reader = LogReader::new(Arc::clone(&opened.log), opened.shard, CACHE_BYTES);
+    let recorded = recorded_since(&reader, &**port, opened.head).await;
     let recorded = recorded.map_err(|error| failed(dir, error))?;
     let (erasure, last) = (recorded.erasure, recorded.last);
     let erasure = Arc::new(erasure);
@@ -77,7 +93,7 @@ pub(crate) async fn finish_erasing(
         );
         return Ok(InterruptedErasure::Nothing);
     }
-    if log.is_read_only() {
+    if opened.is_read_only {
         return Ok(match last {
             0 => InterruptedErasure::Nothing,
             _ => InterruptedErasure::Hidden(erasure, None),
@@ -86,18 +102,7 @@ pub(crate) async fn finish_erasing(
     if last > 0 {
         tracing::warn!("an erase was interrupted; it is resumed");
     }
-    let (log, path, goes) = (Arc::clone(log), dir.to_owned(), Arc::clone(&erasure));
-    let done = tokio::task::spawn_blocking(move || {
-        if last > 0 {
-            // Remove these first: rewriting needs their space.
-            wipe(&path)?;
-            log.scrub(&goes, |_, _| {})
-                .map_err(|error| log_refused(&path, error))?;
-        }
-        log.end_erasing(last)
-            .map_err(|error: LogError| log_refused(&path, error))
-    });
-    match done.await.map_err(|error| failed(dir, error))? {
+    match carry_on(dir, port, &erasure, last).await {
         Ok(()) if last == 0 => Ok(InterruptedErasure::Nothing),
         Ok(()) => Ok(InterruptedErasure::Finished),
         // Nothing was recorded, so clearing the mark can wait until the next start.
@@ -114,8 +119,28 @@ pub(crate) async fn finish_erasing(
     }
 }
 
+/// Removes the content of an erasure. `last` is the offset of its last event; 0: nothing was
+/// recorded.
+async fn carry_on(
+    dir: &Path,
+    port: &Arc<dyn ErasableLog>,
+    erasure: &Arc<Erasure>,
+    last: u64,
+) -> Result<(), OpenError> {
+    let refused = |error: LogError| log_refused(dir, error);
+    if last > 0 {
+        // Remove these first: rewriting needs their space.
+        let path = dir.to_owned();
+        let wiped = tokio::task::spawn_blocking(move || wipe(&path)).await;
+        wiped.map_err(|error| failed(dir, error))??;
+        let removed = Arc::clone(port).remove(Arc::clone(erasure), Box::new(|_, _| {}));
+        removed.await.map_err(refused)?;
+    }
+    Arc::clone(port).mark_done(last).await.map_err(refused)
+}
+
 /// Removes everything that is derived from the log.
-fn wipe(dir: &Path) -> Result<(), OpenError> {
+pub(crate) fn wipe(dir: &Path) -> Result<(), OpenError> {
     let projections = dir.join(VIEWS_FILE);
     let verified = projections.with_extension("verify.redb");
     for path in [

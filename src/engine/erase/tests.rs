@@ -1,6 +1,8 @@
 //! Tests of erasure: needles are planted in every place with text, erased, and searched for in
 //! every file, compressed and uncompressed.
 
+mod shard;
+
 use std::{
     collections::BTreeMap,
     io::Read,
@@ -581,16 +583,20 @@ async fn planted_needles_are_found_before_erasing() {
 
 /// Records the erasure of the conversation, but does not carry it out.
 async fn interrupted(engine: &Engine) {
-    let files = engine.inner.upkeep.files.clone().unwrap();
-    let command = command(EraseTarget::Conversation(id(CONVERSATION)));
-    let tree = EraseSelection::Tree([id(CONVERSATION)].into());
+    recorded_only(engine, id(CONVERSATION)).await;
+    engine.close().await;
+}
+
+async fn recorded_only(engine: &Engine, of: ConversationId) {
+    let log = engine.inner.upkeep.erasable.clone().unwrap();
+    let command = command(EraseTarget::Conversation(of));
+    let tree = EraseSelection::Tree([of].into());
     let mut plan = ErasePlan::new(Some(Namespace::default()), tree, false);
-    plan.scan(&engine.inner, &files, |_, _| {}).await.unwrap();
-    begin(&files).await.unwrap();
+    plan.scan(&engine.inner, &*log, |_, _| {}).await.unwrap();
+    begin(&log).await.unwrap();
     record(&engine.inner, &command, &plan, PublicKey([0; 32]))
         .await
         .unwrap();
-    engine.close().await;
 }
 
 // The power failed after the erasure was recorded, and before anything was removed. The next

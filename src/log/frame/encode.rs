@@ -48,6 +48,37 @@ pub fn encode_group(first_offset: u64, records: &[Record]) -> Result<Vec<Encoded
     Ok(frames)
 }
 
+/// Packs records into one frame, even if it is larger than those of [`encode_group`].
+///
+/// # Errors
+/// [`LogError::TooLarge`] when they exceed what a frame can hold.
+pub(crate) fn encode_whole(
+    first_offset: u64,
+    records: &[Record],
+) -> Result<EncodedFrame, LogError> {
+    let mut raw = Vec::with_capacity(records.iter().map(bytes_about).sum());
+    for record in records {
+        encode_record(record, &mut raw)?;
+    }
+    let salts = salts(first_offset, records);
+    if raw.len() > RAW_BYTES_MAX || salts.records < records.len() {
+        return Err(LogError::TooLarge {
+            what: "records of one frame",
+            bytes: raw.len(),
+            max: RAW_BYTES_MAX,
+        });
+    }
+    let payload = Payload::of(&raw)?;
+    let count = records.len();
+    Ok(seal_frame(
+        first_offset,
+        count,
+        &raw,
+        &payload,
+        &salts.salts,
+    ))
+}
+
 fn encode_packed(first_offset: u64, records: &[Record]) -> Result<Vec<EncodedFrame>, LogError> {
     let mut raw = Vec::with_capacity(records.iter().map(bytes_about).sum());
     let mut ends = Vec::with_capacity(records.len());

@@ -58,10 +58,10 @@ pub use self::{
     repair::{ConsistencyEvidence, LogRepair, LostRange, RepairSession},
     rewrite::RewriteOutcome,
     rewriter::Rewriter,
-    scrub::ScrubOutcome,
 };
 
 use super::{
+    erasure::ErasableLog,
     holder::HolderSecret,
     port::{
         AcquiredShard, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity, LogStats,
@@ -407,6 +407,10 @@ impl<F: Folder> EventLog for RedbLog<F> {
             epoch: owner.epoch,
             head: self.head.borrow().offset,
         })
+    }
+
+    fn erasable(self: Arc<Self>, _: ShardId, _: Epoch) -> Option<Arc<dyn ErasableLog>> {
+        Some(self)
     }
 
     async fn append(

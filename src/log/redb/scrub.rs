@@ -5,6 +5,10 @@
 //! rewritten. An interrupted erasure starts again; segments that were done before are rewritten
 //! without effect.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
 use super::{
     Folder, RedbLog, active, lock_of,
     manifest::{Manifest, ReplaceOutcome, SegmentEntry},
@@ -12,18 +16,11 @@ use super::{
     rewrite::{Change, RewriteError},
     seal::folder_not_synced,
 };
-use crate::{Erasure, Record, port::LogError};
-
-/// What a scrub did to the log's files.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ScrubOutcome {
-    /// Number of segments rewritten.
-    pub segments: u64,
-    /// Segment files before, with their sizes in bytes.
-    pub before: Vec<(String, u64)>,
-    /// Segment files afterwards, with their sizes in bytes.
-    pub after: Vec<(String, u64)>,
-}
+use crate::{
+    Record,
+    erasure::{ErasableLog, Erasure, ErasureProgress, ScrubOutcome, ScrubReport},
+    port::LogError,
+};
 
 impl Change for Erasure {
     fn record(&self, offset: u64, record: Record) -> Record {
@@ -191,4 +188,46 @@ impl<F: Folder> RedbLog<F> {
             })
             .collect()
     }
+}
+
+/// The epoch does not matter: a folder's lock keeps it to one process.
+#[async_trait]
+impl<F: Folder> ErasableLog for RedbLog<F> {
+    async fn progress(&self) -> Result<ErasureProgress, LogError> {
+        let manifest = self.manifest();
+        Ok(ErasureProgress {
+            erasing: manifest.erasing,
+            erased: manifest.erased,
+        })
+    }
+
+    fn accepted_losses(&self) -> Vec<(u64, u64)> {
+        Self::accepted_losses(self)
+    }
+
+    async fn mark_begun(self: Arc<Self>) -> Result<(), LogError> {
+        blocking(move || self.begin_erasing()).await
+    }
+
+    async fn remove(
+        self: Arc<Self>,
+        erasure: Arc<Erasure>,
+        report: ScrubReport,
+    ) -> Result<ScrubOutcome, LogError> {
+        blocking(move || self.scrub(&erasure, report)).await
+    }
+
+    async fn mark_done(self: Arc<Self>, offset: u64) -> Result<(), LogError> {
+        blocking(move || self.end_erasing(offset)).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, LogError> + Send + 'static,
+) -> Result<T, LogError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| {
+        let error = std::io::Error::other(error);
+        Err(LogError::from_io("erasing", error))
+    })
 }

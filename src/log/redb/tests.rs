@@ -71,7 +71,7 @@ async fn redb_log_passes_the_conformance_suite() {
     for options in [RedbLogOptions::default(), small()] {
         let folder = tempfile::tempdir().unwrap();
         let next = std::sync::atomic::AtomicU32::new(0);
-        conformance::run_all(|| {
+        let make = || {
             let name = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             RedbLog::open(
                 &folder.path().join(name.to_string()),
@@ -79,8 +79,9 @@ async fn redb_log_passes_the_conformance_suite() {
                 OpenMode::Create,
             )
             .unwrap()
-        })
-        .await;
+        };
+        conformance::run_all(make).await;
+        conformance::run_erasing(make).await;
     }
 }
 

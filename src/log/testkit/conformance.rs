@@ -1,16 +1,20 @@
 //! The conformance suite: what every backend must do. A new backend passes it before it is used.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 
 use super::samples;
 use crate::{
+    erasure::{ErasableLog, Erasure, ErasureProgress},
     frame,
-    port::{EventLog, FrameBatch, LogError, NewBlob},
+    port::{AcquiredShard, EventLog, FrameBatch, LogError, NewBlob},
     reader::LogReader,
     record::{BlobRef, Record, RecordBody},
-    salt::Salt,
+    salt::{Salt, SaltSource},
 };
 use treering_domain::{Namespace, ShardId};
 
@@ -273,4 +277,197 @@ async fn a_closed_log_says_so(log: &impl EventLog) {
     ] {
         assert!(matches!(error, Some(LogError::Closed)), "{error:?}");
     }
+}
+
+/// Runs the part of the suite for logs from which content can be erased
+/// ([`EventLog::erasable`]).
+///
+/// # Panics
+/// As [`run_all`].
+pub async fn run_erasing<L: EventLog>(make: impl Fn() -> L) {
+    an_erasure_is_marked_until_it_is_done(make()).await;
+    erased_content_is_removed_and_the_rest_stays(make()).await;
+    no_frame_reveals_the_salt_of_an_erased_body(make()).await;
+}
+
+/// Appends records one by one, so that each has a frame of its own, with salts of one tree.
+async fn append_with_tree(log: &impl EventLog, count: usize) -> (AcquiredShard, Vec<Record>) {
+    let mut owner = log.acquire(SHARD).await.unwrap();
+    let mut salts = SaltSource::default();
+    let mut records = Vec::new();
+    let mut previous = Default::default();
+    for revision in 1..=count as u64 {
+        let body = samples::prose(900);
+        let salted = salts.at(owner.head + 1).hash(Record::hash_body(&body));
+        let body = RecordBody::Inline(body);
+        let record = Record::seal(previous, samples::header(revision), body, salted, None);
+        let record = record.unwrap();
+        previous = record.chain_hash();
+        let batch = samples::batch(owner.head + 1, std::slice::from_ref(&record));
+        owner.head = log
+            .append(SHARD, owner.epoch, owner.head, batch)
+            .await
+            .unwrap();
+        records.push(record);
+    }
+    (owner, records)
+}
+
+fn erasable<L: EventLog>(log: &Arc<L>, owner: &AcquiredShard) -> Arc<dyn ErasableLog> {
+    let log = Arc::clone(log);
+    log.erasable(SHARD, owner.epoch).unwrap()
+}
+
+/// Returns an erasure of records, each replaced by a stub.
+fn erasure_of(offsets: &[u64]) -> Erasure {
+    Erasure {
+        stubs: offsets.iter().map(|it| (*it, stub(*it))).collect(),
+        ..Erasure::default()
+    }
+}
+
+fn stub(offset: u64) -> Bytes {
+    Bytes::from(format!("stub {offset}"))
+}
+
+async fn an_erasure_is_marked_until_it_is_done(log: impl EventLog) {
+    // Whoever opens the log after a crash must learn that an erasure is unfinished, and since when.
+    let log = Arc::new(log);
+    append(&*log, &samples::records(3, 10)).await;
+    let owner = log.acquire(SHARD).await.unwrap();
+    let port = erasable(&log, &owner);
+    assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());
+    Arc::clone(&port).mark_begun().await.unwrap();
+    let begun = |erased| ErasureProgress {
+        erasing: Some(4),
+        erased,
+    };
+    assert_eq!(port.progress().await.unwrap(), begun(0));
+    let batch = samples::batch(4, &samples::records(1, 10));
+    log.append(SHARD, owner.epoch, 3, batch).await.unwrap();
+    // Begun again, it still starts where it started first.
+    Arc::clone(&port).mark_begun().await.unwrap();
+    assert_eq!(port.progress().await.unwrap(), begun(0));
+    Arc::clone(&port).mark_done(4).await.unwrap();
+    let done = ErasureProgress {
+        erasing: None,
+        erased: 4,
+    };
+    assert_eq!(port.progress().await.unwrap(), done);
+    // An erasure that recorded nothing changes nothing.
+    Arc::clone(&port).mark_begun().await.unwrap();
+    Arc::clone(&port).mark_done(0).await.unwrap();
+    assert_eq!(port.progress().await.unwrap(), done);
+}
+
+async fn erased_content_is_removed_and_the_rest_stays(log: impl EventLog) {
+    // Erased bodies are gone, wherever they were; every other record, and the chain, is unchanged.
+    let log = Arc::new(log);
+    let group = samples::records(40, 300);
+    append(&*log, &group).await;
+    let owner = log.acquire(SHARD).await.unwrap();
+    let mut blobs = Vec::new();
+    let mut head = owner.head;
+    for _ in 0..2 {
+        let body = samples::noise(90_000);
+        let (record, blob) = large(&Namespace::default(), head + 1, &body);
+        let mut batch = samples::batch(head + 1, &[record]);
+        batch.blobs.push(blob.clone());
+        head = log.append(SHARD, owner.epoch, head, batch).await.unwrap();
+        blobs.push(blob.reference());
+    }
+    let before = read_all(&log).await;
+    let mut erasure = erasure_of(&[2, 3, 17, 41]);
+    erasure.blobs.insert(41);
+    let erasure = Arc::new(erasure);
+    let reports = Arc::new(Mutex::new(0));
+    let port = erasable(&log, &owner);
+    Arc::clone(&port).mark_begun().await.unwrap();
+    for _ in 0..2 {
+        let reported = Arc::clone(&reports);
+        let report = move |done, total| {
+            assert!(done <= total);
+            *reported.lock().unwrap() += 1;
+        };
+        let removed = Arc::clone(&port).remove(Arc::clone(&erasure), Box::new(report));
+        removed.await.unwrap();
+        let after = read_all(&log).await;
+        assert_eq!(after.len(), before.len());
+        for (offset, (before, after)) in (1..).zip(before.iter().zip(&after)) {
+            assert_eq!(before.chain_hash(), after.chain_hash(), "{offset}");
+            match erasure.stubs.get(&offset) {
+                Some(stub) => assert_eq!(after.body.here(), stub, "{offset}"),
+                None => assert_eq!(before, after, "{offset}"),
+            }
+        }
+        assert!(log.blob(SHARD, &blobs[0]).await.is_err());
+        log.blob(SHARD, &blobs[1]).await.unwrap();
+    }
+    assert!(*reports.lock().unwrap() > 0);
+    Arc::clone(&port).mark_done(head).await.unwrap();
+    // The log still takes appends.
+    let batch = samples::batch(head + 1, &samples::records(1, 10));
+    log.append(SHARD, owner.epoch, head, batch).await.unwrap();
+}
+
+async fn read_all<L: EventLog>(log: &Arc<L>) -> Vec<Record> {
+    let reader = LogReader::new(Arc::clone(log) as _, SHARD, 1 << 20);
+    let read = reader.records(1, usize::MAX, usize::MAX).await.unwrap();
+    read.into_iter().map(|(_, record)| record).collect()
+}
+
+async fn no_frame_reveals_the_salt_of_an_erased_body(log: impl EventLog) {
+    // A frame stores a node above its salts, which is also above those of its neighbours. With the
+    // salt of an erased body, a guess of the body could be checked against its hash.
+    let log = Arc::new(log);
+    let (owner, records) = append_with_tree(&*log, 9).await;
+    let erasure = erasure_of(&[4, 5]);
+    let port = erasable(&log, &owner);
+    Arc::clone(&port).mark_begun().await.unwrap();
+    let removed = Arc::clone(&port).remove(Arc::new(erasure.clone()), Box::new(|_, _| {}));
+    removed.await.unwrap();
+    let mut next = 1;
+    while next <= owner.head {
+        for stored in log.read(SHARD, next, 1 << 20).await.unwrap() {
+            next = stored.last_offset() + 1;
+            let decoded = frame::decode(&stored).unwrap();
+            for (offset, record) in (decoded.first_offset..).zip(&decoded.records) {
+                let Some(salt) = &record.salt else {
+                    assert!(erasure.stubs.contains_key(&offset));
+                    continue;
+                };
+                assert_eq!(records[offset as usize - 1], *record);
+                let below = salt.range_at(offset);
+                assert!(erasure.stubs.range(below).next().is_none(), "{offset}");
+            }
+        }
+    }
+}
+
+/// Part of the suite for logs that several processes use.
+///
+/// # Panics
+/// As [`run_all`].
+pub async fn an_earlier_owner_cannot_erase<L: EventLog>(log: L) {
+    // A process that lost a shard has an outdated plan: it must change nothing there.
+    let log = Arc::new(log);
+    append(&*log, &samples::records(5, 300)).await;
+    let first = log.acquire(SHARD).await.unwrap();
+    let second = log.acquire(SHARD).await.unwrap();
+    let before = read_all(&log).await;
+    let port = erasable(&log, &first);
+    let removed = Arc::clone(&port).remove(Arc::new(erasure_of(&[2])), Box::new(|_, _| {}));
+    for refused in [
+        Arc::clone(&port).mark_begun().await.err(),
+        removed.await.err(),
+        Arc::clone(&port).mark_done(5).await.err(),
+    ] {
+        assert!(
+            matches!(refused, Some(LogError::NotOwner { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(read_all(&log).await, before);
+    let port = erasable(&log, &second);
+    assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());
 }

@@ -20,6 +20,8 @@ async fn one_server_passes_the_conformance_suite() {
         return;
     };
     conformance::run_all(|| new_log(&server, single_copy())).await;
+    conformance::run_erasing(|| new_log(&server, single_copy())).await;
+    conformance::an_earlier_owner_cannot_erase(new_log(&server, single_copy())).await;
 }
 
 // Every commit waits for another server, and nothing else may change.
@@ -29,6 +31,7 @@ async fn primary_and_standby_pass_the_conformance_suite() {
         return;
     };
     conformance::run_all(|| new_log(&primary, quick())).await;
+    conformance::run_erasing(|| new_log(&primary, quick())).await;
     let databases = "select count(*) from pg_database where datname like 'log%'";
     assert_eq!(standby.sql(databases).await, primary.sql(databases).await);
 }

@@ -5,6 +5,7 @@
 mod conformance;
 mod crash;
 mod damage;
+mod erase;
 mod fencing;
 mod measure;
 mod refusals;

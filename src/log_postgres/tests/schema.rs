@@ -1,6 +1,6 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use treering_log::{EventLog, LogError};
+use treering_log::{ErasureProgress, EventLog, LogError};
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, SCHEMA_VERSION, create_schema, grants,
 };
@@ -45,10 +45,10 @@ async fn schema_is_created_once_and_a_newer_one_is_refused() {
     }
 }
 
-// The role of a node can append and read. Even an attacker with its password cannot delete or
-// change what is stored.
+// The role of a node can append, read and erase. Even an attacker with its password cannot delete
+// events, and cannot change where they are.
 #[tokio::test(flavor = "multi_thread")]
-async fn granted_role_can_append_and_read_and_no_more() {
+async fn granted_role_can_append_read_and_erase_and_no_more() {
     let Some(server) = Server::single(&[]).await else {
         return;
     };
@@ -76,7 +76,9 @@ async fn granted_role_can_append_and_read_and_no_more() {
     tokio::spawn(connection);
     for refused in [
         "delete from treering_frame",
-        "update treering_frame set bytes = ''",
+        "update treering_frame set first_offset = 7",
+        "update treering_frame set count = 1",
+        "update treering_blob set bytes = ''",
         "delete from treering_shard",
         "update treering_log set schema_version = 0",
         "drop table treering_blob",
@@ -91,35 +93,48 @@ async fn granted_role_can_append_and_read_and_no_more() {
 // A cluster was created by an earlier version: its tables are upgraded in place, without losing an
 // event, and only by the program that is asked to.
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_of_version_1_are_upgraded_in_place() {
+async fn tables_of_earlier_versions_are_upgraded_in_place() {
+    const BACK_TO_2: &str = "alter table treering_shard drop column erasing, drop column erased; \
+                             update treering_log set schema_version = 2";
+    const BACK_TO_1: &str = "drop table treering_node; \
+                             alter table treering_log drop column shards; \
+                             update treering_log set schema_version = 1";
     let Some(server) = Server::single(&[]).await else {
         return;
     };
-    let database = server.new_log().await;
-    let url = server.url(&database);
-    let before = open(&url, single_copy()).await;
-    let owned = acquire(&before).await;
-    let (records, batch) = batch(0, 3);
-    before.append(SHARD, owned.epoch, 0, batch).await.unwrap();
-    let back_to_1 = "drop table treering_node; alter table treering_log drop column shards; \
-                     update treering_log set schema_version = 1";
-    server.sql_in(&database, back_to_1).await;
-    let older = PostgresLog::open(&url, single_copy()).await.err().unwrap();
-    assert!(
-        matches!(older, PostgresError::OlderSchema { version: 1, .. }),
-        "{older}"
-    );
-    create_schema(&url, 16).await.unwrap();
-    let after = open(&url, single_copy()).await;
-    assert_eq!(after.identity(), before.identity());
-    assert_eq!(after.shards(), 16);
-    assert_eq!(after.tail(SHARD, 0).await.unwrap(), 3);
-    assert_eq!(read_all(&after).await, records);
-    assert!(after.join("a", "a:1", LEASE).await.unwrap());
-    // The number of shards determines where each conversation is, so it never changes.
-    for shards in [0, 17, 4_097] {
-        let refused = create_schema(&url, shards).await.err().unwrap();
-        assert!(matches!(refused, PostgresError::Shards { .. }), "{refused}");
+    for (version, back, shards) in [(2, &[BACK_TO_2][..], 64), (1, &[BACK_TO_2, BACK_TO_1], 16)] {
+        let database = server.new_log().await;
+        let url = server.url(&database);
+        let before = open(&url, single_copy()).await;
+        let owned = acquire(&before).await;
+        let (records, batch) = batch(0, 3);
+        before.append(SHARD, owned.epoch, 0, batch).await.unwrap();
+        for step in back {
+            server.sql_in(&database, step).await;
+        }
+        let older = PostgresLog::open(&url, single_copy()).await.err().unwrap();
+        assert!(
+            matches!(older, PostgresError::OlderSchema { version: found, .. } if found == version),
+            "{older}"
+        );
+        create_schema(&url, shards).await.unwrap();
+        let after = Arc::new(open(&url, single_copy()).await);
+        assert_eq!(after.identity(), before.identity());
+        assert_eq!(after.shards(), shards);
+        assert_eq!(after.tail(SHARD, 0).await.unwrap(), 3);
+        assert_eq!(read_all(&*after).await, records);
+        assert!(after.join("a", "a:1", LEASE).await.unwrap());
+        assert!(after.view().await.unwrap().erased.is_empty());
+        let owned = acquire(&*after).await;
+        let port = Arc::clone(&after).erasable(SHARD, owned.epoch).unwrap();
+        assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());
+        port.mark_done(3).await.unwrap();
+        assert_eq!(after.view().await.unwrap().erased, [(SHARD, 3)]);
+        // The number of shards determines where each conversation is, so it never changes.
+        for wrong in [0, shards + 1, 4_097] {
+            let refused = create_schema(&url, wrong).await.err().unwrap();
+            assert!(matches!(refused, PostgresError::Shards { .. }), "{refused}");
+        }
     }
 }
 

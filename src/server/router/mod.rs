@@ -12,6 +12,7 @@ mod answers;
 mod call;
 mod checked;
 mod directory;
+mod erase;
 mod lanes;
 mod list;
 mod log;

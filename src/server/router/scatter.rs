@@ -1,7 +1,8 @@
 //! Combines the answers of all shards to a call that concerns a whole namespace.
 //!
 //! Here are the methods for which each shard gets the client's request as it is and gives one answer;
-//! `list`, `lookups`, `search`, `log` and `upkeep` have others. `docs/CLUSTER.md` says which methods a cluster lacks.
+//! `erase`, `list`, `log`, `lookups`, `search` and `upkeep` have others. `docs/CLUSTER.md` says which
+//! methods a cluster lacks.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header::CONTENT_TYPE};
@@ -13,6 +14,7 @@ use tonic::{Status, body::Body};
 use super::{
     ShardRouter,
     call::{CallHead, decoded, prefixed},
+    erase::ERASE,
     log::{READ, SUBSCRIBE},
     upkeep::{REBUILD, VERIFY},
 };
@@ -57,6 +59,7 @@ impl ShardRouter {
                 let calls = calls.take(page(limit)).collect();
                 Ok(answer(&pb::PendingResponse { calls }))
             }
+            ERASE => Ok(self.erase(call, message)),
             SEARCH => Ok(answer(&self.search(call, message).await?)),
             LIST => Ok(answer(&self.list(call, message).await?)),
             LATEST => Ok(answer(&self.latest(call, message).await?)),

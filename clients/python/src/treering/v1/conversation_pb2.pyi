@@ -1713,7 +1713,9 @@ class EraseOutcome(google.protobuf.message.Message):
     an idempotency key or a call id.
     """
     receipt: builtins.str
-    """The signed receipt, JSON text. Empty for a dry run, and when there was nothing to erase."""
+    """The signed receipt, JSON text. Empty for a dry run, and when there was nothing to erase. From
+    a cluster, an array of receipts if several shards had content.
+    """
     def __init__(
         self,
         *,
