@@ -1,0 +1,555 @@
+#!/usr/bin/env bash
+# Attacks a cluster: three nodes of the built program over three PostgreSQL servers with Patroni and
+# etcd, each in a network namespace of its own. Nodes and servers are killed, stopped, cut off,
+# restarted and slowed down while clients append and read (cluster_ledger.py). After each fault,
+# every acknowledged event must be there once, and reads must be linearizable (cluster_history.py).
+#
+# Usage: .ci/cluster_chaos.sh BINARY TRAJECTORIES [--long] [--only FAULT[,FAULT]] [--keep]
+# Needs root on Linux, and Debian's packages (which it installs). --keep leaves the logs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+SHORT=(kill_node lost_primary stop_owner cut_database lost_answer)
+LONG=(kill_node kill_primary lost_primary kill_both stop_owner cut_nodes cut_database one_way
+  restart_database lost_answer lost_host full_disk slow_disk clock_jump)
+
+arguments() {
+  binary=$(realpath "$1") data=$2/trajectories faults=("${SHORT[@]}") keep=
+  shift 2
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --long) faults=("${LONG[@]}") ;;
+      --only) IFS=, read -ra faults <<<"$2"; shift ;;
+      --keep) keep=yes ;;
+      *) echo "cluster chaos: unknown option $1" >&2; exit 2 ;;
+    esac
+    shift
+  done
+  local fault
+  for fault in "${faults[@]}"; do
+    [[ " ${LONG[*]} " == *" $fault "* ]] || { echo "no fault $fault: ${LONG[*]}" >&2; exit 2; }
+  done
+}
+
+step() {
+  echo "-- $1 ($(date -u +%H:%M:%S))"
+}
+
+# ---- outside: installs programs, and starts this script again in namespaces of its own ----
+
+outside() {
+  [ "$(id -u)" = 0 ] || { echo "cluster chaos: needs root for network namespaces" >&2; exit 1; }
+  work=$(mktemp -d /tmp/treering-chaos-XXXXXX)
+  chmod 711 "$work"
+  export work
+  trap 'kill -9 "${inside:-}" 2>/dev/null; [ -n "$keep" ] || rm -rf "$work"' EXIT
+  step "programs"
+  packages
+  # Debian's Python: the user postgres must be able to run it.
+  /usr/bin/python3 -m venv "$work/venv"
+  "$work/venv/bin/pip" install --quiet --disable-pip-version-check "patroni[etcd3]==4.1.5" \
+    "psycopg[binary]==3.3.9" "grpcio>=1.51.3" "protobuf>=4.21.6" "googleapis-common-protos>=1.57" \
+    zstandard==0.25.0 >"$work/pip.log" 2>&1 || { cat "$work/pip.log" >&2; exit 1; }
+  # All processes, mounts and interfaces end with the first process of the namespaces.
+  INSIDE=yes unshare --net --mount --pid --fork --mount-proc --kill-child \
+    bash .ci/cluster_chaos.sh "$@" &
+  inside=$!
+  wait "$inside"
+  [ -z "$keep" ] || echo "cluster chaos: logs are in $work"
+}
+
+packages() {
+  local needed=(etcd-server postgresql iproute2 iptables faketime strace curl python3-venv)
+  dpkg-query -W "${needed[@]}" >"$work/packages.txt" 2>&1 && return
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${needed[@]}" \
+    >"$work/apt.log" 2>&1 || { cat "$work/apt.log" >&2; exit 1; }
+}
+
+# ---- inside: the cluster ----
+
+declare -A ip=([a]=10.77.0.11 [b]=10.77.0.12 [c]=10.77.0.13
+  [db1]=10.77.0.21 [db2]=10.77.0.22 [db3]=10.77.0.23 [etcd]=10.77.0.31)
+databases=(db1 db2 db3)
+declare -A node
+SHARDS=12
+CONVERSATIONS=12
+
+fail() {
+  echo "cluster chaos: $1" >&2
+  tail -n 12 "$work"/*.log >&2 || true
+  exit 1
+}
+
+at() { # HOST COMMAND...
+  ip netns exec "$@"
+}
+
+network() {
+  # The names of namespaces are files, which must not remain on the machine.
+  mkdir -p /run/netns
+  mount -t tmpfs none /run/netns
+  ip link set lo up
+  ip link add chaos type bridge
+  ip address add 10.77.0.1/24 dev chaos
+  ip link set chaos up
+  local host
+  for host in "${!ip[@]}"; do
+    ip netns add "$host"
+    ip link add "to-$host" type veth peer name eth0 netns "$host"
+    ip link set "to-$host" master chaos up
+    at "$host" ip address add "${ip[$host]}/24" dev eth0
+    at "$host" ip link set lo up
+    at "$host" ip link set eth0 up
+  done
+}
+
+as_postgres() { # HOST COMMAND...
+  cd /
+  exec ip netns exec "$1" setpriv --reuid postgres --regid postgres --clear-groups \
+    env HOME="$work" PATH="$programs:$PATH" "${@:2}"
+}
+
+start_etcd() {
+  at etcd etcd --data-dir "$work/etcd" --listen-client-urls "http://${ip[etcd]}:2379" \
+    --advertise-client-urls "http://${ip[etcd]}:2379" >"$work/etcd.log" 2>&1 &
+  # Patroni refuses a ttl below 20 s. A shorter one makes this test shorter.
+  cat >"$work/patroni.py" <<'PY'
+from patroni import __main__, config
+config.Config._validate_and_adjust_timeouts = lambda self, settings: None
+__main__.main()
+PY
+}
+
+patroni_settings() { # DATABASE
+  cat <<YAML
+scope: chaos
+name: $1
+restapi: {listen: "${ip[$1]}:8008", connect_address: "${ip[$1]}:8008"}
+etcd3: {host: "${ip[etcd]}:2379"}
+bootstrap:
+  dcs:
+    ttl: 8
+    loop_wait: 1
+    retry_timeout: 3
+    primary_start_timeout: 0
+    synchronous_mode: true
+    synchronous_mode_strict: true
+    postgresql:
+      use_pg_rewind: true
+      use_slots: true
+      parameters: {max_connections: 200, shared_buffers: 64MB, wal_log_hints: "on", max_wal_size: 128MB,
+        min_wal_size: 32MB, max_slot_wal_keep_size: 256MB, wal_keep_size: 64MB}
+      pg_hba: ["local all all trust", "host all all 10.77.0.0/24 trust", "host replication all 10.77.0.0/24 trust"]
+  initdb: [{encoding: UTF8}, {locale: C}, data-checksums]
+postgresql:
+  listen: "${ip[$1]}:5432"
+  connect_address: "${ip[$1]}:5432"
+  data_dir: $work/$1/data
+  bin_dir: $programs
+  pgpass: $work/$1/pgpass
+  basebackup: [{checkpoint: fast}]
+  remove_data_directory_on_diverged_timelines: true
+  remove_data_directory_on_rewind_failure: true
+  parameters: {unix_socket_directories: $work/$1}
+  authentication: {superuser: {username: postgres}, replication: {username: replicator}}
+YAML
+}
+
+start_database() { # DATABASE
+  as_postgres "$1" "$work/venv/bin/python" "$work/patroni.py" "$work/$1.yml" >>"$work/$1.log" 2>&1 &
+}
+
+start_databases() {
+  local name
+  for name in "${databases[@]}"; do
+    mkdir -p "$work/$name"
+    mount -t tmpfs -o "size=600m,mode=700,uid=$(id -u postgres),gid=$(id -g postgres)" none "$work/$name"
+    patroni_settings "$name" >"$work/$name.yml"
+    start_database "$name"
+  done
+  replicated
+}
+
+# Runs SQL on the primary.
+sql() { # SQL
+  sql_on "${ip[db1]},${ip[db2]},${ip[db3]}" "$1" target_session_attrs=read-write
+}
+
+sql_on() { # HOSTS SQL [OPTION]
+  "$programs/psql" "host=$1 user=postgres dbname=${database:-postgres} connect_timeout=2 ${3:-}" \
+    -X -A -t -q -v ON_ERROR_STOP=1 -c "$2" 2>>"$work/psql.log"
+}
+
+# Waits until a condition holds.
+until_true() { # SECONDS WHAT COMMAND...
+  local end=$((SECONDS + $1))
+  until "${@:3}"; do
+    [ $SECONDS -lt $end ] || fail "not within $1 s: $2"
+    sleep 0.3
+  done
+}
+
+has_standbys() {
+  [ "$(sql "select count(*), count(*) filter (where sync_state = 'sync') from pg_stat_replication
+    where state = 'streaming'")" = "2|1" ]
+}
+
+# Waits until the primary has both standbys, one of them synchronous.
+replicated() {
+  until_true 120 "the primary has two standbys" has_standbys
+}
+
+# Prints the name of the primary.
+primary() {
+  local address name
+  address=$(sql "select host(inet_server_addr())") || fail "there is no primary"
+  for name in "${databases[@]}"; do
+    [ "${ip[$name]}" != "$address" ] || echo "$name"
+  done
+}
+
+kill_machine() { # HOST
+  at "$1" ip netns pids "$1" | xargs -r kill -9
+}
+
+start_node() { # NAME [VARIABLE=VALUE...]
+  at "$1" env "${@:2}" "$binary" serve --node "$1" --advertise "${ip[$1]}:7171" \
+    --listen "${ip[$1]}:7171" --insecure --data "$work/node-$1" --memory 96MiB \
+    >>"$work/node-$1.log" 2>&1 &
+  node[$1]=$!
+}
+
+share_shards() { # COUNT
+  "$binary" --json cluster status >"$work/status.json" 2>>"$work/status.log" || return
+  "$work/venv/bin/python" - "$1" "$work/status.json" <<'PY'
+import json, sys
+status = json.load(open(sys.argv[2]))
+owners = [node for node in status["nodes"] if node["shards"]]
+sys.exit(bool(status["unowned"]) or len(owners) != int(sys.argv[1]))
+PY
+}
+
+# Waits until this number of nodes own all shards.
+settled() { # COUNT
+  until_true 60 "$1 nodes share the shards" share_shards "$1"
+}
+
+start_nodes() {
+  local url="${ip[db1]},${ip[db2]},${ip[db3]}/treering?sslmode=disable"
+  sql "create database treering"
+  "$binary" cluster init "postgres://postgres@$url" --shards $SHARDS --role node
+  export TREERING_CLUSTER=postgres://node@$url
+  database=treering
+  local name
+  for name in a b c; do start_node "$name"; done
+  settled 3
+}
+
+start_ledger() {
+  coproc ledger {
+    PYTHONPATH=clients/python/src:.ci exec "$work/venv/bin/python" .ci/cluster_ledger.py \
+      $CONVERSATIONS "$data/tau-bench.jsonl.zst,$data/swe-agent.jsonl.zst,$data/pi-mono.jsonl.zst" \
+      "a=${ip[a]}:7171" "b=${ip[b]}:7171" "c=${ip[c]}:7171" 2>"$work/ledger.log"
+  }
+  answer
+}
+
+answer() {
+  local line
+  while IFS= read -r line <&"${ledger[0]}"; do
+    case $line in
+      ok) return ;;
+      failed*) fail "$line" ;;
+      *) echo "$line" ;;
+    esac
+  done
+  fail "the ledger ended"
+}
+
+tell() { # COMMAND...
+  echo "$*" >&"${ledger[1]}"
+  answer
+}
+
+# Drops packets from one host to another.
+cut_one_way() { # FROM TO...
+  local to
+  for to in "${@:2}"; do
+    at "$1" iptables -A OUTPUT -d "${ip[$to]}" -j DROP
+  done
+}
+
+# Drops packets between a host and others.
+cut() { # HOST OTHER...
+  local other
+  cut_one_way "$@"
+  for other in "${@:2}"; do
+    at "$1" iptables -A INPUT -s "${ip[$other]}" -j DROP
+  done
+}
+
+heal() { # HOST
+  at "$1" iptables -F
+}
+
+# ---- faults ----
+
+kill_node() {
+  step "a node is killed"
+  tell mark
+  kill -9 "${node[a]}"
+  tell probe b c
+  start_node a
+  settled 3
+  tell report
+}
+
+kill_primary() {
+  local primary
+  primary=$(primary)
+  step "the primary's processes are killed: $primary"
+  tell mark
+  kill -9 "$(head -1 "$work/$primary/data/postmaster.pid")"
+  tell report
+  replicated
+}
+
+lost_primary() {
+  local primary
+  primary=$(primary)
+  step "the primary's machine dies: $primary"
+  tell mark
+  kill_machine "$primary"
+  tell report
+  start_database "$primary"
+  replicated
+}
+
+kill_both() {
+  local primary
+  primary=$(primary)
+  step "a node and the primary's machine die: b and $primary"
+  tell mark
+  kill -9 "${node[b]}"
+  kill_machine "$primary"
+  tell probe a c
+  start_node b
+  start_database "$primary"
+  settled 3
+  tell report
+  replicated
+}
+
+stop_owner() {
+  step "an owner is stopped beyond its lease, and goes on"
+  tell mark
+  kill -STOP "${node[a]}"
+  settled 2
+  tell probe b c
+  sleep 2
+  kill -CONT "${node[a]}"
+  settled 3
+  tell report
+}
+
+cut_nodes() {
+  step "two nodes cannot reach each other"
+  tell mark
+  cut a b
+  sleep 12
+  tell probe c
+  heal a
+  tell report
+}
+
+cut_database() {
+  step "a node cannot reach the database"
+  tell mark
+  cut a "${databases[@]}"
+  settled 2
+  tell probe b c
+  heal a
+  settled 3
+  tell report
+}
+
+one_way() {
+  local primary
+  primary=$(primary)
+  step "packets from a node to the primary are lost"
+  tell mark
+  cut_one_way a "$primary"
+  settled 2
+  tell probe b c
+  heal a
+  settled 3
+  tell report
+  step "packets from the primary to a node are lost"
+  tell mark
+  cut_one_way "$primary" b
+  settled 2
+  tell probe a c
+  heal "$primary"
+  settled 3
+  tell report
+  step "packets from a node to another are lost"
+  tell mark
+  cut_one_way a b
+  sleep 12
+  tell probe c
+  heal a
+  tell report
+}
+
+restart_database() {
+  local primary
+  primary=$(primary)
+  step "PostgreSQL is restarted: $primary"
+  tell mark
+  curl -sS -X POST "http://${ip[$primary]}:8008/restart" && echo
+  tell report
+  replicated
+}
+
+# The standbys are cut off while appends wait for them. Their backends are cancelled, so that the
+# primary shows what no standby has. Then the primary dies.
+lost_answer() {
+  local primary others waiting heads_before heads_after
+  primary=$(primary)
+  read -ra others <<<"${databases[@]/$primary/}"
+  step "appends wait for a standby and are cancelled, then the primary dies: $primary"
+  tell mark
+  cut "$primary" "${others[@]}"
+  sleep 2
+  waiting=$(sql_on "${ip[$primary]}" "select count(pg_cancel_backend(pid)) from pg_stat_activity
+    where wait_event = 'SyncRep'")
+  sleep 1
+  heads_before=$(sql_on "${ip[$primary]}" "select sum(head) from treering_shard")
+  kill_machine "$primary"
+  [ "$waiting" -gt 0 ] || fail "no append waited for a standby"
+  echo "   $waiting waiting backends were cancelled"
+  until_true 60 "there is another primary" sql "select 1" >"$work/primary.txt"
+  heads_after=$(sql "select sum(head) from treering_shard")
+  echo "   the old primary had $heads_before events, the new one $heads_after or fewer"
+  heal "$primary"
+  start_database "$primary"
+  tell report
+  replicated
+}
+
+# The machine of the primary does not answer at all: nobody refuses connections to it.
+lost_host() {
+  local primary
+  until_true 60 "db1 is the primary" switched_to db1
+  replicated
+  primary=$(primary)
+  step "nothing reaches the primary any more, the first host of the URL: $primary"
+  tell mark
+  at "$primary" iptables -P INPUT DROP
+  at "$primary" iptables -P OUTPUT DROP
+  tell probe a b c
+  step "a node is restarted meanwhile"
+  kill -9 "${node[c]}"
+  start_node c
+  settled 3
+  tell report
+  at "$primary" iptables -P INPUT ACCEPT
+  at "$primary" iptables -P OUTPUT ACCEPT
+  replicated
+}
+
+switched_to() { # DATABASE
+  local primary
+  primary=$(primary)
+  [ "$primary" != "$1" ] || return 0
+  curl -sS -X POST "http://${ip[$primary]}:8008/switchover" \
+    -d "{\"leader\": \"$primary\", \"candidate\": \"$1\"}" >>"$work/switchover.log" 2>&1
+  sleep 2
+  return 1
+}
+
+full_disk() {
+  local primary free
+  primary=$(primary)
+  step "the disk of the primary is full: $primary"
+  tell mark
+  free=$(df --output=avail -k "$work/$primary" | tail -1)
+  dd if=/dev/zero of="$work/$primary/filler" bs=1k count="$free" 2>/dev/null || true
+  sleep 12
+  rm "$work/$primary/filler"
+  tell report
+  replicated
+}
+
+slow_disk() {
+  local primary
+  primary=$(primary)
+  step "each flush of the primary's disk takes 300 ms: $primary"
+  tell mark
+  local pids=() pid
+  for pid in $(at "$primary" ip netns pids "$primary"); do pids+=(-p "$pid"); done
+  strace -f -q -o "$work/strace.txt" -e trace=fdatasync,fsync \
+    -e inject=fdatasync,fsync:delay_enter=300000 "${pids[@]}" 2>"$work/strace.log" &
+  local strace=$!
+  sleep 15
+  kill "$strace"
+  wait "$strace" 2>/dev/null || true
+  echo "   $(grep -c DELAYED "$work/strace.txt" || true) flushes were delayed"
+  tell report
+  replicated
+}
+
+clock_jump() {
+  local library offset
+  library=$(ls /usr/lib/*/faketime/libfaketime.so.1)
+  step "the clock of a node jumps by an hour, forward and back"
+  echo "+0" >"$work/clock"
+  kill -TERM "${node[b]}"
+  wait "${node[b]}" || fail "the node ended with an error"
+  start_node b LD_PRELOAD="$library" FAKETIME_TIMESTAMP_FILE="$work/clock" FAKETIME_NO_CACHE=1 \
+    FAKETIME_DONT_FAKE_MONOTONIC=1 DONT_FAKE_MONOTONIC=1
+  settled 3
+  for offset in +3600 -3600 +0; do
+    tell mark
+    echo "$offset" >"$work/clock"
+    sleep 12
+    settled 3
+    tell report
+  done
+}
+
+# ---- the end ----
+
+same_exports() {
+  local name
+  for name in a b c; do
+    "$binary" --server "http://${ip[$name]}:7171" export --format openai-chat | sort >"$work/export-$name" ||
+      fail "node $name does not export"
+    cmp "$work/export-a" "$work/export-$name" || fail "nodes a and $name export different contents"
+  done
+  echo "   $(wc -l <"$work/export-a") conversations, $(stat -c %s "$work/export-a") bytes"
+}
+
+inside() {
+  programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")
+  step "the ledger's checks find forged histories"
+  "$work/venv/bin/python" .ci/cluster_history.py
+  step "three PostgreSQL servers with Patroni, three nodes, a ledger"
+  network
+  start_etcd
+  start_databases
+  start_nodes
+  start_ledger
+  local fault
+  for fault in "${faults[@]}"; do "$fault"; done
+  step "every node shows everything, and the same"
+  tell mark
+  tell final
+  same_exports
+  echo "cluster chaos: passed (${#faults[@]} faults in $SECONDS s)"
+}
+
+export PYTHONDONTWRITEBYTECODE=1
+arguments "$@"
+if [ -n "${INSIDE:-}" ]; then inside; else outside "$@"; fi
