@@ -50,8 +50,8 @@ from treering._wire import options
 
 WRITERS, KEYED_WRITERS, READERS = 2, 1, 2
 """Threads for each node."""
-PAUSE_MAX = 0.06
-"""Longest pause of a thread between two calls, in seconds."""
+PAUSE_MAX, PAUSE_AFTER_FAILURE = 0.06, 0.2
+"""Longest pause of a thread between two calls, and its pause after a failure, in seconds."""
 APPEND_TIMEOUT, READ_TIMEOUT, KEYED_TIMEOUT = 15.0, 5.0, 30.0
 """How long a call may take, in seconds."""
 PROBE_TIMEOUT = 120.0
@@ -152,13 +152,13 @@ class Pace:
         self._paused = False
         self._running = 0
 
-    def run(self, call: Callable[[], object]) -> None:
+    def run(self, call: Callable[[], str]) -> str:
         """Makes a call, unless the load pauses: then waits first."""
         with self._changed:
             self._changed.wait_for(lambda: not self._paused)
             self._running += 1
         try:
-            call()
+            return call()
         finally:
             with self._changed:
                 self._running -= 1
@@ -275,11 +275,11 @@ class Ledger:
             for call in calls:
                 threading.Thread(target=self._load, args=(call,), daemon=True).start()
 
-    def _load(self, call: Callable[[str], object]) -> None:
+    def _load(self, call: Callable[[str], str]) -> None:
         while True:
             branch = random.choice(self.branches)
-            self.pace.run(lambda branch=branch: call(branch))
-            time.sleep(random.uniform(0, PAUSE_MAX))
+            failure = self.pace.run(lambda branch=branch: call(branch))
+            time.sleep(PAUSE_AFTER_FAILURE if failure else random.uniform(0, PAUSE_MAX))
 
     def read_tail(self, node: Node, branch: str) -> str:
         """Reads the newest events, some of which are known."""
