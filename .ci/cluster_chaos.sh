@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 SHORT=(kill_node lost_primary stop_owner cut_database lost_answer)
 LONG=(kill_node kill_primary lost_primary kill_both stop_owner cut_nodes cut_database one_way
-  restart_database lost_answer lost_host full_disk slow_disk clock_jump)
+  restart_database lost_answer lost_host stop_primary full_disk slow_disk clock_jump storm)
 
 arguments() {
   binary=$(realpath "$1") data=$2/trajectories faults=("${SHORT[@]}") keep=
@@ -213,8 +213,12 @@ primary() {
 }
 
 kill_machine() { # HOST
-  # Backends end by themselves without their server.
-  ip netns pids "$1" | xargs -r kill -9 2>>"$work/ends.txt" || true
+  signal_machine "$1" -9
+}
+
+signal_machine() { # HOST SIGNAL
+  # Some processes end by themselves after others.
+  ip netns pids "$1" | xargs -r kill "$2" 2>>"$work/ends.txt" || true
 }
 
 start_node() { # NAME [VARIABLE=VALUE...]
@@ -226,7 +230,7 @@ start_node() { # NAME [VARIABLE=VALUE...]
 }
 
 end_node() { # NAME SIGNAL
-  kill "$2" "${node[$1]}"
+  kill "$2" "${node[$1]}" 2>>"$work/ends.txt" || true
   wait "${node[$1]}" 2>>"$work/ends.txt" || true
 }
 
@@ -238,6 +242,19 @@ status = json.load(open(sys.argv[2]))
 owners = [node for node in status["nodes"] if node["shards"]]
 sys.exit(bool(status["unowned"]) or len(owners) != int(sys.argv[1]))
 PY
+}
+
+# Starts the nodes that ended: without a primary they do not start. A service manager does this too.
+revive() {
+  local name
+  for name in a b c; do
+    kill -0 "${node[$name]}" 2>>"$work/ends.txt" || start_node "$name"
+  done
+}
+
+has_revived() {
+  revive
+  share_shards 3
 }
 
 # Waits until this number of nodes own all shards.
@@ -286,21 +303,34 @@ tell() { # COMMAND...
 cut_one_way() { # FROM TO...
   local to
   for to in "${@:2}"; do
+    [ "$to" != "$1" ] || continue
     at "$1" iptables -A OUTPUT -d "${ip[$to]}" -j DROP
   done
 }
 
 # Drops packets between a host and others.
-cut() { # HOST OTHER...
+cut_off() { # HOST OTHER...
   local other
   cut_one_way "$@"
   for other in "${@:2}"; do
+    [ "$other" != "$1" ] || continue
     at "$1" iptables -A INPUT -s "${ip[$other]}" -j DROP
   done
 }
 
 heal() { # HOST
   at "$1" iptables -F
+}
+
+# Drops all packets of a host.
+isolate() { # HOST
+  at "$1" iptables -P INPUT DROP
+  at "$1" iptables -P OUTPUT DROP
+}
+
+rejoin() { # HOST
+  at "$1" iptables -P INPUT ACCEPT
+  at "$1" iptables -P OUTPUT ACCEPT
 }
 
 # ---- faults ----
@@ -366,7 +396,7 @@ stop_owner() {
 cut_nodes() {
   step "two nodes cannot reach each other"
   tell mark
-  cut a b
+  cut_off a b
   sleep 12
   tell probe c
   heal a
@@ -376,7 +406,7 @@ cut_nodes() {
 cut_database() {
   step "a node cannot reach the database"
   tell mark
-  cut a "${databases[@]}"
+  cut_off a "${databases[@]}"
   settled 2
   tell probe b c
   heal a
@@ -434,7 +464,7 @@ lost_answer() {
   read -ra others <<<"${databases[@]/$primary/}"
   step "appends wait for a standby and are cancelled, then the primary dies: $primary"
   tell mark
-  cut "$primary" "${others[@]}"
+  cut_off "$primary" "${others[@]}"
   sleep 2
   waiting=$(sql_on "${ip[$primary]}" "select count(pg_cancel_backend(pid)) from pg_stat_activity
     where wait_event = 'SyncRep'")
@@ -453,24 +483,32 @@ lost_answer() {
   replicated
 }
 
-# The machine of the primary does not answer at all: nobody refuses connections to it.
+# The primary is the first host of the URL, and its machine does not answer: nobody refuses
+# connections to it.
 lost_host() {
-  local primary
-  until_true 60 "db1 is the primary" switched_to db1
-  replicated
-  primary=$(primary)
-  step "nothing reaches the primary any more, the first host of the URL: $primary"
+  switch_to db1
+  step "nothing reaches the primary any more, the first host of the URL: db1"
   tell mark
-  at "$primary" iptables -P INPUT DROP
-  at "$primary" iptables -P OUTPUT DROP
+  isolate db1
   tell probe a b c
   step "a node is restarted meanwhile"
   end_node c -9
   start_node c
   settled 3
   tell report
-  at "$primary" iptables -P INPUT ACCEPT
-  at "$primary" iptables -P OUTPUT ACCEPT
+  rejoin db1
+  replicated
+}
+
+# The kernel of a stopped machine's processes still accepts connections.
+stop_primary() {
+  switch_to db1
+  step "the processes of the primary stop, and go on after a fail-over: db1"
+  tell mark
+  signal_machine db1 -STOP
+  tell probe a b c
+  signal_machine db1 -CONT
+  tell report
   replicated
 }
 
@@ -482,6 +520,12 @@ switched_to() { # DATABASE
     -d "{\"leader\": \"$primary\", \"candidate\": \"$1\"}" >>"$work/switchover.log" 2>&1
   sleep 2
   return 1
+}
+
+# Makes a server the primary. Patroni refuses this until the server is the synchronous standby.
+switch_to() { # DATABASE
+  until_true 60 "$1 is the primary" switched_to "$1"
+  replicated
 }
 
 full_disk() {
@@ -531,6 +575,69 @@ clock_jump() {
     settled 3
     tell report
   done
+}
+
+# Two faults at a time, chosen by chance, again and again. STORM_SECONDS and STORM_SEED set how long
+# and which.
+storm() {
+  local seconds=${STORM_SECONDS:-180} seed=${STORM_SEED:-$(date +%s)} one other end
+  RANDOM=$((seed % 32768)) end=$((SECONDS + seconds))
+  step "faults chosen by chance, for $seconds s (STORM_SEED=$seed)"
+  tell mark
+  while [ $SECONDS -lt $end ]; do
+    choose one
+    choose other
+    while [ "${other#* }" = "${one#* }" ]; do choose other; done
+    echo "   $one, $other ($(date -u +%H:%M:%S))"
+    # shellcheck disable=SC2086 # a verb and a host
+    { begin $one; sleep $((RANDOM % 6)); begin $other; sleep $((RANDOM % 14)); end $one; end $other; }
+    sleep $((RANDOM % 6))
+    revive
+  done
+  until_true 90 "three nodes share the shards" has_revived
+  replicated
+  tell report
+}
+
+choose() { # VARIABLE
+  local verbs=(kill kill stop cut isolate) hosts=(a b c db1 db2 db3) verb host
+  verb=${verbs[RANDOM % ${#verbs[@]}]} host=${hosts[RANDOM % ${#hosts[@]}]}
+  case $((RANDOM % 10)) in
+    0) verb=cancel host=backends ;;
+    1) verb=terminate host=backends ;;
+    2) verb=drain host=${hosts[RANDOM % 3]} ;;
+  esac
+  printf -v "$1" '%s %s' "$verb" "$host"
+}
+
+begin() { # VERB HOST
+  case $1:$2 in
+    kill:db*) kill_machine "$2" ;;
+    kill:*) end_node "$2" -9 ;;
+    drain:*) kill -TERM "${node[$2]}" ;;
+    stop:*) signal_machine "$2" -STOP ;;
+    isolate:*) isolate "$2" ;;
+    # A node from the database, a server from the others.
+    cut:*) cut_off "$2" "${databases[@]}" ;;
+    cancel:*) on_backends pg_cancel_backend ;;
+    terminate:*) on_backends pg_terminate_backend ;;
+  esac
+}
+
+end() { # VERB HOST
+  case $1:$2 in
+    kill:db*) start_database "$2" ;;
+    kill:*) start_node "$2" ;;
+    drain:*) end_node "$2" -9; start_node "$2" ;;
+    stop:*) signal_machine "$2" -CONT ;;
+    isolate:*) rejoin "$2" ;;
+    cut:*) heal "$2" ;;
+  esac
+}
+
+on_backends() { # FUNCTION
+  sql "select count($1(pid)) from pg_stat_activity where usename = 'node'" >>"$work/backends.txt" ||
+    echo "   there is no primary"
 }
 
 # ---- the end ----

@@ -59,6 +59,8 @@ PROBE_TIMEOUT = 120.0
 TAIL = 8
 """How many known events a read shows again."""
 PROBLEMS_SHOWN = 12
+CLOCK_ERROR_SHOWN = 300.0
+"""An event's time that is so many seconds off is reported."""
 LONG_TEXT, LONG_SHARE = 30_000, 0.01
 """Texts with at least this many bytes are sent in this share of the appends."""
 
@@ -194,6 +196,8 @@ class Ledger:
             self.heads[nodes[number % len(nodes)].create(number)] = 1
         self.branches = list(self.heads)
         self.checked_heads = dict.fromkeys(self.branches, 1)
+        self.clock_error = 0.0
+        """The largest difference between the time of an event and of its first read, in seconds."""
 
     # ---- calls ----
 
@@ -259,6 +263,9 @@ class Ledger:
             label = Label(*map(int, said.author.split("/")))
         text = "".join(part.text for part in said.parts)
         seen = Seen(event.revision, label, digest(text))
+        if label is not None and seen not in self._known:
+            error = abs(time.time() - event.recorded_at.seconds)
+            self.clock_error = max(self.clock_error, error)
         # Events are read often, and kept once.
         return self._known.setdefault(seen, seen)
 
@@ -335,6 +342,9 @@ class Ledger:
         shown = [f"{count} {' '.join(key).strip()}" for key, count in counts.most_common()]
         yield f"{len(appends)} appends: {', '.join(shown)}; {len(reads)} reads"
         slowest = max((each.end - each.start for each in acked), default=0.0)
+        if self.clock_error > CLOCK_ERROR_SHOWN:
+            yield f"an event has a time that is {self.clock_error:.0f} s off"
+            self.clock_error = 0.0
         write, read = self._gaps(acked, mark), self._gaps(reads, mark)
         yield (
             f"the longest time without an acknowledged append: {write[0]:.1f} to {write[1]:.1f} s "
