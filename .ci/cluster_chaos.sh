@@ -9,9 +9,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-SHORT=(kill_node lost_primary stop_owner cut_database lost_answer)
+SHORT=(kill_node lost_primary stop_owner cut_database cut_nodes lost_answer)
 LONG=(kill_node kill_primary lost_primary kill_both stop_owner cut_nodes cut_database one_way
-  restart_database lost_answer lost_host stop_primary full_disk slow_disk clock_jump storm)
+  restart_database lost_answer full_disk slow_disk clock_jump storm lost_host stop_primary)
 
 arguments() {
   binary=$(realpath "$1") data=$2/trajectories faults=("${SHORT[@]}") keep=
@@ -653,6 +653,7 @@ same_exports() {
 }
 
 inside() {
+  # shellcheck disable=SC2012 # these are plain names
   programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/initdb | tail -1)")
   step "the ledger's checks find forged histories"
   "$work/venv/bin/python" .ci/cluster_history.py
