@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SHORT=(kill_node lost_primary stop_owner cut_database cut_nodes lost_answer)
-LONG=(kill_node kill_primary lost_primary kill_both stop_owner cut_nodes cut_database one_way
+LONG=(kill_node kill_primary lost_primary lost_standby kill_both stop_owner cut_nodes cut_database one_way
   restart_database lost_answer full_disk slow_disk clock_jump storm lost_host stop_primary)
 
 arguments() {
@@ -363,6 +363,18 @@ lost_primary() {
   kill_machine "$primary"
   tell report
   start_database "$primary"
+  replicated
+}
+
+# Nothing tells the primary that its standby is gone.
+lost_standby() {
+  local standby
+  standby=$(sql "select application_name from pg_stat_replication where sync_state = 'sync'")
+  step "nothing reaches the synchronous standby any more: $standby"
+  tell mark
+  isolate "$standby"
+  tell report
+  rejoin "$standby"
   replicated
 }
 
