@@ -69,6 +69,8 @@ class Read:
     end: float
     seen: tuple[Seen, ...]
     node: str = ""
+    followed: bool = False
+    """It is an event of a subscription, which may come late."""
 
     @property
     def head(self) -> int:
@@ -165,7 +167,7 @@ class _Branch:
         shown = [seen.revision for seen in read.seen]
         if shown != list(range(read.first, read.first + len(shown))):
             yield f"a read from {read.first} through {read.node} shows the revisions {shown}"
-        if read.head in self.inner:
+        if read.head in self.inner and not read.followed:
             yield f"a read through {read.node} ends in the middle of an append, at {read.head}"
 
     def _times(self) -> Iterator[str]:
@@ -196,7 +198,8 @@ class _Branch:
         for read in self.reads:
             place = read.head + 0.5
             what = f"a read up to revision {read.head} through {read.node}"
-            yield _Call(read.start, read.end, place, place, what)
+            start = float("-inf") if read.followed else read.start
+            yield _Call(start, read.end, place, place, what)
 
 
 class _Call(NamedTuple):
@@ -253,6 +256,9 @@ def _forged() -> Iterable[tuple[str, str, History]]:
     yield "gap", "shows the revisions", History([one], [read(4, 5, (1, 1, a), (3, 1, a))])
     yield "stale", "began", History([one, two], [both, read(3.5, 3.8, (1, 1, a))])
     yield "stale and empty", "began", History([one, two], [both, read(3.5, 3.8, first=2)])
+    followed = replace(read(4, 5, (2, 2, b), first=2), followed=True)
+    yield "followed", "", History([one, two], [both, replace(followed, end=9)])
+    yield "followed, then gone", "began", History([one, two], [followed, read(6, 7, (1, 1, a))])
     late = [replace(two, start=2, end=9), one]
     yield "back", "began", History(late, [both, read(5.5, 6, (1, 1, a))])
     yield "foreseen", "began", History([one, two], [read(1.2, 1.5, (1, 1, a), (2, 2, b))])

@@ -1,14 +1,14 @@
 """A client of a cluster that keeps a ledger: what it appended, what it was told, what it read.
 
-Threads append to a set of conversations and read them, through all nodes. Half of the appends are
-sent once; the others are repeated by the Python client under an idempotency key. Contents are
-messages of real conversations. Commands come on standard input, one a line. The answers end with
-`ok` or with `failed`:
+Threads append to conversations, read and follow them through all nodes. Most appends are sent once,
+others are repeated by the Python client under an idempotency key. Contents are messages of real
+conversations. Commands come on standard input, one a line. The answers end with `ok` or `failed`:
 
     mark              a fault begins
     probe NODE...     waits until each of these nodes appends to and reads each conversation
     report            the same for all nodes; then checks everything that happened so far
-    final             the same, reading each conversation as a whole through each node; then ends
+    final             the same, reading each conversation as a whole through each node, and waiting
+                      for the subscriptions; then ends
 
 Usage: cluster_ledger.py CONVERSATIONS FILE.jsonl.zst[,FILE.jsonl.zst] NAME=HOST:PORT...
 """
@@ -56,6 +56,8 @@ APPEND_TIMEOUT, READ_TIMEOUT, KEYED_TIMEOUT = 15.0, 5.0, 30.0
 """How long a call may take, in seconds."""
 PROBE_TIMEOUT = 120.0
 """How long the cluster may take to serve everything again, in seconds."""
+FOLLOW_TIMEOUT = 90.0
+"""How late events of subscriptions may come: a client notices after 50 s that a node is gone."""
 TAIL = 8
 """How many known events a read shows again."""
 PROBLEMS_SHOWN = 12
@@ -141,6 +143,10 @@ class Node:
         except grpc.RpcError as error:
             raise errors.from_rpc(error) from None
 
+    def follow(self, branch: str, after: int) -> Iterator[Any]:
+        """Follows a branch from after a revision on."""
+        return (event.proto for event in self._client.conversation(branch).subscribe(after=after))
+
     def create(self, number: int) -> str:
         """Creates a conversation, and returns its id."""
         return self._client.create(f"Ledger {number}").id
@@ -196,6 +202,10 @@ class Ledger:
             self.heads[nodes[number % len(nodes)].create(number)] = 1
         self.branches = list(self.heads)
         self.checked_heads = dict.fromkeys(self.branches, 1)
+        self.followed = dict.fromkeys(self.branches, 0)
+        """The last revision that the subscription of each branch has yielded."""
+        self.broken: list[str] = []
+        """Answers that are wrong without a look at others."""
         self.clock_error = 0.0
         """The largest difference between the time of an event and of its first read, in seconds."""
 
@@ -229,7 +239,7 @@ class Ledger:
         end = time.monotonic()
         first = revisions[0]
         if revisions != list(range(first, first + len(revisions))):
-            outcome, reason = "torn", f"revisions {revisions}"
+            self.broken.append(f"append {number} got the revisions {revisions}")
         done = Append(
             branch, number, digests, start, end, outcome, first, expected, node.name, reason
         )
@@ -282,6 +292,30 @@ class Ledger:
             for call in calls:
                 threading.Thread(target=self._load, args=(call,), daemon=True).start()
 
+        for number, branch in enumerate(self.branches):
+            node = self.nodes[number % len(self.nodes)]
+            threading.Thread(target=self._follow, args=(node, branch), daemon=True).start()
+
+    def _follow(self, node: Node, branch: str) -> None:
+        """Follows a branch for ever, and writes down what comes."""
+        while True:
+            try:
+                for event in node.follow(branch, self.followed[branch]):
+                    self._follow_one(node, branch, event)
+            except errors.TreeringError:
+                time.sleep(PAUSE_AFTER_FAILURE)
+
+    def _follow_one(self, node: Node, branch: str, event: Any) -> None:
+        now, last = time.monotonic(), self.followed[branch]
+        with self._mutex:
+            if event.revision != last + 1:
+                what = f"revision {event.revision} after {last}"
+                self.broken.append(f"a subscription to {branch} through {node.name} got {what}")
+            seen = (self._seen(event),)
+            done = Read(branch, event.revision, now, now, seen, node.name, followed=True)
+            self.history.reads.append(done)
+            self.followed[branch] = event.revision
+
     def _load(self, call: Callable[[str], str]) -> None:
         while True:
             branch = random.choice(self.branches)
@@ -327,16 +361,28 @@ class Ledger:
                 for (node, branch, _), reason in zip(reads, failed, strict=True)
                 if reason
             ]
-            torn = [each.reason for each in self.history.appends if each.outcome == "torn"]
-            return unread + torn + problems(self.history)
+            late = self._late_subscriptions() if whole else []
+            return unread + late + self.broken + problems(self.history)
         finally:
             self.pace.resume()
+
+    def _late_subscriptions(self) -> list[str]:
+        """Waits until the subscriptions have yielded everything. Returns which have not."""
+        end = time.monotonic() + FOLLOW_TIMEOUT
+        while late := [each for each in self.branches if self.followed[each] < self.heads[each]]:
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        return [
+            f"the subscription to {branch} ended at {self.followed[branch]} of {self.heads[branch]}"
+            for branch in late
+        ]
 
     def told(self, mark: float) -> Iterator[str]:
         """What clients saw since a time."""
         with self._mutex:
             appends = [each for each in self.history.appends if each.end >= mark]
-            reads = [each for each in self.history.reads if each.end >= mark]
+            reads = [each for each in self.history.reads if each.end >= mark and not each.followed]
         acked = [each for each in appends if each.outcome == ACKNOWLEDGED]
         counts = Counter((each.outcome, each.reason) for each in appends)
         shown = [f"{count} {' '.join(key).strip()}" for key, count in counts.most_common()]
