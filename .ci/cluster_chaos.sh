@@ -42,7 +42,7 @@ outside() {
   work=$(mktemp -d /tmp/treering-chaos-XXXXXX)
   chmod 711 "$work"
   export work
-  trap 'kill -9 "${inside:-}" 2>/dev/null; [ -n "$keep" ] || rm -rf "$work"' EXIT
+  trap clean_up EXIT
   step "programs"
   packages
   # Debian's Python: the user postgres must be able to run it.
@@ -56,6 +56,14 @@ outside() {
   inside=$!
   wait "$inside"
   [ -z "$keep" ] || echo "cluster chaos: logs are in $work"
+}
+
+clean_up() {
+  if [ -n "${inside:-}" ]; then
+    kill -9 "$inside" 2>/dev/null || true
+    wait "$inside" 2>/dev/null || true
+  fi
+  [ -n "$keep" ] || rm -rf "$work"
 }
 
 packages() {
