@@ -36,7 +36,7 @@ lost_primary() {
 # Nothing tells the primary that its standby is gone.
 lost_standby() {
   local standby
-  standby=$(sql "select application_name from pg_stat_replication where sync_state = 'sync'")
+  standby=$(synchronous_standby)
   step "nothing reaches the synchronous standby any more: $standby"
   tell mark
   isolate "$standby"
@@ -221,20 +221,30 @@ stop_primary() {
   replicated
 }
 
-switched_to() { # DATABASE
-  local primary
+# Makes a server the primary. Patroni does this only for the synchronous standby.
+switch_to() { # DATABASE
+  local primary standby
   primary=$(primary)
   [ "$primary" != "$1" ] || return 0
-  curl -sS -X POST "http://${ip[$primary]}:8008/switchover" \
-    -d "{\"leader\": \"$primary\", \"candidate\": \"$1\"}" >>"$work/switchover.log" 2>&1
-  sleep 2
-  return 1
+  standby=$(synchronous_standby)
+  if [ "$standby" != "$1" ]; then
+    kill_machine "$standby"
+    until_true 60 "$1 is the synchronous standby" is_synchronous "$1"
+  fi
+  # Patroni may see the standby a moment later.
+  until_true 30 "Patroni makes $1 the primary" curl -sSf -X POST "http://${ip[$primary]}:8008/switchover" \
+    -d "{\"leader\": \"$primary\", \"candidate\": \"$1\"}" >>"$work/switchover.txt" 2>&1
+  [ "$standby" = "$1" ] || start_database "$standby"
+  replicated
+  [ "$(primary)" = "$1" ] || fail "$1 is not the primary"
 }
 
-# Makes a server the primary. Patroni refuses this until the server is the synchronous standby.
-switch_to() { # DATABASE
-  until_true 60 "$1 is the primary" switched_to "$1"
-  replicated
+synchronous_standby() {
+  sql "select application_name from pg_stat_replication where sync_state = 'sync'"
+}
+
+is_synchronous() { # DATABASE
+  [ "$(synchronous_standby)" = "$1" ]
 }
 
 full_disk() {
