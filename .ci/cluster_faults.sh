@@ -239,10 +239,6 @@ switch_to() { # DATABASE
   [ "$(primary)" = "$1" ] || fail "$1 is not the primary"
 }
 
-synchronous_standby() {
-  sql "select application_name from pg_stat_replication where sync_state = 'sync'"
-}
-
 is_synchronous() { # DATABASE
   [ "$(synchronous_standby)" = "$1" ]
 }

@@ -130,8 +130,16 @@ until_true() { # SECONDS WHAT COMMAND...
 }
 
 has_standbys() {
+  local name
   [ "$(sql "select count(*), count(*) filter (where sync_state = 'sync') from pg_stat_replication
-    where state = 'streaming'")" = "2|1" ]
+    where state = 'streaming'")" = "2|1" ] || return
+  # Patroni chooses no other primary before etcd has the name of the synchronous standby.
+  name=$(synchronous_standby)
+  curl -sS "http://${ip[$name]}:8008/sync" -o "$work/sync.txt" --fail 2>>"$work/curl.txt"
+}
+
+synchronous_standby() {
+  sql "select application_name from pg_stat_replication where sync_state = 'sync'"
 }
 
 # Waits until the primary has both standbys, one of them synchronous.
