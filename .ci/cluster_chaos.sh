@@ -11,8 +11,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SHORT=(kill_node lost_primary stop_owner cut_database cut_nodes lost_answer)
-LONG=(kill_node kill_primary lost_primary lost_standby kill_both stop_owner cut_nodes cut_database one_way
-  restart_database lost_answer split_brain full_disk slow_disk clock_jump storm lost_host stop_primary)
+LONG=(kill_node kill_primary lost_primary lost_standby kill_both stop_owner cut_nodes cut_database
+  one_way restart_database lost_answer split_brain full_disk slow_disk clock_jump storm lost_host
+  stop_primary)
 
 arguments() {
   binary=$(realpath "$1") data=$2/trajectories faults=("${SHORT[@]}") keep=
@@ -68,7 +69,7 @@ clean_up() {
 }
 
 packages() {
-  local needed=(etcd-server postgresql iproute2 iptables faketime strace curl python3-venv)
+  local needed=(etcd-server postgresql iproute2 iptables faketime strace curl procps python3-venv)
   dpkg-query -W "${needed[@]}" >"$work/packages.txt" 2>&1 && return
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${needed[@]}" \
