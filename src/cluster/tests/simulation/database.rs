@@ -144,6 +144,8 @@ impl Database {
             owners: owners
                 .filter_map(|(shard, row)| Some((*shard, row.owner?)))
                 .collect(),
+            // Nothing is erased here.
+            erased: Vec::new(),
         }
     }
 
