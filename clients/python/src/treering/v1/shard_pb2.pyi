@@ -6,17 +6,41 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
 import treering.v1.event_pb2
 import treering.v1.search_pb2
+import typing
 
-if sys.version_info >= (3, 8):
+if sys.version_info >= (3, 10):
     import typing as typing_extensions
 else:
     import typing_extensions
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _NamesFound:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _NamesFoundEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_NamesFound.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    NAMES_FOUND_UNSPECIFIED: _NamesFound.ValueType  # 0
+    NAMES_FOUND_IN_A_ROW: _NamesFound.ValueType  # 1
+    """A name as parts in a row."""
+    NAMES_FOUND_WHOLE: _NamesFound.ValueType  # 2
+    """A name whole."""
+
+class NamesFound(_NamesFound, metaclass=_NamesFoundEnumTypeWrapper):
+    """How completely the names of a query are found."""
+
+NAMES_FOUND_UNSPECIFIED: NamesFound.ValueType  # 0
+NAMES_FOUND_IN_A_ROW: NamesFound.ValueType  # 1
+"""A name as parts in a row."""
+NAMES_FOUND_WHOLE: NamesFound.ValueType  # 2
+"""A name whole."""
+global___NamesFound = NamesFound
 
 @typing_extensions.final
 class TermCounts(google.protobuf.message.Message):
@@ -90,28 +114,93 @@ global___TermCount = TermCount
 
 @typing_extensions.final
 class SearchPartRequest(google.protobuf.message.Message):
-    """A search of one shard."""
+    """A search of one shard. The first one of a query by words asks only which passages the shard would
+    rerank; the second one says which it does rerank.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SEARCH_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
+    FLOORS_FIELD_NUMBER: builtins.int
+    RECALLED_ONLY_FIELD_NUMBER: builtins.int
     @property
     def search(self) -> treering.v1.search_pb2.SearchRequest:
         """The search; its hits are not cut to a page if their texts decide the order."""
     @property
     def counts(self) -> global___TermCounts:
         """The terms of the query in all shards. Not set for a search that ranks nothing by words."""
+    @property
+    def floors(self) -> global___PoolFloors:
+        """Which passages are reranked. Not set with `counts`: the answer has only a pool."""
+    recalled_only: builtins.bool
+    """Only texts that quote a memory. Without it and `every_copy` such texts are left out."""
     def __init__(
         self,
         *,
         search: treering.v1.search_pb2.SearchRequest | None = ...,
         counts: global___TermCounts | None = ...,
+        floors: global___PoolFloors | None = ...,
+        recalled_only: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["counts", b"counts", "search", b"search"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["counts", b"counts", "search", b"search"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["counts", b"counts", "floors", b"floors", "search", b"search"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["counts", b"counts", "floors", b"floors", "recalled_only", b"recalled_only", "search", b"search"]) -> None: ...
 
 global___SearchPartRequest = SearchPartRequest
+
+@typing_extensions.final
+class RerankPool(google.protobuf.message.Message):
+    """The passages that a shard would rerank."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: builtins.int
+    NAMED_FIELD_NUMBER: builtins.int
+    OTHERS_FIELD_NUMBER: builtins.int
+    names: global___NamesFound.ValueType
+    """How completely the shard has the names of the query."""
+    @property
+    def named(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Scores by words alone of the passages that have names of the query whole, best first."""
+    @property
+    def others(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Scores of the others."""
+    def __init__(
+        self,
+        *,
+        names: global___NamesFound.ValueType = ...,
+        named: collections.abc.Iterable[builtins.float] | None = ...,
+        others: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["named", b"named", "names", b"names", "others", b"others"]) -> None: ...
+
+global___RerankPool = RerankPool
+
+@typing_extensions.final
+class PoolFloors(google.protobuf.message.Message):
+    """The lowest scores, by words alone, of passages that are reranked."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMES_FIELD_NUMBER: builtins.int
+    NAMED_FIELD_NUMBER: builtins.int
+    OTHERS_FIELD_NUMBER: builtins.int
+    names: global___NamesFound.ValueType
+    """How completely all shards have the names of the query."""
+    named: builtins.float
+    """Of passages that have names of the query whole."""
+    others: builtins.float
+    """Of the others."""
+    def __init__(
+        self,
+        *,
+        names: global___NamesFound.ValueType = ...,
+        named: builtins.float = ...,
+        others: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["named", b"named", "names", b"names", "others", b"others"]) -> None: ...
+
+global___PoolFloors = PoolFloors
 
 @typing_extensions.final
 class SearchPartResponse(google.protobuf.message.Message):
@@ -121,9 +210,7 @@ class SearchPartResponse(google.protobuf.message.Message):
 
     FOUND_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
-    NAMED_POOL_FIELD_NUMBER: builtins.int
-    OTHER_POOL_FIELD_NUMBER: builtins.int
-    NAMES_FOUND_FIELD_NUMBER: builtins.int
+    POOL_FIELD_NUMBER: builtins.int
     CHECKED_FIELD_NUMBER: builtins.int
     @property
     def found(self) -> treering.v1.search_pb2.SearchResponse:
@@ -132,31 +219,20 @@ class SearchPartResponse(google.protobuf.message.Message):
     def order(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HitOrder]:
         """What orders each of the hits."""
     @property
-    def named_pool(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Scores by words alone of the passages that the shard reranked and that have names of the query
-        whole, best first.
-        """
-    @property
-    def other_pool(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """The same of the others."""
-    names_found: builtins.int
-    """How completely the shard has the names of the query: 0 only their parts, 1 a name as parts in a
-    row, 2 a name whole.
-    """
+    def pool(self) -> global___RerankPool:
+        """What the shard would rerank, if that was asked."""
     checked: builtins.int
-    """Number of first hits that are ordered by what their texts contain."""
+    """Number of first hits whose texts decide their order."""
     def __init__(
         self,
         *,
         found: treering.v1.search_pb2.SearchResponse | None = ...,
         order: collections.abc.Iterable[global___HitOrder] | None = ...,
-        named_pool: collections.abc.Iterable[builtins.float] | None = ...,
-        other_pool: collections.abc.Iterable[builtins.float] | None = ...,
-        names_found: builtins.int = ...,
+        pool: global___RerankPool | None = ...,
         checked: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["found", b"found"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["checked", b"checked", "found", b"found", "named_pool", b"named_pool", "names_found", b"names_found", "order", b"order", "other_pool", b"other_pool"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["found", b"found", "pool", b"pool"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["checked", b"checked", "found", b"found", "order", b"order", "pool", b"pool"]) -> None: ...
 
 global___SearchPartResponse = SearchPartResponse
 
@@ -172,7 +248,7 @@ class HitOrder(google.protobuf.message.Message):
     TYPED_LINE_FIELD_NUMBER: builtins.int
     TEXT_HASH_FIELD_NUMBER: builtins.int
     reranked: builtins.bool
-    """The shard has reranked it."""
+    """It was reranked."""
     names: builtins.int
     """Whether it has the names of the query whole: 0 no, 1 some, 2 all."""
     typed_names: builtins.int
