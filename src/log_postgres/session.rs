@@ -16,10 +16,11 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Connection, NoTls, Row, Statement,
+    AsyncMessage, Client, Config, Connection, NoTls, Row, Statement,
     error::{DbError, Severity},
     types::ToSql,
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     error::{PostgresError, with_causes},
@@ -85,31 +86,31 @@ pub(crate) struct PostgresSession {
 }
 
 impl PostgresSession {
-    /// Connects to the primary.
+    /// Connects to the primary. Each server gets the same part of the time: one that does not
+    /// answer, because its machine is gone, leaves time for the others.
     pub(crate) async fn connect(
         target: &ServerTarget,
         deadline: Duration,
     ) -> Result<Self, PostgresError> {
-        let connecting = async {
-            match &target.tls {
-                Some(tls) => {
-                    let (client, connection) = target.config.connect(tls.clone()).await?;
-                    Ok((client, drive(connection)))
+        let servers = target.servers();
+        let part = deadline / u32::try_from(servers.len().max(1)).unwrap_or(u32::MAX);
+        let mut what = "it names no server".to_owned();
+        let mut connected = None;
+        for (index, server) in servers {
+            match timeout(part, connect_to(server, target.tls.as_ref())).await {
+                Ok(Ok(found)) => {
+                    target.note_primary(index);
+                    connected = Some(found);
+                    break;
                 }
-                None => {
-                    let (client, connection) = target.config.connect(NoTls).await?;
-                    Ok((client, drive(connection)))
-                }
+                Ok(Err(error)) => what = with_causes(&error),
+                Err(_) => what = "no server answered in time".to_owned(),
             }
+        }
+        let Some((client, warnings)) = connected else {
+            let target = target.name.clone();
+            return Err(PostgresError::Connect { target, what });
         };
-        let failed = |what| PostgresError::Connect {
-            target: target.name.clone(),
-            what,
-        };
-        let (client, warnings) = timeout(deadline, connecting)
-            .await
-            .map_err(|_| failed("no server answered in time".to_owned()))?
-            .map_err(|error: tokio_postgres::Error| failed(with_causes(&error)))?;
         let mut session = Self {
             client,
             warnings,
@@ -215,6 +216,22 @@ impl PostgresSession {
 
     fn is_usable(&self) -> bool {
         !self.in_use && !self.client.is_closed()
+    }
+}
+
+async fn connect_to(
+    server: &Config,
+    tls: Option<&MakeRustlsConnect>,
+) -> Result<(Client, Arc<Warnings>), tokio_postgres::Error> {
+    match tls {
+        Some(tls) => {
+            let (client, connection) = server.connect(tls.clone()).await?;
+            Ok((client, drive(connection)))
+        }
+        None => {
+            let (client, connection) = server.connect(NoTls).await?;
+            Ok((client, drive(connection)))
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,10 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// A parsed connection URL.
 #[derive(Clone)]
 pub(crate) struct ServerTarget {
-    pub(crate) config: Config,
+    /// One for each server, because the driver has no time limit for one of several.
+    servers: Arc<[Config]>,
+    /// The server that was a primary last, which is asked first.
+    last_primary: Arc<AtomicUsize>,
     pub(crate) tls: Option<MakeRustlsConnect>,
     /// Hosts and database, for messages.
     pub(crate) name: String,
@@ -70,13 +76,36 @@ impl ServerTarget {
         if config.get_application_name().is_none() {
             config.application_name("treering");
         }
+        let count = config.get_hosts().len();
+        if !config.get_hostaddrs().is_empty() || ![0, 1, count].contains(&config.get_ports().len())
+        {
+            return Err(PostgresError::Url {
+                what: "it needs one port or one for each host, and no hostaddr",
+            });
+        }
         Ok(Self {
             name: name_of(&config),
             tls: encrypted
                 .then(|| connector(parts.root_cert.as_deref()))
                 .transpose()?,
-            config,
+            servers: (0..count).map(|index| one_server(&config, index)).collect(),
+            last_primary: Arc::default(),
         })
+    }
+
+    /// Returns the servers in the order in which to ask them, with their indexes.
+    pub(crate) fn servers(&self) -> impl ExactSizeIterator<Item = (usize, &Config)> {
+        let count = self.servers.len();
+        let first = self.last_primary.load(Ordering::Relaxed);
+        (0..count).map(move |step| {
+            let index = (first + step) % count;
+            (index, &self.servers[index])
+        })
+    }
+
+    /// Notes which server is a primary.
+    pub(crate) fn note_primary(&self, index: usize) {
+        self.last_primary.store(index, Ordering::Relaxed);
     }
 }
 
@@ -115,6 +144,54 @@ impl UrlParts {
         parts.rest = format!("{before}?{}", kept.join("&"));
         Ok(parts)
     }
+}
+
+/// Returns the configuration for one of the hosts.
+fn one_server(all: &Config, index: usize) -> Config {
+    let mut one = Config::new();
+    match &all.get_hosts()[index] {
+        Host::Tcp(name) => one.host(name),
+        #[cfg(unix)]
+        Host::Unix(folder) => one.host_path(folder),
+    };
+    let ports = all.get_ports();
+    if let Some(port) = ports.get(index).or(ports.first()) {
+        one.port(*port);
+    }
+    if let Some(user) = all.get_user() {
+        one.user(user);
+    }
+    if let Some(password) = all.get_password() {
+        one.password(password);
+    }
+    if let Some(name) = all.get_dbname() {
+        one.dbname(name);
+    }
+    if let Some(options) = all.get_options() {
+        one.options(options);
+    }
+    if let Some(name) = all.get_application_name() {
+        one.application_name(name);
+    }
+    if let Some(limit) = all.get_connect_timeout() {
+        one.connect_timeout(*limit);
+    }
+    if let Some(limit) = all.get_tcp_user_timeout() {
+        one.tcp_user_timeout(*limit);
+    }
+    if let Some(interval) = all.get_keepalives_interval() {
+        one.keepalives_interval(interval);
+    }
+    if let Some(retries) = all.get_keepalives_retries() {
+        one.keepalives_retries(retries);
+    }
+    one.keepalives(all.get_keepalives())
+        .keepalives_idle(all.get_keepalives_idle())
+        .ssl_mode(all.get_ssl_mode())
+        .ssl_negotiation(all.get_ssl_negotiation())
+        .channel_binding(all.get_channel_binding())
+        .target_session_attrs(all.get_target_session_attrs());
+    one
 }
 
 fn is_local(config: &Config) -> bool {
