@@ -45,6 +45,22 @@ async fn schema_is_created_once_and_a_newer_one_is_refused() {
     }
 }
 
+// The machine of the first server in the URL hangs: it takes connections and says nothing. The node
+// must reach the primary behind it, as after a fail-over at night.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_server_does_not_hide_the_primary() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let database = server.new_log().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let url = server.url(&database);
+    let url = url.replace('@', &format!("@{address},"));
+    let log = open(&url, single_copy()).await;
+    assert!(acquire(&log).await.epoch.0 > 0);
+}
+
 // The role of a node can append, read and erase. Even an attacker with its password cannot delete
 // events, and cannot change where they are.
 #[tokio::test(flavor = "multi_thread")]
