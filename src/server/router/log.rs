@@ -225,7 +225,8 @@ impl MergedLog {
             Item::Event(event) => {
                 self.reached = event.position;
                 self.events += 1;
-                self.events % u64::from(self.shards.div_ceil(CURSOR_SHARDS_MAX)) == 0
+                self.events
+                    .is_multiple_of(u64::from(self.shards.div_ceil(CURSOR_SHARDS_MAX)))
             }
             _ => true,
         };

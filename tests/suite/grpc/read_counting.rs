@@ -9,7 +9,7 @@ use treering::{access::KeyStore, domain::*, proto::pb, server::ServeOptions};
 use super::{harness::*, keys::key};
 
 /// Methods that return nothing of a conversation's content, and why.
-const NO_READING: [(&str, &str); 20] = [
+const NO_READING: [(&str, &str); 21] = [
     ("Events/Append", "appends"),
     ("Events/AppendStream", "appends"),
     (
@@ -42,6 +42,7 @@ const NO_READING: [(&str, &str); 20] = [
         "is noted by itself, and counted by its bytes",
     ),
     ("Backups/NoteBackup", "answers nothing"),
+    ("Shards/CountTerms", "numbers"),
 ];
 
 /// Returns a call of each reading method, for a conversation as `everything` makes it.
@@ -279,6 +280,17 @@ fn readings(id: &str) -> Vec<(&'static str, Vec<u8>)> {
             "Search/Search",
             pb::SearchRequest {
                 query: "Lisbon".into(),
+                ..Default::default()
+            }
+            .encode_to_vec(),
+        ),
+        (
+            "Shards/SearchPart",
+            pb::SearchPartRequest {
+                search: Some(pb::SearchRequest {
+                    query: "Lisbon".into(),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }
             .encode_to_vec(),
