@@ -1,5 +1,8 @@
 //! `serve --cluster` and `cluster`: nodes over a log in PostgreSQL.
 
+// Without the feature, the options are parsed, so that the error says what to do.
+#![cfg_attr(not(feature = "cluster"), allow(dead_code))]
+
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
