@@ -561,6 +561,10 @@ impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
     }
 
     fn doc_freq(&self, term: &Term) -> tantivy::Result<u64> {
+        let passages_max = self.passages.max(1);
+        if self.shared.is_none() && self.noted.is_none() {
+            return Ok(self.searcher.doc_freq(term)?.min(passages_max));
+        }
         let field = term.field().field_id().to_be_bytes();
         let key = [&field[..], term.serialized_value_bytes()].concat();
         let shared = self.shared.and_then(|shared| shared.terms.get(&key));
@@ -571,6 +575,6 @@ impl Bm25StatisticsProvider for NamespaceStatistics<'_> {
         self.note(|noted| {
             noted.terms.insert(key, passages);
         });
-        Ok(passages.min(self.passages.max(1)))
+        Ok(passages.min(passages_max))
     }
 }
