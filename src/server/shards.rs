@@ -51,12 +51,18 @@ impl Shards for ShardsService {
         let missing = || InvalidField::new("search", "is not set");
         let service = SearchService(self.0.clone());
         let mut request = service.request(call, search.ok_or_else(missing)?).await?;
-        request.shared = counts.map(|counts| {
-            Arc::new(SharedRanking {
+        let ranking = match counts {
+            Some(counts) => SharedRanking {
                 statistics: counts_from_pb(counts),
                 floors: floors.map(floors_from_pb),
-            })
-        });
+            },
+            // Nothing is ranked by words, and there is no pool to ask for.
+            None => SharedRanking {
+                floors: Some(PoolFloors::of(&[])),
+                ..SharedRanking::default()
+            },
+        };
+        request.shared = Some(Arc::new(ranking));
         if recalled_only {
             request.filters.recalled = RecalledTexts::Only;
         }

@@ -9,6 +9,7 @@ mod failures;
 mod memory;
 mod nodes;
 mod routing;
+mod searches;
 #[allow(dead_code)]
 #[path = "../../log_postgres/tests/server.rs"]
 mod server;

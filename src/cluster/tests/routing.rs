@@ -28,7 +28,7 @@ use crate::{
 
 const SHARDS: u32 = 12;
 
-fn event(body: &EventBody) -> pb::NewEvent {
+pub fn event(body: &EventBody) -> pb::NewEvent {
     pb::NewEvent {
         body: Some(envelope::new_arm(body.kind(), body::encode(body))),
         ..Default::default()

@@ -67,8 +67,7 @@ impl ShardRouter {
         };
         let mut answers = self.search_parts(call, &mut part).await?;
         let has_hits = |part: &pb::SearchPartResponse| !hits_of(part).is_empty();
-        let is_by_meaning = request.by == i32::from(pb::SearchBy::Meaning);
-        if !answers.iter().any(has_hits) && !request.every_copy && !is_by_meaning {
+        if !answers.iter().any(has_hits) && !request.every_copy {
             // A text that quotes a memory is better than none.
             part.recalled_only = true;
             answers = self.search_parts(call, &mut part).await?;
@@ -171,7 +170,8 @@ fn merge_parts(
         true => newest_first(request, parts),
         false => best_first(request, parts),
     };
-    merged.total -= (fetched - merged.hits.len()) as u64;
+    let folded = (fetched - merged.hits.len()) as u64;
+    merged.total = merged.total.saturating_sub(folded);
     let best = merged.hits.first().map_or(0.0, |best| best.together);
     merged.hidden = merged
         .hidden
