@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the dependencies of the program and the packages: licences, sources and bans by deny.toml,
-# and known vulnerabilities. Fails on any known vulnerability.
+# known vulnerabilities, and that `cargo run` and `cargo test` build each with the same features.
+# Fails on any known vulnerability.
 #
 # Usage: .ci/dependencies.sh
 # Sources of vulnerabilities: RustSec's database for the program, PyPI for the Python package, npm
@@ -22,6 +23,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 npm_config_update_notifier=false npm_conf
 
 step "licences, sources and bans"
 cargo-deny --locked check licenses bans sources
+
+step "features: cargo run and cargo test share the builds of dependencies"
+for edges in normal normal,dev; do
+  cargo tree --locked --prefix none --edges "$edges" --format '{p} [{f}]'
+done | grep -v '^treering' | sort -u |
+  awk '{ key = $1 " " $2; if (key in seen && seen[key] != $3) print key, seen[key], $3; seen[key] = $3 }' \
+    >"$work/differ.txt"
+if [ -s "$work/differ.txt" ]; then
+  cat "$work/differ.txt" >&2
+  echo "name the features of both in the root Cargo.toml, or in that of src/provider_check" >&2
+  exit 1
+fi
 
 step "known vulnerabilities: the program"
 if cargo-deny fetch db 2>"$work/log"; then
