@@ -215,6 +215,9 @@ fn about_vectors(vectors: &pb::VectorStats) -> Vec<(&'static str, String)> {
         ("embedded", embedded),
         ("vectors", stored),
     ];
+    if !vectors.previous_model.is_empty() {
+        rows.push(("searched until then", printable(&vectors.previous_model)));
+    }
     if !vectors.failure.is_empty() {
         rows.push(("embedder fails", printable(&vectors.failure)));
     }

@@ -13,6 +13,7 @@ use super::{
     output::{Out, Tone},
     pb::{self, item_op::Op, item_result::Result as Answer},
     safe::tell,
+    search::By,
     text::{first_line, printable},
     text_arg::{is_json, text_of},
     time_arg::term,
@@ -32,6 +33,7 @@ Examples:
   treering items put sessions/42 cart @cart.json --ttl 12h
   treering items get users/ada likes
   treering items search users --words 'short answers'
+  treering items search users --words 'dislikes long replies' --by meaning
   treering items search users --where 'level>=3' --where 'answers=\"short\"'
   treering items ls --depth 1
   treering items rm users/ada likes")]
@@ -76,6 +78,10 @@ enum ItemsCommand {
         /// Words to search for
         #[arg(long = "words", value_name = "WORDS")]
         query: Option<String>,
+        /// Compare the words, their meaning, or both; see `treering search --by`
+        #[arg(long, value_enum, default_value_t = By::Words, hide_default_value = true)]
+        #[arg(requires = "query")]
+        by: By,
         /// Condition: FIELD, one of = != > >= < <=, and JSON. Dots separate nested fields (may be
         /// given again)
         #[arg(long = "where", value_name = "CONDITION", value_parser = condition)]
@@ -123,6 +129,11 @@ impl ItemsArgs {
     /// Whether it may append the first events of a store.
     pub(crate) fn begins(&self) -> bool {
         matches!(self.what, ItemsCommand::Put { .. })
+    }
+
+    /// Whether it needs an embedder.
+    pub(crate) fn compares_meanings(&self) -> bool {
+        matches!(self.what, ItemsCommand::Search { by, .. } if by != By::Words)
     }
 
     /// Whether it waits for the index, and keeps what was indexed.
@@ -271,6 +282,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), ClientError> {
         ItemsCommand::Search {
             path,
             query,
+            by,
             conditions,
             limit,
             offset,
@@ -278,6 +290,7 @@ fn op(what: ItemsCommand) -> Result<(Op, Option<String>), ClientError> {
             let search = pb::SearchItems {
                 under: labels(&path),
                 query: query.unwrap_or_default(),
+                by: by.number(),
                 filter: conditions,
                 limit,
                 offset,

@@ -449,7 +449,11 @@ impl StoreCommand {
                 false => PackingMode::Usually,
             },
             fresh_projections: false,
-            with_meaning: matches!(self, Self::Search(args) if args.compares_meanings()),
+            with_meaning: match self {
+                Self::Search(args) => args.compares_meanings(),
+                Self::Items(args) => args.compares_meanings(),
+                _ => false,
+            },
         })
     }
 

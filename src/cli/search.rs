@@ -185,7 +185,7 @@ pub(crate) struct SearchArgs {
 
 /// What a search compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-enum By {
+pub(crate) enum By {
     /// The words of the query
     #[default]
     Words,
@@ -193,6 +193,18 @@ enum By {
     Meaning,
     /// Both, with the hits in one order
     Both,
+}
+
+impl By {
+    /// Returns its number in the API.
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Self::Words => pb::SearchBy::Words,
+            Self::Meaning => pb::SearchBy::Meaning,
+            Self::Both => pb::SearchBy::Both,
+        }
+        .into()
+    }
 }
 
 /// A role on the command line.
@@ -293,12 +305,7 @@ impl SearchArgs {
         pb::SearchRequest {
             similar_to,
             mode: self.mode().into(),
-            by: match self.by {
-                By::Words => pb::SearchBy::Words,
-                By::Meaning => pb::SearchBy::Meaning,
-                By::Both => pb::SearchBy::Both,
-            }
-            .into(),
+            by: self.by.number(),
             query: self.text(),
             regex: self.regex,
             by_conversation: self.by_conversation,

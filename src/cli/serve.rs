@@ -37,7 +37,7 @@ use super::{
 use treering_access::KeyStore;
 use treering_domain::limits::MEMORY_OF_FILES_BYTES;
 use treering_embedders::EmbedderPlace;
-use treering_engine::{Embedder, Engine, OpenOptions};
+use treering_engine::{Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
 use treering_server::{
     ConnectionStream, ServeOptions, ServerMeasures,
@@ -158,6 +158,23 @@ pub(crate) struct ServeArgs {
         help_heading = "Search by meaning"
     )]
     embedder_model: Option<String>,
+    /// The model that --embedder replaces: searches by meaning use it until all texts are embedded by
+    /// the new one
+    #[arg(
+        long,
+        value_name = "DIR|URL",
+        requires = "embedder",
+        help_heading = "Search by meaning"
+    )]
+    previous_embedder: Option<String>,
+    /// Name of that model at its endpoint
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "previous_embedder",
+        help_heading = "Search by meaning"
+    )]
+    previous_embedder_model: Option<String>,
     /// Environment variable with the endpoint's key
     #[arg(long, value_name = "NAME", default_value = "TREERING_EMBEDDER_KEY")]
     #[arg(help_heading = "Search by meaning")]
@@ -246,7 +263,7 @@ pub(crate) async fn run(
     options.pseudonyms = args.pseudonyms;
     options.quotas = quotas;
     options.limits.disk_floor_bytes = args.observe.disk_floor();
-    options.embedder = args.embedder()?;
+    args.open_embedders(&mut options)?;
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -350,13 +367,18 @@ pub(crate) async fn run(
 }
 
 impl ServeArgs {
-    fn embedder(&self) -> Result<Option<Arc<dyn Embedder>>, ClientError> {
-        let place = self.embedder.as_ref().map(|at| EmbedderPlace {
-            at: at.clone(),
-            model: self.embedder_model.clone(),
-            key: std::env::var(&self.embedder_key_env).unwrap_or_default(),
-        });
-        place.as_ref().map(embedded::open_embedder).transpose()
+    fn open_embedders(&self, options: &mut OpenOptions) -> Result<(), ClientError> {
+        let open = |at: &Option<String>, model: &Option<String>| {
+            let place = at.as_ref().map(|at| EmbedderPlace {
+                at: at.clone(),
+                model: model.clone(),
+                key: std::env::var(&self.embedder_key_env).unwrap_or_default(),
+            });
+            place.as_ref().map(embedded::open_embedder).transpose()
+        };
+        options.embedder = open(&self.embedder, &self.embedder_model)?;
+        options.previous_embedder = open(&self.previous_embedder, &self.previous_embedder_model)?;
+        Ok(())
     }
 
     /// Checks the options that do not depend on the store.
@@ -388,7 +410,7 @@ impl ServeArgs {
         let mut engine = OpenOptions::new(dir);
         engine.limits.memory_bytes = self.memory;
         engine.limits.disk_floor_bytes = self.observe.disk_floor();
-        engine.embedder = self.embedder()?;
+        self.open_embedders(&mut engine)?;
         Ok(NodeParts {
             engine,
             listener,

@@ -186,6 +186,9 @@ pub struct OpenOptions {
     pub heuristics: Arc<dyn Heuristics>,
     /// The model for search by meaning; `None` disables it.
     pub embedder: Option<Arc<dyn Embedder>>,
+    /// The model that `embedder` replaces: searches compare its vectors until all texts have a vector
+    /// of the new model.
+    pub previous_embedder: Option<Arc<dyn Embedder>>,
 }
 
 /// When the events of a log are packed into compressed blocks (`docs/FORMAT.md`).
@@ -215,6 +218,7 @@ impl OpenOptions {
             quotas: Quotas::default(),
             heuristics: Arc::new(OwnHeuristics),
             embedder: None,
+            previous_embedder: None,
         }
     }
 

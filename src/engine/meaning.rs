@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::{
-    Engine, Inner, ReadPath,
+    Engine, Inner, OpenOptions, ReadPath,
     error::{OpenError, ReadError, SearchError},
     indexer::{IndexPlace, blocking},
     search_query::SearchRequest,
@@ -63,9 +63,36 @@ pub enum SearchBy {
     Both,
 }
 
+/// A model, and the vectors that it made.
+pub(super) struct ModelVectors {
+    embedder: Arc<dyn Embedder>,
+    pub(crate) vectors: VectorIndex,
+}
+
+impl ModelVectors {
+    /// Opens a model's vectors beside an index.
+    ///
+    /// # Errors
+    /// [`OpenError::Failed`] when the folder cannot be read.
+    fn open(embedder: Arc<dyn Embedder>, place: &IndexPlace) -> Result<Arc<Self>, OpenError> {
+        let beside = |dir: &PathBuf| dir.with_file_name(VECTORS_FOLDER);
+        let vectors = match place {
+            IndexPlace::Memory => VectorIndex::in_memory(),
+            IndexPlace::Unchanged(dir) => {
+                VectorIndex::open_unchanged(&beside(dir), embedder.model())
+            }
+            IndexPlace::Folder(dir) => VectorIndex::open(&beside(dir), embedder.model())
+                .map_err(|error| super::open::failed(dir, error))?,
+        };
+        Ok(Arc::new(Self { embedder, vectors }))
+    }
+}
+
 /// The vector that a search by meaning compares with.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct MeaningVector {
+    /// The model that made it.
+    pub(crate) model: Arc<ModelVectors>,
     pub(crate) vector: QueryVector,
     /// The hash of a text to exclude from the results.
     pub(crate) except: Option<u64>,
@@ -76,6 +103,8 @@ pub(super) struct MeaningVector {
 pub struct VectorStats {
     /// The name of the model.
     pub model: String,
+    /// The name of the previous model, if searches still compare its vectors; else empty.
+    pub previous_model: String,
     /// Passages of the index, of all namespaces.
     pub passages: u64,
     /// Passages that were embedded.
@@ -88,10 +117,12 @@ pub struct VectorStats {
     pub failure: String,
 }
 
-/// An embedder and the vectors that it made.
+/// The vectors of a store.
 pub(super) struct Meaning {
-    embedder: Arc<dyn Embedder>,
-    vectors: VectorIndex,
+    current: Arc<ModelVectors>,
+    /// The previous model. Searches compare its vectors until the current one has embedded all
+    /// texts.
+    previous: Mutex<Option<Arc<ModelVectors>>>,
     failure: Mutex<String>,
     /// Tells the task that the engine is closing.
     stop: Notify,
@@ -101,29 +132,24 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    /// Opens the vectors beside an index.
+    /// Opens the vectors beside an index; returns `None` if the options name no model.
     ///
     /// # Errors
     /// [`OpenError::Failed`] when the folder cannot be read.
     pub(super) fn open(
-        embedder: Option<Arc<dyn Embedder>>,
+        options: &OpenOptions,
         place: &IndexPlace,
     ) -> Result<Option<Self>, OpenError> {
-        let Some(embedder) = embedder else {
+        let Some(embedder) = options.embedder.clone() else {
             return Ok(None);
         };
-        let beside = |dir: &PathBuf| dir.with_file_name(VECTORS_FOLDER);
-        let vectors = match place {
-            IndexPlace::Memory => VectorIndex::in_memory(),
-            IndexPlace::Unchanged(dir) => {
-                VectorIndex::open_unchanged(&beside(dir), embedder.model())
-            }
-            IndexPlace::Folder(dir) => VectorIndex::open(&beside(dir), embedder.model())
-                .map_err(|error| super::open::failed(dir, error))?,
-        };
+        let previous = options.previous_embedder.clone();
+        let previous = previous.filter(|previous| previous.model() != embedder.model());
+        let previous = previous.map(|previous| ModelVectors::open(previous, place));
+        let previous = previous.transpose()?;
         Ok(Some(Self {
-            embedder,
-            vectors,
+            current: ModelVectors::open(embedder, place)?,
+            previous: Mutex::new(previous.filter(|model| model.vectors.dimensions().is_some())),
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             failure: Mutex::default(),
             stop: Notify::new(),
@@ -131,8 +157,8 @@ impl Meaning {
         }))
     }
 
-    pub(super) fn vectors(&self) -> &VectorIndex {
-        &self.vectors
+    fn previous(&self) -> Option<Arc<ModelVectors>> {
+        lock(&self.previous).clone()
     }
 
     /// Returns why a search by meaning did not compare some passages. `passages` is the number of
@@ -149,9 +175,12 @@ impl Meaning {
     }
 
     pub(super) fn stats(&self, index: &SearchIndex) -> VectorStats {
-        let coverage = self.vectors.coverage(index);
+        let coverage = self.current.vectors.coverage(index);
+        let previous = self.previous();
+        let name = |model: &ModelVectors| model.embedder.model().to_owned();
         VectorStats {
-            model: self.embedder.model().to_owned(),
+            model: name(&self.current),
+            previous_model: previous.as_deref().map(name).unwrap_or_default(),
             passages: coverage.passages,
             embedded: coverage.embedded,
             vectors: coverage.vectors,
@@ -165,12 +194,12 @@ impl Meaning {
     ///
     /// `permit` is released when the thread ends.
     async fn embed(
-        &self,
+        embedder: &Arc<dyn Embedder>,
         texts: Vec<String>,
         role: TextRole,
         permit: Option<OwnedSemaphorePermit>,
     ) -> Result<Vec<Vec<f32>>, EmbedError> {
-        let embedder = Arc::clone(&self.embedder);
+        let embedder = Arc::clone(embedder);
         let (tell, told) = oneshot::channel();
         let failed = |message: String| EmbedError::Unavailable {
             message,
@@ -188,20 +217,24 @@ impl Meaning {
         told.await.unwrap_or_else(|_| stopped())
     }
 
-    /// Returns the vector of a query.
+    /// Returns the vector of a query, by the model whose vectors are compared.
     ///
     /// # Errors
     /// [`SearchError::Embedder`]; [`SearchError::EmptyQuery`] for a blank text.
-    pub(super) async fn query_vector(&self, text: &str) -> Result<QueryVector, SearchError> {
+    async fn query_vector(
+        &self,
+        text: &str,
+    ) -> Result<(Arc<ModelVectors>, QueryVector), SearchError> {
         if text.trim().is_empty() {
             return Err(SearchError::EmptyQuery);
         }
         let failed = |message: String| SearchError::Embedder { message };
         let text = text[..text.floor_char_boundary(QUERY_BYTES_MAX)].to_owned();
+        let model = self.previous().unwrap_or_else(|| Arc::clone(&self.current));
         let embedding = async {
             // The semaphore is never closed.
             let permit = Arc::clone(&self.queries).acquire_owned().await.ok();
-            self.embed(vec![text], TextRole::Query, permit).await
+            Self::embed(&model.embedder, vec![text], TextRole::Query, permit).await
         };
         let embedded = tokio::time::timeout(QUERY_WAIT_MAX, embedding).await;
         let late = |_| failed("the embedder did not answer in time".to_owned());
@@ -209,13 +242,14 @@ impl Meaning {
             .map_err(late)?
             .map_err(|error| failed(error.to_string()))?;
         let vector = vectors.first().map(Vec::as_slice).unwrap_or_default();
-        let (found, stored) = (vector.len(), self.vectors.dimensions());
+        let (found, stored) = (vector.len(), model.vectors.dimensions());
         if let Some(expected) = stored.filter(|expected| *expected != found) {
             return Err(failed(
                 ColumnError::Dimensions { expected, found }.to_string(),
             ));
         }
-        QueryVector::new(vector).map_err(|error| failed(error.to_string()))
+        let vector = QueryVector::new(vector).map_err(|error| failed(error.to_string()))?;
+        Ok((model, vector))
     }
 
     /// Removes vectors of passages that the index no longer has, so that nothing remains of erased
@@ -228,8 +262,13 @@ impl Meaning {
         let _adding = this.adding.lock().await;
         let (meaning, index) = (Arc::clone(&this), inner.search.indexer.index());
         let follow = move || {
-            meaning.vectors.missing(&index, 0)?;
-            meaning.vectors.remove_other_models()
+            meaning.current.vectors.missing(&index, 0)?;
+            let previous = meaning.previous();
+            let previous = previous.as_deref().map(|model| &model.vectors);
+            if let Some(previous) = previous {
+                previous.missing(&index, 0)?;
+            }
+            meaning.current.vectors.remove_other_models(previous)
         };
         blocking(follow).await
     }
@@ -273,6 +312,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
                 match done {
                     StepOutcome::Embedded => continue,
                     StepOutcome::Complete if std::mem::take(&mut is_first) => {
+                        *lock(&this.previous) = None;
                         remove_other_models(&this);
                     }
                     StepOutcome::Complete | StepOutcome::NoIndex => {}
@@ -304,7 +344,7 @@ pub(super) async fn run(weak: Weak<Inner>) {
 }
 
 fn remove_other_models(this: &Meaning) {
-    if let Err(error) = this.vectors.remove_other_models() {
+    if let Err(error) = this.current.vectors.remove_other_models(None) {
         tracing::warn!(error = %with_causes(&error), "the vectors of another model were not removed");
     }
 }
@@ -328,7 +368,13 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     }
     let index = inner.search.indexer.index();
     let (meaning, looked) = (Arc::clone(this), Arc::clone(&index));
-    let missing = blocking(move || meaning.vectors.missing(&looked, PASSAGES_MAX)).await?;
+    let look = move || {
+        if let Some(previous) = meaning.previous() {
+            previous.vectors.missing(&looked, 0)?;
+        }
+        meaning.current.vectors.missing(&looked, PASSAGES_MAX)
+    };
+    let missing = blocking(look).await?;
     drop(adding);
     if missing.is_empty() {
         return Ok(StepOutcome::Complete);
@@ -340,7 +386,7 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     if !Arc::ptr_eq(&index, &inner.search.indexer.index()) {
         return Ok(StepOutcome::Embedded);
     }
-    blocking(move || meaning.vectors.add(&index, &vectors)).await?;
+    blocking(move || meaning.current.vectors.add(&index, &vectors)).await?;
     failure.map_or(Ok(StepOutcome::Embedded), Err)
 }
 
@@ -372,7 +418,10 @@ async fn embed(
         }
         let embedded = match texts.is_empty() {
             true => Ok(Vec::new()),
-            false => this.embed(texts, TextRole::Passage, None).await,
+            false => {
+                let embedder = &this.current.embedder;
+                Meaning::embed(embedder, texts, TextRole::Passage, None).await
+            }
         };
         let rounded = embedded.map_err(StepError::from).and_then(rounded);
         let mut vectors = match rounded {
@@ -453,8 +502,12 @@ impl Inner {
             .as_ref()
             .ok_or(SearchError::NoEmbedder)?;
         let except = self.reads.take_similar(request).await?;
-        let vector = meaning.query_vector(&request.text).await?;
-        Ok(Some(MeaningVector { vector, except }))
+        let (model, vector) = meaning.query_vector(&request.text).await?;
+        Ok(Some(MeaningVector {
+            model,
+            vector,
+            except,
+        }))
     }
 }
 

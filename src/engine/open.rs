@@ -347,7 +347,7 @@ impl Engine {
         let writer =
             GroupWriter::start(Arc::clone(&parts.log), owner, sequencer, publisher, limits)
                 .map_err(|error| log_refused(&dir, error))?;
-        let meaning = Meaning::open(options.embedder.clone(), &parts.index)?;
+        let meaning = Meaning::open(&options, &parts.index)?;
         let indexer = super::indexer::Indexer::open(parts.index, identity, acquired.head)
             .map_err(|error| index_refused(&dir, error))?;
         let knowledge = super::context::KnowledgeCache::new(shares.knowledge);

@@ -413,10 +413,10 @@ impl Inner {
             active.map_or(Ok(()), |active| active.check())?;
             return Ok(answer);
         }
-        let mut results = match (vector, &self.search.meaning) {
-            (Some(vector), Some(meaning)) => {
+        let mut results = match vector {
+            Some(vector) => {
                 let meaning = MeaningQuery {
-                    vectors: meaning.vectors(),
+                    vectors: &vector.model.vectors,
                     vector: &vector.vector,
                     except: vector.except,
                     with_words: by == SearchBy::Both,

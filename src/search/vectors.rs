@@ -164,11 +164,11 @@ impl VectorIndex {
         dimensions_of(&self.open_columns())
     }
 
-    /// Removes the vectors of other models from a folder.
+    /// Removes the vectors of models other than this one and `also` from a folder.
     ///
     /// # Errors
     /// [`IndexError::Io`].
-    pub fn remove_other_models(&self) -> Result<(), IndexError> {
+    pub fn remove_other_models(&self, also: Option<&Self>) -> Result<(), IndexError> {
         let Some((dir, all)) = self
             .dir
             .as_deref()
@@ -179,7 +179,8 @@ impl VectorIndex {
         let fail = |source| io_error("cleaned", all, source);
         for entry in fs::read_dir(all).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
-            if path != dir && path.is_dir() {
+            let is_kept = path == dir || also.is_some_and(|also| also.dir.as_ref() == Some(&path));
+            if !is_kept && path.is_dir() {
                 fs::remove_dir_all(&path).map_err(fail)?;
             }
         }

@@ -10,6 +10,7 @@ use super::{
     call::{Call, ServiceContext},
     from_proto::{self, InvalidField},
     guard::Caller,
+    search::search_by,
 };
 use treering_domain::limits::{ITEM_OPS_MAX, ITEM_PATH_LABELS_MAX, SHORT_TEXT_BYTES_MAX};
 use treering_engine::{
@@ -127,6 +128,7 @@ fn item_search(field: &str, search: pb::SearchItems) -> Result<ItemSearch, Inval
         .collect();
     Ok(ItemSearch {
         under: search.under,
+        by: search_by(&format!("{field}.by"), search.by)?,
         query: search.query,
         filter: filter?,
         limit: search.limit as usize,

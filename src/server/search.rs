@@ -98,7 +98,7 @@ impl SearchService {
             regex,
             by: match similar_to {
                 Some(_) => SearchBy::Meaning,
-                None => compared(by)?,
+                None => search_by("by", by)?,
             },
             similar_to,
             limit: from_proto::page(limit, SEARCH_HITS_DEFAULT, limits.page_events_max),
@@ -172,12 +172,13 @@ fn reading(mode: i32) -> Result<QuerySyntax, InvalidField> {
     }
 }
 
-fn compared(by: i32) -> Result<SearchBy, InvalidField> {
+/// Reads what a search compares.
+pub(super) fn search_by(field: &str, by: i32) -> Result<SearchBy, InvalidField> {
     match pb::SearchBy::try_from(by) {
         Ok(pb::SearchBy::Unspecified | pb::SearchBy::Words) => Ok(SearchBy::Words),
         Ok(pb::SearchBy::Meaning) => Ok(SearchBy::Meaning),
         Ok(pb::SearchBy::Both) => Ok(SearchBy::Both),
-        Err(_) => Err(InvalidField::new("by", "is not known")),
+        Err(_) => Err(InvalidField::new(field, "is not known")),
     }
 }
 

@@ -578,6 +578,7 @@ pub(super) fn stats(stats: Stats, met: Option<engine::DamageMet>) -> pb::StatsRe
 fn vector_stats(stats: VectorStats) -> pb::VectorStats {
     pb::VectorStats {
         model: stats.model,
+        previous_model: stats.previous_model,
         passages: stats.passages,
         embedded: stats.embedded,
         vectors: stats.vectors,

@@ -40,13 +40,13 @@ enum Behaviour {
 
 /// A model whose vectors have a dimension for each topic.
 #[derive(Clone)]
-struct Model {
-    url: String,
+pub(super) struct Model {
+    pub(super) url: String,
     state: Arc<Mutex<(Behaviour, BTreeMap<String, usize>)>>,
 }
 
 impl Model {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let model = Self {
             url: format!("http://{}/v1", listener.local_addr().unwrap()),
@@ -125,19 +125,28 @@ impl Model {
         )
     }
 
-    async fn open(&self, dir: &Path) -> Engine {
+    fn embedder(&self) -> Arc<dyn Embedder> {
         let place = EmbedderPlace {
             at: self.url.clone(),
             model: Some("topics".to_owned()),
             key: String::new(),
         };
+        place.open().unwrap()
+    }
+
+    pub(super) async fn open(&self, dir: &Path) -> Engine {
+        self.open_after(dir, None).await
+    }
+
+    async fn open_after(&self, dir: &Path, previous: Option<&Self>) -> Engine {
         let mut options = OpenOptions::new(dir);
-        options.embedder = Some(place.open().unwrap());
+        options.embedder = Some(self.embedder());
+        options.previous_embedder = previous.map(Self::embedder);
         Engine::open(options).await.unwrap()
     }
 }
 
-async fn filled(engine: &Engine) -> ConversationId {
+pub(super) async fn filled(engine: &Engine) -> ConversationId {
     let id = ConversationId::generate();
     let created = EventBody::ConversationCreated(ConversationCreated::default());
     let events = vec![
@@ -156,7 +165,7 @@ async fn vectors(engine: &Engine) -> VectorStats {
 }
 
 /// Waits until all passages have vectors.
-async fn embedded(engine: &Engine) -> VectorStats {
+pub(super) async fn embedded(engine: &Engine) -> VectorStats {
     engine.wait_indexed(engine.head()).await.unwrap();
     loop {
         let stats = vectors(engine).await;
@@ -262,6 +271,70 @@ async fn events_like_one_are_found_without_its_copies() {
     engine.close().await;
 }
 
+// Agents keep what they learn as items, and ask for it in words of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn items_are_found_in_other_words() {
+    use treering::engine::items::*;
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    let batch = |ops| ItemBatch {
+        namespace: ns(),
+        ops,
+        idempotency_key: None,
+        key_life_seconds: None,
+        actor: "ada".to_owned(),
+        bytes_max: usize::MAX,
+    };
+    let search = |by| ItemSearch {
+        query: "car has no power".to_owned(),
+        by,
+        ..ItemSearch::default()
+    };
+    let put = |key: &str, text: &str| ItemOp::Put {
+        name: ItemName {
+            path: vec!["facts".to_owned()],
+            key: key.to_owned(),
+        },
+        value: JsonText::from_checked(json!({ "text": text }).to_string().into()),
+        ttl: None,
+        text: None,
+    };
+    let texts = [
+        ("trip", BROKEN),
+        ("food", "eggs for breakfast"),
+        ("old", "the battery is new"),
+    ];
+    let puts = texts.map(|(key, text)| put(key, text)).to_vec();
+    engine.items(batch(puts)).await.unwrap();
+    // An earlier value has the meaning, but the item has it no longer.
+    let later = vec![put("old", "rain")];
+    engine.items(batch(later)).await.unwrap();
+    embedded(&engine).await;
+    for (by, first, count) in [
+        (SearchBy::Words, None, 0),
+        (SearchBy::Meaning, Some("trip"), 3),
+        (SearchBy::Both, Some("trip"), 3),
+    ] {
+        let asked = batch(vec![ItemOp::Search(search(by))]);
+        let answers = engine.items(asked).await.unwrap().answers;
+        let ItemAnswer::Found { items, .. } = &answers[0] else {
+            panic!("{answers:?}")
+        };
+        let found = items.first().map(|item| item.name.key.as_str());
+        assert_eq!((found, items.len()), (first, count), "{by:?}");
+    }
+    engine.close().await;
+    let engine = super::store::open(dir.path()).await;
+    let asked = batch(vec![ItemOp::Search(search(SearchBy::Meaning))]);
+    let refused = engine.items(asked).await.unwrap_err();
+    assert!(
+        matches!(refused, ItemsError::Search(SearchError::NoEmbedder)),
+        "{refused}"
+    );
+    engine.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn search_by_meaning_refuses_what_only_words_can_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,6 +355,52 @@ async fn search_by_meaning_refuses_what_only_words_can_do() {
     assert!(matches!(off, Err(SearchError::NoEmbedder)));
     assert_eq!(engine.stats(&ns()).await.unwrap().vectors, None);
     engine.close().await;
+}
+
+// Embedding a large store by a new model takes hours. Until then, searches use the previous one.
+#[tokio::test(flavor = "multi_thread")]
+async fn previous_model_serves_until_the_new_one_is_ready() {
+    let dir = tempfile::tempdir().unwrap();
+    let (old, new) = (Model::start(), Model::start());
+    let engine = old.open(dir.path()).await;
+    let id = filled(&engine).await;
+    embedded(&engine).await;
+    engine.close().await;
+
+    new.behave(Behaviour::Status(503));
+    let engine = new.open_after(dir.path(), Some(&old)).await;
+    append(&engine, vec![message(id, "rain and storm")])
+        .await
+        .unwrap();
+    engine.wait_indexed(engine.head()).await.unwrap();
+    let search = || engine.search(request("car has no power", SearchBy::Meaning));
+    let found = search().await.unwrap();
+    assert_eq!(found.hits[0].details.snippet, BROKEN);
+    // The message has no vector of the old model.
+    assert!(!found.complete && found.lagging.is_some(), "{found:?}");
+    let stats = vectors(&engine).await;
+    assert_eq!(stats.previous_model, format!("topics at {}", old.url));
+    assert_eq!((stats.embedded, stats.passages), (0, 4));
+    // Erasing removes vectors of both models, and leaves the others.
+    let other = filled(&engine).await;
+    erase(&engine, other).await;
+    assert_eq!(search().await.unwrap().hits[0].details.snippet, BROKEN);
+
+    new.behave(Behaviour::Works);
+    embedded(&engine).await;
+    let last = |model: &Model| model.embedded().get("car has no power").copied();
+    let asked = last(&old);
+    // The previous model is left at the next look for passages.
+    while !vectors(&engine).await.previous_model.is_empty() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let found = search().await.unwrap();
+    assert_eq!(found.hits[0].details.snippet, BROKEN);
+    assert!(found.complete);
+    assert_eq!((last(&old), last(&new)), (asked, Some(1)));
+    engine.close().await;
+    let models = fs::read_dir(dir.path().join("vectors")).unwrap().count();
+    assert_eq!(models, 1);
 }
 
 // Embedding a large store takes hours: neither a restart nor a rebuild of the index may repeat it.

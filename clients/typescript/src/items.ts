@@ -10,11 +10,12 @@ import {
   PathEnd,
   ReadItemsRequest,
 } from "./gen/treering/v1/items.js";
+import { SearchBy } from "./gen/treering/v1/search.js";
 import { keyLifeSeconds, keyOrNew } from "./keys.js";
 import { items as itemsMethods } from "./methods.js";
 import type { WriteOptions } from "./requests.js";
 import type { CallOptions, Transport } from "./transport.js";
-import { fromJson, jsonBytes, type Parsed } from "./words.js";
+import { fromJson, jsonBytes, number, type Parsed, type SearchByName } from "./words.js";
 
 const SIGNS = {
   "=": ItemComparison.EQUAL,
@@ -42,8 +43,10 @@ export interface PutOptions {
 
 /** Options of an item search. */
 export interface ItemSearch {
-  /** Words to search for. */
+  /** What to search for. */
   query?: string | undefined;
+  /** What of the query is compared (default `"words"`). Meanings need an embedder. */
+  by?: SearchByName | undefined;
   /** All must hold. */
   where?: Iterable<ItemCondition> | undefined;
   /** Maximum number (default 10). */
@@ -123,7 +126,8 @@ export const itemOps = {
       comparison: SIGNS[sign],
       value: jsonBytes(value),
     }));
-    const search = { under: [...under], query, filter, limit, offset, refreshTtl };
+    const by = number<SearchBy>(SearchBy, options.by ?? "words");
+    const search = { under: [...under], query, filter, limit, offset, refreshTtl, by };
     return { op: { $case: "search", value: search } };
   },
 

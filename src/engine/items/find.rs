@@ -1,4 +1,4 @@
-//! Finding items by name, under a path, by conditions on their values, and by words.
+//! Finding items by name, under a path, by conditions on their values, and by a query.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -147,7 +147,7 @@ impl Engine {
             return Ok((Vec::new(), false));
         }
         if !search.query.is_empty() {
-            return self.search_words(namespace, search, now, room).await;
+            return self.search_query(namespace, search, now, room).await;
         }
         let (namespace, search) = (namespace.clone(), search.clone());
         let mut page = Page::of(&search, *room);
@@ -177,7 +177,7 @@ impl Engine {
         Ok((page.found, is_partial))
     }
 
-    async fn search_words(
+    async fn search_query(
         &self,
         namespace: &Namespace,
         search: &ItemSearch,
@@ -188,6 +188,7 @@ impl Engine {
         let mut request = SearchRequest::new(namespace.clone(), search.query.clone(), HITS_PAGE);
         request.within = ConversationFilters::only(items_conversation(namespace));
         request.filters.kinds = vec![EventKind::Custom];
+        request.by = search.by;
         request.copies = DuplicateHandling::Each;
         // A caller must find items that it has just put.
         request.at_least = Some(self.published());

@@ -28,6 +28,7 @@ use self::{
 use super::{
     Engine, derived_id,
     error::{AppendError, ReadError, SearchError},
+    meaning::SearchBy,
     work::PriorityClass,
 };
 use treering_domain::{
@@ -109,8 +110,10 @@ impl ItemOp {
 pub struct ItemSearch {
     /// Only items under this path; empty for any.
     pub under: Vec<String>,
-    /// Words to search for; empty for none.
+    /// What to search for; empty for nothing.
     pub query: String,
+    /// What of the query is compared.
+    pub by: SearchBy,
     /// Conditions that must all hold.
     pub filter: Vec<ItemCondition>,
     /// Maximum number of items; 0 for ten.

@@ -7,7 +7,7 @@ use crate::{
     bounds::{EVENT_JSON_BYTES, EVENT_WHOLE_BYTES, TITLE_CHARS},
     failure::PageFailure,
     frame::Tab,
-    pages::call,
+    pages::{call, search},
     parts::{
         escape::{block, escape_inline, fitting, headline},
         json::pretty,
@@ -68,6 +68,10 @@ pub(crate) async fn page(
             a href=(request_context.link(&conversation(&event))) { "conversation" } " / "
             a href=(request_context.link(&in_transcript(&event))) { "in the transcript" } " / "
             a href=(request_context.link(&fork_here(&event))) { "fork here" }
+            @if text.is_some() {
+                " / "
+                a href=(request_context.link(&format!("/search?{}", search::similar_to(&event.conversation_id, revision)))) { "similar texts" }
+            }
         }
         div.head {
             h1 { "#" (revision) " " (escape_inline(&said.title)) }

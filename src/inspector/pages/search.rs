@@ -40,10 +40,16 @@ const SINCE: [(&str, &str); 3] = [
 /// # Errors
 /// Errors of the store.
 pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFailure> {
-    let text = request_context.asked.text("q").unwrap_or_default();
-    let is_asked = !text.is_empty() || has_filter(&request_context);
+    let asked = &request_context.asked;
+    let similar = asked.text("similar").map(event_of).transpose()?;
+    // A typed query replaces an event.
+    let text = match similar {
+        Some(_) => "",
+        None => asked.text("q").unwrap_or_default(),
+    };
+    let is_asked = !text.is_empty() || similar.is_some() || has_filter(&request_context);
     let found = match is_asked {
-        true => Some(answer(&request_context, text).await?),
+        true => Some(answer(&request_context, text, similar.clone()).await?),
         false => None,
     };
     let body = html! {
@@ -57,6 +63,9 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
             @for name in ["tool", "failed", "since", "c", "in", "active", "regex", "by"] {
                 @for value in request_context.asked.texts(name) { input type="hidden" name=(name) value=(value); }
             }
+        }
+        @if let Some(event) = &similar {
+            p { "Texts that are similar in meaning to " (event_link(&request_context, event)) }
         }
         div #found aria-live="polite" {
             @match &found {
@@ -72,10 +81,10 @@ pub(crate) async fn page(request_context: RequestContext) -> Result<Page, PageFa
             }
         }
     };
-    let title = if text.is_empty() {
-        "Search".to_owned()
-    } else {
-        format!("{text} · Search")
+    let title = match (text, &similar) {
+        ("", None) => "Search".to_owned(),
+        ("", Some(_)) => "Similar texts · Search".to_owned(),
+        (text, _) => format!("{text} · Search"),
     };
     Ok(request_context.page(&title, Tab::Search, body))
 }
@@ -86,9 +95,40 @@ fn has_filter(request_context: &RequestContext) -> bool {
         .any(|name| request_context.asked.text(name).is_some())
 }
 
+/// Reads an event's place in the address of a page: a conversation and a revision, with `#` between.
+fn event_of(place: &str) -> Result<pb::EventRef, PageFailure> {
+    let parts = place.rsplit_once('#');
+    let event = parts.and_then(|(id, revision)| {
+        Some(pb::EventRef {
+            conversation_id: id.to_owned(),
+            revision: revision.parse().ok()?,
+        })
+    });
+    event.ok_or_else(|| {
+        PageFailure::asked("`similar` is invalid", "It names an event: 5d0c3c0e#19.")
+    })
+}
+
+fn event_link(request_context: &RequestContext, event: &pb::EventRef) -> Markup {
+    let pb::EventRef {
+        conversation_id,
+        revision,
+    } = event;
+    let path = format!("/c/{}/e/{revision}", path_part(conversation_id));
+    html! {
+        a.mono href=(request_context.link(&path)) { (escape_inline(&address("", conversation_id, *revision))) }
+    }
+}
+
+/// Returns the query of the page with texts that are similar in meaning to an event's.
+pub(super) fn similar_to(conversation: &str, revision: u64) -> String {
+    query(&[("similar", &format!("{conversation}#{revision}"))])
+}
+
 async fn answer(
     request_context: &RequestContext,
     text: &str,
+    similar_to: Option<pb::EventRef>,
 ) -> Result<pb::SearchResponse, PageFailure> {
     let asked = &request_context.asked;
     let since = asked.text("since").map(str::parse::<TimeRange>).transpose();
@@ -99,7 +139,8 @@ async fn answer(
         .filter(|(own, _, _)| Some(*own) == place)
         .flat_map(|(_, _, kinds)| kinds.iter().map(|kind| i32::from(*kind)));
     let offset = asked.number("from")?.unwrap_or(0).min(HITS_OFFSET_MAX);
-    let by_both = asked.one_of("by", &["both"])?.is_some() && !asked.is_set("regex");
+    let regex = asked.is_set("regex") && similar_to.is_none();
+    let by_both = asked.one_of("by", &["both"])?.is_some() && !regex;
     let request = pb::SearchRequest {
         query: text.to_owned(),
         limit: HITS,
@@ -110,18 +151,18 @@ async fn answer(
         success: asked.is_set("failed").then_some(false),
         kinds: kinds.collect(),
         happened_from: since.map(TimeRange::beginning),
-        regex: asked.is_set("regex"),
+        regex,
         active_branches_only: asked.is_set("active"),
         by: match by_both {
             true => pb::SearchBy::Both,
             false => pb::SearchBy::Words,
         }
         .into(),
-        by_conversation: !by_both && !asked.is_set("regex"),
+        by_conversation: !by_both && !regex && similar_to.is_none(),
         conversations_max: CHIPS as u32,
         mode: pb::QueryMode::Unspecified.into(),
+        similar_to,
         // The page has no fields for these.
-        similar_to: None,
         branch: String::new(),
         paths: Vec::new(),
         sources: Vec::new(),
@@ -217,7 +258,7 @@ fn chips(request_context: &RequestContext, hits: &[pb::SearchHit]) -> Markup {
             span.gap {}
             (switch("failed", "1", html! { "failed" }))
             (switch("active", "1", html! { "active branches only" }))
-            (switch("by", "both", html! { "by meaning too" }))
+            @if asked.text("similar").is_none() { (switch("by", "both", html! { "by meaning too" })) }
             span.gap {}
             @for (value, word) in SINCE { (switch("since", value, html! { (word) })) }
             @if let Some(since) = asked.text("since").filter(|since| SINCE.iter().all(|(own, _)| own != since)) {
@@ -281,6 +322,7 @@ fn hit(request_context: &RequestContext, hit: &pb::SearchHit) -> Markup {
             div.line.dim {
                 a href=(around) { "in " (conversation(hit)) }
                 span.mono { (escape_inline(&address(&hit.source_id, &hit.conversation_id, hit.revision))) }
+                a href=(request_context.link(&format!("/search?{}", similar_to(&hit.conversation_id, hit.revision)))) { "similar texts" }
                 @if hit.recalled { span { (hit_text::quoted(hit)) } }
                 @if hit.copies > 0 { span { (things(hit.copies, "more with this text", "more with this text")) } }
             }

@@ -10,6 +10,7 @@ use treering::{domain::*, proto::pb};
 use super::{Browser, real_store};
 use crate::suite::{
     child::PATIENCE,
+    meaning::{Model, embedded, filled},
     store::{append, call, conversation, message, open, result},
 };
 
@@ -407,4 +408,37 @@ async fn open_page_shows_appended_events() {
         "{}",
         part.body
     );
+}
+
+// From an error that a person reads to similar ones: the event and every hit link to them.
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_similar_to_an_event_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    let engine = model.open(dir.path()).await;
+    let id = filled(&engine).await;
+    let events = vec![message(id, "no power in the car again")];
+    append(&engine, events).await.unwrap();
+    embedded(&engine).await;
+    engine.close().await;
+    let options = ["--embedder", &model.url, "--embedder-model", "topics"];
+    let browser = Browser::start(dir.path(), &options).await;
+    let event = browser.page(&format!("/c/{id}/e/3")).await;
+    let link = &links(&event.body, "/search?similar=")[0];
+    let found = browser.page(link).await.body;
+    assert!(
+        found.contains("Texts that are similar in meaning"),
+        "{found}"
+    );
+    let hits: Vec<&str> = found.split("<li class=\"hit\"").skip(1).collect();
+    assert!(hits[0].contains("no power in"), "{found}");
+    assert!(
+        !hits.iter().any(|hit| hit.contains("battery was flat")),
+        "{found}"
+    );
+    let next = &links(hits[0], "/search?similar=")[0];
+    let back = browser.page(next).await.body;
+    assert!(back.contains("battery was flat"), "{back}");
+    let refused = browser.get("/search?similar=here").await;
+    assert_eq!(refused.status, 400, "{}", refused.body);
 }

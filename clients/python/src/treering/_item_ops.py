@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from treering._words import json_bytes
+from treering._words import SearchByName, json_bytes, number
 from treering.v1 import items_pb2 as pb
+from treering.v1 import search_pb2
 
 Sign = Literal["=", "!=", ">", ">=", "<", "<="]
 Condition = tuple[str | Sequence[str], Sign, Any]
@@ -70,6 +71,7 @@ def search_op(
     limit: int = 10,
     offset: int = 0,
     refresh_ttl: bool = False,
+    by: SearchByName = "words",
 ) -> pb.ItemOp:
     """Searches items."""
     return pb.ItemOp(
@@ -80,6 +82,7 @@ def search_op(
             limit=limit,
             offset=offset,
             refresh_ttl=refresh_ttl,
+            by=number(search_pb2.SearchBy, "SEARCH_BY", by),
         )
     )
 

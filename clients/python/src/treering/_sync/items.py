@@ -10,6 +10,7 @@ from treering._item_ops import Condition, conditions, delete_op, get_op, paths_o
 from treering._keys import key_or_new, life_seconds
 from treering._methods import ITEMS_BATCH, ITEMS_READ
 from treering._sync.transport import Transport
+from treering._words import SearchByName
 from treering.types import Item
 from treering.v1 import items_pb2 as pb
 
@@ -61,17 +62,20 @@ class Items:
         under: Sequence[str] = (),
         *,
         query: str = "",
+        by: SearchByName = "words",
         where: Iterable[Condition] = (),
         limit: int = 10,
         offset: int = 0,
         refresh_ttl: bool = False,
     ) -> list[Item]:
-        """Searches the items under a path: newest first, or best first with a query.
+        """Searches the items under a path: newest first, or best first with a query. `by` says
+        whether the query's words are compared, its meaning, or both. Meanings need an embedder,
+        and are compared about a second after a put.
 
         `where` is a list of conditions `(field, sign, value)` that must all hold, with one of the
         signs `= != > >= < <=`. A sequence of names is a nested field.
         """
-        op = search_op(under, query, conditions(where), limit, offset, refresh_ttl)
+        op = search_op(under, query, conditions(where), limit, offset, refresh_ttl, by)
         answer = self._send([op], "")
         return self._whole(answer.results[0].found.items)
 

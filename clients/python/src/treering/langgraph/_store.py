@@ -24,6 +24,7 @@ from langgraph.store.base.embed import get_text_at_path, tokenize_path
 from treering import items, types
 from treering._adapters.thread import done
 from treering._sync.client import Treering
+from treering._words import SearchByName
 from treering.v1 import items_pb2 as pb
 
 __all__ = ["TreeringStore"]
@@ -48,7 +49,9 @@ class TreeringStore(BaseStore):
 
     Stores with the same name are one store: the name is the first label of every path. Nothing is
     cached, and several programs may use a store. A query finds words in all texts of a value, or in
-    those that `index` of the put names. Expired items disappear without `sweep_ttl`.
+    those that `index` of the put names. With `by="both"` or `by="meaning"` it also finds values
+    that say the same in other words, if the server has an embedder. Expired items disappear
+    without `sweep_ttl`.
 
     >>> store = treering.langgraph.TreeringStore(db)
     >>> store.put(("users", "ada"), "likes", {"answers": "short"})
@@ -59,9 +62,15 @@ class TreeringStore(BaseStore):
     supports_ttl = True
 
     def __init__(
-        self, db: Treering, name: str = "langgraph-store", *, ttl: TTLConfig | None = None
+        self,
+        db: Treering,
+        name: str = "langgraph-store",
+        *,
+        ttl: TTLConfig | None = None,
+        by: SearchByName = "words",
     ) -> None:
         self.ttl_config = ttl
+        self.by = by
         self.name = name
         self._items = db.items
 
@@ -112,6 +121,7 @@ class TreeringStore(BaseStore):
                 op.limit,
                 op.offset,
                 self._refreshes(op),
+                self.by,
             )
         if isinstance(op, ListNamespacesOp):
             return self._paths(op)

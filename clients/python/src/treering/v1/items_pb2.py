@@ -13,55 +13,56 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
+from treering.v1 import search_pb2 as treering_dot_v1_dot_search__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/items.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\"r\n\x0cItemsRequest\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.treering.v1.ItemOp\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x18\n\x10key_life_seconds\x18\x04 \x01(\r\"4\n\x10ReadItemsRequest\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.treering.v1.ItemOp\"\xe1\x01\n\x06ItemOp\x12#\n\x03get\x18\x01 \x01(\x0b\x32\x14.treering.v1.GetItemH\x00\x12#\n\x03put\x18\x02 \x01(\x0b\x32\x14.treering.v1.PutItemH\x00\x12)\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x17.treering.v1.DeleteItemH\x00\x12*\n\x06search\x18\x04 \x01(\x0b\x32\x18.treering.v1.SearchItemsH\x00\x12\x30\n\nlist_paths\x18\x05 \x01(\x0b\x32\x1a.treering.v1.ListItemPathsH\x00\x42\x04\n\x02op\"9\n\x07GetItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x13\n\x0brefresh_ttl\x18\x03 \x01(\x08\"_\n\x07PutItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x04\x12\x11\n\x04text\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"\'\n\nDeleteItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"^\n\rItemCondition\x12\r\n\x05\x66ield\x18\x01 \x03(\t\x12/\n\ncomparison\x18\x02 \x01(\x0e\x32\x1b.treering.v1.ItemComparison\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x8b\x01\n\x0bSearchItems\x12\r\n\x05under\x18\x01 \x03(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12*\n\x06\x66ilter\x18\x03 \x03(\x0b\x32\x1a.treering.v1.ItemCondition\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\r\x12\x13\n\x0brefresh_ttl\x18\x06 \x01(\x08\"<\n\tPathMatch\x12!\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x14.treering.v1.PathEnd\x12\x0c\n\x04path\x18\x02 \x03(\t\"j\n\rListItemPaths\x12\'\n\x07matches\x18\x01 \x03(\x0b\x32\x16.treering.v1.PathMatch\x12\x11\n\tdepth_max\x18\x02 \x01(\r\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\r\"\xa1\x02\n\x04Item\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x16\n\x0evalue_left_out\x18\x04 \x01(\x08\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12\x10\n\x08revision\x18\t \x01(\x04\x12\x12\n\x05score\x18\n \x01(\x02H\x00\x88\x01\x01\x42\x08\n\x06_score\"\x18\n\x08ItemPath\x12\x0c\n\x04path\x18\x01 \x03(\t\"*\n\x07GotItem\x12\x1f\n\x04item\x18\x01 \x01(\x0b\x32\x11.treering.v1.Item\"?\n\nFoundItems\x12 \n\x05items\x18\x01 \x03(\x0b\x32\x11.treering.v1.Item\x12\x0f\n\x07partial\x18\x02 \x01(\x08\"H\n\x0fListedItemPaths\x12$\n\x05paths\x18\x01 \x03(\x0b\x32\x15.treering.v1.ItemPath\x12\x0f\n\x07partial\x18\x02 \x01(\x08\"\r\n\x0b\x43hangedItem\"\xc1\x01\n\nItemResult\x12#\n\x03got\x18\x01 \x01(\x0b\x32\x14.treering.v1.GotItemH\x00\x12(\n\x05\x66ound\x18\x02 \x01(\x0b\x32\x17.treering.v1.FoundItemsH\x00\x12-\n\x05paths\x18\x03 \x01(\x0b\x32\x1c.treering.v1.ListedItemPathsH\x00\x12+\n\x07\x63hanged\x18\x04 \x01(\x0b\x32\x18.treering.v1.ChangedItemH\x00\x42\x08\n\x06result\"x\n\rItemsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.treering.v1.ItemResult\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x14\n\x0crepeated_key\x18\x03 \x01(\x08*\xeb\x01\n\x0eItemComparison\x12\x1f\n\x1bITEM_COMPARISON_UNSPECIFIED\x10\x00\x12\x19\n\x15ITEM_COMPARISON_EQUAL\x10\x01\x12\x1d\n\x19ITEM_COMPARISON_NOT_EQUAL\x10\x02\x12\x1b\n\x17ITEM_COMPARISON_GREATER\x10\x03\x12$\n ITEM_COMPARISON_GREATER_OR_EQUAL\x10\x04\x12\x18\n\x14ITEM_COMPARISON_LESS\x10\x05\x12!\n\x1dITEM_COMPARISON_LESS_OR_EQUAL\x10\x06*M\n\x07PathEnd\x12\x18\n\x14PATH_END_UNSPECIFIED\x10\x00\x12\x13\n\x0fPATH_END_PREFIX\x10\x01\x12\x13\n\x0fPATH_END_SUFFIX\x10\x02\x32\x8a\x01\n\x05Items\x12>\n\x05\x42\x61tch\x12\x19.treering.v1.ItemsRequest\x1a\x1a.treering.v1.ItemsResponse\x12\x41\n\x04Read\x12\x1d.treering.v1.ReadItemsRequest\x1a\x1a.treering.v1.ItemsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/items.proto\x12\x0btreering.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17treering/v1/event.proto\x1a\x18treering/v1/search.proto\"r\n\x0cItemsRequest\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.treering.v1.ItemOp\x12\x17\n\x0fidempotency_key\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x18\n\x10key_life_seconds\x18\x04 \x01(\r\"4\n\x10ReadItemsRequest\x12 \n\x03ops\x18\x01 \x03(\x0b\x32\x13.treering.v1.ItemOp\"\xe1\x01\n\x06ItemOp\x12#\n\x03get\x18\x01 \x01(\x0b\x32\x14.treering.v1.GetItemH\x00\x12#\n\x03put\x18\x02 \x01(\x0b\x32\x14.treering.v1.PutItemH\x00\x12)\n\x06\x64\x65lete\x18\x03 \x01(\x0b\x32\x17.treering.v1.DeleteItemH\x00\x12*\n\x06search\x18\x04 \x01(\x0b\x32\x18.treering.v1.SearchItemsH\x00\x12\x30\n\nlist_paths\x18\x05 \x01(\x0b\x32\x1a.treering.v1.ListItemPathsH\x00\x42\x04\n\x02op\"9\n\x07GetItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x13\n\x0brefresh_ttl\x18\x03 \x01(\x08\"_\n\x07PutItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x0e\n\x06ttl_ms\x18\x04 \x01(\x04\x12\x11\n\x04text\x18\x05 \x01(\tH\x00\x88\x01\x01\x42\x07\n\x05_text\"\'\n\nDeleteItem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\"^\n\rItemCondition\x12\r\n\x05\x66ield\x18\x01 \x03(\t\x12/\n\ncomparison\x18\x02 \x01(\x0e\x32\x1b.treering.v1.ItemComparison\x12\r\n\x05value\x18\x03 \x01(\x0c\"\xae\x01\n\x0bSearchItems\x12\r\n\x05under\x18\x01 \x03(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12*\n\x06\x66ilter\x18\x03 \x03(\x0b\x32\x1a.treering.v1.ItemCondition\x12\r\n\x05limit\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\r\x12\x13\n\x0brefresh_ttl\x18\x06 \x01(\x08\x12!\n\x02\x62y\x18\x07 \x01(\x0e\x32\x15.treering.v1.SearchBy\"<\n\tPathMatch\x12!\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x14.treering.v1.PathEnd\x12\x0c\n\x04path\x18\x02 \x03(\t\"j\n\rListItemPaths\x12\'\n\x07matches\x18\x01 \x03(\x0b\x32\x16.treering.v1.PathMatch\x12\x11\n\tdepth_max\x18\x02 \x01(\r\x12\r\n\x05limit\x18\x03 \x01(\r\x12\x0e\n\x06offset\x18\x04 \x01(\r\"\xa1\x02\n\x04Item\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\r\n\x05value\x18\x03 \x01(\x0c\x12\x16\n\x0evalue_left_out\x18\x04 \x01(\x08\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nupdated_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12\x10\n\x08revision\x18\t \x01(\x04\x12\x12\n\x05score\x18\n \x01(\x02H\x00\x88\x01\x01\x42\x08\n\x06_score\"\x18\n\x08ItemPath\x12\x0c\n\x04path\x18\x01 \x03(\t\"*\n\x07GotItem\x12\x1f\n\x04item\x18\x01 \x01(\x0b\x32\x11.treering.v1.Item\"?\n\nFoundItems\x12 \n\x05items\x18\x01 \x03(\x0b\x32\x11.treering.v1.Item\x12\x0f\n\x07partial\x18\x02 \x01(\x08\"H\n\x0fListedItemPaths\x12$\n\x05paths\x18\x01 \x03(\x0b\x32\x15.treering.v1.ItemPath\x12\x0f\n\x07partial\x18\x02 \x01(\x08\"\r\n\x0b\x43hangedItem\"\xc1\x01\n\nItemResult\x12#\n\x03got\x18\x01 \x01(\x0b\x32\x14.treering.v1.GotItemH\x00\x12(\n\x05\x66ound\x18\x02 \x01(\x0b\x32\x17.treering.v1.FoundItemsH\x00\x12-\n\x05paths\x18\x03 \x01(\x0b\x32\x1c.treering.v1.ListedItemPathsH\x00\x12+\n\x07\x63hanged\x18\x04 \x01(\x0b\x32\x18.treering.v1.ChangedItemH\x00\x42\x08\n\x06result\"x\n\rItemsResponse\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.treering.v1.ItemResult\x12\'\n\x08position\x18\x02 \x01(\x0b\x32\x15.treering.v1.Position\x12\x14\n\x0crepeated_key\x18\x03 \x01(\x08*\xeb\x01\n\x0eItemComparison\x12\x1f\n\x1bITEM_COMPARISON_UNSPECIFIED\x10\x00\x12\x19\n\x15ITEM_COMPARISON_EQUAL\x10\x01\x12\x1d\n\x19ITEM_COMPARISON_NOT_EQUAL\x10\x02\x12\x1b\n\x17ITEM_COMPARISON_GREATER\x10\x03\x12$\n ITEM_COMPARISON_GREATER_OR_EQUAL\x10\x04\x12\x18\n\x14ITEM_COMPARISON_LESS\x10\x05\x12!\n\x1dITEM_COMPARISON_LESS_OR_EQUAL\x10\x06*M\n\x07PathEnd\x12\x18\n\x14PATH_END_UNSPECIFIED\x10\x00\x12\x13\n\x0fPATH_END_PREFIX\x10\x01\x12\x13\n\x0fPATH_END_SUFFIX\x10\x02\x32\x8a\x01\n\x05Items\x12>\n\x05\x42\x61tch\x12\x19.treering.v1.ItemsRequest\x1a\x1a.treering.v1.ItemsResponse\x12\x41\n\x04Read\x12\x1d.treering.v1.ReadItemsRequest\x1a\x1a.treering.v1.ItemsResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.items_pb2', globals())
 if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
-  _ITEMCOMPARISON._serialized_start=1936
-  _ITEMCOMPARISON._serialized_end=2171
-  _PATHEND._serialized_start=2173
-  _PATHEND._serialized_end=2250
-  _ITEMSREQUEST._serialized_start=98
-  _ITEMSREQUEST._serialized_end=212
-  _READITEMSREQUEST._serialized_start=214
-  _READITEMSREQUEST._serialized_end=266
-  _ITEMOP._serialized_start=269
-  _ITEMOP._serialized_end=494
-  _GETITEM._serialized_start=496
-  _GETITEM._serialized_end=553
-  _PUTITEM._serialized_start=555
-  _PUTITEM._serialized_end=650
-  _DELETEITEM._serialized_start=652
-  _DELETEITEM._serialized_end=691
-  _ITEMCONDITION._serialized_start=693
-  _ITEMCONDITION._serialized_end=787
-  _SEARCHITEMS._serialized_start=790
-  _SEARCHITEMS._serialized_end=929
-  _PATHMATCH._serialized_start=931
-  _PATHMATCH._serialized_end=991
-  _LISTITEMPATHS._serialized_start=993
-  _LISTITEMPATHS._serialized_end=1099
-  _ITEM._serialized_start=1102
-  _ITEM._serialized_end=1391
-  _ITEMPATH._serialized_start=1393
-  _ITEMPATH._serialized_end=1417
-  _GOTITEM._serialized_start=1419
-  _GOTITEM._serialized_end=1461
-  _FOUNDITEMS._serialized_start=1463
-  _FOUNDITEMS._serialized_end=1526
-  _LISTEDITEMPATHS._serialized_start=1528
-  _LISTEDITEMPATHS._serialized_end=1600
-  _CHANGEDITEM._serialized_start=1602
-  _CHANGEDITEM._serialized_end=1615
-  _ITEMRESULT._serialized_start=1618
-  _ITEMRESULT._serialized_end=1811
-  _ITEMSRESPONSE._serialized_start=1813
-  _ITEMSRESPONSE._serialized_end=1933
-  _ITEMS._serialized_start=2253
-  _ITEMS._serialized_end=2391
+  _ITEMCOMPARISON._serialized_start=1997
+  _ITEMCOMPARISON._serialized_end=2232
+  _PATHEND._serialized_start=2234
+  _PATHEND._serialized_end=2311
+  _ITEMSREQUEST._serialized_start=124
+  _ITEMSREQUEST._serialized_end=238
+  _READITEMSREQUEST._serialized_start=240
+  _READITEMSREQUEST._serialized_end=292
+  _ITEMOP._serialized_start=295
+  _ITEMOP._serialized_end=520
+  _GETITEM._serialized_start=522
+  _GETITEM._serialized_end=579
+  _PUTITEM._serialized_start=581
+  _PUTITEM._serialized_end=676
+  _DELETEITEM._serialized_start=678
+  _DELETEITEM._serialized_end=717
+  _ITEMCONDITION._serialized_start=719
+  _ITEMCONDITION._serialized_end=813
+  _SEARCHITEMS._serialized_start=816
+  _SEARCHITEMS._serialized_end=990
+  _PATHMATCH._serialized_start=992
+  _PATHMATCH._serialized_end=1052
+  _LISTITEMPATHS._serialized_start=1054
+  _LISTITEMPATHS._serialized_end=1160
+  _ITEM._serialized_start=1163
+  _ITEM._serialized_end=1452
+  _ITEMPATH._serialized_start=1454
+  _ITEMPATH._serialized_end=1478
+  _GOTITEM._serialized_start=1480
+  _GOTITEM._serialized_end=1522
+  _FOUNDITEMS._serialized_start=1524
+  _FOUNDITEMS._serialized_end=1587
+  _LISTEDITEMPATHS._serialized_start=1589
+  _LISTEDITEMPATHS._serialized_end=1661
+  _CHANGEDITEM._serialized_start=1663
+  _CHANGEDITEM._serialized_end=1676
+  _ITEMRESULT._serialized_start=1679
+  _ITEMRESULT._serialized_end=1872
+  _ITEMSRESPONSE._serialized_start=1874
+  _ITEMSRESPONSE._serialized_end=1994
+  _ITEMS._serialized_start=2314
+  _ITEMS._serialized_end=2452
 # @@protoc_insertion_point(module_scope)

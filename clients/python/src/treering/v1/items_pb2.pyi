@@ -11,6 +11,7 @@ import google.protobuf.message
 import google.protobuf.timestamp_pb2
 import sys
 import treering.v1.event_pb2
+import treering.v1.search_pb2
 import typing
 
 if sys.version_info >= (3, 10):
@@ -284,7 +285,8 @@ global___ItemCondition = ItemCondition
 class SearchItems(google.protobuf.message.Message):
     """Finds items: newest first, or with a query, best first. Without a query it looks at up to
     50,000 items, with one at up to 2,000 hits; with one it waits up to 5 seconds until the index
-    has all earlier puts.
+    has all earlier puts. Vectors are made later: by meaning, an item is found about a second after
+    it was put.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -295,11 +297,12 @@ class SearchItems(google.protobuf.message.Message):
     LIMIT_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     REFRESH_TTL_FIELD_NUMBER: builtins.int
+    BY_FIELD_NUMBER: builtins.int
     @property
     def under(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Only items under this path. Empty: all."""
     query: builtins.str
-    """Words to search for, as in `Search`; at most 16 KiB. Empty: none."""
+    """What to search for, as in `Search`; at most 16 KiB. Empty: nothing."""
     @property
     def filter(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ItemCondition]:
         """Conditions that must all match; at most 64."""
@@ -309,6 +312,8 @@ class SearchItems(google.protobuf.message.Message):
     """Items to skip."""
     refresh_ttl: builtins.bool
     """Restarts the time to live of the items that were found. This is a change."""
+    by: treering.v1.search_pb2.SearchBy.ValueType
+    """What of the query is compared, as in `Search`."""
     def __init__(
         self,
         *,
@@ -318,8 +323,9 @@ class SearchItems(google.protobuf.message.Message):
         limit: builtins.int = ...,
         offset: builtins.int = ...,
         refresh_ttl: builtins.bool = ...,
+        by: treering.v1.search_pb2.SearchBy.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["filter", b"filter", "limit", b"limit", "offset", b"offset", "query", b"query", "refresh_ttl", b"refresh_ttl", "under", b"under"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["by", b"by", "filter", b"filter", "limit", b"limit", "offset", b"offset", "query", b"query", "refresh_ttl", b"refresh_ttl", "under", b"under"]) -> None: ...
 
 global___SearchItems = SearchItems
 
