@@ -184,6 +184,7 @@ class VectorStats(google.protobuf.message.Message):
     VECTORS_FIELD_NUMBER: builtins.int
     BYTES_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
+    PREVIOUS_MODEL_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model."""
     passages: builtins.int
@@ -196,6 +197,10 @@ class VectorStats(google.protobuf.message.Message):
     """Their size, in bytes."""
     failure: builtins.str
     """Why no more are made at the moment. Empty: nothing is wrong."""
+    previous_model: builtins.str
+    """Name of the previous model, if searches still compare its vectors: those of `model` are
+    incomplete. Empty: there is none.
+    """
     def __init__(
         self,
         *,
@@ -205,8 +210,9 @@ class VectorStats(google.protobuf.message.Message):
         vectors: builtins.int = ...,
         bytes: builtins.int = ...,
         failure: builtins.str = ...,
+        previous_model: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["bytes", b"bytes", "embedded", b"embedded", "failure", b"failure", "model", b"model", "passages", b"passages", "vectors", b"vectors"]) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["bytes", b"bytes", "embedded", b"embedded", "failure", b"failure", "model", b"model", "passages", b"passages", "previous_model", b"previous_model", "vectors", b"vectors"]) -> None: ...
 
 global___VectorStats = VectorStats
 
