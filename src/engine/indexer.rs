@@ -642,10 +642,13 @@ pub(super) async fn add_some(
         events,
         reached,
         not_indexed,
+        recalled_before,
+        ..
     } = searchable(inner, from, head).await?;
     let index = Arc::clone(index);
     let reached_position = inner.reads.reader.position(reached);
     let committed = blocking(move || {
+        index.replace(&recalled_before)?;
         index.add(&events, reached_position)?;
         if head - reached > BEHIND_EVENTS {
             return index.commit_if_older(BEHIND_COMMIT_INTERVAL);

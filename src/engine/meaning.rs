@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{Arc, Mutex, Weak, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
@@ -31,9 +31,13 @@ use treering_search::{
 
 /// Name of the vectors' folder in the data folder.
 pub(super) const VECTORS_FOLDER: &str = "vectors";
-/// Number of passages that are embedded before their vectors are written. Each write rewrites the
-/// whole column of every segment that it adds to.
-const PASSAGES_MAX: usize = 512;
+/// Number of passages that are embedded before their vectors are written, if writing takes no time.
+const PASSAGES_MIN: usize = 512;
+/// Maximum number of passages that are embedded before their vectors are written.
+const PASSAGES_MAX: usize = 1 << 14;
+/// Time of embedding for one of writing: a write rewrites the whole column of every segment that it
+/// adds to.
+const EMBEDDING_PER_WRITING: u32 = 10;
 /// Number of windows that are embedded at once: about a second of work for a small model. Closing
 /// waits for them.
 const WINDOWS_MAX: usize = 16;
@@ -126,6 +130,8 @@ pub(super) struct Meaning {
     failure: Mutex<String>,
     /// Tells the task that the engine is closing.
     stop: Notify,
+    /// How long the last vectors took to write.
+    last_write: Mutex<Duration>,
     /// Held while vectors are added, and while those of erased passages are removed.
     adding: tokio::sync::Mutex<()>,
     queries: Arc<Semaphore>,
@@ -153,6 +159,7 @@ impl Meaning {
             queries: Arc::new(Semaphore::new(QUERIES_MAX)),
             failure: Mutex::default(),
             stop: Notify::new(),
+            last_write: Mutex::default(),
             adding: tokio::sync::Mutex::default(),
         }))
     }
@@ -386,12 +393,18 @@ async fn step(inner: &Arc<Inner>, this: &Arc<Meaning>) -> Result<StepOutcome, St
     if !Arc::ptr_eq(&index, &inner.search.indexer.index()) {
         return Ok(StepOutcome::Embedded);
     }
-    blocking(move || meaning.current.vectors.add(&index, &vectors)).await?;
+    let write = move || {
+        let started = Instant::now();
+        let added = meaning.current.vectors.add(&index, &vectors);
+        *lock(&meaning.last_write) = started.elapsed();
+        added
+    };
+    blocking(write).await?;
     failure.map_or(Ok(StepOutcome::Embedded), Err)
 }
 
-/// Embeds passages and returns their vectors. After a failure, or when the engine closes, returns
-/// the vectors made so far.
+/// Embeds passages and returns their vectors: all, or as many as are worth a write. After a failure,
+/// or when the engine closes, returns the vectors made so far.
 async fn embed(
     inner: &Inner,
     this: &Meaning,
@@ -399,7 +412,11 @@ async fn embed(
 ) -> (HashMap<PassageKey, PassageVectors>, Option<StepError>) {
     let mut done = HashMap::new();
     let mut missing = missing.into_iter();
-    while !inner.closing.load(Ordering::Acquire) {
+    let (started, last_write) = (Instant::now(), *lock(&this.last_write));
+    let is_enough = |passages: usize| {
+        passages >= PASSAGES_MIN && started.elapsed() >= last_write * EMBEDDING_PER_WRITING
+    };
+    while !is_enough(done.len()) && !inner.closing.load(Ordering::Acquire) {
         let (mut texts, mut passages) = (Vec::new(), Vec::new());
         while texts.len() < WINDOWS_MAX
             && let Some(passage) = missing.next()

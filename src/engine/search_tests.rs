@@ -113,6 +113,55 @@ async fn quotes_from_a_memory_do_not_hide_the_original() {
     assert!(!engine.search(listing).await.unwrap().hits.is_empty());
 }
 
+// In many agents the tool of a memory is only called `search`. Its call has the words of the
+// question, and ranked before the text that answers it; only the result tells that it is a memory.
+#[tokio::test]
+async fn call_of_a_memory_is_known_by_its_result() {
+    let original = ConversationId::generate();
+    let [at_once, later] = [(); 2].map(|()| ConversationId::generate());
+    let error = "error: no space left on device: the cache partition is full";
+    let marked = format!(
+        "{}\n1. 5d0c3c0e#3\n> {error}\n",
+        treering_search::RECALL_MARK
+    );
+    let mut events = vec![created(original)];
+    events.extend(ran(original, "a", ToolResultRecorded::text("a", error)));
+    let (engine, _) = engine_with(events).await;
+    let arguments = treering_proto::json::check(br#"{"query": "cache partition full"}"#).unwrap();
+    let question = |conversation, id: &str| {
+        let [mut call, answer] = asked_tool(conversation, "search", id, &marked);
+        if let EventBody::ToolCallRequested(call) = &mut call.body {
+            call.arguments_hash = ContentHash(blake3::hash(arguments.as_bytes()).into());
+            call.arguments = arguments.clone();
+        }
+        [call, answer]
+    };
+    let [call, answer] = question(at_once, "b");
+    append(&engine, vec![created(at_once), call, answer]).await;
+    // The call is indexed before its result arrives.
+    let [call, answer] = question(later, "c");
+    let called = append(&engine, vec![created(later), call]).await;
+    let position = called.events.last().unwrap().position;
+    let before = engine.search(asked("cache partition full", position)).await;
+    let is_found = |hit: &SearchHit| hit.found.conversation == later;
+    assert!(before.unwrap().hits.iter().any(is_found));
+    let appended = append(&engine, vec![answer]).await;
+    let last = appended.events.last().unwrap().position;
+    let answer = engine.search(asked("cache partition full", last)).await;
+    let answer = answer.unwrap();
+    assert_eq!(
+        (answer.hits.len(), answer.total),
+        (1, 1),
+        "{:?}",
+        answer.hits
+    );
+    assert_eq!(answer.hits[0].found.conversation, original);
+    let mut all = asked("cache partition full", last);
+    all.filters.recalled = RecalledTexts::Included;
+    all.copies = treering_search::DuplicateHandling::Each;
+    assert_eq!(engine.search(all).await.unwrap().hits.len(), 5);
+}
+
 // The memory of another machine may quote events that this store does not have. Then the quote must
 // be found.
 #[tokio::test]

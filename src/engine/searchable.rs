@@ -11,6 +11,7 @@ use treering_domain::{
     BranchId, ConversationKey, EventBody, EventHeader, EventKind, EventRef, Role, TimestampMicros,
     ToolCallRequested, with_causes,
 };
+use treering_log::Record;
 use treering_search::{
     SearchableEvent, attached_names, call_target, is_recall_call, is_recalled_text, searchable_text,
 };
@@ -20,12 +21,52 @@ const RECORDS_MAX: usize = 2_048;
 const RECORDS_BYTES_MAX: usize = 4 << 20;
 
 /// The indexable content of a part of the log.
+#[derive(Default)]
 pub(super) struct SearchableContent {
     pub(crate) events: Vec<SearchableEvent>,
     /// The last offset that it covers.
     pub(crate) reached: u64,
     /// Events that could not be read or cannot be served.
     pub(crate) not_indexed: u64,
+    /// Earlier events that turned out to be recalled: calls whose results quote a memory, though
+    /// neither the tool's name nor the arguments tell.
+    pub(crate) recalled_before: Vec<SearchableEvent>,
+    /// The offsets of those events, before they are read.
+    calls_recalled: Vec<u64>,
+}
+
+impl SearchableContent {
+    /// Marks the call of a result that quotes a memory.
+    async fn note_recall(
+        &mut self,
+        inner: &Inner,
+        header: &EventHeader,
+        call_id: &str,
+    ) -> Result<(), ReadError> {
+        let Some(entry) = inner.reads.request_of(header, call_id)? else {
+            return Ok(());
+        };
+        let at = EventRef {
+            conversation: entry.conversation.id,
+            revision: entry.request,
+        };
+        let known = self.events.iter_mut().rfind(|event| {
+            (event.conversation, event.revision) == (at.conversation, at.revision)
+                && event.namespace == header.namespace
+        });
+        if let Some(event) = known {
+            event.recalled = true;
+            return Ok(());
+        }
+        let call = inner.reads.history().event(&header.namespace, at).await;
+        match call {
+            Ok(call) => self.calls_recalled.extend(call.map(|(offset, _)| offset)),
+            // It is not in the index either.
+            Err(ReadError::Damaged { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 /// Extracts the indexable content of the records from offset `from` on. Damaged records are
@@ -38,30 +79,43 @@ pub(super) async fn searchable(
     from: u64,
     head: u64,
 ) -> Result<SearchableContent, ReadError> {
-    let mut found = SearchableContent {
-        events: Vec::new(),
-        reached: from - 1,
-        not_indexed: 0,
-    };
     let fed = inner.appends.feed.take(from, head, RECORDS_MAX);
-    let records = if fed.is_empty() {
-        let read = stretch(
-            &inner.reads.reader,
-            from,
-            head,
-            RECORDS_MAX,
-            RECORDS_BYTES_MAX,
-        );
-        match read.await? {
-            LogStretch::Records(records) => records,
-            LogStretch::Lost(lost) => {
-                found.reached = lost.last;
-                found.not_indexed = lost.last - lost.first + 1;
-                return Ok(found);
-            }
-        }
-    } else {
-        fed
+    let mut found = match fed.is_empty() {
+        true => read_content(inner, from, head).await?,
+        false => content_of(inner, from, fed).await?,
+    };
+    for offset in std::mem::take(&mut found.calls_recalled) {
+        let call = read_content(inner, offset, offset).await?;
+        found.recalled_before.extend(call.events);
+    }
+    for event in &mut found.recalled_before {
+        event.recalled = true;
+    }
+    Ok(found)
+}
+
+async fn read_content(inner: &Inner, from: u64, last: u64) -> Result<SearchableContent, ReadError> {
+    let reader = &inner.reads.reader;
+    let read = stretch(reader, from, last, RECORDS_MAX, RECORDS_BYTES_MAX);
+    match read.await? {
+        LogStretch::Records(records) => content_of(inner, from, records).await,
+        LogStretch::Lost(lost) => Ok(SearchableContent {
+            reached: lost.last,
+            not_indexed: lost.last - lost.first + 1,
+            ..SearchableContent::default()
+        }),
+    }
+}
+
+/// Extracts the indexable content of records.
+async fn content_of(
+    inner: &Inner,
+    from: u64,
+    records: Vec<(u64, Record)>,
+) -> Result<SearchableContent, ReadError> {
+    let mut found = SearchableContent {
+        reached: from - 1,
+        ..SearchableContent::default()
     };
     let history = inner.reads.history();
     let mut called = RecentCalls::default();
@@ -91,6 +145,13 @@ pub(super) async fn searchable(
         }
         if let Some(text) = searchable_text(&body).map(std::borrow::Cow::into_owned) {
             let of = about(inner, &mut called, header, &body).await?;
+            let is_recalled = is_recalled_text(&text);
+            if let EventBody::ToolResultRecorded(result) = &body
+                && is_recalled
+                && !of.call.recalls
+            {
+                found.note_recall(inner, header, &result.call_id).await?;
+            }
             found.events.push(SearchableEvent {
                 namespace: header.namespace.clone(),
                 conversation: header.conversation,
@@ -102,7 +163,7 @@ pub(super) async fn searchable(
                 tool: of.call.tool,
                 paths: of.call.paths,
                 success: of.success,
-                recalled: of.call.recalls || is_recalled_text(&text),
+                recalled: of.call.recalls || is_recalled,
                 recorded_at: header.recorded_at,
                 happened_at,
                 text,

@@ -9,6 +9,8 @@
 //! | passages in order of their first document: text hash, first byte, first vector | 16 bytes a passage |
 //! | passages in order of their keys | 4 bytes a passage |
 //! | vectors in order of their passages: factor, start and length of the window | 8 bytes a vector |
+//! | the mean of the vectors | 4 bytes a dimension |
+//! | the signs of each vector minus the mean, in whole words of 64 | 1 bit a dimension |
 //! | the dimensions of each vector | 1 byte a dimension |
 //! | CRC-32C of everything before | 4 bytes |
 
@@ -16,17 +18,21 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
+use pulp::Arch;
+
 use super::{
-    vector::{DIMENSIONS_MAX, QueryVector, StoredVector},
+    signs::{push_signs, sign_bytes},
+    vector::{DIMENSIONS_MAX, QueryVector, StoredVector, values},
     windows::TextWindow,
 };
 
 /// The version of the file format.
-pub const VECTOR_FORMAT: u32 = 1;
+pub const VECTOR_FORMAT: u32 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"TRVC");
 const HEADER_BYTES: usize = 24;
 const PASSAGE_BYTES: usize = 16;
 const ROW_BYTES: usize = 8;
+const MEAN_BYTES: usize = size_of::<f32>();
 const NO_PASSAGE: u32 = u32::MAX;
 
 /// Identifies a passage by its text. Equal passages of equal texts have equal keys.
@@ -158,6 +164,8 @@ impl VectorColumnBuilder {
                 + self.documents.len() * 4
                 + self.passages.len() * (PASSAGE_BYTES + 4)
                 + self.rows.len()
+                + self.dimensions * MEAN_BYTES
+                + rows as usize * sign_bytes(self.dimensions)
                 + self.codes.len()
                 + 4,
         );
@@ -175,11 +183,37 @@ impl VectorColumnBuilder {
         let mut by_key: Vec<u32> = (0..number(self.passages.len())).collect();
         by_key.sort_unstable_by_key(|passage| self.passages[*passage as usize].0);
         bytes.extend(by_key.into_iter().flat_map(u32::to_le_bytes));
-        bytes.extend(self.rows);
+        let mean = self.mean();
+        bytes.extend(&self.rows);
+        bytes.extend(mean.iter().flat_map(|value| value.to_le_bytes()));
+        for vector in self.vectors() {
+            push_signs(vector, &mean, &mut bytes);
+        }
         bytes.extend(self.codes);
         let checksum = crc32c::crc32c(&bytes);
         bytes.extend(checksum.to_le_bytes());
         bytes
+    }
+}
+
+impl VectorColumnBuilder {
+    fn vectors(&self) -> impl Iterator<Item = impl Iterator<Item = f32>> {
+        let scales = self.rows.chunks_exact(ROW_BYTES).map(|row| word(row, 0));
+        let codes = self.codes.chunks_exact(self.dimensions.max(1));
+        scales
+            .zip(codes)
+            .map(|(scale, codes)| values(f32::from_bits(scale), codes))
+    }
+
+    fn mean(&self) -> Vec<f32> {
+        let mut sums = vec![0.0_f64; self.dimensions];
+        for vector in self.vectors() {
+            for (sum, value) in sums.iter_mut().zip(vector) {
+                *sum += f64::from(value);
+            }
+        }
+        let count = f64::from(self.row_count().max(1));
+        sums.into_iter().map(|sum| (sum / count) as f32).collect()
     }
 }
 
@@ -230,10 +264,12 @@ impl VectorColumn {
     }
 
     fn is_sound(&self) -> bool {
-        let end = (self.rows as u64)
-            .checked_mul(self.dimensions as u64)
-            .and_then(|codes| codes.checked_add(self.codes_start() as u64));
-        if self.dimensions > DIMENSIONS_MAX || end != Some(self.bytes.len() as u64 - 4) {
+        if self.dimensions > DIMENSIONS_MAX {
+            return false;
+        }
+        // Counts of 32 bits, times at most 32 KiB each.
+        let end = self.codes_start() + self.rows * self.dimensions;
+        if end + 4 != self.bytes.len() {
             return false;
         }
         let (body, checksum) = self.bytes.split_at(self.bytes.len() - 4);
@@ -283,13 +319,53 @@ impl VectorColumn {
             return None;
         }
         let mut best: Option<(f32, usize)> = None;
-        for row in self.rows(self.passage_of(document)?) {
+        for row in self.rows_of(document) {
             let similarity = query.similarity(self.scale(row), self.codes(row));
             if best.is_none_or(|(known, _)| similarity > known) {
                 best = Some((similarity, row));
             }
         }
         best.map(|(similarity, row)| (similarity, self.window(row)))
+    }
+
+    /// Appends the similarity of each document's most similar window. Leaves out documents without
+    /// vectors; all, if the query has another number of dimensions.
+    pub fn similarities(
+        &self,
+        documents: &[u32],
+        query: &QueryVector,
+        found: &mut Vec<(f32, u32)>,
+    ) {
+        if query.dimensions() != self.dimensions {
+            return;
+        }
+        // Compiled also for processors with wider vectors than the oldest that are supported.
+        Arch::new().dispatch(|| {
+            for document in documents {
+                let rows = self.rows_of(*document);
+                let similar = rows.map(|row| query.similarity(self.scale(row), self.codes(row)));
+                found.extend(similar.reduce(f32::max).map(|best| (best, *document)));
+            }
+        });
+    }
+
+    /// Returns the rows of a document's vectors.
+    #[inline]
+    pub(crate) fn rows_of(&self, document: u32) -> std::ops::Range<usize> {
+        let passage = self.passage_of(document);
+        passage.map_or(0..0, |passage| self.rows(passage))
+    }
+
+    /// Returns the mean of the vectors.
+    pub(crate) fn mean(&self) -> Vec<f32> {
+        let start = self.mean_start();
+        let words = (0..self.dimensions).map(|at| self.word(start + at * MEAN_BYTES));
+        words.map(f32::from_bits).collect()
+    }
+
+    /// Returns the signs of all vectors, relative to the mean.
+    pub(crate) fn signs(&self) -> &[u8] {
+        &self.bytes[self.signs_start()..self.codes_start()]
     }
 
     fn passage_of(&self, document: u32) -> Option<usize> {
@@ -363,17 +439,29 @@ impl VectorColumn {
         self.by_key_start() + self.passages * 4
     }
 
-    fn codes_start(&self) -> usize {
+    fn mean_start(&self) -> usize {
         self.rows_start() + self.rows * ROW_BYTES
     }
 
-    fn word(&self, at: usize) -> u32 {
-        let word = self
-            .bytes
-            .get(at..at + 4)
-            .and_then(|word| word.try_into().ok());
-        word.map_or(0, u32::from_le_bytes)
+    fn signs_start(&self) -> usize {
+        self.mean_start() + self.dimensions * MEAN_BYTES
     }
+
+    fn codes_start(&self) -> usize {
+        self.signs_start() + self.rows * sign_bytes(self.dimensions)
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> u32 {
+        word(&self.bytes, at)
+    }
+}
+
+/// Reads a word; 0 after the end.
+#[inline]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+    word.map_or(0, u32::from_le_bytes)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 
 mod column;
 mod embedder;
+mod signs;
 mod vector;
 mod windows;
 
@@ -16,5 +17,6 @@ pub use column::{
     ColumnError, PassageKey, PassageVectors, VECTOR_FORMAT, VectorColumn, VectorColumnBuilder,
 };
 pub use embedder::{EmbedError, Embedder, TextRole};
+pub use signs::keep_nearest_by_signs;
 pub use vector::{DIMENSIONS_MAX, QueryVector, StoredVector, VectorError};
 pub use windows::{TextWindow, windows};

@@ -76,8 +76,14 @@ impl QueryVector {
         self.steps.len()
     }
 
+    /// Returns the values of the vector, scaled to length 1.
+    pub(crate) fn values(&self) -> impl Iterator<Item = f32> {
+        self.steps.iter().map(|step| f32::from(*step) * self.scale)
+    }
+
     /// Returns the similarity to a stored vector with the same number of dimensions: the cosine of
     /// their angle, from -1 to 1.
+    #[inline(always)]
     pub(crate) fn similarity(&self, scale: f32, codes: &[u8]) -> f32 {
         let products = codes
             .iter()
@@ -86,6 +92,13 @@ impl QueryVector {
         let sum: i32 = products.sum();
         sum as f32 * scale * self.scale
     }
+}
+
+/// Returns the values of a stored vector.
+pub(crate) fn values(scale: f32, codes: &[u8]) -> impl Iterator<Item = f32> {
+    codes
+        .iter()
+        .map(move |code| f32::from(i8::from_le_bytes([*code])) * scale)
 }
 
 /// Scales a vector to length 1. Returns the scale factor and the rounded steps.

@@ -23,6 +23,8 @@ const PATH_NAMES: [&str; 14] = [
 const DEED_NAMES: [&str; 8] = [
     "command", "cmd", "script", "code", "query", "pattern", "url", "prompt",
 ];
+/// The first of these hold commands of a shell.
+const COMMAND_NAMES: usize = 3;
 /// Maximum number of paths indexed for one call.
 pub(super) const PATHS_MAX: usize = 32;
 /// Longest path, in bytes.
@@ -51,12 +53,20 @@ pub fn call_target(arguments: &str) -> CallTarget {
             add_path(&mut target.paths, text);
         }
         let own = DEED_NAMES.iter().position(|deed| *deed == name);
-        if let Some(own) = own.filter(|own| *own < rank) {
-            rank = own;
-            target.command.clone_from(text);
+        match own {
+            Some(own) if own < rank => {
+                rank = own;
+                target.command.clone_from(text);
+            }
+            // A list of words: ["bash", "-lc", "cargo test"].
+            Some(own) if own == rank && own < COMMAND_NAMES => {
+                target.command.push(' ');
+                target.command.push_str(text);
+            }
+            _ => {}
         }
     });
-    if rank < 3 {
+    if rank < COMMAND_NAMES {
         for word in target.command.split_whitespace() {
             let word = word.trim_matches(|c: char| "\"'`;,()".contains(c));
             if is_path(word) {

@@ -3,8 +3,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use tantivy::{DocAddress, query::TermQuery, schema::IndexRecordOption};
-use treering_meaning::{QueryVector, TextWindow, VectorColumn};
+use tantivy::{DocAddress, DocId, query::TermQuery, schema::IndexRecordOption};
+use treering_meaning::{QueryVector, TextWindow, VectorColumn, keep_nearest_by_signs};
 
 use super::{
     error::{IndexError, IndexSearchError},
@@ -25,6 +25,11 @@ use super::{
 /// Maximum number of passages found by words, and of those found by meaning. It does not depend on
 /// the page, so that all pages of a search agree on the order.
 const LIST_MAX: usize = 1_000;
+/// Number of passages up to which all vectors are compared. Of more passages, those are compared
+/// whose signs are nearest: one of `SIGNS_SHARE`, but at least `SIGNS_MIN`.
+const COMPARED_MAX: usize = 100_000;
+const SIGNS_SHARE: usize = 32;
+const SIGNS_MIN: usize = 10_000;
 /// Weight of the meaning in a combined search; the words have the rest. Chosen with known items of
 /// real sessions, checked with scifact: docs/MEANING.md.
 const MEANING_WEIGHT: f32 = 0.6;
@@ -163,20 +168,38 @@ impl Search<'_> {
         let all = self.index.fields.tag(&namespace_tag(&query.namespace));
         let all = Box::new(TermQuery::new(all, IndexRecordOption::Basic));
         let all = planner.filtered(all, query);
-        let mut top = TopHeap::new(LIST_MAX);
+        let mut embedded: Vec<Vec<DocId>> = vec![Vec::new(); self.vectors.len()];
         each_match(self.published, all.as_ref(), |_, address| {
             let column = self.column(address.segment_ord);
-            let column = column.filter(|column| column.has(address.doc_id));
-            *not_embedded += u64::from(column.is_none());
-            if let Some(column) = column
-                && let Some((similarity, _)) = column.similarity(address.doc_id, self.vector)
-                && similarity > top.threshold.max(0.0)
-                && !self.is_left_out(address)?
-            {
-                top.push(similarity, address);
+            let documents = embedded.get_mut(address.segment_ord as usize);
+            match (column, documents) {
+                (Some(column), Some(documents)) if column.has(address.doc_id) => {
+                    documents.push(address.doc_id);
+                }
+                _ => *not_embedded += 1,
             }
             Ok(())
         })?;
+        let count: usize = embedded.iter().map(Vec::len).sum();
+        let (segments, mut documents): (Vec<u32>, Vec<_>) = (0..)
+            .zip(embedded)
+            .filter_map(|(segment, found)| Some((segment, (self.column(segment)?, found))))
+            .unzip();
+        if count > COMPARED_MAX {
+            let nearest = (count / SIGNS_SHARE).max(SIGNS_MIN);
+            keep_nearest_by_signs(&mut documents, self.vector, nearest);
+        }
+        let mut top = TopHeap::new(LIST_MAX);
+        let mut similarities = Vec::new();
+        for (segment, (column, documents)) in segments.into_iter().zip(documents) {
+            column.similarities(&documents, self.vector, &mut similarities);
+            for (similarity, doc) in similarities.drain(..) {
+                let address = DocAddress::new(segment, doc);
+                if similarity > top.threshold.max(0.0) && !self.is_left_out(address)? {
+                    top.push(similarity, address);
+                }
+            }
+        }
         Ok(top.into_sorted())
     }
 

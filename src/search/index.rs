@@ -6,6 +6,7 @@
 //! commit, and the engine continues from [`SearchIndex::reached`] without gaps or duplicates.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     thread,
@@ -25,6 +26,7 @@ use super::{
     error::IndexError,
     files,
     overlay_folder::OverlayFolder,
+    plan::only_offsets,
     query::damage_of_panic,
     refusal::{engine_error, io_error, rebuild, unreadable},
     schema::{Fields, PassageTokenizer, TOKENIZER, column, outcome_number, text_tag, text_value},
@@ -372,6 +374,30 @@ impl SearchIndex {
         state.added_to = state.added_to.max(reached);
         if state.added_to > known {
             state.changed_at.get_or_insert_with(Instant::now);
+        }
+        Ok(())
+    }
+
+    /// Replaces events that were added before by their current form; those that were not are
+    /// skipped. Nothing is visible or durable before a commit.
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub fn replace(&self, events: &[SearchableEvent]) -> Result<(), IndexError> {
+        let mut state = self.state();
+        let known = state.added_to;
+        let known: Vec<_> = events
+            .iter()
+            .filter(|event| event.position <= known)
+            .collect();
+        let offsets: BTreeSet<u64> = known.iter().map(|event| event.position.offset).collect();
+        if !offsets.is_empty() {
+            self.write(&mut state, |writer| {
+                writer.delete_query(only_offsets(&offsets))
+            })?;
+        }
+        for event in known {
+            self.add_event(&mut state, event)?;
         }
         Ok(())
     }

@@ -65,6 +65,11 @@ const ELEMENTS: [&str; 5] = [
     "hindsight-memory",
     "relevant_memories",
 ];
+/// Programs that run another one, which follows with options between.
+const RUNNERS: [&str; 16] = [
+    "sudo", "env", "time", "timeout", "nohup", "exec", "command", "bash", "sh", "zsh", "python",
+    "python3", "npx", "uvx", "do", "then",
+];
 /// Commands of this program that print recorded text.
 const COMMANDS: [&str; 6] = ["search", "log", "show", "context", "result", "export"];
 
@@ -109,10 +114,30 @@ fn runs_this_program(arguments: &str) -> bool {
         return false;
     }
     let command = call_target(arguments).command;
-    let mut words = command.split_whitespace();
-    let program = words.next().unwrap_or_default();
-    let program = program.rsplit(['/', '\\']).next().unwrap_or_default();
-    program == "treering" && words.any(|word| COMMANDS.contains(&word))
+    command
+        .split([';', '|', '&', '\n', '(', '`'])
+        .any(prints_recorded_text)
+}
+
+/// Returns whether a simple command runs this program to print recorded text.
+fn prints_recorded_text(command: &str) -> bool {
+    let quotes = ['\'', '"'];
+    let mut words = command
+        .split_whitespace()
+        .map(|word| word.trim_matches(quotes));
+    let name_of = |word: &str| {
+        word.rsplit(['/', '\\'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let is_before = |word: &str| {
+        let is_option = word.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        is_option || word.contains('=') || RUNNERS.contains(&name_of(word).as_str())
+    };
+    let program = words.find(|word| !is_before(word));
+    program.is_some_and(|program| name_of(program) == "treering")
+        && words.any(|word| COMMANDS.contains(&word))
 }
 
 /// Returns whether a text has [`RECALL_MARK`] near its beginning, or is one element of a memory
@@ -212,6 +237,26 @@ mod tests {
         };
         assert!(bash("treering search \"disk full\" --limit 3"));
         assert!(bash("/usr/bin/treering --data x log 5d0c3c0e"));
+        for command in [
+            "cd /work && treering search \"disk full\"",
+            "TREERING_DATA=./store treering search disk",
+            "timeout 20 treering log 5d0c3c0e | head -50",
+            "python -m treering search disk",
+            "npx treering show 5d0c3c0e",
+            "for id in a b; do treering show $id; done",
+            "echo $(treering search disk)",
+            "bash -c 'cd x; treering search disk'",
+        ] {
+            assert!(bash(command), "{command}");
+        }
+        for list in [
+            serde_json::json!({"command": ["bash", "-lc", "treering search disk"]}),
+            serde_json::json!({"command": ["treering", "search", "disk"]}),
+        ] {
+            assert!(is_recall_call("shell", &list.to_string()), "{list}");
+        }
+        assert!(!bash("grep -r treering log"));
+        assert!(!bash("git commit -m 'treering: search better'"));
         assert!(!bash("treering init"));
         assert!(!bash("cargo test -p treering-search"));
         assert!(!bash("cat docs/treering search.md"));

@@ -207,7 +207,7 @@ fn another_model_begins_anew_and_removes_the_old_one() {
     let new = VectorIndex::open(dir.path(), "new").unwrap();
     assert_eq!(new.missing(&index, 10).unwrap().len(), 5);
     embed(&new, &index, &events);
-    new.remove_other_models().unwrap();
+    new.remove_other_models(None).unwrap();
     assert_eq!(files(dir.path()), 1);
     assert_eq!(found(&index, &new, &query("moon"))[0], 4);
 }

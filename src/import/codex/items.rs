@@ -208,15 +208,20 @@ pub(crate) fn call(item: &Value) -> Option<ToolCallRequested> {
         "" => text("id"),
         id => id,
     };
+    // A tool of a server has the server's name beside its own.
+    let name = match (text("namespace"), text("name")) {
+        ("", name) | (_, name @ "") => name.to_owned(),
+        (namespace, name) => format!("{namespace}__{name}"),
+    };
     let (tool, arguments) = match text("type") {
         "function_call" => (
-            text("name"),
+            name.as_str(),
             JsonText::from_checked(Bytes::copy_from_slice(
                 item["arguments"].as_str()?.as_bytes(),
             )),
         ),
         // The input is free text and is stored as a JSON string.
-        "custom_tool_call" => (text("name"), json_text(item.get("input")?)),
+        "custom_tool_call" => (name.as_str(), json_text(item.get("input")?)),
         "local_shell_call" => ("local_shell", json_text(item.get("action")?)),
         _ => ("tool_search", json_text(item.get("arguments")?)),
     };
