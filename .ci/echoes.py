@@ -2,11 +2,12 @@
 
 Usage: echoes.py BINARY DATA_DIR FORMAT=PROGRAM...
 
-Imports a real session of DATA_DIR. The real agents then search it over `treering mcp`, each twice,
-in sessions of their own. An endpoint of this script on loopback simulates their models. After an
-import of these sessions, the same search must still find the same result first and none of the
-answers, and each answer must name the event that it quotes. Exits with 1 and prints the check that
-failed.
+Imports a real session of DATA_DIR. The real agents then search it over `treering mcp`, in sessions
+of their own: once with the server's usual name and once with another one, and once more through
+`treering proxy` if it knows the agent's API. An endpoint of this script on loopback simulates the
+models. After an import of the sessions that the proxy did not record, the same search must still
+find the same result first and none of the answers, and each answer must name the event that it
+quotes. Exits with 1 and prints the check that failed.
 """
 
 import argparse
@@ -15,15 +16,16 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 from agent_programs import MODEL, PROGRAMS, PROMPT, Loopback, must
 from agents import conversation_of
+from proxy import Proxy
 
+# Names of the server: by the second one, the tool is not known as one of a memory.
+USUAL, OTHER = "treering", "notes"
 # How agents name the tool: mcp__treering__search, treering_search, mcp_treering_search.
-SEARCH = re.compile(r"(^|_)treering_+search$")
+SEARCH = re.compile(rf"(^|_)({USUAL}|{OTHER})_+search$")
 
 
 class Model(Loopback):
@@ -81,7 +83,7 @@ class Model(Loopback):
     def tool_of_codex(self, request):
         """Codex offers a server's tools in a namespace, or by long names."""
         for tool in request["tools"]:
-            if tool["type"] == "namespace" and "treering" in tool["name"]:
+            if tool["type"] == "namespace" and re.search(f"{USUAL}|{OTHER}", tool["name"]):
                 return {"name": "search", "namespace": tool["name"]}
             if SEARCH.search(tool.get("name", "")):
                 return {"name": tool["name"]}
@@ -89,8 +91,8 @@ class Model(Loopback):
 
     def of_gemini(self, request):
         part = {"text": "done"}
-        declared = [one for tool in request.get("tools") or [] for one in tool["functionDeclarations"]]
-        name = next(filter(SEARCH.search, (one["name"] for one in declared)), None)
+        tools = [one for tool in request.get("tools") or [] for one in tool["functionDeclarations"]]
+        name = next(filter(SEARCH.search, (one["name"] for one in tools)), None)
         if name and "functionResponse" not in json.dumps(request["contents"]):
             part = {"functionCall": {"name": name, "args": json.loads(self.arguments())}}
         said = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
@@ -110,10 +112,10 @@ class Model(Loopback):
 
 class Store:
     def __init__(self, binary, folder):
-        self.binary, self.folder = binary, folder
+        self.binary, self.data = binary, folder / "store"
 
     def run(self, command, *args):
-        line = [self.binary, command, "--data", str(self.folder / "store"), *args]
+        line = [self.binary, command, "--data", str(self.data), *args]
         run = subprocess.run(line, capture_output=True, text=True)
         must(run.returncode == 0, f"`{command}` exits with 0", said=run.stderr)
         return run.stdout
@@ -137,18 +139,18 @@ def line_of_a_result(conversation):
     raise AssertionError("no result has a line of its own")
 
 
-# The settings that give an agent the MCP server, and the command of a session.
+# The settings that give an agent the MCP server of this name, and the arguments of a session.
 
 
-def claude_code(agent, command, args):
-    config = json.dumps({"mcpServers": {"treering": {"command": command, "args": args}}})
-    return ["-p", PROMPT, "--mcp-config", config, "--allowedTools", "mcp__treering__search"]
+def claude_code(agent, name, command, args):
+    config = json.dumps({"mcpServers": {name: {"command": command, "args": args}}})
+    return ["-p", PROMPT, "--mcp-config", config, "--allowedTools", f"mcp__{name}__search"]
 
 
-def codex(agent, command, args):
+def codex(agent, name, command, args):
     with open(agent.sessions / "config.toml", "a") as config:
         config.write(
-            f"""[mcp_servers.treering]
+            f"""[mcp_servers.{name}]
 command = {json.dumps(command)}
 args = {json.dumps(args)}
 default_tools_approval_mode = "approve"
@@ -157,15 +159,15 @@ default_tools_approval_mode = "approve"
     return ["exec", "--skip-git-repo-check", PROMPT]
 
 
-def gemini_cli(agent, command, args):
+def gemini_cli(agent, name, command, args):
     server = {"command": command, "args": args, "trust": True}
-    change(agent.sessions / ".gemini" / "settings.json", mcpServers={"treering": server})
+    change(agent.sessions / ".gemini" / "settings.json", mcpServers={name: server})
     return ["-m", "gemini-2.5-flash", "-p", PROMPT]
 
 
-def opencode(agent, command, args):
+def opencode(agent, name, command, args):
     server = {"type": "local", "command": [command, *args]}
-    change(agent.work / "opencode.json", mcp={"treering": server})
+    change(agent.work / "opencode.json", mcp={name: server})
     return ["run", "--model", f"anthropic/{MODEL}", PROMPT]
 
 
@@ -181,11 +183,11 @@ def change(file, **settings):
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
-def session_of(kind, program, store, folder, server):
+def session_of(kind, program, name, store, folder, port):
     """The file of a session in which the agent searched."""
     agent = PROGRAMS[kind](program, folder)
-    env = agent.env(server.server_port)
-    line = SESSIONS[kind](agent, store.binary, ["mcp", "--data", str(store.folder / "store")])
+    env = agent.env(port)
+    line = SESSIONS[kind](agent, name, store.binary, ["mcp", "--data", str(store.data)])
     run = agent.run(kind, [program, *line], env)
     must("done" in run.stdout, f"{kind} has its answer", said=run.stdout)
     files = agent.files()
@@ -208,30 +210,30 @@ def check(args, folder):
     before = store.search(query)
     must(before and before[0]["kind"] == "tool_result_recorded", "the result is found", hits=before)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    server.query = query
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    sessions = [
-        (kind, session_of(kind, program, store, folder / f"{kind}-{number}", server))
-        for number in range(2)
-        for kind, program in (one.split("=", 1) for one in args.programs)
-    ]
-    server.shutdown()
-    for kind, file in sessions:
-        store.run("import", "--format", kind, str(file))
-    listed = store.run("ls", "--json").splitlines()
-    must(len(listed) == 1 + len(sessions), "all sessions are imported", listed=listed)
+    proxy = Proxy(store.binary, folder, Model)
+    proxy.server.query = query
+    programs = dict(one.split("=", 1) for one in args.programs)
+    for kind, program in programs.items():
+        for name in (USUAL, OTHER):
+            own = folder / f"{kind}-{name}"
+            file = session_of(kind, program, name, store, own, proxy.server.server_port)
+            store.run("import", "--format", kind, str(file))
+    through = [kind for kind in programs if kind != "gemini-cli"]
+    for kind in through:
+        session_of(kind, programs[kind], OTHER, store, folder / f"{kind}-proxy", proxy.port)
+    proxy.stop()
+    asked = 2 * len(programs) + len(through)
 
     place = lambda hit: (hit["conversation"], hit["revision"])  # noqa: E731
     after = store.search(query)
     must(place(after[0]) == place(before[0]), "the result stays the first hit", after=after)
     must(not any(hit.get("recalled") for hit in after), "no hit is a quote", after=after)
-    echoes = [hit for hit in store.search("--copies", query) if hit.get("recalled")]
+    echoes = [hit for hit in store.search("--copies", "-n", "100", query) if hit.get("recalled")]
     answers = [hit for hit in echoes if hit["kind"] == "tool_result_recorded"]
-    must(len(answers) == len(sessions), "the answers are there for those who ask", echoes=echoes)
+    must(len(answers) == asked, "the answers are there for those who ask", echoes=echoes)
     quotes = {hit["quotes"] for hit in answers}
     must(quotes == {before[0]["address"]}, "the answers name what they quote", answers=answers)
-    print(f"   {len(sessions)} sessions that asked, {len(answers)} answers beside {len(after)} hits")
+    print(f"   {asked} sessions that asked, their answers beside {len(after)} hits")
 
 
 def main():
