@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import treering
 from treering._binary import find_binary
 
 from ..conftest import run
-from .model import Model
+from .model import Model, agent_environment
 
 LINE = "the deployment failed because the disk of the builder was full"
-PROMPT = "call search " + json.dumps({"query": LINE})
+ARGUMENTS = json.dumps({"query": LINE})
+PROMPT = f"call search {ARGUMENTS}"
 
 Program = list[str]
 
@@ -54,6 +56,26 @@ async def google_adk(db: treering.Treering, model: Model, program: Program) -> N
     tools = McpToolset(connection_params=StdioConnectionParams(server_params=server))
     await ask(TreeringSessionService(db), model, tools, PROMPT)
     await tools.close()
+
+
+async def claude_agent_sdk(db: treering.Treering, model: Model, program: Program) -> None:
+    pytest.importorskip("claude_agent_sdk")
+    from claude_agent_sdk import ClaudeAgentOptions, query
+
+    from treering.claude_agent_sdk import TreeringSessionStore
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = ClaudeAgentOptions(
+            session_store=TreeringSessionStore(db),
+            cwd=folder,
+            model="claude-sonnet-4-5",
+            mcp_servers={"notes": {"command": program[0], "args": program[1:]}},
+            allowed_tools=["mcp__notes__search"],
+            setting_sources=[],
+            env=agent_environment(model, Path(folder)),
+        )
+        async for _ in query(prompt=f"call mcp__notes__search {ARGUMENTS}", options=options):
+            pass
 
 
 async def pydantic_ai(db: treering.Treering, model: Model, program: Program) -> None:
@@ -102,7 +124,9 @@ def asked_directly(program: Program) -> Callable[..., str]:
     return search
 
 
-@pytest.mark.parametrize("agent", [openai_agents, google_adk, pydantic_ai, langgraph])
+@pytest.mark.parametrize(
+    "agent", [openai_agents, google_adk, claude_agent_sdk, pydantic_ai, langgraph]
+)
 def test_the_original_is_found_first(
     agent: Callable[[treering.Treering, Model, Program], Coroutine[Any, Any, None]],
     db: treering.Treering,
