@@ -27,9 +27,13 @@ def folder() -> Path:
     place = Path(cache, "treering", "minilm").absolute()
     place.mkdir(parents=True, exist_ok=True)
     for file in (model_path(), Path(__file__).with_name("tokenizer.json")):
-        # Each is replaced in one step, because a server may read it now.
-        with tempfile.TemporaryDirectory(dir=place) as new:
-            link = Path(new, file.name)
-            link.symlink_to(file.resolve())
-            link.replace(place / file.name)
+        link = place / file.name
+        # The folder may be read-only now.
+        if link.exists() and link.samefile(file):
+            continue
+        # Replaced in one step, because a server may read it now.
+        with tempfile.TemporaryDirectory(dir=place) as beside:
+            new = Path(beside, file.name)
+            new.symlink_to(file.resolve())
+            new.replace(link)
     return place
