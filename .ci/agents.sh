@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Tests with real agents. Claude Code, Codex, pi, Gemini CLI and opencode must continue exported
 # sessions, and an import must add their new events to the exported branch (agents.py). The
-# sessions in which Claude Code and Codex searched a memory must not push the original events down
-# in later searches (echoes.py). npm installs the agents in a temporary folder. Endpoints on
-# loopback simulate the models.
+# sessions in which an agent searched a memory must not push the original events down in later
+# searches (echoes.py). npm installs the agents in a temporary folder. Endpoints on loopback
+# simulate the models.
 #
 # Usage: .ci/agents.sh [BINARY] [DATA]    (default: target/debug/treering, $TREERING_TEST_DATA)
 set -euo pipefail
@@ -37,4 +37,5 @@ python3 -m venv "$work/venv" >"$work/venv.log" 2>&1 || {
 "$work/venv/bin/pip" install --quiet zstandard==0.25.0
 "$work/venv/bin/python" .ci/agents.py "$binary" "$data" claude-code="$bin/claude" \
   codex="$bin/codex" pi="$bin/pi" gemini-cli="$bin/gemini" opencode="$bin/opencode"
-"$work/venv/bin/python" .ci/echoes.py "$binary" "$bin/claude" "$bin/codex" "$data"
+"$work/venv/bin/python" .ci/echoes.py "$binary" "$data" claude-code="$bin/claude" \
+  codex="$bin/codex" gemini-cli="$bin/gemini" opencode="$bin/opencode"

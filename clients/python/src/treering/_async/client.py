@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from treering import _methods as m
-from treering import _requests, errors, new
+from treering import _requests, errors, new, semantic
 from treering._async import context, lookup
 from treering._async.conversation import AsyncConversation
 from treering._async.items import AsyncItems
@@ -648,6 +648,7 @@ def local(
     actor: str = "",
     timeout: float = TIMEOUT,
     options: Sequence[str] = (),
+    embedder: str | os.PathLike[str] | None = None,
     start_timeout: float = START_TIMEOUT,
     token: str | None = None,
 ) -> AsyncTreering:
@@ -656,12 +657,17 @@ def local(
 
     The server stops when this program ends, for any reason. If the server of another program stops,
     this client starts one. `options` are options of `treering serve`, if this program starts the
-    server; clients of one folder share them. `token` is the API key, if the store has keys (default
-    TREERING_TOKEN).
+    server; clients of one folder share them. `embedder` is one of them: a folder or URL, or
+    "semantic" for the model of `pip install "treering[semantic]"`. `token` is the API key, if the
+    store has keys (default TREERING_TOKEN).
 
     >>> async with treering.aio.local(folder) as db:
     ...     conv = await db.create("In a folder")
     """
+    if embedder is not None:
+        if embedder == "semantic":
+            embedder = semantic.folder()
+        options = (*options, "--embedder", os.fspath(embedder))
     entry = Entry.of("", token, "")
     endpoint = Local.at(path, tuple(options), start_timeout)
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from treering import _methods as m
-from treering import _requests, errors, new
+from treering import _requests, errors, new, semantic
 from treering._entry import Entry
 from treering._keys import key_or_new, life_seconds
 from treering._local import Endpoint, Fixed, Local, run_command
@@ -645,6 +645,7 @@ def local(
     actor: str = "",
     timeout: float = TIMEOUT,
     options: Sequence[str] = (),
+    embedder: str | os.PathLike[str] | None = None,
     start_timeout: float = START_TIMEOUT,
     token: str | None = None,
 ) -> Treering:
@@ -653,12 +654,17 @@ def local(
 
     The server stops when this program ends, for any reason. If the server of another program stops,
     this client starts one. `options` are options of `treering serve`, if this program starts the
-    server; clients of one folder share them. `token` is the API key, if the store has keys (default
-    TREERING_TOKEN).
+    server; clients of one folder share them. `embedder` is one of them: a folder or URL, or
+    "semantic" for the model of `pip install "treering[semantic]"`. `token` is the API key, if the
+    store has keys (default TREERING_TOKEN).
 
     >>> with treering.local(folder) as db:
     ...     conv = db.create("In a folder")
     """
+    if embedder is not None:
+        if embedder == "semantic":
+            embedder = semantic.folder()
+        options = (*options, "--embedder", os.fspath(embedder))
     entry = Entry.of("", token, "")
     endpoint = Local.at(path, tuple(options), start_timeout)
     try:
