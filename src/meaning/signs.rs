@@ -24,7 +24,7 @@ pub(crate) fn push_signs(vector: impl IntoIterator<Item = f32>, mean: &[f32], by
     let mut vector = vector.into_iter();
     for mean in mean.chunks(WORD_BITS) {
         let mut word = 0_u64;
-        for (bit, (value, mean)) in vector.by_ref().zip(mean).enumerate() {
+        for (bit, (mean, value)) in mean.iter().zip(vector.by_ref()).enumerate() {
             word |= u64::from(value > *mean) << bit;
         }
         bytes.extend(word.to_le_bytes());
@@ -122,6 +122,22 @@ mod tests {
         }
         builder.skip();
         VectorColumn::open(builder.finish().into()).unwrap()
+    }
+
+    #[test]
+    fn each_dimension_has_its_bit() {
+        let mean: Vec<f32> = (0..DIMENSIONS).map(|at| at as f32).collect();
+        let above = |at: usize| at.is_multiple_of(3) || at == DIMENSIONS - 1;
+        let vector = mean.iter().enumerate();
+        let vector = vector.map(|(at, mean)| mean + if above(at) { 0.5 } else { -0.5 });
+        let mut bytes = Vec::new();
+        push_signs(vector, &mean, &mut bytes);
+        assert_eq!(bytes.len(), sign_bytes(DIMENSIONS));
+        let words: Vec<u64> = words(&bytes).collect();
+        for at in 0..2 * WORD_BITS {
+            let is_set = words[at / WORD_BITS] >> (at % WORD_BITS) & 1 == 1;
+            assert_eq!(is_set, at < DIMENSIONS && above(at), "dimension {at}");
+        }
     }
 
     // In a large store, only the documents with the nearest signs are compared. Almost all of the
