@@ -22,10 +22,12 @@ mod rendezvous;
 #[cfg(test)]
 #[path = "tests/simulation.rs"]
 mod simulation;
+mod starting;
 mod trouble;
 mod watched_log;
 
 pub use node::{ClusterNode, NodeOptions, NotServed, Owner, ShardGuard, StartError};
 pub use ownership::{ClusterView, LiveNode, Ownership, OwnershipError};
 pub use rendezvous::desired_owner;
+pub use starting::StartingNode;
 pub use treering_engine::shard_of;

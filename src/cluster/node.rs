@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use treering_domain::{ConversationId, ShardId, with_causes};
-use treering_engine::{Engine, OpenOptions, ShardPlace, shard_of};
+use treering_engine::{Engine, OpenOptions, ShardMap, ShardPlace};
 use treering_log::EventLog;
 use treering_log_postgres::{PostgresLog, PostgresLogOptions};
 use treering_server::ShardServices;
@@ -26,7 +26,7 @@ use uuid::Uuid;
 use crate::{
     bounds::{
         DRAIN_MAX, HEARTBEATS_PER_LEASE, LEASE_DEFAULT, LEASE_MIN, MARGIN_PER_LEASE,
-        NAME_BYTES_MAX, OPENING_MAX, VIEWS_PER_LEASE,
+        NAME_BYTES_MAX, OPENING_MAX, START_PAUSE, VIEWS_PER_LEASE,
     },
     lease::{NodeLease, Term},
     old_folders::OldFolders,
@@ -169,6 +169,7 @@ struct Inner<E> {
     ownership: Arc<dyn Ownership>,
     lease: NodeLease,
     folders: OldFolders,
+    map: ShardMap,
     slots: Mutex<BTreeMap<ShardId, Slot<E>>>,
     owners: RwLock<Arc<BTreeMap<ShardId, Owner>>>,
     opening: Semaphore,
@@ -196,19 +197,42 @@ pub struct ClusterNode<E = Engine> {
 }
 
 impl ClusterNode {
-    /// Opens the log in the database of a URL, and joins its cluster.
+    /// Opens the log in the database of a URL, and joins its cluster. While no primary can be
+    /// reached, it logs that once and keeps trying.
     ///
     /// # Errors
-    /// [`StartError`].
+    /// [`StartError`], if trying again does not help.
     pub async fn start(
         url: &str,
         log: PostgresLogOptions,
         options: NodeOptions,
     ) -> Result<Self, StartError> {
-        let log = PostgresLogOptions {
+        check(&options)?;
+        let log_options = PostgresLogOptions {
             claimed_only: true,
             ..log
         };
+        let trouble = Trouble::new("joining the cluster");
+        loop {
+            let started = Self::start_once(url, log_options.clone(), options.clone()).await;
+            match started {
+                Err(StartError::Ownership(error)) if error.is_transient => {
+                    trouble.note(&error.what);
+                    sleep(START_PAUSE).await;
+                }
+                started => {
+                    trouble.end();
+                    return started;
+                }
+            }
+        }
+    }
+
+    async fn start_once(
+        url: &str,
+        log: PostgresLogOptions,
+        options: NodeOptions,
+    ) -> Result<Self, StartError> {
         let log = PostgresLog::open(url, log).await;
         let log = Arc::new(log.map_err(OwnershipError::from)?);
         Self::start_over(Arc::clone(&log) as _, log, options).await
@@ -237,8 +261,10 @@ impl<E: ShardEngine> ClusterNode<E> {
     ) -> Result<Self, StartError> {
         check(&options)?;
         let lease = options.lease;
+        let map = ShardMap::new(ownership.shards(), ownership.moved().await?);
         let inner = Arc::new(Inner {
             log,
+            map,
             ownership,
             lease: NodeLease::new(lease, lease / MARGIN_PER_LEASE),
             folders: OldFolders::new(options.engine.data_dir.clone()),
@@ -289,7 +315,12 @@ impl<E: ShardEngine> ClusterNode<E> {
     /// Returns the shard of a conversation.
     #[must_use]
     pub fn shard_of(&self, id: ConversationId) -> ShardId {
-        shard_of(id, self.shards())
+        self.inner.map.of(id)
+    }
+
+    /// Returns where conversations are.
+    pub(crate) fn shard_map(&self) -> ShardMap {
+        self.inner.map.clone()
     }
 
     /// Returns the engine of a shard, if this node may serve it right now.
@@ -370,7 +401,7 @@ impl<E: ShardEngine> ClusterNode<E> {
         }
         let inner = &self.inner;
         if let Err(error) = inner.ownership.leave(&inner.options.name).await {
-            inner.trouble[CLAIM].note(&error.0);
+            inner.trouble[CLAIM].note(&error.what);
         }
         if let Err(error) = inner.log.close().await {
             tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly");
@@ -418,7 +449,7 @@ async fn send_heartbeats<E: ShardEngine>(inner: Arc<Inner<E>>) {
                 trouble.end();
             }
             Ok(Ok(false)) => return inner.replaced(),
-            Ok(Err(error)) => trouble.note(&error.0),
+            Ok(Err(error)) => trouble.note(&error.what),
             Err(_) => trouble.note("no answer within a lease"),
         }
     }
@@ -438,7 +469,7 @@ async fn follow_owners<E: ShardEngine>(inner: Arc<Inner<E>>) {
                 trouble.end();
                 inner.learn(&view, term, &open);
             }
-            Ok(Err(error)) => trouble.note(&error.0),
+            Ok(Err(error)) => trouble.note(&error.what),
             Err(_) => trouble.note("no answer within a lease"),
         }
         tokio::select! {
@@ -641,7 +672,7 @@ impl<E: ShardEngine> Inner<E> {
             Ok(true) => self.trouble[CLAIM].end(),
             Ok(false) => return None,
             Err(error) => {
-                self.trouble[CLAIM].note(&error.0);
+                self.trouble[CLAIM].note(&error.what);
                 return None;
             }
         }

@@ -118,7 +118,7 @@ pub use self::{
     health::{DamageMet, Health},
     meaning::{SearchBy, VectorStats},
     measures::{CacheUse, Measures},
-    placement::{ShardPlace, shard_of},
+    placement::{ShardMap, ShardPlace, shard_of},
     query::*,
     repair::{Repair, repair},
     salvage::{CutConversation, SalvageError, SalvageOutcome, salvage},

@@ -1,6 +1,6 @@
 //! Serves a node, and runs `cluster`.
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{future::Future, path::Path, pin::pin, sync::Arc};
 
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -12,7 +12,7 @@ use crate::{
     output::{Out, Tone},
     serve::url_of,
 };
-use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError};
+use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError, StartingNode};
 use treering_domain::with_causes;
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
@@ -34,12 +34,14 @@ impl ClusterArgs {
         let dir = parts.engine.data_dir.clone();
         let name = self.node.clone().unwrap_or_default();
         let address = self.advertise.clone().unwrap_or_default();
+        let starting = StartingNode::new(&address);
         let options = NodeOptions {
             engine: parts.engine.clone(),
             ..NodeOptions::new(&name, address, &dir)
         };
         let log = PostgresLogOptions {
             accept_single_copy: self.accept_single_copy,
+            process: Some(starting.process()),
             ..PostgresLogOptions::default()
         };
         let owners_tls = match &parts.tls {
@@ -47,12 +49,9 @@ impl ClusterArgs {
             None => None,
         };
         let address = parts.listener.local_addr()?;
-        let node = ClusterNode::start(url, log, options)
-            .await
-            .map_err(refused)?;
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve_shards(
-            Arc::new(node.clone()),
+            Arc::new(starting.clone()),
             parts.engine.limits,
             owners_tls,
             parts.listener,
@@ -61,6 +60,20 @@ impl ClusterArgs {
             },
             parts.serve,
         ));
+        let mut stop = pin!(stop);
+        let started = tokio::select! {
+            started = ClusterNode::start(url, log, options) => started.map(Some),
+            () = &mut stop => Ok(None),
+        };
+        let node = match started.map_err(refused) {
+            Ok(Some(node)) => node,
+            not_started => {
+                let _serving = end.send(());
+                let _served = serving.await;
+                return not_started.map(drop);
+            }
+        };
+        starting.joined(node.clone());
         let url = url_of(address, parts.tls.is_some());
         say_ready(&node, &dir, &url, out)?;
         stop.await;

@@ -3,6 +3,7 @@
 
 #![cfg(unix)]
 
+mod away;
 mod erase;
 mod erase_routing;
 mod failures;

@@ -190,7 +190,10 @@ impl Ownership for MemoryOwnership {
         }
         // A claim fences off the earlier owner.
         let fenced = self.cluster.log.acquire(shard).await;
-        fenced.map_err(|error| OwnershipError(error.to_string()))?;
+        fenced.map_err(|error| OwnershipError {
+            what: error.to_string(),
+            is_transient: true,
+        })?;
         Ok(true)
     }
 

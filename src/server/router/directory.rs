@@ -6,12 +6,23 @@ use std::sync::{Arc, OnceLock};
 use tonic::service::Routes;
 
 use treering_domain::ShardId;
-use treering_engine::Engine;
+use treering_engine::{Engine, ShardMap};
 
 /// Says which node serves which shard, and gives access to those of this node.
 pub trait ShardDirectory: Send + Sync + 'static {
+    /// Returns false while this node has not joined its cluster. It then answers no calls, and
+    /// knows nothing of the shards.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Returns the number of shards.
-    fn shards(&self) -> u32;
+    fn shards(&self) -> u32 {
+        self.shard_map().shards()
+    }
+
+    /// Returns where conversations are.
+    fn shard_map(&self) -> ShardMap;
 
     /// Returns the address at which other nodes reach this one.
     fn address(&self) -> String;

@@ -177,6 +177,10 @@ impl ShardRouter {
                 .await
                 .unwrap_or_else(|never| match never {});
         }
+        if !self.inner.directory.is_ready() {
+            let refusal = Refusal::not_joined();
+            return Status::from(refusal).into_http();
+        }
         let answer = self.routed(request).await;
         answer.unwrap_or_else(|status| status.into_http())
     }
@@ -194,9 +198,9 @@ impl ShardRouter {
         if has_lanes {
             return Ok(self.append_stream(call));
         }
-        let shards = self.inner.directory.shards();
+        let map = self.inner.directory.shard_map();
         let message = call.message();
-        let target = target(route, &call.head.namespace, shards, &message)?;
+        let target = target(route, &call.head.namespace, &map, &message)?;
         let is_by_id = matches!(target, Target::Shard(_));
         let shard = match target {
             Target::Shard(shard) => shard,
