@@ -10,6 +10,8 @@ use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
 
 #[cfg(feature = "cluster")]
+mod moving;
+#[cfg(feature = "cluster")]
 mod node;
 #[cfg(not(feature = "cluster"))]
 #[path = "not_built.rs"]
@@ -57,7 +59,7 @@ pub(crate) struct NodeParts {
     pub(crate) serve: ServeOptions,
 }
 
-/// Create the tables of a cluster, and show its nodes
+/// Create the tables of a cluster, show its nodes, and move stores
 ///
 /// A cluster is several `treering serve --cluster URL` over one log in PostgreSQL. Clients call any
 /// of them. See docs/CLUSTER.md.
@@ -66,7 +68,11 @@ pub(crate) struct NodeParts {
 Examples:
   treering cluster init postgres://owner@db/treering --role treering_node
   treering serve --cluster postgres://treering_node@db/treering --node a --advertise 10.0.0.1:7171 --data ./a
-  treering cluster status postgres://treering_node@db/treering")]
+  treering cluster status postgres://treering_node@db/treering
+  treering cluster drain a postgres://treering_node@db/treering
+  treering cluster import --data ./store --cluster postgres://owner@db/treering
+  treering cluster export --cluster postgres://owner@db/treering --data ./store
+  treering cluster verify postgres://treering_node@db/treering")]
 pub(crate) struct ClusterCommandArgs {
     #[command(subcommand)]
     command: ClusterCommand,
@@ -93,6 +99,47 @@ enum ClusterCommand {
         #[command(flatten)]
         database: DatabaseArg,
     },
+    /// Hand the shards of a node over to the others, and wait until it has none
+    ///
+    /// The node runs on and forwards calls. It takes shards again when it is started again.
+    Drain {
+        /// Name of the node
+        node: String,
+        #[command(flatten)]
+        database: DatabaseArg,
+    },
+    /// Check the hashes of all events and bodies in the database, without a node
+    ///
+    /// Nodes may run. Exits with 1 if something is damaged.
+    Verify {
+        #[command(flatten)]
+        database: DatabaseArg,
+    },
+    /// Move the store in --data into a new cluster
+    ///
+    /// Ids, revisions, times, bodies, keys and chain hashes stay the same; log positions change. Then
+    /// every event is read again and compared. The store is not changed. Stop all nodes before; they
+    /// do not start until the import has ended. If it is interrupted, run it again. The role needs
+    /// the rights of the owner of the tables.
+    Import(MoveArgs),
+    /// Move a cluster into a new store in --data
+    ///
+    /// Stop all nodes before. The cluster is not changed. If it is interrupted, run it again: it
+    /// begins from the start.
+    Export(MoveArgs),
+}
+
+/// The cluster of an import or export.
+#[derive(Args, Debug, Clone)]
+struct MoveArgs {
+    /// URL of the PostgreSQL database, also as $TREERING_CLUSTER
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TREERING_CLUSTER",
+        hide_env_values = true
+    )]
+    cluster: String,
 }
 
 #[derive(Args, Debug, Clone)]

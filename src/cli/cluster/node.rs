@@ -1,13 +1,20 @@
 //! Serves a node, and runs `cluster`.
 
-use std::{future::Future, path::Path, pin::pin, sync::Arc};
+use std::{
+    future::Future,
+    path::Path,
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
-use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts};
+use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts, moving};
 use crate::{
+    args::Common,
     error::{ClientError, Exit},
     output::{Out, Tone},
     serve::url_of,
@@ -18,6 +25,9 @@ use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
 };
 use treering_server::{serve_shards, tls::TlsFiles};
+
+/// How often the drain of a node is looked at.
+const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl ClusterArgs {
     /// Serves as a node until `stop`. Then it hands its shards over before it stops to answer.
@@ -127,7 +137,7 @@ fn say_ready(node: &ClusterNode, dir: &Path, url: &str, out: &mut Out) -> Result
     Ok(out.flush()?)
 }
 
-fn failed(what: String, hint: &str) -> ClientError {
+pub(super) fn failed(what: String, hint: &str) -> ClientError {
     ClientError::Outcome {
         what,
         hint: hint.to_owned(),
@@ -140,7 +150,7 @@ fn refused(error: StartError) -> ClientError {
     failed(with_causes(&error).to_string(), hint)
 }
 
-fn of_database(error: PostgresError) -> ClientError {
+pub(super) fn of_database(error: PostgresError) -> ClientError {
     let hint = match &error {
         PostgresError::NoLog { .. } | PostgresError::OlderSchema { .. } => {
             "run `treering cluster init URL` as the owner of the tables"
@@ -157,7 +167,11 @@ fn of_database(error: PostgresError) -> ClientError {
 ///
 /// # Errors
 /// [`ClientError::Outcome`] if the database cannot be used.
-pub(crate) async fn run(args: &ClusterCommandArgs, out: &mut Out) -> Result<(), ClientError> {
+pub(crate) async fn run(
+    args: &ClusterCommandArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     match &args.command {
         ClusterCommand::Init {
             database,
@@ -181,18 +195,63 @@ pub(crate) async fn run(args: &ClusterCommandArgs, out: &mut Out) -> Result<(), 
             Ok(())
         }
         ClusterCommand::Status { database } => {
-            let options = PostgresLogOptions {
-                // Nothing is appended.
-                accept_single_copy: true,
-                claimed_only: true,
-                ..PostgresLogOptions::default()
-            };
-            let log = PostgresLog::open(&database.url, options).await;
-            let log = log.map_err(of_database)?;
+            let log = to_look(&database.url).await?;
             let view = log.view().await.map_err(of_database)?;
             show(&view, log.shards(), out)
         }
+        ClusterCommand::Drain { node, database } => drain(node, &database.url, out).await,
+        ClusterCommand::Verify { database } => moving::verify(&database.url, out).await,
+        ClusterCommand::Import(args) => moving::import(&args.cluster, common, out).await,
+        ClusterCommand::Export(args) => moving::export(&args.cluster, common, out).await,
     }
+}
+
+/// Opens the log to read who owns what.
+async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
+    let options = PostgresLogOptions {
+        // Nothing is appended.
+        accept_single_copy: true,
+        claimed_only: true,
+        ..PostgresLogOptions::default()
+    };
+    PostgresLog::open(url, options).await.map_err(of_database)
+}
+
+/// Asks a node to hand its shards over, and waits until it has none.
+async fn drain(node: &str, url: &str, out: &mut Out) -> Result<(), ClientError> {
+    let log = to_look(url).await?;
+    let view = log.view().await.map_err(of_database)?;
+    let is_there = view.nodes.iter().any(|live| live.name == node);
+    let mut others = view.nodes.iter().filter(|live| live.name != node);
+    if !is_there {
+        let hint = "`treering cluster status` shows the nodes";
+        return Err(failed(format!("no node {node} is alive"), hint));
+    }
+    if !others.any(|live| !live.draining) {
+        let what = format!("no other node could take the shards of {node}");
+        return Err(failed(what, "start another one first, or stop the node"));
+    }
+    log.ask_to_drain(node).await.map_err(of_database)?;
+    let give_up = Instant::now() + treering_cluster::bounds::DRAIN_MAX;
+    loop {
+        let view = log.view().await.map_err(of_database)?;
+        let process = view.nodes.iter().find(|live| live.name == node);
+        let process = process.map(|live| live.process);
+        let left = view.owners.iter().filter(|(_, own)| Some(*own) == process);
+        let left = left.count();
+        if left == 0 {
+            break;
+        }
+        if Instant::now() > give_up {
+            let what = format!("node {node} still has {left} shards");
+            return Err(failed(what, "it continues to hand them over; see its log"));
+        }
+        tokio::time::sleep(DRAIN_LOOK_EVERY).await;
+    }
+    if out.json {
+        return Ok(out.line(json!({"drained": node}))?);
+    }
+    Ok(out.line(format!("Node {node} has no shards any more."))?)
 }
 
 fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {

@@ -8,6 +8,7 @@ mod erase;
 mod erase_routing;
 mod failures;
 mod memory;
+mod moving;
 mod nodes;
 mod routing;
 mod searches;
