@@ -50,12 +50,15 @@ database createdb -h 127.0.0.1 -p "$port" -U owner treering
 "$binary" cluster init "postgres://owner@127.0.0.1:$port/treering" --shards 12 --role node
 export TREERING_CLUSTER=postgres://node@127.0.0.1:$port/treering
 
-declare -A address
-for name in a b c; do address[$name]=127.0.0.1:$(free_port); done
+declare -A address metrics
+for name in a b c; do
+  address[$name]=127.0.0.1:$(free_port)
+  metrics[$name]=127.0.0.1:$(free_port)
+done
 
 start() { # NAME
   "$binary" serve --node "$1" --advertise "${address[$1]}" --listen "${address[$1]}" \
-    --data "$work/${folders:-}$1" --memory 96MiB --accept-single-copy >>"$work/$1.log" 2>&1 &
+    --metrics "${metrics[$1]}" --data "$work/${folders:-}$1" --memory 96MiB --accept-single-copy >>"$work/$1.log" 2>&1 &
   node[$1]=$!
 }
 
@@ -76,6 +79,18 @@ PY
     sleep 0.2
   done
   fail "the nodes do not share the shards: $(cat "$work/status.json")"
+}
+
+# Prints an answer of a node's metrics listener, and its status code.
+scraped() { # NAME PATH
+  python3 - "http://${metrics[$1]}/$2" <<'PY'
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen(sys.argv[1], timeout=10)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.read().decode(), answer.status)
+PY
 }
 
 # What a store has, without ids and times.
@@ -209,10 +224,18 @@ start a
 start c
 sleep 2
 kill -0 "${node[a]}" "${node[c]}" || fail "a node ended because the database is away"
+scraped a ready | grep -q '^ 503$' || fail "a node without a database is ready: $(scraped a ready)"
+on a ls >"$work/ls.txt" 2>&1 && fail "a node without a database answers"
+grep -q "has not joined its cluster" "$work/ls.txt" || fail "the error does not help: $(cat "$work/ls.txt")"
 grep -q "this is tried again" "$work/c.log" || fail "the node does not say that it waits"
 database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
   -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
 settled 2
+for name in a c; do scraped "$name" metrics; done >"$work/metrics.txt"
+owners=$(grep -c '^treering_shard_role{.*role="owner"' "$work/metrics.txt")
+[ "$owners" = 12 ] || fail "the metrics show $owners owners of 12 shards"
+grep -q '^treering_shard_head_position{shard="3"} [1-9]' "$work/metrics.txt" ||
+  fail "the metrics do not show the head of a shard"
 everything --data "$work/one" >"$work/wanted"
 everything --server "http://${address[c]}" >"$work/shown"
 cmp "$work/wanted" "$work/shown" || fail "the cluster shows other conversations than the moved store"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use treering_domain::ShardId;
 use treering_engine::{Engine, ShardMap};
-use treering_server::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
+use treering_server::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
 
 use crate::node::{ClusterNode, NotServed, ShardGuard};
 
@@ -23,6 +23,10 @@ impl ShardDirectory for ClusterNode {
 
     fn served(&self) -> Vec<ShardId> {
         self.served()
+    }
+
+    fn roles(&self) -> Vec<ShardRole> {
+        self.roles()
     }
 
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn LocalShard>, ShardAway> {

@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -20,7 +20,7 @@ use treering_domain::{ConversationId, ShardId, with_causes};
 use treering_engine::{Engine, OpenOptions, ShardMap, ShardPlace};
 use treering_log::EventLog;
 use treering_log_postgres::{PostgresLog, PostgresLogOptions};
-use treering_server::ShardServices;
+use treering_server::{ShardRole, ShardServices};
 use uuid::Uuid;
 
 use crate::{
@@ -367,6 +367,26 @@ impl<E: ShardEngine> ClusterNode<E> {
             .collect()
     }
 
+    /// Returns what this node does with the shards that it has something to do with.
+    pub(crate) fn roles(&self) -> Vec<ShardRole> {
+        let slots = self.inner.slots();
+        let roles = slots.iter().map(|(shard, slot)| {
+            let (role, epoch) = match slot {
+                Slot::Open(open) => ("owner", open.log.epoch.load(Ordering::Acquire)),
+                Slot::Opening => ("opening", 0),
+                Slot::HandingOver => ("handing_over", 0),
+                Slot::Emptying => ("emptying", 0),
+                Slot::Failed(_) => ("failed", 0),
+            };
+            ShardRole {
+                shard: *shard,
+                role,
+                epoch,
+            }
+        });
+        roles.collect()
+    }
+
     /// Hands all shards over to other nodes, takes no new ones, and waits until this node has none.
     /// Without another node, the shards then have no owner. Returns false if some are left after
     /// `wait`; the node continues to hand them over.
@@ -679,6 +699,7 @@ impl<E: ShardEngine> Inner<E> {
         let log = Arc::new(WatchedLog {
             log: Arc::clone(&self.log),
             lost: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             wake: Arc::clone(&self.look),
         });
         let place = ShardPlace {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use treering_domain::ShardId;
 use treering_engine::ShardMap;
-use treering_server::{LocalShard, ShardAway, ShardDirectory};
+use treering_server::{LocalShard, ShardAway, ShardDirectory, ShardRole};
 use uuid::Uuid;
 
 use crate::node::ClusterNode;
@@ -63,6 +63,10 @@ impl ShardDirectory for StartingNode {
 
     fn served(&self) -> Vec<ShardId> {
         self.node.get().map(ClusterNode::served).unwrap_or_default()
+    }
+
+    fn roles(&self) -> Vec<ShardRole> {
+        self.node.get().map(ClusterNode::roles).unwrap_or_default()
     }
 
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn LocalShard>, ShardAway> {

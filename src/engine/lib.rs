@@ -117,7 +117,7 @@ pub use self::{
     formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
     meaning::{SearchBy, VectorStats},
-    measures::{CacheUse, Measures},
+    measures::{CacheUse, Measures, StoreReach},
     placement::{ShardMap, ShardPlace, shard_of},
     query::*,
     repair::{Repair, repair},

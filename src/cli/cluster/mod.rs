@@ -6,6 +6,7 @@
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
+use crate::observe::Observer;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
 
@@ -30,8 +31,8 @@ pub(crate) struct ClusterArgs {
     /// and index. See docs/CLUSTER.md
     #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
     #[arg(conflicts_with_all = [
-        "pseudonyms", "retention", "quota", "backup", "heads", "metrics", "otlp_endpoint",
-        "web_host", "mcp_writable", "summariser_url",
+        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "web_host",
+        "mcp_writable", "summariser_url",
     ])]
     pub(super) cluster: Option<String>,
     /// Name of this node, which no other node has. A restarted node with its earlier name gets its
@@ -57,6 +58,7 @@ pub(crate) struct NodeParts {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) serve: ServeOptions,
+    pub(crate) observer: Observer,
 }
 
 /// Create the tables of a cluster, show its nodes, and move stores
@@ -99,7 +101,7 @@ enum ClusterCommand {
         #[command(flatten)]
         database: DatabaseArg,
     },
-    /// Hand the shards of a node over to the others, and wait until it has none
+    /// Hand the shards of a node over to the others, and wait until they own them
     ///
     /// The node runs on and forwards calls. It takes shards again when it is started again.
     Drain {

@@ -1,8 +1,9 @@
 //! Serves a node, and runs `cluster`.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
-    path::Path,
+    path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
@@ -11,6 +12,7 @@ use std::{
 use serde_json::json;
 use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use uuid::Uuid;
 
 use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts, moving};
 use crate::{
@@ -20,7 +22,7 @@ use crate::{
     serve::url_of,
 };
 use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError, StartingNode};
-use treering_domain::with_causes;
+use treering_domain::{ShardId, with_causes};
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
 };
@@ -59,6 +61,8 @@ impl ClusterArgs {
             None => None,
         };
         let address = parts.listener.local_addr()?;
+        let metrics = parts.observer.url();
+        let _observed = parts.observer.start_node(Arc::new(starting.clone()));
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve_shards(
             Arc::new(starting.clone()),
@@ -85,7 +89,8 @@ impl ClusterArgs {
         };
         starting.joined(node.clone());
         let url = url_of(address, parts.tls.is_some());
-        say_ready(&node, &dir, &url, out)?;
+        let at = NodeAddresses { dir, url, metrics };
+        say_ready(&node, &at, out)?;
         stop.await;
         // The others take the shards while this node still forwards the calls of its clients.
         node.drain(treering_cluster::bounds::DRAIN_MAX).await;
@@ -115,23 +120,34 @@ fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
     })
 }
 
-fn say_ready(node: &ClusterNode, dir: &Path, url: &str, out: &mut Out) -> Result<(), ClientError> {
+/// Where a node is found.
+struct NodeAddresses {
+    dir: PathBuf,
+    url: String,
+    metrics: Option<String>,
+}
+
+fn say_ready(node: &ClusterNode, at: &NodeAddresses, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         out.line(json!({
-            "serving": url,
+            "serving": at.url,
             "node": node.name(),
             "shards": node.shards(),
-            "data": dir.to_string_lossy(),
+            "data": at.dir.to_string_lossy(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "metrics": at.metrics,
         }))?;
     } else {
-        let url = out.paint.text(Tone::Name, url);
+        let url = out.paint.text(Tone::Name, &at.url);
         out.line(format!(
             "Node {} serves a cluster of {} shards at {url}",
             node.name(),
             node.shards()
         ))?;
+        if let Some(metrics) = &at.metrics {
+            out.line(format!("Metrics are at {metrics}"))?;
+        }
         out.line("Ctrl-C hands its shards over and ends it.")?;
     }
     Ok(out.flush()?)
@@ -217,33 +233,32 @@ async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
     PostgresLog::open(url, options).await.map_err(of_database)
 }
 
-/// Asks a node to hand its shards over, and waits until it has none.
+/// Asks a node to hand its shards over, and waits until others own them.
 async fn drain(node: &str, url: &str, out: &mut Out) -> Result<(), ClientError> {
     let log = to_look(url).await?;
     let view = log.view().await.map_err(of_database)?;
-    let is_there = view.nodes.iter().any(|live| live.name == node);
-    let mut others = view.nodes.iter().filter(|live| live.name != node);
-    if !is_there {
+    let Some(live) = view.nodes.iter().find(|live| live.name == node) else {
         let hint = "`treering cluster status` shows the nodes";
         return Err(failed(format!("no node {node} is alive"), hint));
-    }
+    };
+    let mut others = view.nodes.iter().filter(|live| live.name != node);
     if !others.any(|live| !live.draining) {
         let what = format!("no other node could take the shards of {node}");
         return Err(failed(what, "start another one first, or stop the node"));
     }
+    let own = owned_by(&view, live.process);
     log.ask_to_drain(node).await.map_err(of_database)?;
     let give_up = Instant::now() + treering_cluster::bounds::DRAIN_MAX;
     loop {
-        let view = log.view().await.map_err(of_database)?;
-        let process = view.nodes.iter().find(|live| live.name == node);
-        let process = process.map(|live| live.process);
-        let left = view.owners.iter().filter(|(_, own)| Some(*own) == process);
-        let left = left.count();
-        if left == 0 {
+        let now = log.view().await.map_err(of_database)?;
+        let elsewhere = now.owners.iter().filter(|(_, by)| *by != live.process);
+        let elsewhere: BTreeSet<ShardId> = elsewhere.map(|(shard, _)| *shard).collect();
+        let left = own.difference(&elsewhere).count();
+        if left == 0 && owned_by(&now, live.process).is_empty() {
             break;
         }
         if Instant::now() > give_up {
-            let what = format!("node {node} still has {left} shards");
+            let what = format!("{left} shards of node {node} have no other owner yet");
             return Err(failed(what, "it continues to hand them over; see its log"));
         }
         tokio::time::sleep(DRAIN_LOOK_EVERY).await;
@@ -254,13 +269,13 @@ async fn drain(node: &str, url: &str, out: &mut Out) -> Result<(), ClientError> 
     Ok(out.line(format!("Node {node} has no shards any more."))?)
 }
 
+fn owned_by(view: &ClusterView, process: Uuid) -> BTreeSet<ShardId> {
+    let owned = view.owners.iter().filter(|(_, by)| *by == process);
+    owned.map(|(shard, _)| *shard).collect()
+}
+
 fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {
-    let owned_by = |process| {
-        view.owners
-            .iter()
-            .filter(|(_, owner)| *owner == process)
-            .count()
-    };
+    let owned_by = |process| owned_by(view, process).len();
     let owned: usize = view.nodes.iter().map(|node| owned_by(node.process)).sum();
     let unowned = (shards as usize).saturating_sub(owned);
     if out.json {

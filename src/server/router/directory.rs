@@ -34,6 +34,9 @@ pub trait ShardDirectory: Send + Sync + 'static {
     /// Returns the shards that this node may serve right now.
     fn served(&self) -> Vec<ShardId>;
 
+    /// Returns what this node does with the shards that it has something to do with.
+    fn roles(&self) -> Vec<ShardRole>;
+
     /// Returns a shard that this node may serve right now.
     ///
     /// # Errors
@@ -66,6 +69,17 @@ impl std::fmt::Debug for ShardServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ShardServices")
     }
+}
+
+/// What a node does with a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRole {
+    /// The shard.
+    pub shard: ShardId,
+    /// What it does, as metrics name it: `owner`, `opening`, `handing_over`, `emptying` or `failed`.
+    pub role: &'static str,
+    /// The epoch in which it owns the shard; 0 if it does not.
+    pub epoch: u64,
 }
 
 /// The process that owns a shard.

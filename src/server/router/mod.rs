@@ -65,7 +65,7 @@ use treering_proto::{
     route,
 };
 
-pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
+pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
 pub(crate) use owners::ForwardedShard;
 
 /// The method that tells whether a shard has a conversation.
