@@ -116,6 +116,7 @@ pub use self::{
     error::*,
     formats::{StoreFormats, store_formats},
     health::{DamageMet, Health},
+    meaning::SimilarText,
     meaning::{SearchBy, VectorStats},
     measures::{CacheUse, Measures, StoreReach},
     placement::{ShardMap, ShardPlace, shard_of},

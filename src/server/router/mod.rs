@@ -49,6 +49,8 @@ use self::{
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
+    scatter::SEARCH,
+    search::names_similar,
     target::{Target, named, target},
 };
 use crate::{
@@ -212,6 +214,11 @@ impl ShardRouter {
             Target::All => return self.combined(&call.head, &path, &message).await,
             Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
         };
+        if path == SEARCH && names_similar(&message) {
+            // The other event may be in another shard.
+            let found = self.search(&call.head, &message, Some(shard)).await?;
+            return Ok(scatter::answer(&found));
+        }
         let answer = self.serve(&mut call, shard).await?;
         // A UUID can also be the id of a conversation at its source, which is in any shard.
         if is_by_id
