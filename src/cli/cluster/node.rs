@@ -28,6 +28,8 @@ use treering_log_postgres::{
 };
 use treering_server::{serve_shards, tls::TlsFiles};
 
+/// SQLSTATE of a statement that the role may not run.
+const NOT_PERMITTED: &str = "42501";
 /// How often the drain of a node is looked at.
 const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -170,6 +172,9 @@ pub(super) fn of_database(error: PostgresError) -> ClientError {
     let hint = match &error {
         PostgresError::NoLog { .. } | PostgresError::OlderSchema { .. } => {
             "run `treering cluster init URL` as the owner of the tables"
+        }
+        PostgresError::Refused { code, .. } if code == NOT_PERMITTED => {
+            "use the role that owns the tables, or run `treering cluster init URL --role ROLE` again"
         }
         PostgresError::Setting { .. } => {
             "--accept-single-copy allows one server without a standby, for tests"

@@ -1,12 +1,18 @@
 //! The database is away: what clients of a node see, and a node that starts meanwhile.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::net::TcpListener;
+use tonic::{Code, transport::Endpoint};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 use treering_cluster::{ClusterNode, NodeOptions, StartError, StartingNode};
-use treering_domain::{AppendCommand, ShardId};
+use treering_domain::{AppendCommand, Limits, ShardId};
 use treering_engine::{AppendError, ReadError};
 use treering_log_postgres::{PostgresLogOptions, create_schema};
-use treering_server::ShardDirectory;
+use treering_proto::pb::{self, events_client::EventsClient};
+use treering_server::{ServeOptions, ShardDirectory, serve_shards};
 
 use crate::{
     server::{Server, single_copy},
@@ -18,6 +24,28 @@ fn options(name: &str, dir: &std::path::Path) -> NodeOptions {
         lease: LEASE,
         ..NodeOptions::new(name, format!("{name}:5417"), dir.join(name))
     }
+}
+
+/// Serves a node that may still be starting, and returns its URL.
+async fn serve(node: &StartingNode) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(serve_shards(
+        Arc::new(node.clone()),
+        Limits::default(),
+        None,
+        listener,
+        std::future::pending(),
+        ServeOptions::default(),
+    ));
+    format!("http://{address}")
+}
+
+async fn health(address: &str) -> ServingStatus {
+    let channel = Endpoint::from_shared(address.to_owned()).unwrap();
+    let mut client = HealthClient::new(channel.connect_lazy());
+    let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+    answer.into_inner().status()
 }
 
 // Clients retry `NOT_READY`, and not `STORAGE`. While no primary answers, nothing is written, so the
@@ -81,13 +109,24 @@ async fn node_waits_for_the_database_at_start() {
     };
     let options = options("one", dir.path());
     let mut waiting = tokio::spawn(async move { ClusterNode::start(&url, log, options).await });
+    let address = serve(&starting).await;
     let early = tokio::time::timeout(Duration::from_secs(3), &mut waiting).await;
     assert!(early.is_err(), "it did not wait: {:?}", early.map(|_| ()));
     assert!(!starting.is_ready() && starting.served().is_empty());
+    assert_eq!(health(&address).await, ServingStatus::NotServing);
+    let mut events = EventsClient::connect(address.clone()).await.unwrap();
+    let refused = events.append(pb::AppendRequest::default()).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(
+        refused.message().contains("has not joined its cluster"),
+        "{refused}"
+    );
     server.start().await;
     let node = waiting.await.unwrap().unwrap();
     starting.joined(node.clone());
     assert!(starting.is_ready());
+    assert_eq!(health(&address).await, ServingStatus::Serving);
     until("it serves", || starting.shard(ShardId(0)).is_ok()).await;
     node.close().await;
 }
