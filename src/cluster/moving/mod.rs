@@ -137,9 +137,8 @@ async fn open_store(dir: &Path) -> Result<Arc<RedbLog>, MoveError> {
         .await
         .map_err(of_log("reading the store"))?;
     if progress.erasing.is_some() {
-        let what = "an erasure is not finished: `treering verify` with write access finishes it. \
-                    Run a command that appends, or start and stop `treering serve`, and run this \
-                    again";
+        let what = "an erasure is not finished: start `treering serve` on it, which finishes it, \
+                    stop it, and run this again";
         return Err(refused(what.to_owned()));
     }
     Ok(log)
