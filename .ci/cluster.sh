@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Three nodes of the built program over a PostgreSQL server that this script starts: any node takes
 # any call, a node is killed while conversations are imported, one is restarted, one is drained while
-# events are appended. Every node must then show the same as a store of one machine.
+# events are appended. Every node must then show the same as a store of one machine. That store is
+# then moved into a second cluster, by an import that is killed and continued, and moved back.
 #
 # Usage: .ci/cluster.sh BINARY TRAJECTORIES
 set -euo pipefail
@@ -49,12 +50,15 @@ database createdb -h 127.0.0.1 -p "$port" -U owner treering
 "$binary" cluster init "postgres://owner@127.0.0.1:$port/treering" --shards 12 --role node
 export TREERING_CLUSTER=postgres://node@127.0.0.1:$port/treering
 
-declare -A address
-for name in a b c; do address[$name]=127.0.0.1:$(free_port); done
+declare -A address metrics
+for name in a b c; do
+  address[$name]=127.0.0.1:$(free_port)
+  metrics[$name]=127.0.0.1:$(free_port)
+done
 
 start() { # NAME
   "$binary" serve --node "$1" --advertise "${address[$1]}" --listen "${address[$1]}" \
-    --data "$work/$1" --memory 96MiB --accept-single-copy >>"$work/$1.log" 2>&1 &
+    --metrics "${metrics[$1]}" --data "$work/${folders:-}$1" --memory 96MiB --accept-single-copy >>"$work/$1.log" 2>&1 &
   node[$1]=$!
 }
 
@@ -75,6 +79,18 @@ PY
     sleep 0.2
   done
   fail "the nodes do not share the shards: $(cat "$work/status.json")"
+}
+
+# Prints an answer of a node's metrics listener, and its status code.
+scraped() { # NAME PATH
+  python3 - "http://${metrics[$1]}/$2" <<'PY'
+import sys, urllib.error, urllib.request
+try:
+    answer = urllib.request.urlopen(sys.argv[1], timeout=10)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.read().decode(), answer.status)
+PY
 }
 
 # What a store has, without ids and times.
@@ -165,4 +181,79 @@ for conversation in $conversations; do
     [ "$shown" = 10 ] || fail "node $name shows $shown of 10 appended messages of $conversation"
   done
 done
+
+step "a node is drained by name, and the log is verified without a node"
+"$binary" cluster drain a
+"$binary" --json cluster status >"$work/status.json"
+python3 - "$work/status.json" <<'PY' || fail "the drained node has shards: $(cat "$work/status.json")"
+import json, sys
+status = json.load(open(sys.argv[1]))
+shards = {node["node"]: node["shards"] for node in status["nodes"]}
+sys.exit(status["unowned"] or shards["a"] != 0)
+PY
+"$binary" cluster verify
+kill "${node[a]}" "${node[c]}"
+wait "${node[a]}" "${node[c]}" || fail "a node ended with an error"
+
+step "a store is moved into a new cluster; the import is killed and continued"
+database createdb -h 127.0.0.1 -p "$port" -U owner second
+owner=postgres://owner@127.0.0.1:$port/second
+"$binary" cluster init "$owner" --shards 12 --role node
+moved=(cluster import --data "$work/one" --cluster "$owner")
+"$binary" "${moved[@]}" >"$work/import.log" 2>&1 &
+import=$!
+has_events() {
+  [ "$(database psql -h 127.0.0.1 -p "$port" -U owner -XAtc \
+    "select exists (select from treering_frame)" second)" = t ]
+}
+until has_events; do
+  kill -0 "$import" || fail "the import ended early: $(cat "$work/import.log")"
+done
+kill -9 "$import"
+wait "$import" && fail "the import was not killed"
+export TREERING_CLUSTER=postgres://node@127.0.0.1:$port/second
+folders=second-
+start a
+wait "${node[a]}" && fail "a node started although an import is not finished"
+grep -q "run .treering cluster import. again" "$work/a.log" || fail "the node does not say why it ended"
+"$binary" "${moved[@]}"
+
+step "a node that starts without a database waits for it, and shows the moved store"
+database pg_ctl -D "$work/db/data" -m fast stop >"$work/stop.txt"
+start a
+start c
+sleep 2
+kill -0 "${node[a]}" "${node[c]}" || fail "a node ended because the database is away"
+scraped a ready | grep -q '^ 503$' || fail "a node without a database is ready: $(scraped a ready)"
+on a ls >"$work/ls.txt" 2>&1 && fail "a node without a database answers"
+grep -q "has not joined its cluster" "$work/ls.txt" || fail "the error does not help: $(cat "$work/ls.txt")"
+grep -q "this is tried again" "$work/c.log" || fail "the node does not say that it waits"
+database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
+  -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
+settled 2
+for name in a c; do scraped "$name" metrics; done >"$work/metrics.txt"
+owners=$(grep -c '^treering_shard_role{.*role="owner"' "$work/metrics.txt")
+[ "$owners" = 12 ] || fail "the metrics show $owners owners of 12 shards"
+grep -q '^treering_shard_head_position{shard="3"} [1-9]' "$work/metrics.txt" ||
+  fail "the metrics do not show the head of a shard"
+everything --data "$work/one" >"$work/wanted"
+everything --server "http://${address[c]}" >"$work/shown"
+cmp "$work/wanted" "$work/shown" || fail "the cluster shows other conversations than the moved store"
+hits() { # OPTION...
+  "$binary" "$@" search --json -n 50 refund 2>"$work/search.txt" | python3 -c '
+import json, sys
+for line in sys.stdin:
+    hit = json.loads(line)
+    if "score" in hit: print(hit["conversation"], hit["revision"])' | sort
+}
+hits --data "$work/one" >"$work/wanted"
+hits --server "http://${address[a]}" >"$work/shown"
+cmp "$work/wanted" "$work/shown" || fail "the cluster finds other events than the moved store"
+kill "${node[a]}" "${node[c]}"
+wait "${node[a]}" "${node[c]}" || fail "a node ended with an error"
+"$binary" cluster export --cluster "$owner" --data "$work/back"
+everything --data "$work/one" >"$work/wanted"
+everything --data "$work/back" >"$work/shown"
+cmp "$work/wanted" "$work/shown" || fail "the store came back with other conversations"
+"$binary" --data "$work/back" verify --deep >"$work/verify.txt" || fail "$(cat "$work/verify.txt")"
 echo "cluster: passed"

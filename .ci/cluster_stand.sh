@@ -188,7 +188,7 @@ sys.exit(bool(status["unowned"]) or len(owners) != int(sys.argv[1]))
 PY
 }
 
-# Starts the nodes that ended: without a primary they do not start. A service manager does this too.
+# Starts the nodes that ended, as a service manager does.
 revive() {
   local name
   for name in a b c; do

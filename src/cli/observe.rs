@@ -24,7 +24,7 @@ use treering_otel::{
     export::{TraceMeasures, TraceOptions, Traces},
 };
 use treering_server::{
-    ServerMeasures,
+    ServerMeasures, ShardDirectory,
     metrics::{self, Exporter, NamedMetric, NamedValue},
     tls::ServerTls,
 };
@@ -235,6 +235,21 @@ impl Observer {
         }
         tasks.extend(systemd::ready(engine));
         ObservationGuard { tasks }
+    }
+}
+
+impl Observer {
+    /// Starts the monitoring of a node of a cluster.
+    #[cfg_attr(not(feature = "cluster"), allow(dead_code))]
+    pub(crate) fn start_node(self, directory: Arc<dyn ShardDirectory>) -> ObservationGuard {
+        let exporter = Exporter::of_node(directory, self.server);
+        let tasks = self.listener.map(|listener| {
+            let serving = metrics::serve(listener, exporter);
+            tokio::spawn(serving)
+        });
+        ObservationGuard {
+            tasks: tasks.into_iter().collect(),
+        }
     }
 }
 

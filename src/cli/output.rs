@@ -355,6 +355,13 @@ impl Steps {
         self.0.set_position(done);
     }
 
+    /// Sets the progress of a step.
+    #[cfg_attr(not(feature = "cluster"), allow(dead_code))]
+    pub(crate) fn of(&self, what: &str, done: u64, total: u64) {
+        self.0.set_message(printable(what));
+        self.reach(done, total);
+    }
+
     /// Shows the progress that a server reports.
     pub(crate) fn show(&self, step: &pb::Progress) {
         self.0.set_message(printable(&step.what));

@@ -26,7 +26,9 @@ use super::{
     error::ClientError,
     heads::KeepHeadsArgs,
     holder, keys, log_to_stderr,
-    observe::{ObserveArgs, of_backup, of_certificate, of_heads, of_summariser, of_traces},
+    observe::{
+        ObserveArgs, Observer, of_backup, of_certificate, of_heads, of_summariser, of_traces,
+    },
     output::{Out, Tone},
     quota::{QuotaArg, quotas},
     retention::{RetentionPolicy, run_policy},
@@ -246,7 +248,9 @@ pub(crate) async fn run(
     }
     let listener = listen(args.listen).await?;
     if let Some(url) = &args.cluster.cluster {
-        let parts = args.node_parts(&dir, listener, keys, tls)?;
+        let mut parts = args.node_parts(&dir, listener, args.observe.observer(None).await?)?;
+        parts.serve.keys = Some(keys);
+        parts.serve.tls = tls;
         let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
         return args.cluster.serve(url, parts, stop.map(drop), out).await;
     }
@@ -404,8 +408,7 @@ impl ServeArgs {
         &self,
         dir: &Path,
         listener: TcpListener,
-        keys: Arc<KeyStore>,
-        tls: Option<Arc<ServerTls>>,
+        observer: Observer,
     ) -> Result<NodeParts, ClientError> {
         let mut engine = OpenOptions::new(dir);
         engine.limits.memory_bytes = self.memory;
@@ -416,11 +419,11 @@ impl ServeArgs {
             listener,
             tls: self.tls_files(),
             serve: ServeOptions {
-                keys: Some(keys),
-                tls,
                 takes_spans: !self.no_otlp_receiver,
+                measures: Some(observer.measures()),
                 ..ServeOptions::default()
             },
+            observer,
         })
     }
 

@@ -18,6 +18,8 @@ pub const VIEWS_PER_LEASE: u32 = 10;
 pub const MARGIN_PER_LEASE: u32 = 10;
 /// Maximum number of shards that a node opens at a time.
 pub const OPENING_MAX: usize = 4;
+/// Pause before a node that is starting tries again to reach the database.
+pub const START_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a node's name and of its address, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// How long `close` waits for the shards to be handed over.

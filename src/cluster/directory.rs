@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use treering_domain::ShardId;
-use treering_engine::Engine;
-use treering_server::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
+use treering_engine::{Engine, ShardMap};
+use treering_server::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
 
 use crate::node::{ClusterNode, NotServed, ShardGuard};
 
 impl ShardDirectory for ClusterNode {
-    fn shards(&self) -> u32 {
-        self.shards()
+    fn shard_map(&self) -> ShardMap {
+        self.shard_map()
     }
 
     fn address(&self) -> String {
@@ -23,6 +23,10 @@ impl ShardDirectory for ClusterNode {
 
     fn served(&self) -> Vec<ShardId> {
         self.served()
+    }
+
+    fn roles(&self) -> Vec<ShardRole> {
+        self.roles()
     }
 
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn LocalShard>, ShardAway> {

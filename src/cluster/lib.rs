@@ -14,6 +14,7 @@
 pub mod bounds;
 mod directory;
 mod lease;
+mod moving;
 mod node;
 mod old_folders;
 mod open_shard;
@@ -22,10 +23,16 @@ mod rendezvous;
 #[cfg(test)]
 #[path = "tests/simulation.rs"]
 mod simulation;
+mod starting;
 mod trouble;
 mod watched_log;
 
+pub use moving::{
+    ClusterDamage, ClusterVerification, MoveError, MoveOutcome, MoveStep, export_store,
+    import_store, verify_cluster,
+};
 pub use node::{ClusterNode, NodeOptions, NotServed, Owner, ShardGuard, StartError};
 pub use ownership::{ClusterView, LiveNode, Ownership, OwnershipError};
 pub use rendezvous::desired_owner;
+pub use starting::StartingNode;
 pub use treering_engine::shard_of;

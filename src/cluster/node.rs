@@ -1,13 +1,14 @@
 //! A node: opens the engines of the shards that it should own, and hands over the others.
 
 mod hand_over;
+mod start;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,25 +18,26 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use treering_domain::{ConversationId, ShardId, with_causes};
-use treering_engine::{Engine, OpenOptions, ShardPlace, shard_of};
+use treering_engine::{Engine, OpenOptions, ShardMap, ShardPlace};
 use treering_log::EventLog;
-use treering_log_postgres::{PostgresLog, PostgresLogOptions};
-use treering_server::ShardServices;
+use treering_server::{ShardRole, ShardServices};
 use uuid::Uuid;
 
 use crate::{
     bounds::{
-        DRAIN_MAX, HEARTBEATS_PER_LEASE, LEASE_DEFAULT, LEASE_MIN, MARGIN_PER_LEASE,
-        NAME_BYTES_MAX, OPENING_MAX, VIEWS_PER_LEASE,
+        DRAIN_MAX, HEARTBEATS_PER_LEASE, LEASE_DEFAULT, MARGIN_PER_LEASE, OPENING_MAX,
+        VIEWS_PER_LEASE,
     },
     lease::{NodeLease, Term},
     old_folders::OldFolders,
     open_shard::{OpenShard, ShardEngine},
-    ownership::{ClusterView, Ownership, OwnershipError},
+    ownership::{ClusterView, Ownership},
     rendezvous::desired_owner,
     trouble::Trouble,
     watched_log::WatchedLog,
 };
+
+pub use start::StartError;
 
 /// Options of a [`ClusterNode`].
 #[derive(Clone, Debug)]
@@ -64,30 +66,6 @@ impl NodeOptions {
             lease: LEASE_DEFAULT,
         }
     }
-}
-
-/// Why a node did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// An option is out of range.
-    #[error("the node's {option} {what}")]
-    Option {
-        /// The option.
-        option: &'static str,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// Another live process has the name.
-    #[error(
-        "another process is node {name}: stop it, wait until its lease ends, or choose another name"
-    )]
-    NameInUse {
-        /// The name.
-        name: String,
-    },
-    /// The log or the table of nodes cannot be used.
-    #[error("the node cannot join its cluster: {0}")]
-    Ownership(#[from] OwnershipError),
 }
 
 /// The node that owns a shard.
@@ -169,6 +147,9 @@ struct Inner<E> {
     ownership: Arc<dyn Ownership>,
     lease: NodeLease,
     folders: OldFolders,
+    /// Where conversations are, read after this process had joined: nobody moves a store in while a
+    /// node lives.
+    map: OnceLock<ShardMap>,
     slots: Mutex<BTreeMap<ShardId, Slot<E>>>,
     owners: RwLock<Arc<BTreeMap<ShardId, Owner>>>,
     opening: Semaphore,
@@ -195,39 +176,6 @@ pub struct ClusterNode<E = Engine> {
     inner: Arc<Inner<E>>,
 }
 
-impl ClusterNode {
-    /// Opens the log in the database of a URL, and joins its cluster.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub async fn start(
-        url: &str,
-        log: PostgresLogOptions,
-        options: NodeOptions,
-    ) -> Result<Self, StartError> {
-        let log = PostgresLogOptions {
-            claimed_only: true,
-            ..log
-        };
-        let log = PostgresLog::open(url, log).await;
-        let log = Arc::new(log.map_err(OwnershipError::from)?);
-        Self::start_over(Arc::clone(&log) as _, log, options).await
-    }
-
-    /// Joins a cluster over this log and table of owners. The log must refuse to acquire what was
-    /// not claimed.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub async fn start_over(
-        log: Arc<dyn EventLog>,
-        ownership: Arc<dyn Ownership>,
-        options: NodeOptions,
-    ) -> Result<Self, StartError> {
-        Self::join(log, ownership, options).await
-    }
-}
-
 impl<E: ShardEngine> ClusterNode<E> {
     /// Joins a cluster. The node opens an `E` for each of its shards.
     pub(crate) async fn join(
@@ -235,10 +183,11 @@ impl<E: ShardEngine> ClusterNode<E> {
         ownership: Arc<dyn Ownership>,
         options: NodeOptions,
     ) -> Result<Self, StartError> {
-        check(&options)?;
+        start::check(&options)?;
         let lease = options.lease;
         let inner = Arc::new(Inner {
             log,
+            map: OnceLock::new(),
             ownership,
             lease: NodeLease::new(lease, lease / MARGIN_PER_LEASE),
             folders: OldFolders::new(options.engine.data_dir.clone()),
@@ -259,6 +208,9 @@ impl<E: ShardEngine> ClusterNode<E> {
             ],
         });
         inner.join().await?;
+        let moved = inner.ownership.moved().await?;
+        let map = ShardMap::new(inner.ownership.shards(), moved);
+        let _is_first = inner.map.set(map);
         tokio::spawn(send_heartbeats(Arc::clone(&inner)));
         tokio::spawn(follow_owners(Arc::clone(&inner)));
         Ok(Self { inner })
@@ -289,7 +241,12 @@ impl<E: ShardEngine> ClusterNode<E> {
     /// Returns the shard of a conversation.
     #[must_use]
     pub fn shard_of(&self, id: ConversationId) -> ShardId {
-        shard_of(id, self.shards())
+        self.shard_map().of(id)
+    }
+
+    /// Returns where conversations are.
+    pub(crate) fn shard_map(&self) -> ShardMap {
+        self.inner.map.get().cloned().unwrap_or_default()
     }
 
     /// Returns the engine of a shard, if this node may serve it right now.
@@ -336,6 +293,26 @@ impl<E: ShardEngine> ClusterNode<E> {
             .collect()
     }
 
+    /// Returns what this node does with the shards that it has something to do with.
+    pub(crate) fn roles(&self) -> Vec<ShardRole> {
+        let slots = self.inner.slots();
+        let roles = slots.iter().map(|(shard, slot)| {
+            let (role, epoch) = match slot {
+                Slot::Open(open) => ("owner", open.log.epoch.load(Ordering::Acquire)),
+                Slot::Opening => ("opening", 0),
+                Slot::HandingOver => ("handing_over", 0),
+                Slot::Emptying => ("emptying", 0),
+                Slot::Failed(_) => ("failed", 0),
+            };
+            ShardRole {
+                shard: *shard,
+                role,
+                epoch,
+            }
+        });
+        roles.collect()
+    }
+
     /// Hands all shards over to other nodes, takes no new ones, and waits until this node has none.
     /// Without another node, the shards then have no owner. Returns false if some are left after
     /// `wait`; the node continues to hand them over.
@@ -370,30 +347,12 @@ impl<E: ShardEngine> ClusterNode<E> {
         }
         let inner = &self.inner;
         if let Err(error) = inner.ownership.leave(&inner.options.name).await {
-            inner.trouble[CLAIM].note(&error.0);
+            inner.trouble[CLAIM].note(&error.what);
         }
         if let Err(error) = inner.log.close().await {
             tracing::warn!(error = %with_causes(&error), "the log was not closed cleanly");
         }
     }
-}
-
-fn check(options: &NodeOptions) -> Result<(), StartError> {
-    for (option, text) in [("name", &options.name), ("address", &options.address)] {
-        if text.is_empty() || text.len() > NAME_BYTES_MAX {
-            return Err(StartError::Option {
-                option,
-                what: format!("must have 1 to {NAME_BYTES_MAX} bytes"),
-            });
-        }
-    }
-    if options.lease < LEASE_MIN {
-        return Err(StartError::Option {
-            option: "lease",
-            what: format!("must be at least {} ms", LEASE_MIN.as_millis()),
-        });
-    }
-    Ok(())
 }
 
 /// Sends heartbeats until the node stops.
@@ -418,7 +377,7 @@ async fn send_heartbeats<E: ShardEngine>(inner: Arc<Inner<E>>) {
                 trouble.end();
             }
             Ok(Ok(false)) => return inner.replaced(),
-            Ok(Err(error)) => trouble.note(&error.0),
+            Ok(Err(error)) => trouble.note(&error.what),
             Err(_) => trouble.note("no answer within a lease"),
         }
     }
@@ -438,7 +397,7 @@ async fn follow_owners<E: ShardEngine>(inner: Arc<Inner<E>>) {
                 trouble.end();
                 inner.learn(&view, term, &open);
             }
-            Ok(Err(error)) => trouble.note(&error.0),
+            Ok(Err(error)) => trouble.note(&error.what),
             Err(_) => trouble.note("no answer within a lease"),
         }
         tokio::select! {
@@ -641,13 +600,14 @@ impl<E: ShardEngine> Inner<E> {
             Ok(true) => self.trouble[CLAIM].end(),
             Ok(false) => return None,
             Err(error) => {
-                self.trouble[CLAIM].note(&error.0);
+                self.trouble[CLAIM].note(&error.what);
                 return None;
             }
         }
         let log = Arc::new(WatchedLog {
             log: Arc::clone(&self.log),
             lost: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
             wake: Arc::clone(&self.look),
         });
         let place = ShardPlace {

@@ -3,19 +3,27 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use treering_domain::{ShardId, with_causes};
+use treering_domain::{ConversationId, ShardId, with_causes};
 pub use treering_log_postgres::{ClusterView, LiveNode};
 use treering_log_postgres::{PostgresError, PostgresLog};
 use uuid::Uuid;
 
 /// Why the table of nodes and owners could not be read or changed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct OwnershipError(pub String);
+#[error("{what}")]
+pub struct OwnershipError {
+    /// What happened.
+    pub what: String,
+    /// The same can succeed later, without a change by an operator.
+    pub is_transient: bool,
+}
 
 impl From<PostgresError> for OwnershipError {
     fn from(error: PostgresError) -> Self {
-        Self(with_causes(&error).to_string())
+        Self {
+            is_transient: error.is_transient(),
+            what: with_causes(&error).to_string(),
+        }
     }
 }
 
@@ -27,6 +35,15 @@ pub trait Ownership: Send + Sync + 'static {
 
     /// Returns the number of shards.
     fn shards(&self) -> u32;
+
+    /// Returns the conversations that are not in the shard of their id. They never change while a
+    /// node lives.
+    ///
+    /// # Errors
+    /// [`OwnershipError`].
+    async fn moved(&self) -> Result<Vec<(ConversationId, ShardId)>, OwnershipError> {
+        Ok(Vec::new())
+    }
 
     /// Makes this process a node. Returns false while another live process has the name.
     ///
@@ -78,6 +95,10 @@ impl Ownership for PostgresLog {
 
     fn shards(&self) -> u32 {
         self.shards()
+    }
+
+    async fn moved(&self) -> Result<Vec<(ConversationId, ShardId)>, OwnershipError> {
+        Ok(self.moved().await?)
     }
 
     async fn join(

@@ -23,8 +23,8 @@ impl Trouble {
             tracing::error!(
                 doing = self.doing,
                 error,
-                "the cluster's database does not answer as it should; this is tried again. Reads \
-                 of this node stop when its lease ends. Check that PostgreSQL and its synchronous \
+                "the cluster's database does not answer as it should; this is tried again. This \
+                 node serves nothing without a lease. Check that PostgreSQL and its synchronous \
                  standby run and can be reached"
             );
         }
@@ -35,7 +35,7 @@ impl Trouble {
     pub(crate) fn end(&self) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.take().is_some() {
-            tracing::info!(doing = self.doing, "the cluster's database answers again");
+            tracing::info!(doing = self.doing, "the cluster's database answers");
         }
     }
 }

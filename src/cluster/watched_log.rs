@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use async_trait::async_trait;
@@ -21,6 +21,8 @@ pub(crate) struct WatchedLog {
     /// Set when an append was refused because another owner decides the order now. The engine then
     /// accepts no more appends.
     pub(crate) lost: AtomicBool,
+    /// The epoch in which the shard was acquired last.
+    pub(crate) epoch: AtomicU64,
     /// Notified when `lost` is set.
     pub(crate) wake: Arc<Notify>,
 }
@@ -46,7 +48,9 @@ impl EventLog for WatchedLog {
     }
 
     async fn acquire(&self, shard: ShardId) -> Result<AcquiredShard, LogError> {
-        self.watch(self.log.acquire(shard).await)
+        let acquired = self.watch(self.log.acquire(shard).await)?;
+        self.epoch.store(acquired.epoch.0, Ordering::Release);
+        Ok(acquired)
     }
 
     async fn append(

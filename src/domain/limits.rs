@@ -97,6 +97,8 @@ pub const APPENDS_DOUBTED_FOR: Duration = Duration::from_secs(5);
 pub const PUBLISH_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Retry hint while the projections catch up with the log.
 pub const VIEWS_RETRY: Duration = Duration::from_millis(250);
+/// Retry hint while the database of the log does not answer.
+pub const LOG_RETRY: Duration = Duration::from_secs(1);
 /// Retry hint for a search that met a damaged index, which is being rebuilt.
 pub const INDEX_RETRY: Duration = Duration::from_secs(5);
 

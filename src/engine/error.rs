@@ -6,7 +6,7 @@ use std::{error::Error, path::PathBuf, sync::Arc};
 use treering_digest::knowledge::KnowledgePolicyError;
 use treering_domain::{
     Cause, ConversationId, Damage, Namespace, Position, QuotaExceeded, Rejection, Revision,
-    limits::{RETRY_MIN, VIEWS_RETRY},
+    limits::{LOG_RETRY, RETRY_MIN, VIEWS_RETRY},
 };
 use treering_log::{GroupError, LogError};
 use treering_projections::ProjectionsError;
@@ -214,6 +214,14 @@ pub enum ReadError {
         /// The fault.
         message: String,
     },
+    /// The log cannot be read now. It recovers without intervention of the caller.
+    #[error("{message}; retry in {retry_after_ms} ms")]
+    Unready {
+        /// The problem.
+        message: String,
+        /// When to retry, in milliseconds.
+        retry_after_ms: u64,
+    },
     /// The store failed.
     #[error("storage failed")]
     Storage {
@@ -349,6 +357,10 @@ impl From<LogError> for ReadError {
                 message: what,
             },
             error @ LogError::NewerFormat { .. } => Self::NewerFormat(error),
+            error @ LogError::Unavailable { .. } => Self::Unready {
+                message: error.to_string(),
+                retry_after_ms: LOG_RETRY.as_millis() as u64,
+            },
             other => Self::storage(other),
         }
     }
@@ -398,6 +410,10 @@ impl From<LogError> for AppendError {
                 message: "another process has written to the log".to_owned(),
             },
             LogError::Closed => Self::Closing,
+            LogError::Unavailable { .. } => Self::Unready {
+                message: error.to_string(),
+                retry_after_ms: LOG_RETRY.as_millis() as u64,
+            },
             LogError::Gap { .. }
             | LogError::Io { .. }
             | LogError::Damaged { .. }

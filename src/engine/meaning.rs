@@ -20,7 +20,7 @@ use super::{
     search_query::SearchRequest,
     sequencer::lock,
 };
-use treering_domain::{Position, with_causes};
+use treering_domain::{EventRef, Namespace, Position, with_causes};
 use treering_meaning::{
     ColumnError, EmbedError, Embedder, PassageKey, PassageVectors, QueryVector, StoredVector,
     TextRole, TextWindow, VectorError, windows,
@@ -518,7 +518,14 @@ impl Inner {
             .meaning
             .as_ref()
             .ok_or(SearchError::NoEmbedder)?;
-        let except = self.reads.take_similar(request).await?;
+        let except = match request.similar_to.take() {
+            Some(at) => {
+                let similar = self.reads.similar_text(&request.namespace, at).await?;
+                request.text = similar.text;
+                Some(similar.text_hash)
+            }
+            None => request.shared.as_ref().and_then(|all| all.except_text),
+        };
         let (model, vector) = meaning.query_vector(&request.text).await?;
         Ok(Some(MeaningVector {
             model,
@@ -528,15 +535,38 @@ impl Inner {
     }
 }
 
+/// What a search with [`SearchRequest::similar_to`] compares with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimilarText {
+    /// The beginning of the event's text.
+    pub text: String,
+    /// Hash of the event's kind and whole text, which is left out of the hits.
+    pub text_hash: u64,
+}
+
+impl Engine {
+    /// Returns what a search for texts that are similar to an event's compares with.
+    ///
+    /// # Errors
+    /// When there is no such event, or it has no text.
+    pub async fn similar_text(
+        &self,
+        namespace: &Namespace,
+        at: EventRef,
+    ) -> Result<SimilarText, SearchError> {
+        self.inner.reads.similar_text(namespace, at).await
+    }
+}
+
 impl ReadPath {
-    /// Replaces the request's text with the beginning of the text of the event that `similar_to`
-    /// names. Returns the hash of that event's text.
-    async fn take_similar(&self, request: &mut SearchRequest) -> Result<Option<u64>, SearchError> {
-        let Some(at) = request.similar_to.take() else {
-            return Ok(None);
-        };
+    /// Returns the beginning of an event's text.
+    async fn similar_text(
+        &self,
+        namespace: &Namespace,
+        at: EventRef,
+    ) -> Result<SimilarText, SearchError> {
         let history = self.history();
-        let Some((offset, record)) = history.event(&request.namespace, at).await? else {
+        let Some((offset, record)) = history.event(namespace, at).await? else {
             return Err(SearchError::Query {
                 message: format!(
                     "conversation {} has no event {}",
@@ -550,14 +580,15 @@ impl ReadPath {
                 message: format!("event {} has no text to compare with", at.revision),
             });
         };
-        if let Some(window) = passage_at(&text, 0).and_then(|first| {
+        let beginning = passage_at(&text, 0).and_then(|first| {
             let first = first.text;
             windows(first)
                 .first()
                 .map(|window| window.text(first).to_owned())
-        }) {
-            request.text = window;
-        }
-        Ok(Some(text_hash(body.kind(), &text)))
+        });
+        Ok(SimilarText {
+            text: beginning.unwrap_or_default(),
+            text_hash: text_hash(body.kind(), &text),
+        })
     }
 }

@@ -95,7 +95,30 @@ pub struct CacheUse {
     pub room_bytes: u64,
 }
 
+/// How far a store is. Reading it does no I/O.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreReach {
+    /// The last offset that reads see.
+    pub head: u64,
+    /// The last offset that searches find.
+    pub index_reached: u64,
+    /// Number of events appended since the store was opened.
+    pub events_appended: u64,
+}
+
 impl Engine {
+    /// Returns how far the store is.
+    #[must_use]
+    pub fn reach(&self) -> StoreReach {
+        let head = self.head().offset;
+        let writer = self.inner.appends.writer.measures();
+        StoreReach {
+            head,
+            index_reached: self.inner.search.indexer.reached().min(head),
+            events_appended: writer.group_events.read().sum,
+        }
+    }
+
     /// Collects the metrics. This inspects files and takes a moment.
     ///
     /// # Errors

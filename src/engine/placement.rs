@@ -1,5 +1,7 @@
 //! Which shard of a log a conversation belongs to.
 
+use std::{collections::HashMap, sync::Arc};
+
 use treering_domain::{ConversationId, EventBody, ShardId};
 use uuid::Uuid;
 
@@ -28,6 +30,39 @@ pub fn shard_of(id: ConversationId, shards: u32) -> ShardId {
     let (hash, tail) = parts(id);
     let shard = (hash % shards + u64::from(tail)) % shards;
     ShardId(u32::try_from(shard).unwrap_or_default())
+}
+
+/// Where the conversations of a log are: in the shard of their id ([`shard_of`]), except for those
+/// that were moved in from a store of one shard with another id. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct ShardMap {
+    shards: u32,
+    moved: Arc<HashMap<ConversationId, ShardId>>,
+}
+
+impl ShardMap {
+    /// Creates the map of a log with this number of shards, and these exceptions.
+    #[must_use]
+    pub fn new(shards: u32, moved: impl IntoIterator<Item = (ConversationId, ShardId)>) -> Self {
+        let moved = moved.into_iter().collect();
+        Self {
+            shards,
+            moved: Arc::new(moved),
+        }
+    }
+
+    /// Returns the number of shards.
+    #[must_use]
+    pub fn shards(&self) -> u32 {
+        self.shards
+    }
+
+    /// Returns the shard of a conversation.
+    #[must_use]
+    pub fn of(&self, id: ConversationId) -> ShardId {
+        let moved = self.moved.get(&id).copied();
+        moved.unwrap_or_else(|| shard_of(id, self.shards))
+    }
 }
 
 fn parts(id: ConversationId) -> (u64, u16) {
@@ -88,7 +123,11 @@ impl Engine {
             .filter(|(_, event)| matches!(event.body.body(), EventBody::ConversationCreated(_)))
             .map(|(index, event)| (index, event.conversation));
         let may_create = batch.may_create().map(|id| (0, id));
-        match created.chain(may_create).find(|(_, id)| !place.holds(*id)) {
+        // One that was moved in from another store is already here.
+        let namespace = &batch.command.namespace;
+        let exists = |id: ConversationId| self.inner.reads.row(namespace, id).is_ok();
+        let mut new = created.chain(may_create);
+        match new.find(|(_, id)| !place.holds(*id) && !exists(*id)) {
             None => Ok(()),
             Some((event_index, id)) => Err(AppendError::Invalid {
                 event_index,

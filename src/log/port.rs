@@ -261,6 +261,18 @@ pub enum LogError {
         /// The error of the operating system.
         source: Arc<io::Error>,
     },
+    /// The database of the log does not answer now. Nothing was appended, and the same call can
+    /// succeed later.
+    #[error(
+        "the database of the log cannot be used while {doing}: {what}. Check that its primary and \
+         synchronous standby run and can be reached"
+    )]
+    Unavailable {
+        /// The operation that failed.
+        doing: &'static str,
+        /// What happened.
+        what: String,
+    },
     /// The stored bytes differ from what was written.
     #[error("log is damaged at offset {offset}: {what}")]
     Damaged {

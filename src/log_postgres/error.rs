@@ -5,6 +5,17 @@ use std::{error::Error, fmt::Write, io, path::PathBuf, sync::Arc};
 use tokio_postgres::error::SqlState;
 use treering_log::LogError;
 
+/// Classes of SQLSTATEs that end by themselves: connections, rollbacks of transactions, resources
+/// and the operator's interventions. A full disk has its own error.
+const TRANSIENT_CLASSES: [&str; 4] = ["08", "40", "53", "57"];
+/// SQLSTATEs of other classes that end by themselves: the server is not the primary any more, a
+/// lock was not available.
+const TRANSIENT_STATES: [&str; 2] = ["25006", "55P03"];
+/// SQLSTATEs of a connection that no retry helps: the class of authentication, and a database that
+/// does not exist.
+const REJECTED_CLASS: &str = "28";
+const REJECTED_STATE: &str = "3D000";
+
 /// Why an operation on PostgreSQL failed. No text contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostgresError {
@@ -31,6 +42,17 @@ pub enum PostgresError {
         /// Hosts and database.
         target: String,
         /// What happened.
+        what: String,
+    },
+    /// A server was reached and does not let this program in.
+    #[error(
+        "PostgreSQL at {target} refuses the connection: {what}. Check the user, the password and \
+         the database in the URL"
+    )]
+    Rejected {
+        /// Hosts and database.
+        target: String,
+        /// What the server said, or which host name is unknown.
         what: String,
     },
     /// The database holds no log.
@@ -62,6 +84,18 @@ pub enum PostgresError {
         version: i32,
         /// The version that this program needs.
         supported: i32,
+    },
+    /// A store is being moved in.
+    #[error(
+        "a store is being moved into this cluster: run `treering cluster import` again until it \
+         ends. Nodes start afterwards"
+    )]
+    Importing,
+    /// A store cannot be moved in.
+    #[error("nothing was changed: {what}")]
+    Occupied {
+        /// What is in the way, and what to do.
+        what: String,
     },
     /// The number of shards is out of range, or not that of the log.
     #[error("{what}. The number of shards is fixed when the log is created")]
@@ -136,11 +170,34 @@ impl PostgresError {
         }
     }
 
+    /// Returns true if the same operation can succeed later without a change of URL, role, settings
+    /// or tables: no primary can be reached, or it is busy, starting or stopping.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect { .. }
+            | Self::Lost { .. }
+            | Self::Unconfirmed { .. }
+            | Self::Busy { .. } => true,
+            Self::Refused { code, .. } => {
+                TRANSIENT_STATES.contains(&code.as_str())
+                    || TRANSIENT_CLASSES
+                        .iter()
+                        .any(|class| code.starts_with(class))
+            }
+            _ => false,
+        }
+    }
+
     /// Converts the error of an operation that had no effect to an error of the log.
     pub(crate) fn while_doing(self, doing: &'static str) -> LogError {
         let full = SqlState::DISK_FULL.code();
         match &self {
             Self::Refused { code, .. } if code == full => LogError::NoSpace { doing },
+            error if error.is_transient() => LogError::Unavailable {
+                doing,
+                what: error.to_string(),
+            },
             _ => LogError::Io {
                 doing,
                 source: Arc::new(io::Error::other(self)),
@@ -148,6 +205,22 @@ impl PostgresError {
         }
     }
 }
+
+/// Returns true if a server rejected a connection in a way that no retry helps.
+pub(crate) fn is_rejection(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|refused| {
+        let code = refused.code().code();
+        code.starts_with(REJECTED_CLASS) || code == REJECTED_STATE
+    })
+}
+
+/// Returns true if the error of a connection is that its host name has no address.
+pub(crate) fn is_unknown_host(what: &str) -> bool {
+    what.contains(UNKNOWN_HOST)
+}
+
+/// How the standard library reports a host name without an address.
+const UNKNOWN_HOST: &str = "failed to lookup address information";
 
 /// Formats an error of the driver with its causes, which its own `Display` leaves out.
 pub(crate) fn with_causes(error: &tokio_postgres::Error) -> String {

@@ -13,6 +13,7 @@
 mod erase;
 mod error;
 mod log;
+mod moving;
 mod nodes;
 mod rows;
 mod schema;
@@ -23,5 +24,6 @@ mod target;
 
 pub use error::PostgresError;
 pub use log::{PostgresLog, PostgresLogOptions};
+pub use moving::ShardEnd;
 pub use nodes::{ClusterView, LiveNode};
 pub use schema::{SCHEMA_VERSION, SHARDS_DEFAULT, SHARDS_MAX, create_role, create_schema, grants};

@@ -100,6 +100,8 @@ pub struct PostgresLogOptions {
     /// Maximum number of connections in use at a time. An abandoned statement keeps one more until
     /// the server answers it.
     pub connections_max: usize,
+    /// The id of this process as an owner of shards; `None`: a new one.
+    pub process: Option<Uuid>,
     /// Acquire a shard only if this process has claimed it ([`PostgresLog::claim`]): for nodes of a
     /// cluster. Otherwise acquiring takes the shard from its owner.
     pub claimed_only: bool,
@@ -113,6 +115,7 @@ impl Default for PostgresLogOptions {
             poll_interval: Duration::from_millis(250),
             check_every: Duration::from_secs(60),
             connections_max: 16,
+            process: None,
             claimed_only: false,
         }
     }
@@ -164,13 +167,14 @@ impl PostgresLog {
             );
         }
         lease.give_back();
+        let process = options.process;
         let inner = Arc::new(Inner {
             identity: log.identity,
             shards_total: log.shards,
             options,
             pool,
             control: Arc::new(control),
-            owner: Uuid::new_v4(),
+            owner: process.unwrap_or_else(Uuid::new_v4),
             shards: Mutex::default(),
             unsafe_setting: Mutex::default(),
             closed: false.into(),

@@ -59,19 +59,22 @@ macro_rules! live {
 /// Takes a name, unless another live process has it.
 const JOIN: &str = concat!(
     "insert into treering_node as n (node, process, address, lease_ms, seen_at, draining)
-    values ($1, $2, $3, $4, now(), false)
+    select $1, $2, $3, $4, now(), false from treering_log where importing is null
     on conflict (node) do update set process = excluded.process, address = excluded.address,
-        lease_ms = excluded.lease_ms, seen_at = excluded.seen_at, draining = false
+        lease_ms = excluded.lease_ms, seen_at = excluded.seen_at, draining = false,
+        drain_asked = false
     where n.process = excluded.process or not (",
     live!("n"),
     ") returning 1"
 );
 const BEAT: &str = "update treering_node set seen_at = now(), draining = $3 \
      where node = $1 and process = $2 returning 1";
+/// Every node that reads the view then takes the node for draining, and so does the node itself.
+const ASK_TO_DRAIN: &str = "update treering_node set drain_asked = true where node = $1";
 const LEAVE: &str = "update treering_node set seen_at = '-infinity', draining = true \
      where node = $1 and process = $2 returning 1";
 const VIEW: &str = concat!(
-    "select n.node, n.process, n.address, n.draining, null::bigint, null::bigint
+    "select n.node, n.process, n.address, n.draining or n.drain_asked, null::bigint, null::bigint
     from treering_node n where ",
     live!("n"),
     " union all
@@ -124,6 +127,9 @@ impl PostgresLog {
     ) -> Result<bool, PostgresError> {
         let lease_ms = i32::try_from(lease.as_millis()).unwrap_or(i32::MAX);
         let inner = self.inner();
+        if self.importing().await?.is_some() {
+            return Err(PostgresError::Importing);
+        }
         let params: [SqlParam<'_>; 4] = [&node, &inner.owner, &address, &lease_ms];
         Ok(!ask(inner, &inner.control, JOIN, &params).await?.is_empty())
     }
@@ -137,6 +143,17 @@ impl PostgresLog {
         let inner = self.inner();
         let params: [SqlParam<'_>; 3] = [&node, &inner.owner, &draining];
         Ok(!ask(inner, &inner.control, BEAT, &params).await?.is_empty())
+    }
+
+    /// Asks a node to hand its shards over, and to take no others until it is started again.
+    ///
+    /// # Errors
+    /// [`PostgresError`].
+    pub async fn ask_to_drain(&self, node: &str) -> Result<(), PostgresError> {
+        let inner = self.inner();
+        ask(inner, &inner.control, ASK_TO_DRAIN, &[&node])
+            .await
+            .map(drop)
     }
 
     /// Ends this process's time as a node: others may take its shards at once. It must not serve
@@ -218,7 +235,8 @@ impl PostgresLog {
     }
 }
 
-async fn ask(
+/// Runs a statement on a session of a pool.
+pub(crate) async fn ask(
     inner: &Inner,
     pool: &Arc<SessionPool>,
     sql: &'static str,

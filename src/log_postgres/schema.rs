@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 3;
+pub const SCHEMA_VERSION: i32 = 4;
 /// The usual number of shards of a log.
 pub const SHARDS_DEFAULT: u32 = 64;
 /// Maximum number of shards of a log.
@@ -28,7 +28,8 @@ create table treering_log (
     format_version integer not null,
     store uuid not null,
     timeline uuid not null,
-    shards integer not null check (shards between 1 and 4096)
+    shards integer not null check (shards between 1 and 4096),
+    importing text
 );
 create table treering_shard (
     shard bigint primary key,
@@ -67,7 +68,8 @@ create table treering_node (
     address text not null,
     lease_ms integer not null,
     seen_at timestamptz not null,
-    draining boolean not null
+    draining boolean not null,
+    drain_asked boolean not null default false
 ) with (fillfactor = 10);
 ";
 
@@ -76,6 +78,15 @@ create table treering_node (
 const ERASURES: &str = "
 alter table treering_shard
     add column erasing bigint, add column erased bigint not null default 0;
+";
+
+/// What version 4 added, besides the columns `importing` (the store that is being moved in) and
+/// `drain_asked`: the conversations of moved stores that are not in the shard of their id.
+const MOVED: &str = "
+create table treering_moved (
+    conversation uuid primary key,
+    shard bigint not null
+);
 ";
 
 /// Creates the tables and the identity of a new log with this number of shards (1 to
@@ -104,7 +115,7 @@ pub async fn create_schema(
     let mut session = PostgresSession::connect(&target, deadline).await?;
     let create = format!(
         "begin; select pg_advisory_xact_lock({LOCK});
-         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES}
+         do $$ begin if to_regclass('treering_log') is null then {TABLES} {NODES} {MOVED}
          insert into treering_log (schema_version, format_version, store, timeline, shards)
          values ({SCHEMA_VERSION}, {FORMAT_VERSION}, '{}', '{}', {shards});
          end if;
@@ -118,6 +129,13 @@ pub async fn create_schema(
          if (select schema_version from treering_log) = 2 then
          {ERASURES}
          update treering_log set schema_version = 3;
+         end if;
+         if (select schema_version from treering_log) = 3 then
+         alter table treering_log add column importing text;
+         alter table treering_node
+             add column if not exists drain_asked boolean not null default false;
+         {MOVED}
+         update treering_log set schema_version = 4;
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()
@@ -169,7 +187,7 @@ pub fn grants(role: &str) -> String {
     let name = role.replace('\'', "''");
     let role = format!("\"{}\"", role.replace('"', "\"\""));
     format!(
-        "grant select on treering_log to {role};
+        "grant select on treering_log, treering_moved to {role};
 grant select, insert, update on treering_shard, treering_node to {role};
 grant select, insert, update (bytes) on treering_frame to {role};
 grant select, insert, delete on treering_blob to {role};

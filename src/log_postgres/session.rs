@@ -23,7 +23,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
-    error::{PostgresError, with_causes},
+    error::{PostgresError, is_rejection, is_unknown_host, with_causes},
     settings::PREPARE_SESSION,
     target::ServerTarget,
 };
@@ -95,6 +95,8 @@ impl PostgresSession {
         let servers = target.servers();
         let part = deadline / u32::try_from(servers.len().max(1)).unwrap_or(u32::MAX);
         let mut what = "it names no server".to_owned();
+        let mut rejected = None;
+        let mut are_unknown = true;
         let mut connected = None;
         for (index, server) in servers {
             match timeout(part, connect_to(server, target.tls.as_ref())).await {
@@ -103,13 +105,21 @@ impl PostgresSession {
                     connected = Some(found);
                     break;
                 }
-                Ok(Err(error)) => what = with_causes(&error),
+                Ok(Err(error)) => {
+                    what = with_causes(&error);
+                    rejected = rejected.or_else(|| is_rejection(&error).then(|| what.clone()));
+                }
                 Err(_) => what = "no server answered in time".to_owned(),
             }
+            are_unknown &= is_unknown_host(&what);
         }
         let Some((client, warnings)) = connected else {
             let target = target.name.clone();
-            return Err(PostgresError::Connect { target, what });
+            let unknown = are_unknown.then(|| what.clone());
+            return Err(match rejected.or(unknown) {
+                Some(what) => PostgresError::Rejected { target, what },
+                None => PostgresError::Connect { target, what },
+            });
         };
         let mut session = Self {
             client,

@@ -63,6 +63,8 @@ pub struct SharedRanking {
     pub statistics: SharedStatistics,
     /// Which passages are reranked, once it is known.
     pub floors: Option<PoolFloors>,
+    /// Hash of a text that is left out of a search by meaning.
+    pub except_text: Option<u64>,
 }
 
 /// The scores, by words alone, of the passages that an index would rerank.

@@ -92,7 +92,8 @@ impl HealthService {
 }
 
 /// Health of a node of a cluster, by name. A node takes calls of all shards, so it is ready as long
-/// as it takes calls: if it serves no shard, it forwards them.
+/// as it takes calls: if it serves no shard, it forwards them. It takes none before it has joined its
+/// cluster.
 #[derive(Clone)]
 pub(super) struct NodeHealth {
     directory: Arc<dyn ShardDirectory>,
@@ -120,14 +121,18 @@ impl NodeHealth {
         let serving = match name {
             // A shard whose threads are stuck is not healed by forwarding.
             LIVE => self.open_shards_live(),
-            "" | READY => self.stop.phase() == Phase::Serving,
-            service if self.services.contains(service) => self.stop.phase() == Phase::Serving,
+            "" | READY => self.is_ready(),
+            service if self.services.contains(service) => self.is_ready(),
             _ => return ServingStatus::ServiceUnknown,
         };
         match serving {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.stop.phase() == Phase::Serving && self.directory.is_ready()
     }
 
     fn open_shards_live(&self) -> bool {

@@ -91,7 +91,7 @@ pub use call::NAMESPACE_KEY;
 pub use guard::{CERTIFICATE_KEY, bearer, certificate_word};
 pub use health::{FOLDER_PROOF, FOLDER_QUESTION};
 pub use measures::{MethodCalls, ServerMeasures};
-pub use router::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
+pub use router::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
 pub(crate) use status::ERROR_DOMAIN;
 pub use web::{WebPlace, WebRefusal, WebService, shown_by, web_origin};
 

@@ -32,6 +32,17 @@ impl Shards for ShardsService {
         let call = Call::of(&request)?;
         let search = SearchService(self.0.clone());
         let request = search.request(call, request.into_inner()).await?;
+        if let Some(at) = request.similar_to {
+            let similar = self.0.engine.similar_text(&request.namespace, at).await;
+            let similar = similar.or_status()?;
+            return Ok(Response::new(pb::TermCounts {
+                similar: Some(pb::SimilarText {
+                    text: similar.text,
+                    text_hash: similar.text_hash,
+                }),
+                ..pb::TermCounts::default()
+            }));
+        }
         let counts = self.0.engine.count_terms(request).await.or_status()?;
         Ok(Response::new(counts_to_pb(counts)))
     }
@@ -47,14 +58,16 @@ impl Shards for ShardsService {
             counts,
             floors,
             recalled_only,
+            except_text,
         } = request.into_inner();
         let missing = || InvalidField::new("search", "is not set");
         let service = SearchService(self.0.clone());
         let mut request = service.request(call, search.ok_or_else(missing)?).await?;
-        let ranking = match counts {
+        let mut ranking = match counts {
             Some(counts) => SharedRanking {
                 statistics: counts_from_pb(counts),
                 floors: floors.map(floors_from_pb),
+                except_text: None,
             },
             // Nothing is ranked by words, and there is no pool to ask for.
             None => SharedRanking {
@@ -62,6 +75,7 @@ impl Shards for ShardsService {
                 ..SharedRanking::default()
             },
         };
+        ranking.except_text = except_text;
         request.shared = Some(Arc::new(ranking));
         if recalled_only {
             request.filters.recalled = RecalledTexts::Only;
@@ -138,6 +152,7 @@ pub(super) fn counts_to_pb(counts: SharedStatistics) -> pb::TermCounts {
         documents: counts.documents,
         tokens: counts.tokens.into_iter().collect(),
         terms: counts.terms.into_iter().map(term).collect(),
+        similar: None,
     }
 }
 

@@ -6,9 +6,12 @@
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
+use crate::observe::Observer;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
 
+#[cfg(feature = "cluster")]
+mod moving;
 #[cfg(feature = "cluster")]
 mod node;
 #[cfg(not(feature = "cluster"))]
@@ -28,8 +31,8 @@ pub(crate) struct ClusterArgs {
     /// and index. See docs/CLUSTER.md
     #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
     #[arg(conflicts_with_all = [
-        "pseudonyms", "retention", "quota", "backup", "heads", "metrics", "otlp_endpoint",
-        "web_host", "mcp_writable", "summariser_url",
+        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "web_host",
+        "mcp_writable", "summariser_url",
     ])]
     pub(super) cluster: Option<String>,
     /// Name of this node, which no other node has. A restarted node with its earlier name gets its
@@ -55,9 +58,10 @@ pub(crate) struct NodeParts {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) serve: ServeOptions,
+    pub(crate) observer: Observer,
 }
 
-/// Create the tables of a cluster, and show its nodes
+/// Create the tables of a cluster, show its nodes, and move stores
 ///
 /// A cluster is several `treering serve --cluster URL` over one log in PostgreSQL. Clients call any
 /// of them. See docs/CLUSTER.md.
@@ -66,7 +70,11 @@ pub(crate) struct NodeParts {
 Examples:
   treering cluster init postgres://owner@db/treering --role treering_node
   treering serve --cluster postgres://treering_node@db/treering --node a --advertise 10.0.0.1:7171 --data ./a
-  treering cluster status postgres://treering_node@db/treering")]
+  treering cluster status postgres://treering_node@db/treering
+  treering cluster drain a postgres://treering_node@db/treering
+  treering cluster import --data ./store --cluster postgres://owner@db/treering
+  treering cluster export --cluster postgres://owner@db/treering --data ./store
+  treering cluster verify postgres://treering_node@db/treering")]
 pub(crate) struct ClusterCommandArgs {
     #[command(subcommand)]
     command: ClusterCommand,
@@ -93,6 +101,47 @@ enum ClusterCommand {
         #[command(flatten)]
         database: DatabaseArg,
     },
+    /// Hand the shards of a node over to the others, and wait until they own them
+    ///
+    /// The node runs on and forwards calls. It takes shards again when it is started again.
+    Drain {
+        /// Name of the node
+        node: String,
+        #[command(flatten)]
+        database: DatabaseArg,
+    },
+    /// Check the hashes of all events and bodies in the database, without a node
+    ///
+    /// Nodes may run. Exits with 1 if something is damaged.
+    Verify {
+        #[command(flatten)]
+        database: DatabaseArg,
+    },
+    /// Move the store in --data into a new cluster
+    ///
+    /// Ids, revisions, times, bodies, keys and chain hashes stay the same; log positions change. Then
+    /// every event is read again and compared. The store is not changed. Stop all nodes before; they
+    /// do not start until the import has ended. If it is interrupted, run it again. The role needs
+    /// the rights of the owner of the tables.
+    Import(MoveArgs),
+    /// Move a cluster into a new store in --data
+    ///
+    /// Stop all nodes before. The cluster is not changed. If it is interrupted, run it again: it
+    /// begins from the start.
+    Export(MoveArgs),
+}
+
+/// The cluster of an import or export.
+#[derive(Args, Debug, Clone)]
+struct MoveArgs {
+    /// URL of the PostgreSQL database, also as $TREERING_CLUSTER
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TREERING_CLUSTER",
+        hide_env_values = true
+    )]
+    cluster: String,
 }
 
 #[derive(Args, Debug, Clone)]

@@ -1,23 +1,37 @@
 //! Serves a node, and runs `cluster`.
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    future::Future,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+use uuid::Uuid;
 
-use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts};
+use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts, moving};
 use crate::{
+    args::Common,
     error::{ClientError, Exit},
     output::{Out, Tone},
     serve::url_of,
 };
-use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError};
-use treering_domain::with_causes;
+use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError, StartingNode};
+use treering_domain::{ShardId, with_causes};
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
 };
 use treering_server::{serve_shards, tls::TlsFiles};
+
+/// SQLSTATE of a statement that the role may not run.
+const NOT_PERMITTED: &str = "42501";
+/// How often the drain of a node is looked at.
+const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl ClusterArgs {
     /// Serves as a node until `stop`. Then it hands its shards over before it stops to answer.
@@ -34,12 +48,14 @@ impl ClusterArgs {
         let dir = parts.engine.data_dir.clone();
         let name = self.node.clone().unwrap_or_default();
         let address = self.advertise.clone().unwrap_or_default();
+        let starting = StartingNode::new(&address);
         let options = NodeOptions {
             engine: parts.engine.clone(),
             ..NodeOptions::new(&name, address, &dir)
         };
         let log = PostgresLogOptions {
             accept_single_copy: self.accept_single_copy,
+            process: Some(starting.process()),
             ..PostgresLogOptions::default()
         };
         let owners_tls = match &parts.tls {
@@ -47,12 +63,11 @@ impl ClusterArgs {
             None => None,
         };
         let address = parts.listener.local_addr()?;
-        let node = ClusterNode::start(url, log, options)
-            .await
-            .map_err(refused)?;
+        let metrics = parts.observer.url();
+        let _observed = parts.observer.start_node(Arc::new(starting.clone()));
         let (end, ended) = oneshot::channel::<()>();
         let serving = tokio::spawn(serve_shards(
-            Arc::new(node.clone()),
+            Arc::new(starting.clone()),
             parts.engine.limits,
             owners_tls,
             parts.listener,
@@ -61,8 +76,23 @@ impl ClusterArgs {
             },
             parts.serve,
         ));
+        let mut stop = pin!(stop);
+        let started = tokio::select! {
+            started = ClusterNode::start(url, log, options) => started.map(Some),
+            () = &mut stop => Ok(None),
+        };
+        let node = match started.map_err(refused) {
+            Ok(Some(node)) => node,
+            not_started => {
+                let _serving = end.send(());
+                let _served = serving.await;
+                return not_started.map(drop);
+            }
+        };
+        starting.joined(node.clone());
         let url = url_of(address, parts.tls.is_some());
-        say_ready(&node, &dir, &url, out)?;
+        let at = NodeAddresses { dir, url, metrics };
+        say_ready(&node, &at, out)?;
         stop.await;
         // The others take the shards while this node still forwards the calls of its clients.
         node.drain(treering_cluster::bounds::DRAIN_MAX).await;
@@ -92,29 +122,40 @@ fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
     })
 }
 
-fn say_ready(node: &ClusterNode, dir: &Path, url: &str, out: &mut Out) -> Result<(), ClientError> {
+/// Where a node is found.
+struct NodeAddresses {
+    dir: PathBuf,
+    url: String,
+    metrics: Option<String>,
+}
+
+fn say_ready(node: &ClusterNode, at: &NodeAddresses, out: &mut Out) -> Result<(), ClientError> {
     if out.json {
         out.line(json!({
-            "serving": url,
+            "serving": at.url,
             "node": node.name(),
             "shards": node.shards(),
-            "data": dir.to_string_lossy(),
+            "data": at.dir.to_string_lossy(),
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
+            "metrics": at.metrics,
         }))?;
     } else {
-        let url = out.paint.text(Tone::Name, url);
+        let url = out.paint.text(Tone::Name, &at.url);
         out.line(format!(
             "Node {} serves a cluster of {} shards at {url}",
             node.name(),
             node.shards()
         ))?;
+        if let Some(metrics) = &at.metrics {
+            out.line(format!("Metrics are at {metrics}"))?;
+        }
         out.line("Ctrl-C hands its shards over and ends it.")?;
     }
     Ok(out.flush()?)
 }
 
-fn failed(what: String, hint: &str) -> ClientError {
+pub(super) fn failed(what: String, hint: &str) -> ClientError {
     ClientError::Outcome {
         what,
         hint: hint.to_owned(),
@@ -127,10 +168,13 @@ fn refused(error: StartError) -> ClientError {
     failed(with_causes(&error).to_string(), hint)
 }
 
-fn of_database(error: PostgresError) -> ClientError {
+pub(super) fn of_database(error: PostgresError) -> ClientError {
     let hint = match &error {
         PostgresError::NoLog { .. } | PostgresError::OlderSchema { .. } => {
             "run `treering cluster init URL` as the owner of the tables"
+        }
+        PostgresError::Refused { code, .. } if code == NOT_PERMITTED => {
+            "use the role that owns the tables, or run `treering cluster init URL --role ROLE` again"
         }
         PostgresError::Setting { .. } => {
             "--accept-single-copy allows one server without a standby, for tests"
@@ -144,7 +188,11 @@ fn of_database(error: PostgresError) -> ClientError {
 ///
 /// # Errors
 /// [`ClientError::Outcome`] if the database cannot be used.
-pub(crate) async fn run(args: &ClusterCommandArgs, out: &mut Out) -> Result<(), ClientError> {
+pub(crate) async fn run(
+    args: &ClusterCommandArgs,
+    common: &Common,
+    out: &mut Out,
+) -> Result<(), ClientError> {
     match &args.command {
         ClusterCommand::Init {
             database,
@@ -168,27 +216,71 @@ pub(crate) async fn run(args: &ClusterCommandArgs, out: &mut Out) -> Result<(), 
             Ok(())
         }
         ClusterCommand::Status { database } => {
-            let options = PostgresLogOptions {
-                // Nothing is appended.
-                accept_single_copy: true,
-                claimed_only: true,
-                ..PostgresLogOptions::default()
-            };
-            let log = PostgresLog::open(&database.url, options).await;
-            let log = log.map_err(of_database)?;
+            let log = to_look(&database.url).await?;
             let view = log.view().await.map_err(of_database)?;
             show(&view, log.shards(), out)
         }
+        ClusterCommand::Drain { node, database } => drain(node, &database.url, out).await,
+        ClusterCommand::Verify { database } => moving::verify(&database.url, out).await,
+        ClusterCommand::Import(args) => moving::import(&args.cluster, common, out).await,
+        ClusterCommand::Export(args) => moving::export(&args.cluster, common, out).await,
     }
 }
 
-fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {
-    let owned_by = |process| {
-        view.owners
-            .iter()
-            .filter(|(_, owner)| *owner == process)
-            .count()
+/// Opens the log to read who owns what.
+async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
+    let options = PostgresLogOptions {
+        // Nothing is appended.
+        accept_single_copy: true,
+        claimed_only: true,
+        ..PostgresLogOptions::default()
     };
+    PostgresLog::open(url, options).await.map_err(of_database)
+}
+
+/// Asks a node to hand its shards over, and waits until others own them.
+async fn drain(node: &str, url: &str, out: &mut Out) -> Result<(), ClientError> {
+    let log = to_look(url).await?;
+    let view = log.view().await.map_err(of_database)?;
+    let Some(live) = view.nodes.iter().find(|live| live.name == node) else {
+        let hint = "`treering cluster status` shows the nodes";
+        return Err(failed(format!("no node {node} is alive"), hint));
+    };
+    let mut others = view.nodes.iter().filter(|live| live.name != node);
+    if !others.any(|live| !live.draining) {
+        let what = format!("no other node could take the shards of {node}");
+        return Err(failed(what, "start another one first, or stop the node"));
+    }
+    let own = owned_by(&view, live.process);
+    log.ask_to_drain(node).await.map_err(of_database)?;
+    let give_up = Instant::now() + treering_cluster::bounds::DRAIN_MAX;
+    loop {
+        let now = log.view().await.map_err(of_database)?;
+        let elsewhere = now.owners.iter().filter(|(_, by)| *by != live.process);
+        let elsewhere: BTreeSet<ShardId> = elsewhere.map(|(shard, _)| *shard).collect();
+        let left = own.difference(&elsewhere).count();
+        if left == 0 && owned_by(&now, live.process).is_empty() {
+            break;
+        }
+        if Instant::now() > give_up {
+            let what = format!("{left} shards of node {node} have no other owner yet");
+            return Err(failed(what, "it continues to hand them over; see its log"));
+        }
+        tokio::time::sleep(DRAIN_LOOK_EVERY).await;
+    }
+    if out.json {
+        return Ok(out.line(json!({"drained": node}))?);
+    }
+    Ok(out.line(format!("Node {node} has no shards any more."))?)
+}
+
+fn owned_by(view: &ClusterView, process: Uuid) -> BTreeSet<ShardId> {
+    let owned = view.owners.iter().filter(|(_, by)| *by == process);
+    owned.map(|(shard, _)| *shard).collect()
+}
+
+fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {
+    let owned_by = |process| owned_by(view, process).len();
     let owned: usize = view.nodes.iter().map(|node| owned_by(node.process)).sum();
     let unowned = (shards as usize).saturating_sub(owned);
     if out.json {

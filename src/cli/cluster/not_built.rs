@@ -4,6 +4,7 @@ use std::future::Future;
 
 use super::{ClusterArgs, ClusterCommandArgs, NodeParts};
 use crate::{
+    args::Common,
     error::{ClientError, Exit},
     output::Out,
 };
@@ -24,7 +25,11 @@ impl ClusterArgs {
 
 /// # Errors
 /// Always.
-pub(crate) async fn run(_: &ClusterCommandArgs, _: &mut Out) -> Result<(), ClientError> {
+pub(crate) async fn run(
+    _: &ClusterCommandArgs,
+    _: &Common,
+    _: &mut Out,
+) -> Result<(), ClientError> {
     Err(not_built())
 }
 

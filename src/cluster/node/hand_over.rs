@@ -56,7 +56,7 @@ impl<E: ShardEngine> Inner<E> {
         };
         match released {
             Ok(()) => self.trouble[CLAIM].end(),
-            Err(error) => self.trouble[CLAIM].note(&error.0),
+            Err(error) => self.trouble[CLAIM].note(&error.what),
         }
         self.set(shard, None);
     }

@@ -3,10 +3,12 @@
 
 #![cfg(unix)]
 
+mod away;
 mod erase;
 mod erase_routing;
 mod failures;
 mod memory;
+mod moving;
 mod nodes;
 mod routing;
 mod searches;

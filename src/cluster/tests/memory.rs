@@ -19,6 +19,7 @@ use treering_cluster::{
     ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError,
 };
 use treering_domain::{Limits, ShardId};
+use treering_engine::Embedder;
 use treering_log::{Epoch, EventLog, MemoryLog};
 use treering_proto::pb::{
     conversations_client::ConversationsClient, events_client::EventsClient,
@@ -190,7 +191,10 @@ impl Ownership for MemoryOwnership {
         }
         // A claim fences off the earlier owner.
         let fenced = self.cluster.log.acquire(shard).await;
-        fenced.map_err(|error| OwnershipError(error.to_string()))?;
+        fenced.map_err(|error| OwnershipError {
+            what: error.to_string(),
+            is_transient: true,
+        })?;
         Ok(true)
     }
 
@@ -217,6 +221,15 @@ pub const LEASE: Duration = Duration::from_secs(3);
 
 impl ServingNode {
     pub async fn start(cluster: &Arc<MemoryCluster>, name: &str, dir: &Path) -> Self {
+        Self::start_with(cluster, name, dir, None).await
+    }
+
+    pub async fn start_with(
+        cluster: &Arc<MemoryCluster>,
+        name: &str,
+        dir: &Path,
+        embedder: Option<Arc<dyn Embedder>>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let owners = Arc::new(MemoryOwnership {
@@ -224,10 +237,11 @@ impl ServingNode {
             process: Uuid::new_v4(),
             dead: AtomicBool::new(false),
         });
-        let options = NodeOptions {
+        let mut options = NodeOptions {
             lease: LEASE,
             ..NodeOptions::new(name, address.to_string(), dir.join(name))
         };
+        options.engine.embedder = embedder;
         let log = Arc::clone(&cluster.log) as _;
         let node = ClusterNode::start_over(log, Arc::clone(&owners) as _, options);
         let node = node.await.unwrap();

@@ -1,12 +1,13 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use treering_cluster::NotServed;
 use treering_domain::{AppendCommand, ShardId};
 use treering_log_postgres::create_schema;
+use treering_server::{ServerMeasures, metrics::Exporter};
 
 use crate::{
     server::{Server, single_copy},
-    stand::{created, events_of, id_in, ns, said, settled, start, until},
+    stand::{LEASE, TestNode, created, events_of, id_in, ns, said, settled, start, until},
 };
 
 const SHARDS: u32 = 12;
@@ -99,6 +100,84 @@ async fn drained_node_hands_over_what_it_acknowledged() {
         assert_eq!(stored, acknowledged, "shard {}", shard.0);
         guard.check().unwrap();
     }
+    one.node.close().await;
+    two.node.close().await;
+}
+
+// An operator drains a node through the database, without access to its machine. It must stay
+// drained while it runs on, and take its shards again after a restart.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_is_drained_by_its_name() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let url = cluster(&server).await;
+    let dir = tempfile::tempdir().unwrap();
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    let two = start(&url, single_copy(), "two", dir.path()).await;
+    until("both serve", || !two.node.served().is_empty()).await;
+    let before = settled(&[&one, &two]).await;
+    two.owners.log.ask_to_drain("one").await.unwrap();
+    until("the other one has all", || {
+        two.node.served().len() == SHARDS as usize
+    })
+    .await;
+    tokio::time::sleep(LEASE).await;
+    assert!(one.node.served().is_empty());
+    let owner = one.node.owner(ShardId(0)).unwrap();
+    assert_eq!(owner.name, "two");
+    one.node.close().await;
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    until("both serve", || !one.node.served().is_empty()).await;
+    assert_eq!(settled(&[&one, &two]).await, before);
+    one.node.close().await;
+    two.node.close().await;
+}
+
+// An operator sees on a node's metrics which shards it owns, and that an owner changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_show_the_shards_of_a_node() {
+    let Some(server) = Server::single(&[]).await else {
+        return;
+    };
+    let url = cluster(&server).await;
+    let dir = tempfile::tempdir().unwrap();
+    let scrape = async |node: &TestNode| {
+        let measures = Arc::new(ServerMeasures::new(None).unwrap());
+        let exporter = Exporter::of_node(Arc::new(node.node.clone()), measures);
+        exporter.text().await.unwrap()
+    };
+    let one = start(&url, single_copy(), "one", dir.path()).await;
+    settled(&[&one]).await;
+    let id = id_in(ShardId(3), SHARDS);
+    let engine = one.node.shard(ShardId(3)).unwrap().engine().clone();
+    let batch = vec![created(id), said(id, "hello")];
+    engine
+        .append(AppendCommand::new(ns(), batch))
+        .await
+        .unwrap();
+    let text = scrape(&one).await;
+    for line in [
+        "treering_shard_role{shard=\"3\",role=\"owner\"} 1\n",
+        "treering_shard_head_position{shard=\"3\"} 2\n",
+        "treering_shard_head_position{shard=\"4\"} 0\n",
+        "treering_shard_events_appended_total{shard=\"3\"} 2\n",
+        "treering_shard_index_lag_events{shard=\"4\"} 0\n",
+        "treering_ready 1\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in {text}");
+    }
+    let epoch = |text: &str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("treering_shard_epoch{shard=\"3\"} "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let two = start(&url, single_copy(), "two", dir.path()).await;
+    assert!(one.node.drain(Duration::from_secs(60)).await);
+    settled(&[&two]).await;
+    assert!(epoch(&scrape(&two).await) > epoch(&text));
+    assert!(!scrape(&one).await.contains("treering_shard_role{"));
     one.node.close().await;
     two.node.close().await;
 }

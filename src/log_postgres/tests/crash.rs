@@ -45,7 +45,7 @@ async fn acknowledged_appends_survive_kills_of_the_server() {
                 Ok(_) => true,
                 Err(LogError::UnknownOutcome { .. }) => owned.head > ledger.len() as u64,
                 // The session was known to be lost before anything was sent.
-                Err(LogError::Io { .. }) => false,
+                Err(LogError::Unavailable { .. }) => false,
                 Err(error) => panic!("{error}"),
             };
             if there {

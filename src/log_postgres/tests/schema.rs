@@ -110,6 +110,10 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
 // event, and only by the program that is asked to.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_earlier_versions_are_upgraded_in_place() {
+    const BACK_TO_3: &str = "drop table treering_moved; \
+                             alter table treering_log drop column importing; \
+                             alter table treering_node drop column drain_asked; \
+                             update treering_log set schema_version = 3";
     const BACK_TO_2: &str = "alter table treering_shard drop column erasing, drop column erased; \
                              update treering_log set schema_version = 2";
     const BACK_TO_1: &str = "drop table treering_node; \
@@ -118,7 +122,11 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
     let Some(server) = Server::single(&[]).await else {
         return;
     };
-    for (version, back, shards) in [(2, &[BACK_TO_2][..], 64), (1, &[BACK_TO_2, BACK_TO_1], 16)] {
+    for (version, back, shards) in [
+        (3, &[BACK_TO_3][..], 64),
+        (2, &[BACK_TO_3, BACK_TO_2], 64),
+        (1, &[BACK_TO_3, BACK_TO_2, BACK_TO_1], 16),
+    ] {
         let database = server.new_log().await;
         let url = server.url(&database);
         let before = open(&url, single_copy()).await;
@@ -141,6 +149,7 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
         assert_eq!(read_all(&*after).await, records);
         assert!(after.join("a", "a:1", LEASE).await.unwrap());
         assert!(after.view().await.unwrap().erased.is_empty());
+        assert!(after.moved().await.unwrap().is_empty());
         let owned = acquire(&*after).await;
         let port = Arc::clone(&after).erasable(SHARD, owned.epoch).unwrap();
         assert_eq!(port.progress().await.unwrap(), ErasureProgress::default());

@@ -383,7 +383,11 @@ pub async fn acquire(log: &impl EventLog) -> treering_log::AcquiredShard {
     for _ in 0..200 {
         match log.acquire(SHARD).await {
             Ok(acquired) => return acquired,
-            Err(error @ (LogError::Io { .. } | LogError::UnknownOutcome { .. })) => {
+            Err(
+                error @ (LogError::Io { .. }
+                | LogError::Unavailable { .. }
+                | LogError::UnknownOutcome { .. }),
+            ) => {
                 println!("acquire: {error}");
             }
             Err(error) => panic!("{error}"),

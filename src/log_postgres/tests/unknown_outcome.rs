@@ -83,7 +83,10 @@ async fn doubtful_frame_is_never_served_and_the_failover_loses_nothing() {
         "its barrier waits"
     );
     let barrier = log.acquire(SHARD).await;
-    assert!(matches!(barrier, Err(LogError::Io { .. })), "{barrier:?}");
+    assert!(
+        matches!(barrier, Err(LogError::Unavailable { .. })),
+        "{barrier:?}"
+    );
 
     primary.kill();
     standby.start().await;

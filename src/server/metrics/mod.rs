@@ -9,6 +9,7 @@
 //! Values are counted elsewhere (`measure`, `engine::Measures`, [`ServerMeasures`]) and get their
 //! names here. There is no global recorder: an exporter belongs to one store.
 
+mod node;
 mod process;
 mod text;
 
@@ -30,7 +31,7 @@ use tokio::{
 };
 
 use super::{
-    ServerMeasures,
+    ServerMeasures, ShardDirectory,
     bounds::{
         ACCEPT_PAUSE, METRICS_CONNECTION_MAX, METRICS_CONNECTIONS_MAX, METRICS_HEAD_BYTES_MAX,
     },
@@ -41,10 +42,34 @@ use treering_engine::{Engine, ReadError};
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Exports the metrics of a store and its server.
+/// What is measured.
+#[derive(Clone)]
+enum MeasuredPart {
+    Store(Engine),
+    /// The shards of a node.
+    Shards(Arc<dyn ShardDirectory>),
+}
+
+impl MeasuredPart {
+    fn live(&self) -> Result<(), String> {
+        match self {
+            Self::Store(engine) => engine.health().live,
+            Self::Shards(directory) => node::live(&**directory),
+        }
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self {
+            Self::Store(engine) => engine.health().ready,
+            Self::Shards(directory) => node::ready(&**directory),
+        }
+    }
+}
+
+/// Exports the metrics of a store, or of the shards of a node, and of the server.
 #[derive(Clone)]
 pub struct Exporter {
-    engine: Engine,
+    part: MeasuredPart,
     server: Arc<ServerMeasures>,
     more: Vec<NamedMetric>,
 }
@@ -83,9 +108,19 @@ impl Exporter {
     #[must_use]
     pub fn new(engine: Engine, server: Arc<ServerMeasures>, more: Vec<NamedMetric>) -> Self {
         Self {
-            engine,
+            part: MeasuredPart::Store(engine),
             server,
             more,
+        }
+    }
+
+    /// Returns an exporter of the shards of a node and the server of their services.
+    #[must_use]
+    pub fn of_node(directory: Arc<dyn ShardDirectory>, server: Arc<ServerMeasures>) -> Self {
+        Self {
+            part: MeasuredPart::Shards(directory),
+            server,
+            more: Vec::new(),
         }
     }
 
@@ -94,15 +129,19 @@ impl Exporter {
     /// # Errors
     /// [`ReadError`] when the store cannot be read.
     pub async fn text(&self) -> Result<String, ReadError> {
-        // Measuring reads file sizes, which may block.
-        let (engine, runtime) = (self.engine.clone(), Handle::current());
-        let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
-        let store = measured.map_err(ReadError::storage)??;
-        let health = self.engine.health();
+        let measured = match &self.part {
+            MeasuredPart::Store(engine) => {
+                // Measuring reads file sizes, which may block.
+                let (engine, runtime) = (engine.clone(), Handle::current());
+                let measured = spawn_blocking(move || runtime.block_on(engine.measures())).await;
+                text::Measured::Store(Box::new(measured.map_err(ReadError::storage)??))
+            }
+            MeasuredPart::Shards(directory) => text::Measured::Shards(node::read(&**directory)),
+        };
         let text = text::of(text::Scrape {
-            live: health.live.is_ok(),
-            ready: health.ready.is_ok(),
-            store,
+            live: self.part.live().is_ok(),
+            ready: self.part.ready().is_ok(),
+            measured,
             calls: self.server.calls(),
             connections: self.server.connections(),
             slow_calls: self.server.slow_calls(),
@@ -129,8 +168,8 @@ impl Exporter {
                     (StatusCode::INTERNAL_SERVER_ERROR, PLAIN, what)
                 }
             },
-            "/live" => told("live", self.engine.health().live),
-            "/ready" => told("ready", self.engine.health().ready),
+            "/live" => told("live", self.part.live()),
+            "/ready" => told("ready", self.part.ready()),
             _ => {
                 let what = "unknown path; use /metrics, /live or /ready\n".to_owned();
                 (StatusCode::NOT_FOUND, PLAIN, what)

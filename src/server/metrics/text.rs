@@ -13,7 +13,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{NamedMetric, NamedValue, process::Process};
+use super::{
+    NamedMetric, NamedValue,
+    node::{self, ShardScrape},
+    process::Process,
+};
 use crate::MethodCalls;
 use treering_base::measure::Distribution;
 use treering_engine::Measures;
@@ -26,12 +30,19 @@ const EACH: f64 = 1.0;
 pub(super) struct Scrape {
     pub(crate) live: bool,
     pub(crate) ready: bool,
-    pub(crate) store: Measures,
+    pub(crate) measured: Measured,
     pub(crate) calls: Vec<MethodCalls>,
     pub(crate) connections: u64,
     pub(crate) slow_calls: u64,
     pub(crate) process: Process,
     pub(crate) more: Vec<NamedMetric>,
+}
+
+/// What was measured of the store, or of the shards of a node.
+#[derive(Debug)]
+pub(super) enum Measured {
+    Store(Box<Measures>),
+    Shards(Vec<ShardScrape>),
 }
 
 /// Returns the scrape as OpenMetrics text.
@@ -47,17 +58,23 @@ impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
         let mut lines = Lines(encoder);
         self.state(&mut lines)?;
-        self.appends(&mut lines)?;
-        self.reach(&mut lines)?;
-        self.room(&mut lines)?;
-        self.damage(&mut lines)?;
+        let head = match &self.measured {
+            Measured::Store(store) => {
+                of_store(store, &mut lines)?;
+                store.head
+            }
+            Measured::Shards(shards) => {
+                node::encode(&mut lines, shards)?;
+                0
+            }
+        };
         self.server(&mut lines)?;
         self.of_process(&mut lines)?;
         for metric in &self.more {
             match (&metric.value, metric.name, metric.help) {
                 (NamedValue::Counter(value), name, help) => lines.counter(name, help, value())?,
                 (NamedValue::Gauge(value), name, help) => {
-                    if let Some(value) = value(self.store.head) {
+                    if let Some(value) = value(head) {
                         lines.gauge(name, help, value)?;
                     }
                 }
@@ -85,16 +102,96 @@ impl Scrape {
             "treering_ready",
             "1 if appends are accepted and the disk is above its floor.",
             u64::from(self.ready),
-        )?;
-        lines.gauge(
-            "treering_start_time_seconds",
-            "Time when the store was opened, in seconds since 1970.",
-            self.store.started_at.0 as f64 / MICROS_PER_SECOND,
         )
     }
 
+    fn server(&self, lines: &mut Lines) -> fmt::Result {
+        let mut requests = lines.family(
+            "treering_requests",
+            "Requests that ended, by status code.",
+            MetricType::Counter,
+        )?;
+        for calls in &self.calls {
+            for (code, count) in &calls.ended {
+                let labels = [("method", calls.method.as_str()), ("code", code)];
+                requests
+                    .encode_family(&labels)?
+                    .encode_counter(count, NONE)?;
+            }
+        }
+        let mut running = lines.family(
+            "treering_requests_running",
+            "Running requests, including streams.",
+            MetricType::Gauge,
+        )?;
+        for calls in &self.calls {
+            let labels = [("method", calls.method.as_str())];
+            running
+                .encode_family(&labels)?
+                .encode_gauge(&calls.running)?;
+        }
+        let mut seconds = lines.family(
+            "treering_request_seconds",
+            "Duration of requests; of streams, the time to the first message.",
+            MetricType::Histogram,
+        )?;
+        for calls in &self.calls {
+            let labels = [("method", calls.method.as_str())];
+            let mut seconds = seconds.encode_family(&labels)?;
+            distribution(&mut seconds, &calls.micros, MICROS_PER_SECOND)?;
+        }
+        lines.counter(
+            "treering_slow_requests",
+            "Requests that took longer than --slow.",
+            self.slow_calls,
+        )?;
+        lines.gauge(
+            "treering_connections",
+            "Open client connections.",
+            self.connections,
+        )
+    }
+
+    /// Uses the names of the standard Prometheus clients.
+    fn of_process(&self, lines: &mut Lines) -> fmt::Result {
+        let process = &self.process;
+        if let Some(open) = process.open_files {
+            lines.gauge("process_open_fds", "Open files.", open)?;
+        }
+        if let Some(most) = process.open_files_max {
+            lines.gauge("process_max_fds", "Maximum number of open files.", most)?;
+        }
+        if let Some(bytes) = process.resident_bytes {
+            lines.gauge("process_resident_memory_bytes", "Memory in use.", bytes)?;
+        }
+        if let Some(seconds) = process.cpu_seconds {
+            lines.counter("process_cpu_seconds", "Processor time used.", seconds)?;
+        }
+        match process.threads {
+            Some(threads) => lines.gauge("process_threads", "Threads.", threads),
+            None => Ok(()),
+        }
+    }
+}
+
+fn of_store(store: &Measures, lines: &mut Lines) -> fmt::Result {
+    lines.gauge(
+        "treering_start_time_seconds",
+        "Time when the store was opened, in seconds since 1970.",
+        store.started_at.0 as f64 / MICROS_PER_SECOND,
+    )?;
+    StoreLines(store).appends(lines)?;
+    StoreLines(store).reach(lines)?;
+    StoreLines(store).room(lines)?;
+    StoreLines(store).damage(lines)
+}
+
+/// The metrics of a store.
+struct StoreLines<'a>(&'a Measures);
+
+impl StoreLines<'_> {
     fn appends(&self, lines: &mut Lines) -> fmt::Result {
-        let store = &self.store;
+        let store = self.0;
         lines.histogram(
             "treering_commit_seconds",
             "Time from handing a group of appends to the log until it was durable.",
@@ -175,7 +272,7 @@ impl Scrape {
     }
 
     fn reach(&self, lines: &mut Lines) -> fmt::Result {
-        let store = &self.store;
+        let store = self.0;
         let behind = |place: u64| store.head.saturating_sub(place);
         lines.gauge(
             "treering_head_position",
@@ -206,7 +303,7 @@ impl Scrape {
     }
 
     fn room(&self, lines: &mut Lines) -> fmt::Result {
-        let store = &self.store;
+        let store = self.0;
         if let Some(disk) = store.disk {
             lines.gauge(
                 "treering_disk_free_bytes",
@@ -259,7 +356,7 @@ impl Scrape {
     }
 
     fn damage(&self, lines: &mut Lines) -> fmt::Result {
-        let store = &self.store;
+        let store = self.0;
         lines.gauge(
             "treering_damaged_conversations",
             "Conversations that cannot be read to their end.",
@@ -288,82 +385,14 @@ impl Scrape {
             store.damaged_reads,
         )
     }
-
-    fn server(&self, lines: &mut Lines) -> fmt::Result {
-        let mut requests = lines.family(
-            "treering_requests",
-            "Requests that ended, by status code.",
-            MetricType::Counter,
-        )?;
-        for calls in &self.calls {
-            for (code, count) in &calls.ended {
-                let labels = [("method", calls.method.as_str()), ("code", code)];
-                requests
-                    .encode_family(&labels)?
-                    .encode_counter(count, NONE)?;
-            }
-        }
-        let mut running = lines.family(
-            "treering_requests_running",
-            "Running requests, including streams.",
-            MetricType::Gauge,
-        )?;
-        for calls in &self.calls {
-            let labels = [("method", calls.method.as_str())];
-            running
-                .encode_family(&labels)?
-                .encode_gauge(&calls.running)?;
-        }
-        let mut seconds = lines.family(
-            "treering_request_seconds",
-            "Duration of requests; of streams, the time to the first message.",
-            MetricType::Histogram,
-        )?;
-        for calls in &self.calls {
-            let labels = [("method", calls.method.as_str())];
-            let mut seconds = seconds.encode_family(&labels)?;
-            distribution(&mut seconds, &calls.micros, MICROS_PER_SECOND)?;
-        }
-        lines.counter(
-            "treering_slow_requests",
-            "Requests that took longer than --slow.",
-            self.slow_calls,
-        )?;
-        lines.gauge(
-            "treering_connections",
-            "Open client connections.",
-            self.connections,
-        )
-    }
-
-    /// Uses the names of the standard Prometheus clients.
-    fn of_process(&self, lines: &mut Lines) -> fmt::Result {
-        let process = &self.process;
-        if let Some(open) = process.open_files {
-            lines.gauge("process_open_fds", "Open files.", open)?;
-        }
-        if let Some(most) = process.open_files_max {
-            lines.gauge("process_max_fds", "Maximum number of open files.", most)?;
-        }
-        if let Some(bytes) = process.resident_bytes {
-            lines.gauge("process_resident_memory_bytes", "Memory in use.", bytes)?;
-        }
-        if let Some(seconds) = process.cpu_seconds {
-            lines.counter("process_cpu_seconds", "Processor time used.", seconds)?;
-        }
-        match process.threads {
-            Some(threads) => lines.gauge("process_threads", "Threads.", threads),
-            None => Ok(()),
-        }
-    }
 }
 
-const NONE: Option<&Exemplar<NoLabelSet, f64>> = None;
+pub(super) const NONE: Option<&Exemplar<NoLabelSet, f64>> = None;
 
-struct Lines<'a>(DescriptorEncoder<'a>);
+pub(super) struct Lines<'a>(DescriptorEncoder<'a>);
 
 impl Lines<'_> {
-    fn family<'s>(
+    pub(super) fn family<'s>(
         &'s mut self,
         name: &'s str,
         help: &str,

@@ -6,12 +6,23 @@ use std::sync::{Arc, OnceLock};
 use tonic::service::Routes;
 
 use treering_domain::ShardId;
-use treering_engine::Engine;
+use treering_engine::{Engine, ShardMap};
 
 /// Says which node serves which shard, and gives access to those of this node.
 pub trait ShardDirectory: Send + Sync + 'static {
+    /// Returns false while this node has not joined its cluster. It then answers no calls, and
+    /// knows nothing of the shards.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Returns the number of shards.
-    fn shards(&self) -> u32;
+    fn shards(&self) -> u32 {
+        self.shard_map().shards()
+    }
+
+    /// Returns where conversations are.
+    fn shard_map(&self) -> ShardMap;
 
     /// Returns the address at which other nodes reach this one.
     fn address(&self) -> String;
@@ -22,6 +33,9 @@ pub trait ShardDirectory: Send + Sync + 'static {
 
     /// Returns the shards that this node may serve right now.
     fn served(&self) -> Vec<ShardId>;
+
+    /// Returns what this node does with the shards that it has something to do with.
+    fn roles(&self) -> Vec<ShardRole>;
 
     /// Returns a shard that this node may serve right now.
     ///
@@ -55,6 +69,17 @@ impl std::fmt::Debug for ShardServices {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("ShardServices")
     }
+}
+
+/// What a node does with a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardRole {
+    /// The shard.
+    pub shard: ShardId,
+    /// What it does, as metrics name it: `owner`, `opening`, `handing_over`, `emptying` or `failed`.
+    pub role: &'static str,
+    /// The epoch in which it owns the shard; 0 if it does not.
+    pub epoch: u64,
 }
 
 /// The process that owns a shard.

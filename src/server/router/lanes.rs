@@ -152,17 +152,15 @@ impl Lanes {
     async fn shard_of(&self, request: &Bytes) -> Result<ShardId, Status> {
         let message = request.slice(PREFIX_BYTES.min(request.len())..);
         let call = &self.pattern;
-        let shards = self.router.inner.directory.shards();
-        Ok(
-            match target(call.route, &call.namespace, shards, &message)? {
-                Target::Shard(shard) => shard,
-                Target::Named { name, otherwise } => {
-                    let found = self.router.find_named(call, &name).await?;
-                    found.or(otherwise).unwrap_or_else(|| self.router.any())
-                }
-                _ => self.router.any(),
-            },
-        )
+        let map = self.router.inner.directory.shard_map();
+        Ok(match target(call.route, &call.namespace, &map, &message)? {
+            Target::Shard(shard) => shard,
+            Target::Named { name, otherwise } => {
+                let found = self.router.find_named(call, &name).await?;
+                found.or(otherwise).unwrap_or_else(|| self.router.any())
+            }
+            _ => self.router.any(),
+        })
     }
 }
 

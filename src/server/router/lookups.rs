@@ -126,8 +126,12 @@ impl ShardRouter {
     }
 
     /// Returns the shard of a conversation, or any if there is no such conversation.
-    async fn shard_of_name(&self, call: &CallHead, name: &str) -> Result<ShardId, Status> {
-        Ok(match of_name(name, self.inner.directory.shards()) {
+    pub(super) async fn shard_of_name(
+        &self,
+        call: &CallHead,
+        name: &str,
+    ) -> Result<ShardId, Status> {
+        Ok(match of_name(name, &self.inner.directory.shard_map()) {
             Target::Shard(shard) => shard,
             _ => self
                 .find_named(call, name)

@@ -49,6 +49,8 @@ use self::{
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
+    scatter::SEARCH,
+    search::names_similar,
     target::{Target, named, target},
 };
 use crate::{
@@ -65,7 +67,7 @@ use treering_proto::{
     route,
 };
 
-pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardServices};
+pub use directory::{LocalShard, OwnerNode, ShardAway, ShardDirectory, ShardRole, ShardServices};
 pub(crate) use owners::ForwardedShard;
 
 /// The method that tells whether a shard has a conversation.
@@ -177,6 +179,10 @@ impl ShardRouter {
                 .await
                 .unwrap_or_else(|never| match never {});
         }
+        if !self.inner.directory.is_ready() {
+            let refusal = Refusal::not_joined();
+            return Status::from(refusal).into_http();
+        }
         let answer = self.routed(request).await;
         answer.unwrap_or_else(|status| status.into_http())
     }
@@ -194,9 +200,9 @@ impl ShardRouter {
         if has_lanes {
             return Ok(self.append_stream(call));
         }
-        let shards = self.inner.directory.shards();
+        let map = self.inner.directory.shard_map();
         let message = call.message();
-        let target = target(route, &call.head.namespace, shards, &message)?;
+        let target = target(route, &call.head.namespace, &map, &message)?;
         let is_by_id = matches!(target, Target::Shard(_));
         let shard = match target {
             Target::Shard(shard) => shard,
@@ -208,6 +214,11 @@ impl ShardRouter {
             Target::All => return self.combined(&call.head, &path, &message).await,
             Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
         };
+        if path == SEARCH && names_similar(&message) {
+            // The other event may be in another shard.
+            let found = self.search(&call.head, &message, Some(shard)).await?;
+            return Ok(scatter::answer(&found));
+        }
         let answer = self.serve(&mut call, shard).await?;
         // A UUID can also be the id of a conversation at its source, which is in any shard.
         if is_by_id

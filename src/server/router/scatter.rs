@@ -23,7 +23,7 @@ use treering_domain::ShardId;
 use treering_proto::pb;
 
 pub(super) const LIST: &str = "/treering.v1.Conversations/List";
-const SEARCH: &str = "/treering.v1.Search/Search";
+pub(super) const SEARCH: &str = "/treering.v1.Search/Search";
 pub(super) const LATEST: &str = "/treering.v1.Events/Latest";
 pub(super) const GET_MANY: &str = "/treering.v1.Events/GetMany";
 
@@ -60,7 +60,7 @@ impl ShardRouter {
                 Ok(answer(&pb::PendingResponse { calls }))
             }
             ERASE => Ok(self.erase(call, message)),
-            SEARCH => Ok(answer(&self.search(call, message).await?)),
+            SEARCH => Ok(answer(&self.search(call, message, None).await?)),
             LIST => Ok(answer(&self.list(call, message).await?)),
             LATEST => Ok(answer(&self.latest(call, message).await?)),
             GET_MANY => Ok(answer(&self.get_many(call, message).await?)),
@@ -120,7 +120,7 @@ pub(super) fn prefixed_again(message: &Bytes) -> Bytes {
 }
 
 /// Returns the answer of a call with one message.
-fn answer(message: &impl Message) -> Response<Body> {
+pub(super) fn answer(message: &impl Message) -> Response<Body> {
     let mut trailers = HeaderMap::new();
     trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
     let frames = [Frame::data(prefixed(message)), Frame::trailers(trailers)];

@@ -15,8 +15,7 @@ use crate::{
     bounds::SEARCH_HITS_DEFAULT,
     from_proto::InvalidField,
     shards::{counts_from_pb, counts_to_pb, floors_to_pb, pool_from_pb, ranks_from_pb},
-    status::Refusal,
-    to_proto,
+    to_proto, wire,
 };
 use treering_domain::ShardId;
 use treering_engine::{CLEARLY_MORE, DuplicateHandling, PoolFloors, SharedStatistics};
@@ -29,8 +28,16 @@ const HITS_MAX: u32 = 1_000;
 /// Duplicates of a hit that are named.
 const COPIES_AT_MAX: usize = 3;
 
+/// Field number of `SearchRequest.similar_to`.
+const SIMILAR_TO: u32 = 30;
+
+/// Returns true if a search names an event to compare with.
+pub(super) fn names_similar(message: &[u8]) -> bool {
+    wire::contents(message).any(|(number, _)| number == SIMILAR_TO)
+}
+
 impl ShardRouter {
-    /// Answers a search of all conversations.
+    /// Answers a search of all conversations, or of the shard of one.
     ///
     /// # Errors
     /// An invalid request, or the first error of a shard.
@@ -38,11 +45,14 @@ impl ShardRouter {
         &self,
         call: &CallHead,
         message: &Bytes,
+        only: Option<ShardId>,
     ) -> Result<pb::SearchResponse, Status> {
-        let request: pb::SearchRequest = decoded_request(message)?;
-        if request.similar_to.is_some() {
-            return Err(Refusal::not_in_cluster("a search with similar_to").into());
-        }
+        let mut request: pb::SearchRequest = decoded_request(message)?;
+        let shards = match only {
+            Some(shard) => vec![shard],
+            None => (0..self.inner.directory.shards()).map(ShardId).collect(),
+        };
+        let except_text = self.take_similar(call, &mut request).await?;
         let limit = match request.limit {
             0 => u32::try_from(SEARCH_HITS_DEFAULT).unwrap_or(HITS_MAX),
             limit => limit.min(HITS_MAX),
@@ -54,7 +64,7 @@ impl ShardRouter {
             );
             return Err(InvalidField::new("offset", message).into());
         }
-        let counts = self.term_counts(call, &request).await?;
+        let counts = self.term_counts(call, &shards, &request).await?;
         let mut part = pb::SearchPartRequest {
             search: Some(pb::SearchRequest {
                 limit: request.offset + limit,
@@ -64,40 +74,68 @@ impl ShardRouter {
             counts,
             floors: None,
             recalled_only: false,
+            except_text,
         };
-        let mut answers = self.search_parts(call, &mut part).await?;
+        let mut answers = self.search_parts(call, &shards, &mut part).await?;
         let has_hits = |part: &pb::SearchPartResponse| !hits_of(part).is_empty();
         if !answers.iter().any(has_hits) && !request.every_copy {
             // A text that quotes a memory is better than none.
             part.recalled_only = true;
-            answers = self.search_parts(call, &mut part).await?;
+            answers = self.search_parts(call, &shards, &mut part).await?;
         }
         Ok(merge_parts(&request, limit as usize, answers))
     }
 
-    /// Searches all shards.
+    /// Replaces `similar_to` by the text that it names, which the owner of its shard knows. Returns
+    /// the hash of that text.
+    async fn take_similar(
+        &self,
+        call: &CallHead,
+        request: &mut pb::SearchRequest,
+    ) -> Result<Option<u64>, Status> {
+        let Some(event) = &request.similar_to else {
+            return Ok(None);
+        };
+        let shard = self.shard_of_name(call, &event.conversation_id).await?;
+        let asked = pb::SearchRequest {
+            query: request.query.clone(),
+            similar_to: Some(event.clone()),
+            ..pb::SearchRequest::default()
+        };
+        let answers = self.ask_each(call, COUNT_TERMS, vec![(shard, asked)]);
+        let answers: Vec<(_, pb::TermCounts)> = answers.await?;
+        let similar = answers.into_iter().find_map(|(_, counts)| counts.similar);
+        let similar = similar.unwrap_or_default();
+        request.similar_to = None;
+        request.query = similar.text;
+        request.by = pb::SearchBy::Meaning.into();
+        Ok(Some(similar.text_hash))
+    }
+
+    /// Searches shards.
     async fn search_parts(
         &self,
         call: &CallHead,
+        shards: &[ShardId],
         part: &mut pb::SearchPartRequest,
     ) -> Result<Vec<pb::SearchPartResponse>, Status> {
         part.floors = None;
         if part.counts.is_some() {
-            let asked = self.ask_parts(call, part).await?;
+            let asked = self.ask_parts(call, shards, part).await?;
             let pools = asked.into_iter().filter_map(|answer| answer.pool);
             let pools: Vec<_> = pools.map(pool_from_pb).collect();
             part.floors = Some(floors_to_pb(PoolFloors::of(&pools)));
         }
-        self.ask_parts(call, part).await
+        self.ask_parts(call, shards, part).await
     }
 
     async fn ask_parts(
         &self,
         call: &CallHead,
+        shards: &[ShardId],
         part: &pb::SearchPartRequest,
     ) -> Result<Vec<pb::SearchPartResponse>, Status> {
-        let shards = (0..self.inner.directory.shards()).map(ShardId);
-        let asked = shards.map(|shard| {
+        let asked = shards.iter().map(|&shard| {
             let mut part = part.clone();
             if let Some(search) = &mut part.search {
                 search.at_least = search.at_least.filter(|place| place.shard == shard.0);
@@ -113,6 +151,7 @@ impl ShardRouter {
     async fn term_counts(
         &self,
         call: &CallHead,
+        shards: &[ShardId],
         request: &pb::SearchRequest,
     ) -> Result<Option<pb::TermCounts>, Status> {
         let by_meaning = request.by == i32::from(pb::SearchBy::Meaning);
@@ -123,8 +162,8 @@ impl ShardRouter {
             at_least: None,
             ..request.clone()
         };
-        let shards = (0..self.inner.directory.shards()).map(ShardId);
-        let asked = shards.map(|shard| (shard, asked.clone())).collect();
+        let asked = shards.iter().map(|&shard| (shard, asked.clone()));
+        let asked = asked.collect();
         let counted: Vec<(_, pb::TermCounts)> = self.ask_each(call, COUNT_TERMS, asked).await?;
         let mut sum = SharedStatistics::default();
         for (_, counts) in counted {

@@ -1,7 +1,7 @@
 //! Finds the shard of a call from its method and its first message, without decoding it.
 
 use treering_domain::{ConversationId, Namespace, ShardId};
-use treering_engine::{derived_id, items::items_conversation, shard_of};
+use treering_engine::{ShardMap, derived_id, items::items_conversation};
 use treering_proto::{pb::RouteTo, route::MethodRoute};
 
 use crate::{status::Refusal, wire};
@@ -53,16 +53,16 @@ mod field {
 pub(super) fn target(
     route: &MethodRoute,
     namespace: &Namespace,
-    shards: u32,
+    map: &ShardMap,
     message: &[u8],
 ) -> Result<Target, Refusal> {
     if route.to == RouteTo::Append {
-        return append(namespace, shards, message);
+        return append(namespace, map, message);
     }
     if let Some(name) = named(route, message) {
-        return Ok(of_name(name, shards));
+        return Ok(of_name(name, map));
     }
-    let of = |id| Target::Shard(shard_of(id, shards));
+    let of = |id| Target::Shard(map.of(id));
     Ok(match route.to {
         RouteTo::Unspecified | RouteTo::Append => Target::Any,
         RouteTo::Items => of(items_conversation(namespace)),
@@ -83,9 +83,9 @@ pub(super) fn named<'m>(route: &MethodRoute, message: &'m [u8]) -> Option<&'m st
     }
 }
 
-pub(super) fn of_name(name: &str, shards: u32) -> Target {
+pub(super) fn of_name(name: &str, map: &ShardMap) -> Target {
     match name.parse::<ConversationId>() {
-        Ok(id) => Target::Shard(shard_of(id, shards)),
+        Ok(id) => Target::Shard(map.of(id)),
         Err(_) => Target::Named {
             name: name.to_owned(),
             otherwise: None,
@@ -106,7 +106,7 @@ struct AppendNames<'m> {
 
 impl<'m> AppendNames<'m> {
     /// Adds a conversation's name; `None` and an empty one name nothing.
-    fn add(&mut self, name: Option<&'m str>, shards: u32) -> Result<(), Refusal> {
+    fn add(&mut self, name: Option<&'m str>, map: &ShardMap) -> Result<(), Refusal> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Ok(());
         };
@@ -114,7 +114,7 @@ impl<'m> AppendNames<'m> {
             self.name.get_or_insert(name);
             return Ok(());
         };
-        let shard = shard_of(id, shards);
+        let shard = map.of(id);
         match self.known {
             None => self.known = Some((id, shard)),
             Some((_, known)) if known == shard => {}
@@ -126,7 +126,7 @@ impl<'m> AppendNames<'m> {
 
 /// Returns where an append goes. All conversations of one tree have one shard, so any of them
 /// decides.
-fn append(namespace: &Namespace, shards: u32, message: &[u8]) -> Result<Target, Refusal> {
+fn append(namespace: &Namespace, map: &ShardMap, message: &[u8]) -> Result<Target, Refusal> {
     let mut names = AppendNames::default();
     let mut own = None;
     for (number, content) in wire::contents(message) {
@@ -134,26 +134,26 @@ fn append(namespace: &Namespace, shards: u32, message: &[u8]) -> Result<Target, 
             field::CONVERSATION => own = std::str::from_utf8(content).ok(),
             field::IDEMPOTENCY_KEY => names.key = std::str::from_utf8(content).ok(),
             field::EVENTS => {
-                names.add(wire::text(content, &[field::EVENT_CONVERSATION]), shards)?;
+                names.add(wire::text(content, &[field::EVENT_CONVERSATION]), map)?;
                 let [parent, conversation] = field::PARENT;
                 let path = [field::CREATED, parent, conversation];
-                names.add(wire::text(content, &path), shards)?;
+                names.add(wire::text(content, &path), map)?;
             }
             field::EXPECTATIONS => {
                 let path = [field::EXPECTATION_CONVERSATION];
-                names.add(wire::text(content, &path), shards)?;
+                names.add(wire::text(content, &path), map)?;
             }
             field::EXPECTED_KEYS => {
-                names.add(wire::text(content, &[field::KEY_CONVERSATION]), shards)?;
+                names.add(wire::text(content, &[field::KEY_CONVERSATION]), map)?;
             }
             field::CREATE_IF_MISSING => {
                 names.create_if_missing = Some(content);
-                names.add(wire::text(content, &field::PARENT), shards)?;
+                names.add(wire::text(content, &field::PARENT), map)?;
             }
             _ => {}
         }
     }
-    names.add(own, shards)?;
+    names.add(own, map)?;
     if let Some((_, shard)) = names.known {
         return Ok(Target::Shard(shard));
     }
@@ -161,7 +161,7 @@ fn append(namespace: &Namespace, shards: u32, message: &[u8]) -> Result<Target, 
         // The same id as `append_request` derives for a conversation that it creates.
         let derived = names.create_if_missing.map(|created| {
             let source = wire::text(created, &[field::SOURCE]).unwrap_or_default();
-            shard_of(derived_id(namespace, "source", &[source, name]), shards)
+            map.of(derived_id(namespace, "source", &[source, name]))
         });
         return Ok(Target::Named {
             name: name.to_owned(),
@@ -170,7 +170,7 @@ fn append(namespace: &Namespace, shards: u32, message: &[u8]) -> Result<Target, 
     }
     Ok(match names.key.filter(|key| !key.is_empty()) {
         // The id is derived from the key, so that a retry finds the conversation.
-        Some(key) => Target::Shard(shard_of(derived_id(namespace, "key", &[key]), shards)),
+        Some(key) => Target::Shard(map.of(derived_id(namespace, "key", &[key]))),
         None => Target::Any,
     })
 }
@@ -181,6 +181,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use treering_engine::shard_of;
     use treering_proto::{pb, route};
 
     const SHARDS: u32 = 64;
@@ -188,7 +189,12 @@ mod tests {
     fn to(path: &str, request: &impl Message) -> Result<Target, Refusal> {
         let route = route::of(path).unwrap();
         let message = request.encode_to_vec();
-        target(route, &Namespace::default(), SHARDS, &message)
+        target(route, &Namespace::default(), &map(), &message)
+    }
+
+    /// A map in which one conversation was moved in from another store.
+    fn map() -> ShardMap {
+        ShardMap::new(SHARDS, [(id(9), ShardId(63))])
     }
 
     fn id(number: u128) -> ConversationId {
@@ -228,6 +234,23 @@ mod tests {
             ..request
         };
         assert!(to(APPEND, &request).is_err());
+    }
+
+    // Forks of an embedded store keep their ids, which do not belong to the shard of their tree.
+    #[test]
+    fn moved_conversations_are_found_where_they_are() {
+        assert_ne!(shard_of(id(9), SHARDS), ShardId(63));
+        let request = pb::AppendRequest {
+            conversation_id: id(9).to_string(),
+            ..pb::AppendRequest::default()
+        };
+        assert_eq!(to(APPEND, &request), Ok(Target::Shard(ShardId(63))));
+        let request = pb::PendingRequest {
+            conversation_id: id(9).to_string(),
+            ..pb::PendingRequest::default()
+        };
+        let pending = "/treering.v1.Tools/Pending";
+        assert_eq!(to(pending, &request), Ok(Target::Shard(ShardId(63))));
     }
 
     // A retry must find the conversation that the first attempt created.

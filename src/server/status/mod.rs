@@ -386,6 +386,11 @@ impl From<ReadError> for Refusal {
                 refusal.retry = Some(VIEWS_RETRY);
                 refusal
             }
+            ReadError::Unready { retry_after_ms, .. } => {
+                let mut refusal = of(Code::Unavailable, "NOT_READY");
+                refusal.retry = Some(Duration::from_millis(*retry_after_ms));
+                refusal
+            }
             ReadError::Storage { .. } => of(Code::Internal, "STORAGE"),
         }
     }

@@ -26,6 +26,13 @@ impl Refusal {
         Self::new(Code::Unavailable, "SHARD_MOVING", format!("{away}; retry")).soon()
     }
 
+    /// Returns an error for a node that has not joined its cluster yet.
+    pub(crate) fn not_joined() -> Self {
+        let message = "this node has not joined its cluster yet, because the database cannot be \
+                       reached: nothing was done. Retry, or ask another node";
+        Self::unable(message).soon()
+    }
+
     /// Returns an error for an owner that did not execute a call.
     pub(crate) fn owner_unreachable(address: &str, why: &str) -> Self {
         let message = format!("the node at {address} owns the shard and cannot be asked: {why}");

@@ -44,7 +44,10 @@ struct Lost;
 
 impl From<Lost> for OwnershipError {
     fn from(_: Lost) -> Self {
-        Self("no answer".to_owned())
+        Self {
+            what: "no answer".to_owned(),
+            is_transient: true,
+        }
     }
 }
 

@@ -68,6 +68,7 @@ class TermCounts(google.protobuf.message.Message):
     DOCUMENTS_FIELD_NUMBER: builtins.int
     TOKENS_FIELD_NUMBER: builtins.int
     TERMS_FIELD_NUMBER: builtins.int
+    SIMILAR_FIELD_NUMBER: builtins.int
     passages: builtins.int
     """Passages of the namespace."""
     documents: builtins.int
@@ -78,6 +79,9 @@ class TermCounts(google.protobuf.message.Message):
     @property
     def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TermCount]:
         """Passages that have each term."""
+    @property
+    def similar(self) -> global___SimilarText:
+        """The text of the event that `similar_to` names."""
     def __init__(
         self,
         *,
@@ -85,10 +89,34 @@ class TermCounts(google.protobuf.message.Message):
         documents: builtins.int = ...,
         tokens: collections.abc.Mapping[builtins.int, builtins.int] | None = ...,
         terms: collections.abc.Iterable[global___TermCount] | None = ...,
+        similar: global___SimilarText | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing_extensions.Literal["documents", b"documents", "passages", b"passages", "terms", b"terms", "tokens", b"tokens"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["similar", b"similar"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["documents", b"documents", "passages", b"passages", "similar", b"similar", "terms", b"terms", "tokens", b"tokens"]) -> None: ...
 
 global___TermCounts = TermCounts
+
+@typing_extensions.final
+class SimilarText(google.protobuf.message.Message):
+    """What a search with `similar_to` compares with."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    TEXT_HASH_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """The beginning of the event's text."""
+    text_hash: builtins.int
+    """Hash of the kind and the whole text: hits with this text are left out."""
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        text_hash: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing_extensions.Literal["text", b"text", "text_hash", b"text_hash"]) -> None: ...
+
+global___SimilarText = SimilarText
 
 @typing_extensions.final
 class TermCount(google.protobuf.message.Message):
@@ -124,6 +152,7 @@ class SearchPartRequest(google.protobuf.message.Message):
     COUNTS_FIELD_NUMBER: builtins.int
     FLOORS_FIELD_NUMBER: builtins.int
     RECALLED_ONLY_FIELD_NUMBER: builtins.int
+    EXCEPT_TEXT_FIELD_NUMBER: builtins.int
     @property
     def search(self) -> treering.v1.search_pb2.SearchRequest:
         """The search; its hits are not cut to a page if their texts decide the order."""
@@ -135,6 +164,8 @@ class SearchPartRequest(google.protobuf.message.Message):
         """Which passages are reranked. Not set with `counts`: the answer has only a pool."""
     recalled_only: builtins.bool
     """Only texts that quote a memory. Without it and `every_copy` such texts are left out."""
+    except_text: builtins.int
+    """Hash of a text that is left out: that of the event which `similar_to` named."""
     def __init__(
         self,
         *,
@@ -142,9 +173,11 @@ class SearchPartRequest(google.protobuf.message.Message):
         counts: global___TermCounts | None = ...,
         floors: global___PoolFloors | None = ...,
         recalled_only: builtins.bool = ...,
+        except_text: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["counts", b"counts", "floors", b"floors", "search", b"search"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["counts", b"counts", "floors", b"floors", "recalled_only", b"recalled_only", "search", b"search"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["_except_text", b"_except_text", "counts", b"counts", "except_text", b"except_text", "floors", b"floors", "search", b"search"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["_except_text", b"_except_text", "counts", b"counts", "except_text", b"except_text", "floors", b"floors", "recalled_only", b"recalled_only", "search", b"search"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing_extensions.Literal["_except_text", b"_except_text"]) -> typing_extensions.Literal["except_text"] | None: ...
 
 global___SearchPartRequest = SearchPartRequest
 
