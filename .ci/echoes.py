@@ -229,11 +229,11 @@ def check(args, folder):
     must(place(after[0]) == place(before[0]), "the result stays the first hit", after=after)
     must(not any(hit.get("recalled") for hit in after), "no hit is a quote", after=after)
     copies = store.search("--copies", "-n", "100", query)
-    own = [hit for hit in copies if hit["conversation"] == before[0]["conversation"]]
-    echoes = [hit for hit in copies if hit not in own]
-    must(all(hit.get("recalled") for hit in echoes), "calls and answers are quotes", echoes=echoes)
-    calls = [hit for hit in echoes if hit["kind"] == "tool_call_requested"]
-    must(len(calls) == asked, "the calls are there for those who ask", echoes=echoes)
+    others = [hit for hit in copies if hit["conversation"] != before[0]["conversation"]]
+    calls = [hit for hit in others if hit["kind"] == "tool_call_requested"]
+    must(len(calls) == asked, "the calls are there for those who ask", calls=calls)
+    must(all(hit.get("recalled") for hit in calls), "the calls are no originals", calls=calls)
+    echoes = [hit for hit in others if hit.get("recalled")]
     answers = [hit for hit in echoes if hit["kind"] == "tool_result_recorded"]
     must(len(answers) == asked, "the answers are there for those who ask", echoes=echoes)
     quotes = {hit["quotes"] for hit in answers}
