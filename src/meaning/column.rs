@@ -18,7 +18,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 
 use super::{
     signs::{push_signs, sign_bytes},
@@ -339,18 +339,16 @@ impl VectorColumn {
         if query.dimensions() != self.dimensions {
             return;
         }
-        // Compiled also for processors with wider vectors than the oldest that are supported.
-        Arch::new().dispatch(|| {
-            for document in documents {
-                let rows = self.rows_of(*document);
-                let similar = rows.map(|row| query.similarity(self.scale(row), self.codes(row)));
-                found.extend(similar.reduce(f32::max).map(|best| (best, *document)));
-            }
+        Arch::new().dispatch(Similarities {
+            column: self,
+            documents,
+            query,
+            found,
         });
     }
 
     /// Returns the rows of a document's vectors.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn rows_of(&self, document: u32) -> std::ops::Range<usize> {
         let passage = self.passage_of(document);
         passage.map_or(0..0, |passage| self.rows(passage))
@@ -368,6 +366,7 @@ impl VectorColumn {
         &self.bytes[self.signs_start()..self.codes_start()]
     }
 
+    #[inline(always)]
     fn passage_of(&self, document: u32) -> Option<usize> {
         let document = document as usize;
         if document >= self.documents {
@@ -391,6 +390,7 @@ impl VectorColumn {
         None
     }
 
+    #[inline(always)]
     fn rows(&self, passage: usize) -> std::ops::Range<usize> {
         self.first_row(passage)..self.first_row(passage + 1)
     }
@@ -403,6 +403,7 @@ impl VectorColumn {
         }
     }
 
+    #[inline(always)]
     fn first_row(&self, passage: usize) -> usize {
         if passage >= self.passages {
             return self.rows;
@@ -418,47 +419,83 @@ impl VectorColumn {
         }
     }
 
+    #[inline(always)]
     fn scale(&self, row: usize) -> f32 {
         f32::from_bits(self.word(self.rows_start() + row * ROW_BYTES))
     }
 
+    #[inline(always)]
     fn codes(&self, row: usize) -> &[u8] {
         let start = self.codes_start() + row * self.dimensions;
         &self.bytes[start..start + self.dimensions]
     }
 
+    #[inline(always)]
     fn passages_start(&self) -> usize {
         HEADER_BYTES + self.documents * 4
     }
 
+    #[inline(always)]
     fn by_key_start(&self) -> usize {
         self.passages_start() + self.passages * PASSAGE_BYTES
     }
 
+    #[inline(always)]
     fn rows_start(&self) -> usize {
         self.by_key_start() + self.passages * 4
     }
 
+    #[inline(always)]
     fn mean_start(&self) -> usize {
         self.rows_start() + self.rows * ROW_BYTES
     }
 
+    #[inline(always)]
     fn signs_start(&self) -> usize {
         self.mean_start() + self.dimensions * MEAN_BYTES
     }
 
+    #[inline(always)]
     fn codes_start(&self) -> usize {
         self.signs_start() + self.rows * sign_bytes(self.dimensions)
     }
 
-    #[inline]
+    #[inline(always)]
     fn word(&self, at: usize) -> u32 {
         word(&self.bytes, at)
     }
 }
 
+/// The loop of [`VectorColumn::similarities`]. All of it is inlined, so that it is also compiled for
+/// processors with wider vectors than the oldest that are supported.
+struct Similarities<'a> {
+    column: &'a VectorColumn,
+    documents: &'a [u32],
+    query: &'a QueryVector,
+    found: &'a mut Vec<(f32, u32)>,
+}
+
+impl NullaryFnOnce for Similarities<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for document in self.documents {
+            let mut best: Option<f32> = None;
+            for row in self.column.rows_of(*document) {
+                let (scale, codes) = (self.column.scale(row), self.column.codes(row));
+                let similarity = self.query.similarity(scale, codes);
+                best = Some(best.map_or(similarity, |best| best.max(similarity)));
+            }
+            if let Some(best) = best {
+                self.found.push((best, *document));
+            }
+        }
+    }
+}
+
 /// Reads a word; 0 after the end.
-#[inline]
+#[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_le_bytes)

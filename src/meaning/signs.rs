@@ -5,7 +5,7 @@
 //! side, so that most signs are equal. Near vectors differ in few signs; of the passages with the
 //! fewest different signs, the vectors themselves are compared (docs/decisions/0030-search-by-meaning.md).
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 
 use super::{column::VectorColumn, vector::QueryVector};
 
@@ -68,24 +68,48 @@ fn distances(column: &VectorColumn, documents: &[u32], query: &QueryVector) -> V
     let mut query_signs = Vec::new();
     push_signs(query.values(), &column.mean(), &mut query_signs);
     let query_signs = words(&query_signs).collect::<Vec<u64>>();
-    let signs = column.signs();
-    let size = sign_bytes(column.dimensions());
-    let distance = |row: usize| {
-        let row = words(&signs[row * size..(row + 1) * size]);
-        let different = row.zip(&query_signs).map(|(a, b)| (a ^ b).count_ones());
-        different.sum::<u32>() as u16
-    };
     let mut distances = Vec::with_capacity(documents.len());
-    // Compiled also for processors that count bits with one instruction.
-    Arch::new().dispatch(|| {
-        for document in documents {
-            let rows = column.rows_of(*document);
-            distances.push(rows.map(distance).min().unwrap_or(NO_VECTOR));
-        }
+    Arch::new().dispatch(Distances {
+        column,
+        documents,
+        query_signs: &query_signs,
+        distances: &mut distances,
     });
     distances
 }
 
+/// The loop of [`distances`]. All of it is inlined, so that it is also compiled for processors that
+/// count bits with one instruction.
+struct Distances<'a> {
+    column: &'a VectorColumn,
+    documents: &'a [u32],
+    query_signs: &'a [u64],
+    distances: &'a mut Vec<u16>,
+}
+
+impl NullaryFnOnce for Distances<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let signs = self.column.signs();
+        let size = size_of_val(self.query_signs);
+        for document in self.documents {
+            let mut nearest = NO_VECTOR;
+            for row in self.column.rows_of(*document) {
+                let mut different = 0;
+                let words = words(&signs[row * size..(row + 1) * size]);
+                for (word, of_query) in words.zip(self.query_signs) {
+                    different += (word ^ of_query).count_ones();
+                }
+                nearest = nearest.min(different as u16);
+            }
+            self.distances.push(nearest);
+        }
+    }
+}
+
+#[inline(always)]
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let words = bytes.chunks_exact(size_of::<u64>());
     words.map(|word| word.try_into().map_or(0, u64::from_le_bytes))
