@@ -24,7 +24,7 @@ use super::{
 
 /// Maximum number of passages found by words, and of those found by meaning. It does not depend on
 /// the page, so that all pages of a search agree on the order.
-const LIST_MAX: usize = 1_000;
+pub const MEANING_HITS_MAX: usize = 1_000;
 /// Number of passages up to which all vectors are compared. Of more passages, those are compared
 /// whose signs are nearest: one of `SIGNS_SHARE`, but at least `SIGNS_MIN`.
 const COMPARED_MAX: usize = 100_000;
@@ -61,7 +61,7 @@ impl SearchIndex {
         meaning: MeaningQuery<'_>,
     ) -> Result<SearchResults, IndexSearchError> {
         check_bounds(query)?;
-        let (offset, limit, max) = (query.offset, query.limit, LIST_MAX);
+        let (offset, limit, max) = (query.offset, query.limit, MEANING_HITS_MAX);
         if offset + limit > max {
             return Err(IndexSearchError::TooFar { offset, limit, max });
         }
@@ -113,7 +113,7 @@ impl Search<'_> {
             false => MEANING_WEIGHT,
         };
         let similar = self.most_similar(&mut results.not_embedded)?;
-        results.more_than_total |= similar.len() >= LIST_MAX;
+        results.more_than_total |= similar.len() >= MEANING_HITS_MAX;
         let known: HashSet<DocAddress> = passages.iter().map(|passage| passage.address).collect();
         let others = similar
             .iter()
@@ -126,7 +126,7 @@ impl Search<'_> {
         };
         self.combine(&mut passages, weight, best, worth);
         let ranked = hits::ranked(&self.published.columns, &passages, POOL, query)?;
-        results.total = ranked.len().min(LIST_MAX) as u64;
+        results.total = ranked.len().min(MEANING_HITS_MAX) as u64;
         let ranks = results.ranks(query);
         let page = ranked.get(ranks.start..ranks.end.min(ranked.len()));
         results.hits = hits::read(&self.published.columns, page.unwrap_or_default())?;
@@ -143,7 +143,7 @@ impl Search<'_> {
         let searcher = &self.published.searcher;
         let statistics = NamespaceStatistics::of(searcher, fields, query).map_err(unreadable)?;
         let best = TopSearch::new(self.published, &statistics, words, query)?;
-        let found = best.find_all(LIST_MAX)?;
+        let found = best.find_all(MEANING_HITS_MAX)?;
         results.more_than_total = !found.is_all;
         results.note_names(query, words, found.wholeness);
         let (columns, field, words) = (&self.published.columns, fields.text, &words.looked_for);
@@ -189,7 +189,7 @@ impl Search<'_> {
             let nearest = (count / SIGNS_SHARE).max(SIGNS_MIN);
             keep_nearest_by_signs(&mut documents, self.vector, nearest);
         }
-        let mut top = TopHeap::new(LIST_MAX);
+        let mut top = TopHeap::new(MEANING_HITS_MAX);
         let mut similarities = Vec::new();
         for (segment, (column, documents)) in segments.into_iter().zip(documents) {
             column.similarities(&documents, self.vector, &mut similarities);

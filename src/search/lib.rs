@@ -51,7 +51,7 @@ mod vectors;
 mod verbatim;
 
 pub use arguments::{CallTarget, call_target, call_text};
-pub use by_meaning::MeaningQuery;
+pub use by_meaning::{MEANING_HITS_MAX, MeaningQuery};
 pub use conversation_set::ChosenConversations;
 pub use document::{
     Passage, SearchableEvent, attached_names, part_at, passage_at, passages, searchable_text,

@@ -324,6 +324,27 @@ async fn items_are_found_in_other_words() {
         let found = items.first().map(|item| item.name.key.as_str());
         assert_eq!((found, items.len()), (first, count), "{by:?}");
     }
+    // A filter may reject more items than a search by meaning finds.
+    let many = (0..1_100).map(|at| put(&format!("car-{at}"), &format!("car {at}")));
+    let many: Vec<ItemOp> = many.collect();
+    for some in many.chunks(550) {
+        engine.items(batch(some.to_vec())).await.unwrap();
+    }
+    embedded(&engine).await;
+    let rejected = ItemSearch {
+        filter: vec![ItemCondition {
+            field: vec!["kind".to_owned()],
+            comparison: Comparison::Equal,
+            value: json!("none"),
+        }],
+        ..search(SearchBy::Meaning)
+    };
+    let asked = batch(vec![ItemOp::Search(rejected)]);
+    let answers = engine.items(asked).await.unwrap().answers;
+    assert!(
+        matches!(&answers[0], ItemAnswer::Found { items, is_partial: true } if items.is_empty()),
+        "{answers:?}"
+    );
     engine.close().await;
     let engine = super::store::open(dir.path()).await;
     let asked = batch(vec![ItemOp::Search(search(SearchBy::Meaning))]);

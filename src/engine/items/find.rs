@@ -13,6 +13,7 @@ use crate::{
     error::ReadError,
     history::History,
     lookup::record_of,
+    meaning::SearchBy,
     search_query::{ConversationFilters, SearchRequest},
     work::{self, PriorityClass},
 };
@@ -24,7 +25,7 @@ use treering_domain::{
 use treering_log::Record;
 use treering_projections::{EventEntry, EventRange, EventTerm, KeyAfter};
 use treering_proto as codec;
-use treering_search::DuplicateHandling;
+use treering_search::{DuplicateHandling, MEANING_HITS_MAX};
 
 /// Number of hits per index query.
 const HITS_PAGE: usize = 100;
@@ -193,8 +194,12 @@ impl Engine {
         // A caller must find items that it has just put.
         request.at_least = Some(self.published());
         request.wait_max = Some(ITEMS_INDEX_WAIT_MAX);
+        let hits_max = match search.by {
+            SearchBy::Words => HITS_MAX,
+            SearchBy::Meaning | SearchBy::Both => HITS_MAX.min(MEANING_HITS_MAX),
+        };
         let mut is_partial = true;
-        'looking: while request.offset < HITS_MAX {
+        'looking: while request.offset < hits_max {
             let answer = self.search(request.clone()).await?;
             let count = answer.hits.len();
             for hit in answer.hits {

@@ -284,9 +284,9 @@ global___ItemCondition = ItemCondition
 @typing_extensions.final
 class SearchItems(google.protobuf.message.Message):
     """Finds items: newest first, or with a query, best first. Without a query it looks at up to
-    50,000 items, with one at up to 2,000 hits; with one it waits up to 5 seconds until the index
-    has all earlier puts. Vectors are made later: by meaning, an item is found about a second after
-    it was put.
+    50,000 items, with one at up to 2,000 hits, by meaning 1,000; with one it waits up to 5 seconds
+    until the index has all earlier puts. Vectors are made later: by meaning, an item is found about
+    a second after it was put.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
