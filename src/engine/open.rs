@@ -115,7 +115,7 @@ impl Engine {
             return Self::open_to_read(options, log, None).await;
         }
         let begins = options.pseudonyms;
-        let had_key = Pseudonyms::are_there(&dir);
+        let had_key = crate::has_pseudonym_key(&dir);
         let projections_path = dir.join(VIEWS_FILE);
         let projections = if options.fresh_projections {
             empty(&replacement_path(&projections_path))

@@ -42,6 +42,12 @@ impl std::fmt::Debug for Pseudonyms {
     }
 }
 
+/// Returns true if a store's folder has the key of its pseudonyms.
+#[must_use]
+pub fn has_pseudonym_key(data: &Path) -> bool {
+    data.join(KEY_FILE).exists()
+}
+
 impl Pseudonyms {
     /// Returns the pseudonyms of the store in a folder, if it has them.
     ///
@@ -61,11 +67,6 @@ impl Pseudonyms {
             return Ok(there);
         }
         secret::make(&data.join(KEY_FILE)).map(Self)
-    }
-
-    /// Returns true when the folder has a pseudonym key.
-    pub(super) fn are_there(data: &Path) -> bool {
-        data.join(KEY_FILE).exists()
     }
 
     /// Returns the pseudonym of a text in a namespace. An empty text stays empty.
@@ -301,7 +302,7 @@ mod tests {
         let refused = Engine::open(OpenOptions::new(dir.path())).await;
         let error = refused.map(drop).unwrap_err();
         assert!(matches!(error, OpenError::NoPseudonyms { .. }), "{error}");
-        assert!(!Pseudonyms::are_there(dir.path()));
+        assert!(!crate::has_pseudonym_key(dir.path()));
         let reading = Engine::open(OpenOptions::new(dir.path()).read_only()).await;
         let reading = reading.unwrap();
         assert!(reading.has_pseudonyms().unwrap());

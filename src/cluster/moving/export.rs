@@ -18,11 +18,8 @@ use treering_proto::tags;
 
 use super::{
     ChainCheck, MoveError, MoveOutcome, MoveStep, check_stopped, heads, of_log, open_cluster,
-    open_store, shard_streams, stream::RecordStream,
+    open_store, shard_streams, stream::RecordStream, tell,
 };
-
-/// Progress is reported after this many events.
-const REPORT_EVERY: u64 = 256;
 
 /// Moves the events of the cluster in the database of a URL into a new embedded store. No node may
 /// be live. The cluster is not changed. An export that was interrupted begins again.
@@ -172,12 +169,6 @@ async fn copy(
         tell(report, "copy", done, source.events());
     }
     filler.close().await.map_err(failed)
-}
-
-fn tell(report: &mut impl FnMut(MoveStep), what: &'static str, done: u64, total: u64) {
-    if done.is_multiple_of(REPORT_EVERY) || done == total {
-        report(MoveStep { what, done, total });
-    }
 }
 
 /// Reads both sides again and compares them. Returns the number of conversations.

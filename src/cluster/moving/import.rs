@@ -9,6 +9,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use treering_domain::{ContentHash, Namespace, ShardId};
+use treering_engine::has_pseudonym_key;
 use treering_log::{
     AcquiredShard, BlobRef, Epoch, EventLog, FrameBatch, NewBlob, Record, RecordBody, RedbLog,
     frame,
@@ -21,18 +22,15 @@ use super::{
     placement::{ConversationTrees, Placement},
     shard_streams,
     stream::RecordStream,
+    tell,
 };
 
 /// Appended once this many bytes wait, in all shards together. A kill loses no more than that.
 const WAITING_BYTES_MAX: usize = 8 << 20;
 /// Number of appends in flight.
 const APPENDS_MAX: usize = 8;
-/// Progress is reported after this many events.
-const REPORT_EVERY: u64 = 256;
 /// Estimated size of a record besides its body, in bytes.
 const RECORD_BYTES: usize = 256;
-/// File with the key of pseudonyms.
-const PSEUDONYMS_KEY: &str = "pseudonyms.key";
 
 /// Moves the store in `dir` into the cluster in the database of a URL, which must have no events and
 /// no live node. The role must own the tables. An interrupted import is continued by the same call.
@@ -45,7 +43,7 @@ pub async fn import_store(
     url: &str,
     mut report: impl FnMut(MoveStep) + Send,
 ) -> Result<MoveOutcome, MoveError> {
-    if dir.join(PSEUDONYMS_KEY).exists() {
+    if has_pseudonym_key(dir) {
         return Err(MoveError::Store {
             path: dir.to_owned(),
             what: "it has pseudonyms, which nodes of a cluster do not make: actors and keys would \
@@ -82,13 +80,6 @@ fn mark_of(store: &RedbLog) -> String {
 
 fn stream_of(store: &Arc<RedbLog>) -> RecordStream {
     RecordStream::new(Arc::clone(store) as _, ShardId::default(), store.head())
-}
-
-/// Reports the progress of a pass over a store.
-fn tell(report: &mut impl FnMut(MoveStep), what: &'static str, done: u64, total: u64) {
-    if done.is_multiple_of(REPORT_EVERY) || done == total {
-        report(MoveStep { what, done, total });
-    }
 }
 
 async fn plan(

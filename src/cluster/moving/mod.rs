@@ -43,6 +43,16 @@ pub struct MoveStep {
     pub total: u64,
 }
 
+/// Progress is reported after this many events.
+const REPORT_EVERY: u64 = 256;
+
+/// Reports the progress of a pass over events, now and then and at its end.
+fn tell(report: &mut impl FnMut(MoveStep), what: &'static str, done: u64, total: u64) {
+    if done.is_multiple_of(REPORT_EVERY) || done == total {
+        report(MoveStep { what, done, total });
+    }
+}
+
 /// What was moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveOutcome {

@@ -7,10 +7,7 @@ use treering_engine::ShardMap;
 use treering_log::{LogError, LogReader, Record};
 use treering_log_postgres::PostgresLog;
 
-use super::{MoveError, MoveStep, open_cluster, stream::RecordStream};
-
-/// Progress is reported after this many events.
-const REPORT_EVERY: u64 = 256;
+use super::{MoveError, MoveStep, open_cluster, stream::RecordStream, tell};
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,11 +61,7 @@ pub async fn verify_cluster(
         let before = found.events;
         let checked = check
             .run(end.head, |offset| {
-                if offset.is_multiple_of(REPORT_EVERY) || offset == end.head {
-                    let done = before + offset;
-                    let what = "verify";
-                    report(MoveStep { what, done, total });
-                }
+                tell(&mut report, "verify", before + offset, total);
             })
             .await;
         found.events += check.offset - 1;
