@@ -267,7 +267,6 @@ impl VectorColumn {
         if self.dimensions > DIMENSIONS_MAX {
             return false;
         }
-        // Counts of 32 bits, times at most 32 KiB each.
         let end = self.codes_start() + self.rows * self.dimensions;
         if end + 4 != self.bytes.len() {
             return false;
