@@ -23,6 +23,7 @@ mod config;
 mod context;
 mod demo;
 mod diff;
+mod embedder_args;
 mod erase;
 mod export;
 mod fork;

@@ -23,6 +23,7 @@ use super::{
     cluster::{ClusterArgs, NodeParts},
     connect::FolderWait,
     embedded::{self, EmbeddedEngine, ListenEndpoint},
+    embedder_args::EmbedderArgs,
     error::ClientError,
     heads::KeepHeadsArgs,
     holder, keys, log_to_stderr,
@@ -38,7 +39,6 @@ use super::{
 };
 use treering_access::KeyStore;
 use treering_domain::limits::MEMORY_OF_FILES_BYTES;
-use treering_embedders::EmbedderPlace;
 use treering_engine::{Engine, OpenOptions};
 use treering_mcp::MCP_PATH;
 use treering_server::{
@@ -147,40 +147,8 @@ pub(crate) struct ServeArgs {
     /// sends here (OTEL_EXPORTER_OTLP_ENDPOINT) are recorded
     #[arg(long)]
     no_otlp_receiver: bool,
-    /// Search by meaning too, with this model: a folder with model.onnx and tokenizer.json, or the
-    /// URL of an OpenAI-compatible endpoint up to /embeddings, which then gets all texts of the
-    /// store. See docs/MEANING.md
-    #[arg(long, value_name = "DIR|URL", help_heading = "Search by meaning")]
-    embedder: Option<String>,
-    /// Name of the model at the endpoint
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "embedder",
-        help_heading = "Search by meaning"
-    )]
-    embedder_model: Option<String>,
-    /// The model that --embedder replaces: searches by meaning use it until all texts are embedded by
-    /// the new one
-    #[arg(
-        long,
-        value_name = "DIR|URL",
-        requires = "embedder",
-        help_heading = "Search by meaning"
-    )]
-    previous_embedder: Option<String>,
-    /// Name of that model at its endpoint
-    #[arg(
-        long,
-        value_name = "NAME",
-        requires = "previous_embedder",
-        help_heading = "Search by meaning"
-    )]
-    previous_embedder_model: Option<String>,
-    /// Environment variable with the endpoint's key
-    #[arg(long, value_name = "NAME", default_value = "TREERING_EMBEDDER_KEY")]
-    #[arg(help_heading = "Search by meaning")]
-    embedder_key_env: String,
+    #[command(flatten)]
+    embedders: EmbedderArgs,
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
@@ -267,7 +235,7 @@ pub(crate) async fn run(
     options.pseudonyms = args.pseudonyms;
     options.quotas = quotas;
     options.limits.disk_floor_bytes = args.observe.disk_floor();
-    args.open_embedders(&mut options)?;
+    args.embedders.open(&mut options)?;
     let engine = match once_free(options, common).await {
         Ok(engine) => engine,
         Err(error) => {
@@ -338,7 +306,7 @@ pub(crate) async fn run(
         if let Some(agents) = served.agents() {
             out.line(format!("Agents connect to {agents} (MCP)"))?;
         }
-        if let Some(at) = &args.embedder {
+        if let Some(at) = args.embedders.at() {
             out.line(format!("Texts are embedded by {at}."))?;
         }
         if summarises {
@@ -371,20 +339,6 @@ pub(crate) async fn run(
 }
 
 impl ServeArgs {
-    fn open_embedders(&self, options: &mut OpenOptions) -> Result<(), ClientError> {
-        let open = |at: &Option<String>, model: &Option<String>| {
-            let place = at.as_ref().map(|at| EmbedderPlace {
-                at: at.clone(),
-                model: model.clone(),
-                key: std::env::var(&self.embedder_key_env).unwrap_or_default(),
-            });
-            place.as_ref().map(embedded::open_embedder).transpose()
-        };
-        options.embedder = open(&self.embedder, &self.embedder_model)?;
-        options.previous_embedder = open(&self.previous_embedder, &self.previous_embedder_model)?;
-        Ok(())
-    }
-
     /// Checks the options that do not depend on the store.
     ///
     /// # Errors
@@ -413,7 +367,7 @@ impl ServeArgs {
         let mut engine = OpenOptions::new(dir);
         engine.limits.memory_bytes = self.memory;
         engine.limits.disk_floor_bytes = self.observe.disk_floor();
-        self.open_embedders(&mut engine)?;
+        self.embedders.open(&mut engine)?;
         Ok(NodeParts {
             engine,
             listener,
