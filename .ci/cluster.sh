@@ -231,8 +231,13 @@ grep -q "this is tried again" "$work/c.log" || fail "the node does not say that 
 database pg_ctl -D "$work/db/data" -l "$work/db/log" -w \
   -o "-p $port -k '' -c listen_addresses=127.0.0.1" start >"$work/pg_ctl.log"
 settled 2
-for name in a c; do scraped "$name" metrics; done >"$work/metrics.txt"
-owners=$(grep -c '^treering_shard_role{.*role="owner"' "$work/metrics.txt")
+# The table of owners names a node before it has opened the shard.
+for _ in $(seq 150); do
+  for name in a c; do scraped "$name" metrics; done >"$work/metrics.txt"
+  owners=$(grep -c '^treering_shard_role{.*role="owner"' "$work/metrics.txt" || true)
+  [ "$owners" != 12 ] || break
+  sleep 0.2
+done
 [ "$owners" = 12 ] || fail "the metrics show $owners owners of 12 shards"
 grep -q '^treering_shard_head_position{shard="3"} [1-9]' "$work/metrics.txt" ||
   fail "the metrics do not show the head of a shard"
