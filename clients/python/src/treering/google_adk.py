@@ -54,6 +54,7 @@ from treering._adapters.thread import (
 )
 from treering._sync.client import Treering
 from treering._sync.conversation import Conversation
+from treering.types import ConversationSummary
 from treering.types import Event as Stored
 
 __all__ = ["TreeringSessionService"]
@@ -64,6 +65,8 @@ SESSION = "google-adk.session"
 STATE = "google-adk.state"
 CURRENT = "google-adk.session-state"
 """A session's whole state, beside an event that changed it: listing reads only this."""
+AFTER_CREATED = 2
+"""The revision of the first event that an adapter appends to a conversation."""
 FOLLOWED_MAX = 512
 """Conversations that are cached in memory; others are read again."""
 
@@ -271,6 +274,8 @@ class TreeringSessionService(BaseSessionService):
         shared: dict[tuple[str, ...], dict[str, Any]] = {}
         while page := list(islice(listed, LATEST_MAX)):
             ids = [summary.conversation_id for summary in page]
+            if user_id is None:
+                shared.update(self._states_of_users(page, shared))
             latest = iter(self._db.latest(ids, types=[SESSION, CURRENT, EVENT]))
             for summary, begun, current, event in zip(page, latest, latest, latest, strict=True):
                 name = tuple(map(unquote, summary.title.split("/")))
@@ -279,6 +284,25 @@ class TreeringSessionService(BaseSessionService):
                     found.append(self._made(name, state, updated, [], shared))
         found.sort(key=lambda session: (session.last_update_time, session.user_id, session.id))
         return ListSessionsResponse(sessions=found)
+
+    def _states_of_users(
+        self, page: list[ConversationSummary], known: Mapping[tuple[str, ...], Any]
+    ) -> dict[tuple[str, ...], dict[str, Any]]:
+        """States of the users of these sessions that have at most one event. The others are left
+        out."""
+        users: dict[str, tuple[str, ...]] = {}
+        for summary in page:
+            name = tuple(map(unquote, summary.title.split("/")))
+            if len(name) == 3 and name[:2] not in known:
+                users[summary.parent.conversation_id] = name[:2]
+        states: dict[tuple[str, ...], dict[str, Any]] = {}
+        latest = self._db.latest(list(users), types=[STATE]) if users else []
+        for user, event in zip(users.values(), latest, strict=True):
+            if event is None:
+                states[user] = {}
+            elif event.revision == AFTER_CREATED:
+                states[user] = json.loads(event.proto.custom.data)
+        return states
 
     # ---- writing ----
 
@@ -474,8 +498,9 @@ def _events(item: Mapping[str, Any]) -> Iterator[new.NewEvent]:
             message_id=str(item.get("id") or ""),
             finish_reason=str(item.get("finish_reason") or ""),
             usage=new.usage(
-                input=used.get("prompt_token_count") or 0,
-                output=used.get("candidates_token_count") or 0,
+                input_with_cached=used.get("prompt_token_count") or 0,
+                output=(used.get("candidates_token_count") or 0)
+                + (used.get("thoughts_token_count") or 0),
                 cache_read=used.get("cached_content_token_count") or 0,
                 reasoning=used.get("thoughts_token_count") or 0,
                 model=str(item.get("model_version") or ""),

@@ -490,3 +490,35 @@ def test_a_list_reads_pages(
         told(TreeringSessionService(db), "u0")
         names = [path.rpartition("/")[2] for path in called]
         assert sorted(names) == ["Get", "Get", "Get", "Latest", "List"]
+
+
+# A list of all users' sessions read each user, so that 300 users cost 300 calls.
+def test_a_list_of_all_users_reads_pages(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states(service: BaseSessionService) -> dict[str, Any]:
+        listed = run(service.list_sessions(app_name="many"))
+        return {each.user_id: each.state for each in listed.sessions}
+
+    wanted: dict[str, Any] = {}
+    with treering.connect(server.address) as db:
+        service = TreeringSessionService(db)
+        for number in range(12):
+            state = {"n": number, **({"user:name": f"User {number}"} if number % 3 else {})}
+            at = {"app_name": "many", "user_id": f"u{number}", "session_id": "s"}
+            session = run(service.create_session(**at, state=state))
+            if number == 7:
+                changed = {"user:name": "Changed", "user:more": [1]}
+                actions = EventActions(state_delta=changed)
+                run(service.append_event(session, Event(author="user", actions=actions)))
+                state.update(changed)
+            wanted[f"u{number}"] = state
+        called: list[str] = []
+        unary = db._transport.unary
+
+        def counted(method: Any, *given: Any, **more: Any) -> Any:
+            called.append(method.path)
+            return unary(method, *given, **more)
+
+        monkeypatch.setattr(db._transport, "unary", counted)
+        assert states(TreeringSessionService(db)) == wanted
+    # The app and one user, whose state changed after it was created, are read; the others are not.
+    assert len(called) == 5, called
