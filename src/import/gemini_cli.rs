@@ -173,15 +173,17 @@ fn thoughts(message: &Value) -> Vec<ContentPart> {
     thoughts.iter().map(thought).collect()
 }
 
-/// Returns the tokens of an answer. The tool counts cached tokens as part of the input.
+/// Returns the tokens of an answer. The tool counts cached tokens as part of the input, and
+/// reasoning apart from the output.
 fn usage(tokens: &Value) -> Option<Usage> {
     let count = |field: &str| tokens[field].as_u64();
     let cached = count("cached").unwrap_or_default();
+    let reasoning = count("thoughts").unwrap_or_default();
     Some(Usage {
         input_tokens: count("input")?.saturating_sub(cached),
-        output_tokens: count("output")?,
+        output_tokens: count("output")? + reasoning,
         cache_read_input_tokens: cached,
-        reasoning_output_tokens: count("thoughts").unwrap_or_default(),
+        reasoning_output_tokens: reasoning,
         ..Usage::default()
     })
 }

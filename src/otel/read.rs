@@ -368,21 +368,28 @@ fn usage(attributes: &Attributes, model: &str) -> Option<Usage> {
     if input.is_none() && output.is_none() {
         return None;
     }
+    let cache_read = of(&[
+        "gen_ai.usage.cache_read.input_tokens",
+        "gen_ai.usage.cache_read_input_tokens",
+        "llm.token_count.prompt_details.cache_read",
+    ])
+    .unwrap_or_default();
+    let cache_creation = of(&[
+        "gen_ai.usage.cache_creation.input_tokens",
+        "gen_ai.usage.cache_creation_input_tokens",
+        "llm.token_count.prompt_details.cache_write",
+    ])
+    .unwrap_or_default();
+    // The conventions count cached tokens as part of the input. Some instrumentations report
+    // Anthropic's numbers as they are: without them.
+    let input = input.unwrap_or_default();
     Some(Usage {
-        input_tokens: input.unwrap_or_default(),
+        input_tokens: input
+            .checked_sub(cache_read + cache_creation)
+            .unwrap_or(input),
         output_tokens: output.unwrap_or_default(),
-        cache_read_input_tokens: of(&[
-            "gen_ai.usage.cache_read.input_tokens",
-            "gen_ai.usage.cache_read_input_tokens",
-            "llm.token_count.prompt_details.cache_read",
-        ])
-        .unwrap_or_default(),
-        cache_creation_input_tokens: of(&[
-            "gen_ai.usage.cache_creation.input_tokens",
-            "gen_ai.usage.cache_creation_input_tokens",
-            "llm.token_count.prompt_details.cache_write",
-        ])
-        .unwrap_or_default(),
+        cache_read_input_tokens: cache_read,
+        cache_creation_input_tokens: cache_creation,
         reasoning_output_tokens: of(&[
             "gen_ai.usage.reasoning.output_tokens",
             "gen_ai.usage.reasoning_tokens",

@@ -617,6 +617,27 @@ fn spans_without_content_are_distinguished() {
     assert!(read(&many, &mut ValueAllowance::new(4)).is_err());
 }
 
+// The conventions count cached tokens as part of the input, and some instrumentations do not: their
+// sum must not count a token twice, nor be negative.
+#[test]
+fn cached_tokens_are_beside_the_input() {
+    for (input, cached, wanted) in [(100, 40, 60), (60, 400, 60), (100, 0, 100)] {
+        let chat = chat_of(&span(
+            1,
+            json!({
+                "gen_ai.operation.name": "chat", "gen_ai.request.model": "claude-sonnet-4-5",
+                "gen_ai.usage.input_tokens": input, "gen_ai.usage.output_tokens": 1,
+                "gen_ai.usage.cache_read.input_tokens": cached,
+                "gen_ai.output.messages": json!([{"role": "assistant",
+                    "parts": [{"type": "text", "content": "So"}]}]).to_string(),
+            }),
+        ));
+        let usage = chat.usage.unwrap();
+        assert_eq!(usage.input_tokens, wanted);
+        assert_eq!(usage.cache_read_input_tokens, cached);
+    }
+}
+
 // An erased message must not return with the next request, whose history contains it.
 #[test]
 fn erased_message_is_not_recorded_again() {

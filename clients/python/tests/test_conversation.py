@@ -8,6 +8,7 @@ import pickle
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -458,6 +459,41 @@ def test_calls_of_gemini_have_ids_of_their_own(db: treering.Treering) -> None:
     )
     assert first.receipt.revision == second.receipt.revision
     assert [call.call_id for call in first.calls] == [call.call_id for call in second.calls]
+
+
+# OpenAI and Gemini report cached tokens as part of the input, Anthropic beside it. A sum over the
+# conversations of several providers counted some of them twice.
+def test_usage_has_cached_tokens_beside_the_input(db: treering.Treering) -> None:
+    anthropic = {
+        "content": [{"type": "text", "text": "So"}],
+        "usage": {"input_tokens": 60, "output_tokens": 20, "cache_read_input_tokens": 40},
+    }
+    chat = {
+        "choices": [{"message": {"content": "So"}}],
+        "usage": {
+            "prompt_tokens": 100,
+            "completion_tokens": 20,
+            "prompt_tokens_details": {"cached_tokens": 40},
+            "completion_tokens_details": {"reasoning_tokens": 5},
+        },
+    }
+    gemini = {
+        "candidates": [{"content": {"role": "model", "parts": [{"text": "So"}]}}],
+        "usageMetadata": {
+            "promptTokenCount": 100,
+            "candidatesTokenCount": 15,
+            "thoughtsTokenCount": 5,
+            "cachedContentTokenCount": 40,
+        },
+    }
+    answers: dict[Any, Any] = {"anthropic": anthropic, "openai-chat": chat, "gemini": gemini}
+    for provider, body in answers.items():
+        conv = db.create()
+        conv.user("So?")
+        conv.record(provider, body)
+        usage = conv.messages()[-1].proto.message_appended.usage
+        counts = (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens)
+        assert counts == (60, 40, 20), provider
 
 
 def test_media_and_events_of_your_own(conv: treering.Conversation) -> None:

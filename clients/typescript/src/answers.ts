@@ -187,7 +187,7 @@ function openaiResponses(body: Parsed): AnswerParts {
 
 function openaiUsage(used: Parsed, sent: string, got: string, model: string | undefined): Usage {
   return make.usage({
-    input: used[sent],
+    inputWithCached: used[sent],
     output: used[got],
     cacheRead: used[`${sent}_details`]?.cached_tokens ?? 0,
     reasoning: used[`${got}_details`]?.reasoning_tokens ?? 0,
@@ -216,8 +216,8 @@ function gemini(body: Parsed): AnswerParts {
   const used = body.usageMetadata;
   if (used) {
     answer.usage = make.usage({
-      input: used.promptTokenCount,
-      output: used.candidatesTokenCount,
+      inputWithCached: used.promptTokenCount,
+      output: (used.candidatesTokenCount ?? 0) + (used.thoughtsTokenCount ?? 0),
       cacheRead: used.cachedContentTokenCount,
       reasoning: used.thoughtsTokenCount,
       model,

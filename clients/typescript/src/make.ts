@@ -110,17 +110,25 @@ export const user = (content: Content, options: MessageOptions = {}): NewEvent =
 export const assistant = (content: Content, options: MessageOptions = {}): NewEvent =>
   message("assistant", content, options);
 
-/** Token usage as the provider reported it. */
+/**
+ * Token usage as the provider reported it. Anthropic reports input without cached tokens (`input`),
+ * OpenAI and Gemini report it with them (`inputWithCached`). `output` includes reasoning.
+ */
 export function usage(tokens: {
   input?: number | undefined;
+  inputWithCached?: number | undefined;
   output?: number | undefined;
   cacheRead?: number | undefined;
   cacheCreation?: number | undefined;
   reasoning?: number | undefined;
   model?: string | undefined;
 }): Usage {
+  const cached = (tokens.cacheRead ?? 0) + (tokens.cacheCreation ?? 0);
+  const input = tokens.inputWithCached
+    ? Math.max(0, tokens.inputWithCached - cached)
+    : (tokens.input ?? 0);
   return {
-    inputTokens: tokens.input ?? 0,
+    inputTokens: input,
     outputTokens: tokens.output ?? 0,
     cacheReadInputTokens: tokens.cacheRead ?? 0,
     cacheCreationInputTokens: tokens.cacheCreation ?? 0,

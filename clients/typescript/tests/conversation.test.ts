@@ -372,6 +372,44 @@ test("knowledge from results", async () => {
   assert.equal(only(await conv.snapshots()).toolName, "Read");
 });
 
+// OpenAI and Gemini report cached tokens as part of the input, Anthropic beside it. A sum over the
+// conversations of several providers counted some of them twice.
+test("usage has cached tokens beside the input", async () => {
+  const db = open();
+  const answers = {
+    anthropic: {
+      content: [{ type: "text", text: "So" }],
+      usage: { input_tokens: 60, output_tokens: 20, cache_read_input_tokens: 40 },
+    },
+    "openai-chat": {
+      choices: [{ message: { content: "So" } }],
+      usage: {
+        prompt_tokens: 100,
+        completion_tokens: 20,
+        prompt_tokens_details: { cached_tokens: 40 },
+      },
+    },
+    gemini: {
+      candidates: [{ content: { role: "model", parts: [{ text: "So" }] } }],
+      usageMetadata: {
+        promptTokenCount: 100,
+        candidatesTokenCount: 15,
+        thoughtsTokenCount: 5,
+        cachedContentTokenCount: 40,
+      },
+    },
+  };
+  for (const [provider, body] of Object.entries(answers)) {
+    const conv = await db.create("");
+    await conv.user("So?");
+    await conv.record(provider as keyof typeof answers, body);
+    const said = (await all(conv.events())).at(-1)?.proto.body;
+    const usage = said?.$case === "messageAppended" ? said.value.usage : undefined;
+    const counts = [usage?.inputTokens, usage?.cacheReadInputTokens, usage?.outputTokens];
+    assert.deepEqual(counts.map(Number), [60, 40, 20], provider);
+  }
+});
+
 // An answer must be sent back to its provider unchanged: reasoning with its signature, calls with
 // their ids and arguments.
 test("answers are sent back unchanged", async () => {

@@ -20,8 +20,6 @@ pub(crate) struct Vendor {
     pub models: &'static [&'static str],
     /// Words by which a recording names the vendor or a service that hosts its models.
     pub words: &'static [&'static str],
-    /// Whether cached tokens are reported separately, not as part of the input tokens.
-    pub reports_cache_apart: bool,
 }
 
 /// Other vendors, which have no body format of their own here, with prefixes of their model

@@ -135,7 +135,7 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
         if let EventBody::MessageAppended(message) = &event.body
             && message.role == Role::Assistant
             && let Some(usage) = &message.usage
-            && usage.input_tokens > 0
+            && input_tokens(usage) > 0
         {
             let raw = message.raw.as_ref().map_or("", |raw| raw.model.as_str());
             // The model of the usage, else of the raw form, else of the conversation.
@@ -144,21 +144,16 @@ fn usages(window: &WindowInput, family: &str) -> HashMap<EventRef, u64> {
             let model = names.into_iter().find(|name| !name.is_empty());
             let model = model.unwrap_or_default();
             if self::family(model) == family {
-                usages.insert(event.at, input_tokens(usage, model));
+                usages.insert(event.at, input_tokens(usage));
             }
         }
     }
     usages
 }
 
-/// Returns the input tokens. Anthropic reports cached tokens separately; others include them.
-fn input_tokens(usage: &Usage, model: &str) -> u64 {
-    let cached = usage.cache_read_input_tokens + usage.cache_creation_input_tokens;
-    let is_apart = Vendor::named("", model).is_some_and(|vendor| vendor.reports_cache_apart);
-    if is_apart || cached > usage.input_tokens {
-        return usage.input_tokens + cached;
-    }
-    usage.input_tokens
+/// Returns the tokens of the whole request.
+fn input_tokens(usage: &Usage) -> u64 {
+    usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens
 }
 
 /// Running means of points between which counted and reported tokens grew together.
@@ -373,19 +368,6 @@ mod tests {
         let found = fit(&points(&[(1_000.0, 21_000.0), (1_010.0, 21_020.0)]), false);
         assert!((found.factor - 1.0).abs() < 1e-9);
         assert_eq!((found.offset, found.points), (20_005, 2));
-    }
-
-    // Each vendor reports cached tokens in its own way.
-    #[test]
-    fn cached_tokens_are_added_for_claude_and_not_for_gpt() {
-        let usage = Usage {
-            input_tokens: 10,
-            cache_read_input_tokens: 5,
-            ..Usage::default()
-        };
-        assert_eq!(input_tokens(&usage, "claude-opus-4"), 15);
-        assert_eq!(input_tokens(&usage, "anthropic/claude-sonnet-4-5"), 15);
-        assert_eq!(input_tokens(&usage, "gpt-5"), 10);
     }
 
     /// A conversation whose model reports 1.5 times the recorded tokens, plus 20,000 unrecorded

@@ -126,7 +126,10 @@ fn session_becomes_typed_events() {
         (usage.input_tokens, usage.cache_read_input_tokens),
         (60, 40)
     );
-    assert_eq!((usage.output_tokens, usage.reasoning_output_tokens), (7, 5));
+    assert_eq!(
+        (usage.output_tokens, usage.reasoning_output_tokens),
+        (12, 5)
+    );
     assert_eq!(said.message_id, "m2");
     assert_eq!(oddities(&imported), [""; 0]);
 }

@@ -221,7 +221,7 @@ def _openai_usage(used: Mapping[str, Any], sent: str, got: str, model: str) -> p
     details = used.get(f"{sent}_details") or {}
     made = used.get(f"{got}_details") or {}
     return new.usage(
-        input=used.get(sent) or 0,
+        input_with_cached=used.get(sent) or 0,
         output=used.get(got) or 0,
         cache_read=details.get("cached_tokens") or 0,
         reasoning=made.get("reasoning_tokens") or 0,
@@ -252,11 +252,13 @@ def _gemini(body: Mapping[str, Any]) -> AnswerParts:
         if call := either(part, "functionCall", "function_call"):
             answer.calls.append((call.get("id") or "", call["name"], call.get("args") or {}))
     if used := either(body, "usageMetadata", "usage_metadata"):
+        reasoning = either(used, "thoughtsTokenCount", "thoughts_token_count") or 0
+        text = either(used, "candidatesTokenCount", "candidates_token_count") or 0
         answer.usage = new.usage(
-            input=either(used, "promptTokenCount", "prompt_token_count") or 0,
-            output=either(used, "candidatesTokenCount", "candidates_token_count") or 0,
+            input_with_cached=either(used, "promptTokenCount", "prompt_token_count") or 0,
+            output=text + reasoning,
             cache_read=either(used, "cachedContentTokenCount", "cached_content_token_count") or 0,
-            reasoning=either(used, "thoughtsTokenCount", "thoughts_token_count") or 0,
+            reasoning=reasoning,
             model=model,
         )
     return answer

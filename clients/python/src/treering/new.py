@@ -154,13 +154,18 @@ def rest(
 def usage(
     *,
     input: int = 0,
+    input_with_cached: int = 0,
     output: int = 0,
     cache_read: int = 0,
     cache_creation: int = 0,
     reasoning: int = 0,
     model: str = "",
 ) -> pb.Usage:
-    """Token usage as the provider reported it."""
+    """Token usage as the provider reported it. Anthropic reports input without cached tokens
+    (`input`), OpenAI and Gemini report it with them (`input_with_cached`). `output` includes
+    reasoning."""
+    if input_with_cached:
+        input = max(0, input_with_cached - cache_read - cache_creation)
     return pb.Usage(
         input_tokens=input,
         output_tokens=output,

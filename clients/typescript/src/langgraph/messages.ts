@@ -139,7 +139,7 @@ function usageOf(message: lc.BaseMessage, model: string): Usage | undefined {
   const used = message.type === "ai" ? (message as lc.AIMessage).usage_metadata : undefined;
   if (!used) return undefined;
   return make.usage({
-    input: used.input_tokens,
+    inputWithCached: used.input_tokens,
     output: used.output_tokens,
     cacheRead: used.input_token_details?.cache_read,
     cacheCreation: used.input_token_details?.cache_creation,

@@ -46,7 +46,6 @@ pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::Anthropic,
     models: &["claude"],
     words: &["anthropic", "claude"],
-    reports_cache_apart: true,
 };
 
 pub(super) static DESCRIPTION: Description = Description {

@@ -43,7 +43,6 @@ pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::Gemini,
     models: &["gemini", "gemma"],
     words: &["google", "gemini", "vertex"],
-    reports_cache_apart: false,
 };
 
 pub(super) static DESCRIPTION: Description = Description {

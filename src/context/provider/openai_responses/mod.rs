@@ -48,7 +48,6 @@ pub(super) static VENDOR: Vendor = Vendor {
     provider: Provider::OpenAiResponses,
     models: &["gpt-", "chatgpt", "codex", "o1", "o3", "o4"],
     words: &["openai", "azure"],
-    reports_cache_apart: false,
 };
 
 pub(super) static DESCRIPTION: Description = Description {

@@ -301,7 +301,7 @@ def _usage(message: BaseMessage, model: str) -> pb.Usage | None:
     sent = used.get("input_token_details") or {}
     made = used.get("output_token_details") or {}
     return new.usage(
-        input=used.get("input_tokens") or 0,
+        input_with_cached=used.get("input_tokens") or 0,
         output=used.get("output_tokens") or 0,
         cache_read=sent.get("cache_read") or 0,
         cache_creation=sent.get("cache_creation") or 0,

@@ -126,7 +126,7 @@ def _finish(answer: pb.MessageAppended, message: Mapping[str, Any]) -> None:
     if any(used.values()):
         answer.usage.CopyFrom(
             new.usage(
-                input=used.get("input_tokens") or 0,
+                input_with_cached=used.get("input_tokens") or 0,
                 output=used.get("output_tokens") or 0,
                 cache_read=used.get("cache_read_tokens") or 0,
                 cache_creation=used.get("cache_write_tokens") or 0,

@@ -1314,9 +1314,11 @@ class Usage(google.protobuf.message.Message):
     REASONING_OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     input_tokens: builtins.int
-    """Tokens of the request."""
+    """Input tokens that the prompt cache neither served nor stored. OpenAI and Gemini report input
+    with cached tokens: subtract these.
+    """
     output_tokens: builtins.int
-    """Tokens of the answer."""
+    """Tokens of the answer and its reasoning. Gemini reports reasoning apart: add it."""
     cache_read_input_tokens: builtins.int
     """Input tokens that the prompt cache served."""
     cache_creation_input_tokens: builtins.int
