@@ -88,6 +88,8 @@ const PAGES = [
   ["event", `${own}/e/2`],
   ["tools", "/tools"],
   ["calls", `${own}/tools`],
+  ["tokens", "/usage"],
+  ["tokens of a conversation", `${own}/usage`],
   ["search", "/search?q=error"],
   ["request", `${own}/request?provider=anthropic&budget=8000`],
   ["requests", `${own}/request?provider=anthropic&b_provider=anthropic&b_budget=8000`],

@@ -1,14 +1,14 @@
 //! HTTP on the port of the gRPC services: the options of `serve` and `demo`, and the HTTP services
 //! for people and agents.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use clap::Args;
 
 use super::{error::ClientError, mcp::McpServeArgs};
 use treering_access::KeyStore;
 use treering_engine::Engine;
-use treering_inspector::Inspector;
+use treering_inspector::{Inspector, Prices};
 use treering_mcp::{HttpEndpoint, HttpOptions, MCP_PATH};
 use treering_server::{WebPlace, WebService};
 
@@ -18,6 +18,12 @@ pub(crate) struct WebArgs {
     /// Do not serve web pages on the port of the services
     #[arg(long, help_heading = "Inspector")]
     no_inspector: bool,
+    /// JSON file with the prices of models, so that pages show what model calls cost: an object
+    /// with a model's name and its input_cost_per_token and output_cost_per_token (US dollars), and
+    /// optionally cache_read_input_token_cost and cache_creation_input_token_cost, as in LiteLLM's
+    /// list of prices
+    #[arg(long, value_name = "FILE", value_parser = prices, help_heading = "Inspector")]
+    prices: Option<Arc<Prices>>,
     #[command(flatten)]
     mcp: McpServeArgs,
     /// Also answer browsers and HTTP agents for this host: HOST or HOST:PORT, as they see it behind
@@ -33,6 +39,7 @@ impl WebArgs {
             pages: !self.no_inspector,
             agents: self.mcp.wanted(),
             hosts: self.web_host.clone(),
+            prices: self.prices.clone().unwrap_or_default(),
         }
     }
 }
@@ -46,6 +53,13 @@ pub(crate) struct WebOptions {
     pub(crate) agents: Option<HttpOptions>,
     /// Allowed hosts of requests, besides the server's own names.
     pub(crate) hosts: Vec<String>,
+    /// What models cost; may be empty.
+    pub(crate) prices: Arc<Prices>,
+}
+
+fn prices(path: &str) -> Result<Arc<Prices>, String> {
+    let prices = Prices::read(Path::new(path));
+    prices.map(Arc::new).map_err(|error| error.to_string())
 }
 
 /// The HTTP services of a running server.
@@ -71,7 +85,7 @@ impl Web {
         let pages = match options.pages {
             true => {
                 let (engine, keys) = (engine.clone(), Arc::clone(&keys));
-                Some(Inspector::open(engine, keys, place.clone()).await?)
+                Some(Inspector::open(engine, keys, place.clone(), options.prices).await?)
             }
             false => None,
         };

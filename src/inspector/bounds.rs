@@ -40,6 +40,14 @@ pub(crate) const BRANCH_CHILDREN: usize = 60;
 pub(crate) const CALLS_CONVERSATIONS: u32 = 20;
 /// Calls per conversation that are counted, the newest ones.
 pub(crate) const CALLS_OF_EACH: u32 = 200;
+/// Conversations whose model calls are counted together.
+pub(crate) const USAGE_CONVERSATIONS: u32 = 50;
+/// Messages per conversation whose model calls are counted together, the newest ones.
+pub(crate) const USAGE_MESSAGES_OF_EACH: u64 = 1_000;
+/// Messages whose model calls are counted on the page of their conversation, the newest ones.
+pub(crate) const USAGE_MESSAGES: u64 = 20_000;
+/// Days in a table, the newest ones.
+pub(crate) const USAGE_DAYS: usize = 92;
 /// Conversations that are queried concurrently.
 pub(crate) const ASKED_AT_ONCE: usize = 4;
 /// Calls of a branch that are counted: the store's limit for one answer.

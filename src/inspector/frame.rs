@@ -30,16 +30,19 @@ pub(crate) enum Tab {
     Approvals,
     /// Tools and their statistics.
     Tools,
+    /// Tokens and costs of model calls.
+    Usage,
     /// The store.
     Store,
 }
 
 /// The tabs in order: tab, path, label.
-pub(crate) const TABS: [(Tab, &str, &str); 5] = [
+pub(crate) const TABS: [(Tab, &str, &str); 6] = [
     (Tab::Conversations, "/", "Conversations"),
     (Tab::Search, "/search", "Search"),
     (Tab::Approvals, "/approvals", "Approvals"),
     (Tab::Tools, "/tools", "Tools"),
+    (Tab::Usage, "/usage", "Tokens"),
     (Tab::Store, "/store", "Store"),
 ];
 

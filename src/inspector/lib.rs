@@ -22,6 +22,7 @@ mod guard;
 mod live;
 mod pages;
 mod parts;
+mod prices;
 mod recorded_text;
 mod request_context;
 mod routes;
@@ -31,4 +32,5 @@ mod site;
 mod sources;
 mod transcript;
 
+pub use prices::Prices;
 pub use site::Inspector;

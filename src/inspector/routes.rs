@@ -35,6 +35,9 @@ pub(crate) fn routes(site: Arc<Site>) -> Router {
             "/c/{id}/call/{call}/arguments",
             get(pages::call::whole_arguments),
         )
+        // tokens and costs of model calls
+        .route("/usage", get(pages::usage::of_namespace))
+        .route("/c/{id}/usage", get(pages::usage::of_conversation))
         // requests
         .route("/c/{id}/request", get(pages::request::page))
         .route("/c/{id}/request/body", get(pages::request::whole))

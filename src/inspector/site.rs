@@ -15,7 +15,9 @@ use super::{
     bounds::{REQUESTS_MAX, STREAMS_MAX},
     digest::Digests,
     failure::PageFailure,
-    guard, routes,
+    guard,
+    prices::Prices,
+    routes,
     sampler::{StoreSamples, sample},
     session::{COOKIE, Sessions, secret},
     sources::SourceCache,
@@ -40,6 +42,8 @@ pub(crate) struct Site {
     pub(super) digests: Arc<Digests>,
     pub(super) sources: SourceCache,
     pub(super) samples: Arc<StoreSamples>,
+    /// What models cost; may be empty.
+    pub(super) prices: Arc<Prices>,
     /// True once streams must end.
     pub(super) ending: watch::Sender<bool>,
     sessions: Mutex<Sessions>,
@@ -145,7 +149,8 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Opens the inspector for an engine that this process serves at this address.
+    /// Opens the inspector for an engine that this process serves at this address. Pages show what
+    /// model calls cost if there are prices.
     ///
     /// # Errors
     /// When the engine cannot be reached, or the system's random number generator fails.
@@ -153,6 +158,7 @@ impl Inspector {
         engine: Engine,
         keys: Arc<KeyStore>,
         place: WebPlace,
+        prices: Arc<Prices>,
     ) -> Result<Self, ClientError> {
         let secret = secret().map_err(|error: io::Error| ClientError::Outcome {
             what: format!("the system's random number generator failed: {error}"),
@@ -172,6 +178,7 @@ impl Inspector {
             digests: Arc::default(),
             sources: SourceCache::default(),
             samples: Arc::clone(&samples),
+            prices,
             ending: watch::Sender::new(false),
             sessions: Mutex::default(),
         });

@@ -32,7 +32,7 @@ pub(crate) struct ClusterArgs {
     #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
     #[arg(conflicts_with_all = [
         "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "web_host",
-        "mcp_writable", "summariser_url",
+        "prices", "mcp_writable", "summariser_url",
     ])]
     pub(super) cluster: Option<String>,
     /// Name of this node, which no other node has. A restarted node with its earlier name gets its

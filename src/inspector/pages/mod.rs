@@ -18,3 +18,4 @@ pub(crate) mod store;
 pub(crate) mod text;
 pub(crate) mod tools;
 pub(crate) mod transcript;
+pub(crate) mod usage;

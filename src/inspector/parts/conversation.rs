@@ -19,11 +19,12 @@ pub(crate) fn labels_of(summary: &pb::ConversationSummary) -> Vec<(&String, &Str
 }
 
 /// The pages of a conversation: name, suffix of the address, label.
-const VIEWS: [(&str, &str, &str); 5] = [
+const VIEWS: [(&str, &str, &str); 6] = [
     ("transcript", "", "Transcript"),
     ("branches", "/branches", "Branches"),
     ("tools", "/tools", "Tool calls"),
     ("request", "/request", "Request"),
+    ("usage", "/usage", "Tokens"),
     ("diff", "/diff", "Compare"),
 ];
 

@@ -9,6 +9,7 @@ pub(crate) mod line_diff;
 pub(crate) mod markdown;
 pub(crate) mod numbers;
 pub(crate) mod pager;
+pub(crate) mod period;
 pub(crate) mod pieces;
 pub(crate) mod place;
 pub(crate) mod time;

@@ -169,6 +169,10 @@ async fn calls_are_counted_and_filtered() {
         assert!(failed.body.contains("1–2 of 2"), "{}", failed.body);
         let open = visitor.page(&format!("{path}?outcome=open")).await;
         assert!(open.body.contains("1–1 of 1"), "{}", open.body);
+        let before = visitor.page(&format!("{path}?until=2020-01-01")).await;
+        assert!(before.body.contains("No tool was called in this period."));
+        let since = visitor.page(&format!("{path}?since=2020-01-01")).await;
+        assert!(since.body.contains("1–50 of 61"));
         let none = visitor.page(&format!("{path}?tool=nothing")).await;
         assert!(none.body.contains("No call matches."));
     }

@@ -8,6 +8,7 @@ mod diff;
 mod pages;
 mod request;
 mod tree;
+mod usage;
 mod visitor;
 
 use std::{

@@ -22,6 +22,7 @@ use crate::{
         escape::headline,
         numbers::{bytes_human, count, things},
         pager::pager,
+        period::{self, Period},
         pieces::{chip, nothing},
         place::ConversationPlace,
         time,
@@ -62,8 +63,11 @@ type Titles = std::collections::HashMap<String, String>;
 /// # Errors
 /// Errors of the store.
 pub(crate) async fn of_namespace(request_context: RequestContext) -> Result<Response, PageFailure> {
-    Choice::check(&request_context)?;
-    let beginning = html! { div.head { h1 { "Tool calls" } } };
+    Choice::of(&request_context)?;
+    let beginning = html! {
+        div.head { h1 { "Tool calls" } }
+        (filter_form(&request_context, None))
+    };
     let here = request_context.here.clone();
     let rest = async move { of_newest(&request_context).await };
     frame::page_in_parts(&here, "Tool calls", Tab::Tools, beginning, rest).await
@@ -73,6 +77,8 @@ pub(crate) async fn of_namespace(request_context: RequestContext) -> Result<Resp
 async fn of_newest(request_context: &RequestContext) -> Result<Markup, PageFailure> {
     let request = pb::ListConversationsRequest {
         page_size: CALLS_CONVERSATIONS,
+        // Without an event recorded since then, a conversation has no call in the period.
+        updated_from: Choice::of(request_context)?.period.from(),
         page_token: request_context
             .asked
             .text("after")
@@ -129,7 +135,7 @@ async fn of_newest(request_context: &RequestContext) -> Result<Markup, PageFailu
             @if request_context.asked.text("after").is_some() { " before that" }
             ", at most " (CALLS_OF_EACH) " of each."
         }
-        (counted(request_context, &calls, Some(&titles)))
+        (counted(request_context, calls, Some(&titles))?)
         @if later.is_some() || earlier.is_some() { (pager(later, earlier, "")) }
     })
 }
@@ -144,15 +150,10 @@ pub(crate) async fn of_conversation(
 ) -> Result<Response, PageFailure> {
     let place = ConversationPlace::of(&request_context, &id).await?;
     let as_of = request_context.asked.number("as_of")?.unwrap_or(0);
-    Choice::check(&request_context)?;
+    Choice::of(&request_context)?;
     let beginning = html! {
         (place.heading(&request_context, "tools"))
-        @if place.branches.len() > 1 {
-            form.filters data-auto aria-label="The branch" {
-                label { "Branch" (place.branch_field("branch", &place.branch.name)) }
-                button.quiet { "Show" }
-            }
-        }
+        (filter_form(&request_context, Some(&place)))
         @if as_of > 0 {
             p.notice { "State at #" (count(as_of)) ": calls that ended later are open here." }
         }
@@ -160,6 +161,19 @@ pub(crate) async fn of_conversation(
     let (here, title) = (request_context.here.clone(), place.titled("Tool calls"));
     let rest = async move { of_branch(&request_context, &place, as_of).await };
     frame::page_in_parts(&here, &title, Tab::Tools, beginning, rest).await
+}
+
+fn filter_form(request_context: &RequestContext, place: Option<&ConversationPlace>) -> Markup {
+    let has_branches = |place: &&ConversationPlace| place.branches.len() > 1;
+    html! {
+        form.filters data-auto aria-label="Branch and period" {
+            @if let Some(place) = place.filter(has_branches) {
+                label { "Branch" (place.branch_field("branch", &place.branch.name)) }
+            }
+            (period::fields(&request_context.asked))
+            button.quiet { "Show" }
+        }
+    }
 }
 
 /// Renders the calls of a branch, as of a revision.
@@ -171,13 +185,14 @@ async fn of_branch(
     let branch = &place.branch.name;
     let calls = calls_of(request_context, &place.id, branch, as_of, CALLS_OF_BRANCH).await?;
     let oldest = calls.last().map_or(0, |call| call.call.request_revision);
-    let more = calls.len() >= CALLS_OF_BRANCH as usize && oldest > 1;
+    let number = calls.len() as u64;
+    let more = number >= u64::from(CALLS_OF_BRANCH) && oldest > 1;
     Ok(html! {
-        (counted(request_context, &calls, None))
+        (counted(request_context, calls, None)?)
         @if more {
             @let query = request_context.asked.with("as_of", Some(&(oldest - 1).to_string()), &["page"]);
             p.hint {
-                "These are " (count(calls.len() as u64)) " calls, back to #" (count(oldest)) ". "
+                "These are " (count(number)) " calls, back to #" (count(oldest)) ". "
                 a href={ (request_context.link(&request_context.here.path)) "?" (query) } { "Earlier calls" }
             }
         }
@@ -263,27 +278,23 @@ struct Choice<'a> {
     tool: Option<&'a str>,
     outcome: Option<CallOutcome>,
     order: ToolOrder,
+    period: Period,
 }
 
 impl<'a> Choice<'a> {
-    /// Checks the parameters of an address.
-    fn check(request_context: &RequestContext) -> Result<(), PageFailure> {
-        let outcomes = CallOutcome::ALL.map(CallOutcome::as_str);
-        request_context.asked.one_of("outcome", &outcomes)?;
-        let orders = ToolOrder::ALL.map(ToolOrder::as_str);
-        request_context.asked.one_of("sort", &orders)?;
-        Ok(())
-    }
-
-    fn of(request_context: &'a RequestContext) -> Self {
-        let outcome = request_context.asked.text("outcome");
-        Self {
-            tool: request_context.asked.text("tool"),
+    /// Reads the parameters of an address.
+    fn of(request_context: &'a RequestContext) -> Result<Self, PageFailure> {
+        let asked = &request_context.asked;
+        let outcome = asked.one_of("outcome", &CallOutcome::ALL.map(CallOutcome::as_str))?;
+        let order = asked.one_of("sort", &ToolOrder::ALL.map(ToolOrder::as_str))?;
+        Ok(Self {
+            tool: asked.text("tool"),
             outcome: CallOutcome::ALL
                 .into_iter()
                 .find(|one| Some(one.as_str()) == outcome),
-            order: ToolOrder::named(request_context.asked.text("sort").unwrap_or_default()),
-        }
+            order: ToolOrder::named(order.unwrap_or_default()),
+            period: Period::of(asked)?,
+        })
     }
 
     fn has(&self, call: &CountedCall) -> bool {
@@ -297,34 +308,37 @@ impl<'a> Choice<'a> {
 /// Renders statistics, filters, and the matching calls.
 fn counted(
     request_context: &RequestContext,
-    calls: &[CountedCall],
+    mut calls: Vec<CountedCall>,
     titles: Option<&Titles>,
-) -> Markup {
-    if calls.is_empty() {
-        return nothing(
-            "No tool was called.",
-            &html! { "Tool calls and their results appear here." },
-        );
+) -> Result<Markup, PageFailure> {
+    let choice = Choice::of(request_context)?;
+    calls.retain(|call| choice.period.has(&call.at));
+    if calls.is_empty() && choice.period.is_bounded() {
+        let hint = html! { "Choose a longer one." };
+        return Ok(nothing("No tool was called in this period.", &hint));
     }
-    let choice = Choice::of(request_context);
+    if calls.is_empty() {
+        let hint = html! { "Tool calls and their results appear here." };
+        return Ok(nothing("No tool was called.", &hint));
+    }
     let timed = calls.iter().map(|one| (&one.call, one.took));
     let tools = tool_stats::by_tool(timed, choice.order);
     let chosen: Vec<&CountedCall> = calls.iter().filter(|call| choice.has(call)).collect();
-    html! {
+    Ok(html! {
         section aria-labelledby="by-tool" {
             h2 #by-tool { "By tool" }
             (table(request_context, &choice, &tools))
         }
         section #calls aria-labelledby="calls-title" {
             h2 #calls-title { "Calls" }
-            (chips(request_context, &choice, calls))
+            (chips(request_context, &choice, &calls))
             @if chosen.is_empty() {
                 (nothing("No call matches.", &html! { "Remove a filter." }))
             } @else {
                 (list(request_context, &chosen, titles))
             }
         }
-    }
+    })
 }
 
 /// Returns the address of this page with one parameter changed.
