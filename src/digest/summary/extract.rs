@@ -2,10 +2,15 @@
 //! decisions, state of files, commands and failures, and next steps. It consists of quotations, in
 //! sections.
 
-use std::{collections::HashMap, fmt::Write as _, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    sync::Arc,
+};
 
 use super::{
     analysis::analysis,
+    facts::ids_and_dates,
     gather::{Quotation, SummaryMaterial, only_announces},
     text::{clip, counted, one_line, seen, whole_or_ends},
 };
@@ -19,6 +24,12 @@ no longer shown. What came of it, in quotations from it:";
 const FILES_MAX: usize = 40;
 /// Maximum length of a quoted later request, in characters, unless half of the room is more.
 const ASK_CHARS: usize = 2_000;
+/// Title of the ids and dates in requests that are not quoted.
+const ALSO_NAMED: &str = "The requests also name:";
+/// Maximum number of those ids and dates: the last ones.
+const ALSO_NAMED_MAX: usize = 40;
+/// Number of sections with requests, which come first.
+const REQUEST_SECTIONS: usize = 3;
 /// Minimum remaining room for which a section is extended, in characters.
 const LEFT_CHARS_MIN: usize = 100;
 
@@ -101,6 +112,11 @@ impl Extract {
             let room = self.left * 6 / 10;
             self.section("Before that:", &whole_or_ends(&as_of_then(previous), room));
         }
+        let names = names_in(&gathered.asked);
+        // Prose elsewhere must not take the room of the ids that a request is about.
+        let reserved = unquoted(&names, &[], self.left / 10);
+        let reserved = taken(ALSO_NAMED, &reserved);
+        self.left -= reserved;
         let mut bodies: Vec<String> = Vec::new();
         for (title, tell, share) in SECTIONS {
             let room = (self.left * share / 100).saturating_sub(around(title));
@@ -109,6 +125,8 @@ impl Extract {
                 .left
                 .saturating_sub(taken(title, &bodies[bodies.len() - 1]));
         }
+        let also_named = |bodies: &[String]| unquoted(&names, bodies, reserved);
+        self.left += reserved - taken(ALSO_NAMED, &also_named(&bodies));
         for ((title, tell, _), body) in SECTIONS.into_iter().zip(&mut bodies) {
             if self.left < LEFT_CHARS_MIN {
                 break;
@@ -121,7 +139,14 @@ impl Extract {
                 *body = more;
             }
         }
-        for ((title, ..), body) in SECTIONS.into_iter().zip(&bodies) {
+        let named = (ALSO_NAMED, also_named(&bodies));
+        let mut sections: Vec<_> = SECTIONS
+            .map(|(title, ..)| title)
+            .into_iter()
+            .zip(bodies)
+            .collect();
+        sections.insert(REQUEST_SECTIONS, named);
+        for (title, body) in sections {
             if !body.trim().is_empty() {
                 let _ = write!(self.text, "\n\n{title}\n{body}");
             }
@@ -152,6 +177,32 @@ fn taken(title: &str, body: &str) -> usize {
         true => 0,
         false => title.chars().count() + 3 + body.chars().count(),
     }
+}
+
+/// Returns the last ids and dates that requests name, each once, in order.
+fn names_in(asked: &[Quotation]) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    let all = asked.iter().flat_map(|asked| ids_and_dates(&asked.text));
+    let mut names: Vec<&str> = all.filter(|name| seen.insert(*name)).collect();
+    names.drain(..names.len().saturating_sub(ALSO_NAMED_MAX));
+    names
+}
+
+/// Returns the names that no section has, as far as they fit with their title.
+fn unquoted(names: &[&str], bodies: &[String], room: usize) -> String {
+    let mut named = String::new();
+    for name in names {
+        if bodies.iter().any(|body| body.contains(name)) {
+            continue;
+        }
+        let separator = if named.is_empty() { "- " } else { ", " };
+        let longer = format!("{named}{separator}{name}");
+        if taken(ALSO_NAMED, &longer) > room {
+            break;
+        }
+        named = longer;
+    }
+    named
 }
 
 /// Returns the first request, as far as it fits. Empty if there is an earlier summary, which

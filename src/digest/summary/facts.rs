@@ -30,19 +30,11 @@ impl Facts {
     /// Adds the files and ids in a text.
     pub fn note(&mut self, text: &str) {
         let (start, end) = ends(text);
-        for part in [start, end] {
-            for token in part.split(|c: char| c.is_whitespace() || "\"'`()[]{}<>,;|=“”".contains(c))
-            {
-                let token = token.trim_start_matches([':', '!', '?', '*']);
-                let token = token.trim_end_matches(['.', ':', '!', '?', '*']);
-                if token.len() > NAME_BYTES_MAX || token.len() < 2 {
-                    continue;
-                }
-                if is_file(token) {
-                    self.add(token, |facts| &mut facts.files);
-                } else if is_id(token) {
-                    self.add(token, |facts| &mut facts.ids);
-                }
+        for token in tokens(start).chain(tokens(end)) {
+            if is_file(token) {
+                self.add(token, |facts| &mut facts.files);
+            } else if is_id(token) {
+                self.add(token, |facts| &mut facts.ids);
             }
         }
     }
@@ -70,6 +62,35 @@ impl Facts {
             list.remove(0);
         }
     }
+}
+
+/// Returns the ids and dates in a text, in order.
+pub(super) fn ids_and_dates(text: &str) -> impl Iterator<Item = &str> {
+    let (start, end) = ends(text);
+    let all = tokens(start).chain(tokens(end));
+    all.filter(|token| !is_file(token) && (is_id(token) || is_date(token)))
+}
+
+/// Splits a text at blanks, quotes, brackets and punctuation.
+fn tokens(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split(|c: char| c.is_whitespace() || "\"'`()[]{}<>,;|=“”".contains(c));
+    let tokens = parts.map(|token| {
+        let token = token.trim_start_matches([':', '!', '?', '*']);
+        token.trim_end_matches(['.', ':', '!', '?', '*'])
+    });
+    tokens.filter(|token| (2..=NAME_BYTES_MAX).contains(&token.len()))
+}
+
+/// Whether a token is a date: `2026-11-22` or `2026-11-22T08:00`.
+fn is_date(token: &str) -> bool {
+    const FORM: &[u8] = b"0000-00-00";
+    let (date, rest) = token.split_at_checked(FORM.len()).unwrap_or_default();
+    let mut pairs = date.bytes().zip(FORM);
+    let is_form = pairs.all(|(is, form)| match form {
+        b'0' => is.is_ascii_digit(),
+        _ => is == *form,
+    });
+    !date.is_empty() && is_form && (rest.is_empty() || rest.starts_with('T'))
 }
 
 /// Returns the start and end of a text without overlap, at most [`LOOKED_AT_BYTES`] each.

@@ -55,6 +55,30 @@ fn extract_lists_task_changes_failures_and_open_work() {
     assert_eq!(text, expected);
 }
 
+// A request of two pages is cut in the middle, where it says which booking it is about and until
+// when. Prose about the work took the room instead.
+#[test]
+fn extract_has_ids_and_dates_of_cut_requests() {
+    let prose = "We want this to be done with care, as always. ".repeat(60);
+    let asked = format!("Rebook this. {prose} It is OBUT9V, until 2024-05-26. {prose} Thank you.");
+    let mut spoken = vec![SampleEvent::User(&asked)];
+    for _ in 0..20 {
+        spoken.push(SampleEvent::User(
+            "Tell me more about how you want to go about it, please",
+        ));
+        spoken.push(SampleEvent::Assistant(&prose));
+    }
+    for max_chars in [1_200, 2_000, 4_000] {
+        let text = extract(&spoken, max_chars);
+        for name in ["OBUT9V", "2024-05-26"] {
+            assert_eq!(text.matches(name).count(), 1, "{max_chars}: {text}");
+        }
+        assert!(text.chars().count() <= max_chars);
+    }
+    let whole = extract(&spoken, 40_000);
+    assert_eq!(whole.matches("OBUT9V").count(), 1, "{whole}");
+}
+
 /// The first request has the task, and the last requests have the current state. Short requests
 /// stay whole beside long ones, and the oldest are dropped first.
 #[test]
