@@ -8,12 +8,29 @@ if [ ! -d "$TREERING_TEST_DATA/trajectories" ]; then
   exit 1
 fi
 
+work=$(mktemp -d)
+current= began=0
+
+# Begins a step. `durations` shows how long each took.
 step() {
+  over
+  current=$1 began=$SECONDS
   echo
   echo "== $1 ($(date -u +%H:%M:%S))"
 }
 
-work=$(mktemp -d)
+over() {
+  [ -z "$current" ] || printf '%5d s  %s\n' $((SECONDS - began)) "$current" >>"$work/times"
+  current=
+}
+
+# Prints the seconds of all steps. Steps of background jobs overlap with others.
+durations() {
+  over
+  cat "$work/times"
+  printf '%5d s  in all\n' "$SECONDS"
+}
+
 declare -A jobs
 clean_up() {
   for job in "${jobs[@]}"; do kill "$job" 2>/dev/null || true; done
@@ -38,10 +55,12 @@ ended() { # NAME
 # Runs commands one after the other until one fails.
 one_by_one() { # COMMAND...
   local command
+  current=
   for command in "$@"; do
     step "$command"
     $command || return
   done
+  over
 }
 
 # Installs the Debian packages for clients, pages and PostgreSQL in one step: two scripts that run
