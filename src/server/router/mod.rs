@@ -9,6 +9,7 @@
 //! passed on.
 
 mod answers;
+mod build;
 mod call;
 mod checked;
 mod directory;
@@ -46,6 +47,7 @@ use tonic_types::StatusExt;
 use tower::Service;
 
 use self::{
+    build::BUILDING,
     call::{CallHead, NOWHERE, RoutedCall, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
@@ -218,6 +220,9 @@ impl ShardRouter {
             // The other event may be in another shard.
             let found = self.search(&call.head, &message, Some(shard)).await?;
             return Ok(scatter::answer(&found));
+        }
+        if BUILDING.contains(&path.as_str()) {
+            self.add_long_term(&mut call, shard).await?;
         }
         let answer = self.serve(&mut call, shard).await?;
         // A UUID can also be the id of a conversation at its source, which is in any shard.
