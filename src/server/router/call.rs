@@ -112,6 +112,12 @@ impl RoutedCall {
         self.body = RequestBody::Whole(with_prefix(&message));
     }
 
+    /// Returns true if the client's deadline has passed.
+    pub(super) fn is_late(&self) -> bool {
+        let deadline = self.head.deadline;
+        deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
     /// Returns true if the request can be sent (again).
     pub(super) fn can_be_sent(&self) -> bool {
         !matches!(self.body, RequestBody::Gone)
@@ -152,6 +158,11 @@ impl RoutedCall {
 }
 
 impl CallHead {
+    /// Returns who calls.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.parts.extensions.get::<Caller>().cloned()
+    }
+
     /// Returns the head of a call whose answer this node reads itself.
     pub(super) fn read_here(&self) -> Self {
         let mut parts = self.parts.clone();
