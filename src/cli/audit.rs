@@ -1,20 +1,22 @@
 //! `audit`: prints the audit log as JSON lines.
 
+use std::collections::VecDeque;
+
 use clap::Args;
 use prost::Message;
 use serde_json::{Map, Value};
-use tonic::Code;
+use tonic::Streaming;
 
 use super::{
     connect::Connection,
-    error::ClientError,
+    error::{ClientError, Exit},
     json::rfc3339,
     output::Out,
     pb::{self, event::Body},
     read,
     safe::tell,
 };
-use treering_server::audit::{AUDIT_TYPE, SYSTEM_NAMESPACE, audit_conversation};
+use treering_server::audit::{AUDIT_TITLE, AUDIT_TYPE, SYSTEM_NAMESPACE};
 
 /// Print which key was used for what, one JSON object on each line
 ///
@@ -28,7 +30,8 @@ Examples:
   treering audit --data ./store
   treering audit --server https://db:7171 | jq 'select(.deed == \"decide\")'")]
 pub(crate) struct AuditArgs {
-    /// First revision to print: one more than the last one that you know
+    /// First revision to print: one more than the last one that you know. Not for a cluster, whose
+    /// shards count their own
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
 }
@@ -44,26 +47,93 @@ pub(crate) async fn run(
     store: &Connection,
     out: &mut Out,
 ) -> Result<(), ClientError> {
-    let request = pb::ReadRequest {
-        from_revision: args.from.unwrap_or_default(),
-        ..read::of_conversation(&audit_conversation().to_string())
-    };
-    let mut pages = match read::start(store, request).await {
-        Ok(pages) => pages,
-        Err(ClientError::Status(status)) if status.code() == Code::NotFound => {
-            tell!("no audit: this store was never served with keys");
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    while let Some(page) = pages.message().await? {
-        for event in &page.events {
-            if let Some(line) = line(event) {
-                out.json(line)?;
+    let conversations = conversations(store).await?;
+    if args.from.is_some() && conversations.len() > 1 {
+        return Err(ClientError::Outcome {
+            what:
+                "--from is a revision of one conversation, and the audit of a cluster has one in \
+                   each shard"
+                    .to_owned(),
+            hint: "leave it out, and select by the time in `at`".to_owned(),
+            exit: Exit::Usage,
+        });
+    }
+    let mut parts = Vec::new();
+    for id in conversations {
+        let request = pb::ReadRequest {
+            from_revision: args.from.unwrap_or_default(),
+            ..read::of_conversation(&id)
+        };
+        parts.push(AuditPart {
+            pages: read::start(store, request).await?,
+            events: VecDeque::new(),
+        });
+    }
+    if parts.is_empty() {
+        tell!("no audit: this store was never served with keys");
+    }
+    // A cluster has a part in each shard. The oldest entry comes first.
+    loop {
+        let mut first: Option<(Time, usize)> = None;
+        for (index, part) in parts.iter_mut().enumerate() {
+            if let Some(time) = part.next_time().await?
+                && first.is_none_or(|(earliest, _)| time < earliest)
+            {
+                first = Some((time, index));
             }
         }
+        let Some((_, index)) = first else {
+            return Ok(());
+        };
+        let event = parts[index].events.pop_front();
+        if let Some(line) = event.as_ref().and_then(line) {
+            out.json(line)?;
+        }
     }
-    Ok(())
+}
+
+/// Returns the ids of the conversations that hold the audit.
+async fn conversations(store: &Connection) -> Result<Vec<String>, ClientError> {
+    let mut ids = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = pb::ListConversationsRequest {
+            title: AUDIT_TITLE.to_owned(),
+            page_token,
+            ..pb::ListConversationsRequest::default()
+        };
+        let page = store.conversations().list(request).await?.into_inner();
+        ids.extend(page.conversations.into_iter().map(|of| of.conversation_id));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(ids);
+        }
+    }
+}
+
+/// Seconds and nanoseconds.
+type Time = (i64, i32);
+
+/// The audit of a store, or of one shard.
+struct AuditPart {
+    pages: Streaming<pb::ReadResponse>,
+    events: VecDeque<pb::Event>,
+}
+
+impl AuditPart {
+    /// Returns the time of the next event; `None` at the end.
+    async fn next_time(&mut self) -> Result<Option<Time>, ClientError> {
+        while self.events.is_empty() {
+            match self.pages.message().await? {
+                Some(page) => self.events.extend(page.events),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.events.front().map(|event| {
+            let time = event.recorded_at.unwrap_or_default();
+            (time.seconds, time.nanos)
+        }))
+    }
 }
 
 fn line(event: &pb::Event) -> Option<String> {

@@ -126,6 +126,7 @@ pub(crate) async fn run(
         at_least: args
             .at_least
             .map(|offset| pb::Position { shard: 0, offset }),
+        long_term: None,
     };
     if explain && !out.json {
         let answer = store

@@ -557,6 +557,7 @@ fn summary(row: ConversationRow, active_name: BranchName) -> ConversationSummary
         active: row.active,
         active_name,
         sealed: row.sealed,
+        first_position: row.first_position,
         created_at: row.created_at,
         updated_at: row.updated_at,
         happened_from: row.happened_from,

@@ -319,6 +319,8 @@ pub struct ConversationSummary {
     pub active_name: BranchName,
     /// The conversation accepts no more events.
     pub sealed: bool,
+    /// Log position of the first event.
+    pub first_position: Position,
     /// When the first event was recorded.
     pub created_at: TimestampMicros,
     /// When the last event was recorded.

@@ -84,6 +84,8 @@ impl Engine {
         &self,
         request: SearchRequest,
     ) -> Result<SharedStatistics, SearchError> {
+        let head = self.inner.reads.published.load(Ordering::Acquire);
+        self.index_reaches(&request, head).await?;
         self.on(PriorityClass::Short, |engine: Self| async move {
             let index = engine.inner.search.indexer.index();
             let mut query = SearchQuery::new(request.namespace, request.text);
@@ -92,6 +94,25 @@ impl Engine {
             counted.map_err(|error| engine.inner.search_failed(&index, error))
         })
         .await
+    }
+
+    /// Waits until the index has what the search asks for.
+    async fn index_reaches(&self, request: &SearchRequest, head: u64) -> Result<(), SearchError> {
+        let Some(position) = request.at_least else {
+            return Ok(());
+        };
+        if position.offset > head {
+            return Err(SearchError::Query {
+                message: format!("position {position} is not yet written; the head is {head}"),
+            });
+        }
+        let waiting = self.inner.search.indexer.wait_for(position.offset);
+        match request.wait_max {
+            None => waiting.await?,
+            // After `wait_max`, answer from what is indexed.
+            Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
+        }
+        Ok(())
     }
 
     async fn search_by_stages(
@@ -112,19 +133,7 @@ impl Engine {
             .map_err(ReadError::from)?;
         let head = inner.reads.published.load(Ordering::Acquire);
         at.reach(SearchStage::Index);
-        if let Some(position) = request.at_least {
-            if position.offset > head {
-                return Err(SearchError::Query {
-                    message: format!("position {position} is not yet written; the head is {head}"),
-                });
-            }
-            let waiting = inner.search.indexer.wait_for(position.offset);
-            match request.wait_max {
-                None => waiting.await?,
-                // After `wait_max`, answer from what is indexed.
-                Some(max) => tokio::time::timeout(max, waiting).await.unwrap_or(Ok(()))?,
-            }
-        }
+        self.index_reaches(&request, head).await?;
         let mut request = request;
         let vector = inner.meaning_vector(&mut request).await?;
         let vector = vector.as_ref();

@@ -236,6 +236,27 @@ pub struct ListPlace {
     pub first_offset: u64,
 }
 
+impl ListPlace {
+    /// Returns what orders places.
+    #[must_use]
+    pub fn order(self) -> (i64, u64) {
+        (keys::second(self.happened_to), self.first_offset)
+    }
+
+    /// Returns the place after which a page begins with this one.
+    #[must_use]
+    pub fn before(self, ascending: bool) -> Self {
+        let first_offset = match ascending {
+            true => self.first_offset.saturating_sub(1),
+            false => self.first_offset.saturating_add(1),
+        };
+        Self {
+            first_offset,
+            ..self
+        }
+    }
+}
+
 /// A request for a page of conversations.
 #[derive(Clone, Copy, Debug)]
 pub struct ListPage<'a> {
@@ -379,15 +400,14 @@ impl ListPage<'_> {
                 rows.push(row);
             }
         }
-        let order = |place: ListPlace| (keys::second(place.happened_to), place.first_offset);
-        rows.sort_by_key(|row| order(self.place(row)));
+        rows.sort_by_key(|row| self.place(row).order());
         if !self.ascending {
             rows.reverse();
         }
-        if let Some(after) = self.after.map(order) {
+        if let Some(after) = self.after.map(ListPlace::order) {
             rows.retain(|row| match self.ascending {
-                true => order(self.place(row)) > after,
-                false => order(self.place(row)) < after,
+                true => self.place(row).order() > after,
+                false => self.place(row).order() < after,
             });
         }
         let more = rows.len() > self.limit;

@@ -18,12 +18,13 @@ use super::{
     bounds::{KNOWN_KEYS_MAX, MANY_READ},
     guard::Caller,
     recent_reads::RecentReads,
+    router::ShardDirectory,
 };
 use treering_access as access;
 use treering_access::{ExceededReadBound, KeyId, KeyRecord, KeyStore};
 use treering_domain::{
     AppendCommand, ApprovalDecided, ConversationCreated, ConversationId, Custom, Decision,
-    EventBody, Namespace, NewEvent, TimestampMicros, with_causes,
+    EventBody, Namespace, NewEvent, ShardId, TimestampMicros, with_causes,
 };
 use treering_engine::{AppendError, BranchAddress, Companion, Engine, EraseTarget, ReadError};
 use treering_proto::body::EncodedBody;
@@ -33,6 +34,9 @@ pub const SYSTEM_NAMESPACE: &str = "_system";
 
 /// Type name of audit entries, whose content is a JSON object.
 pub const AUDIT_TYPE: &str = "treering.audit";
+
+/// Title of the conversations that hold the audit entries.
+pub const AUDIT_TITLE: &str = "Who used which key";
 
 /// Returns the id of the conversation that holds the audit entries. In a cluster, each shard has
 /// one, with an id that is [placed](Engine::place) in the shard.
@@ -293,7 +297,7 @@ impl Audit {
         let namespace = Namespace::new(SYSTEM_NAMESPACE);
         let namespace = namespace.map_err(|error| ReadError::storage(error.to_string()))?;
         let created = EventBody::ConversationCreated(ConversationCreated {
-            title: "Who used which key".to_owned(),
+            title: AUDIT_TITLE.to_owned(),
             ..ConversationCreated::default()
         });
         let command = AppendCommand {
@@ -305,6 +309,46 @@ impl Audit {
         };
         self.engine.append(command).await?;
         Ok(namespace)
+    }
+}
+
+/// Where changes of keys, and keys that read an unusually large amount, are recorded.
+#[derive(Clone)]
+pub(super) enum KeyAudit {
+    /// In a store.
+    Store(Audit),
+    /// In shards of a cluster.
+    Shards(Arc<dyn ShardDirectory>),
+}
+
+impl KeyAudit {
+    /// Returns the audit for changes of keys. In a cluster, one node records them: the owner of the
+    /// shard of [`audit_conversation`].
+    pub(crate) fn of_changes(&self) -> Option<Audit> {
+        match self {
+            Self::Store(audit) => Some(audit.clone()),
+            Self::Shards(directory) => {
+                let shard = directory.shard_map().of(audit_conversation());
+                Self::of_shard(&**directory, shard)
+            }
+        }
+    }
+
+    /// Returns the audit for keys that have read unusually much through this process.
+    pub(crate) fn of_reads(&self) -> Option<Audit> {
+        match self {
+            Self::Store(audit) => Some(audit.clone()),
+            Self::Shards(directory) => {
+                let shard = directory.served().first().copied();
+                Self::of_shard(&**directory, shard?)
+            }
+        }
+    }
+
+    /// Returns the audit of a shard that this node serves.
+    fn of_shard(directory: &dyn ShardDirectory, shard: ShardId) -> Option<Audit> {
+        let local = directory.shard(shard).ok()?;
+        Some(Audit::new(local.engine().clone()))
     }
 }
 

@@ -64,6 +64,7 @@ impl ContextsService {
             model: from_proto::optional("model", request.model)?,
             policy: proto::policy(request.policy)?,
             at_least: request.at_least.as_ref().map(envelope::position_from_pb),
+            long_term: request.long_term.map(proto::long_term).transpose()?,
             ..BuildQuery::new(address, provider)
         })
     }

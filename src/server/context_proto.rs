@@ -10,10 +10,10 @@ use super::{
     to_proto,
 };
 use treering_context::{
-    EnhancerReport, ExplainedItem, Explanation, Fate, Provider, Section, SectionTokens,
-    SharedPrefix, TokenBasis,
+    EnhancerReport, ExplainedItem, Explanation, Fate, LongTermEntry, Provider, Section,
+    SectionTokens, SharedPrefix, TokenBasis,
 };
-use treering_domain::{CompactionTrigger, Config, ContextSet, ConversationId};
+use treering_domain::{CompactionTrigger, Config, ContextSet, ConversationId, EventRef, Revision};
 use treering_engine::{CompactOutcome, CompactionPlan, ContextChange, ContextEntry, ContextValues};
 use treering_proto::pb;
 
@@ -52,6 +52,31 @@ pub(super) fn context_set(index: usize, set: pb::ContextSet) -> Result<ContextSe
         value: from_proto::json(&field("value"), set.value)?,
         provider: set.provider,
     })
+}
+
+/// Parses the long-term context of a namespace.
+pub(super) fn long_term(
+    context: pb::GetContextResponse,
+) -> Result<Vec<LongTermEntry>, InvalidField> {
+    let entries = context.entries.into_iter().enumerate();
+    let entries = entries.map(|(index, entry)| {
+        let field = |name: &str| format!("long_term.entries[{index}].{name}");
+        check_key(&field("key"), &entry.key)?;
+        let at = entry.event.unwrap_or_default();
+        let conversation = at
+            .conversation_id
+            .parse()
+            .map_err(|_| InvalidField::new(field("event.conversation_id"), "must be a UUID"))?;
+        Ok(LongTermEntry {
+            key: entry.key,
+            value: from_proto::json(&field("value"), entry.value)?,
+            at: EventRef {
+                conversation,
+                revision: Revision(at.revision),
+            },
+        })
+    });
+    entries.collect()
 }
 
 /// Parses model settings.

@@ -14,10 +14,12 @@ use super::{
     shutdown::Phase,
     to_proto,
 };
-use treering_domain::{AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent};
+use treering_domain::{
+    AppendCommand, BranchId, BranchName, ConversationId, EventBody, NewEvent, TimestampMicros,
+};
 use treering_engine::{
-    BranchAddress, ConversationSummary, EraseCommand, EraseTarget, ForkCommand, ForkOptions,
-    ListFilter, ListQuery, Retention, RewindCommand,
+    BranchAddress, ConversationPage, ConversationSummary, EraseCommand, EraseTarget, ForkCommand,
+    ForkOptions, ListFilter, ListOrder, ListPlace, ListQuery, Retention, RewindCommand,
 };
 use treering_proto::pb::{self, conversations_server::Conversations};
 
@@ -128,6 +130,87 @@ impl ConversationsService {
 }
 
 impl ConversationsService {
+    /// Reads a page of the list. Returns it with the scope of its tokens.
+    async fn page(
+        &self,
+        call: &Call,
+        request: &pb::ListConversationsRequest,
+    ) -> Result<(Scope, ConversationPage), Status> {
+        let engine = &self.0.engine;
+        let max = engine.limits().page_events_max;
+        let asked = pb::ListConversationsRequest {
+            page_size: 0,
+            page_token: String::new(),
+            with_values: false,
+            ..request.clone()
+        };
+        let scope = Scope::of(engine, &call.namespace, &asked);
+        let filter = self.list_filter(call, asked).await?;
+        let max = match request.with_values {
+            true => PAGE_DEFAULT.min(max),
+            false => max,
+        };
+        let query = ListQuery {
+            namespace: call.namespace.clone(),
+            limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
+            after: from_proto::page_token(scope.open(&request.page_token)?)?,
+            source: from_proto::optional("source", request.source.clone())?,
+            order: from_proto::list_order(request.order)?,
+            ascending: request.ascending,
+        };
+        let page = engine.list_where(query, filter).await.or_status()?;
+        Ok((scope, page))
+    }
+
+    async fn listed(
+        &self,
+        call: &Call,
+        request: &pb::ListConversationsRequest,
+        scope: &Scope,
+        page: ConversationPage,
+    ) -> Result<pb::ListConversationsResponse, Status> {
+        let values = match request.with_values {
+            true => self.values_of(call, &page.conversations).await?,
+            false => Vec::new(),
+        };
+        Ok(pb::ListConversationsResponse {
+            values,
+            conversations: page.conversations.iter().map(to_proto::summary).collect(),
+            next_page_token: scope.seal(&to_proto::page_token(page.next)),
+        })
+    }
+
+    /// Lists the conversations of a shard in the order of their places.
+    pub(super) async fn list_part(
+        &self,
+        call: &Call,
+        request: &pb::ListConversationsRequest,
+    ) -> Result<pb::ListPartResponse, Status> {
+        let (scope, mut page) = self.page(call, request).await?;
+        let order = from_proto::list_order(request.order)?;
+        let place = |summary: &ConversationSummary| ListPlace {
+            happened_to: match order {
+                ListOrder::Recorded => TimestampMicros::default(),
+                ListOrder::Happened => summary.happened_to,
+            },
+            first_offset: summary.first_position.offset,
+        };
+        page.conversations
+            .sort_by_key(|summary| place(summary).order());
+        if !request.ascending {
+            page.conversations.reverse();
+        }
+        let conversations = page.conversations.iter();
+        let tokens = conversations.map(|summary| {
+            let before = place(summary).before(request.ascending);
+            scope.seal(&to_proto::page_token(Some(before)))
+        });
+        Ok(pb::ListPartResponse {
+            tokens: tokens.collect(),
+            listed: Some(self.listed(call, request, &scope, page).await?),
+        })
+    }
+
     /// Returns the active-context values of conversations, as far as they fit into an answer.
     async fn values_of(
         &self,
@@ -202,38 +285,9 @@ impl Conversations for ConversationsService {
     ) -> Result<Response<pb::ListConversationsResponse>, Status> {
         let call = Call::of(&request)?;
         let request = request.into_inner();
-        let engine = &self.0.engine;
-        let max = engine.limits().page_events_max;
-        let asked = pb::ListConversationsRequest {
-            page_size: 0,
-            page_token: String::new(),
-            with_values: false,
-            ..request.clone()
-        };
-        let scope = Scope::of(engine, &call.namespace, &asked);
-        let filter = self.list_filter(&call, asked).await?;
-        let max = match request.with_values {
-            true => PAGE_DEFAULT.min(max),
-            false => max,
-        };
-        let query = ListQuery {
-            namespace: call.namespace.clone(),
-            limit: from_proto::page(request.page_size, PAGE_DEFAULT, max),
-            after: from_proto::page_token(scope.open(&request.page_token)?)?,
-            source: from_proto::optional("source", request.source)?,
-            order: from_proto::list_order(request.order)?,
-            ascending: request.ascending,
-        };
-        let page = engine.list_where(query, filter).await.or_status()?;
-        let values = match request.with_values {
-            true => self.values_of(&call, &page.conversations).await?,
-            false => Vec::new(),
-        };
-        Ok(Response::new(pb::ListConversationsResponse {
-            values,
-            conversations: page.conversations.iter().map(to_proto::summary).collect(),
-            next_page_token: scope.seal(&to_proto::page_token(page.next)),
-        }))
+        let (scope, page) = self.page(&call, &request).await?;
+        let listed = self.listed(&call, &request, &scope, page).await?;
+        Ok(Response::new(listed))
     }
 
     async fn list_branches(

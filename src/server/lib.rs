@@ -67,7 +67,7 @@ use tonic_health::pb::health_server::HealthServer;
 
 use self::{
     admission::AdmissionControl,
-    audit::Audit,
+    audit::{Audit, KeyAudit},
     call::ServiceContext,
     connection::Acceptor,
     router::{Dispatch, ShardRouter},
@@ -323,7 +323,7 @@ async fn serve_connections(
     let server = Server {
         dispatch: Dispatch::Store(routes.prepare()),
         intake: intake(engine.limits(), &options)?,
-        audit: Some(audit),
+        audit: KeyAudit::Store(audit),
         stopper,
         stop,
     };
@@ -353,12 +353,12 @@ pub async fn serve_shards(
     let health = health::NodeHealth::new(Arc::clone(&directory), stop.clone())?;
     let node = Routes::new(HealthServer::new(health));
     let node = with_reflection(node, &options)?;
+    let audit = KeyAudit::Shards(Arc::clone(&directory));
     let router = ShardRouter::new(directory, node, owners_tls, stop.clone(), options.clone());
     let server = Server {
         dispatch: Dispatch::Shards(router),
         intake: intake(&limits, &options)?,
-        // The audit of keys needs a shard: see docs/CLUSTER.md.
-        audit: None,
+        audit,
         stopper,
         stop,
     };
@@ -371,8 +371,7 @@ pub async fn serve_shards(
 struct Server {
     dispatch: Dispatch,
     intake: AdmissionControl,
-    /// `None`: changes of keys are not recorded.
-    audit: Option<Audit>,
+    audit: KeyAudit,
     stopper: Stopper,
     stop: StopSignal,
 }
@@ -399,7 +398,7 @@ impl Server {
         };
         let own_keys = options.keys.clone().filter(|_| !options.is_beside);
         if let Some(keys) = own_keys.as_ref().filter(|keys| !keys.is_open())
-            && let Some(audit) = &audit
+            && let Some(audit) = audit.of_changes()
         {
             // The audit must exist before the first caller. A failure is logged and retried.
             audit.keys_changed(keys).await;
@@ -422,7 +421,7 @@ impl Server {
         drop(acceptor);
         watch.abort();
         if let Some(keys) = own_keys {
-            if let Some(audit) = &audit {
+            if let Some(audit) = audit.of_reads() {
                 audit.keys_read(&keys).await;
             }
             note_uses(keys).await;
@@ -432,7 +431,7 @@ impl Server {
 
 /// Reloads changed keys and certificates. Records key changes, times of last use, and keys that
 /// have read an unusually large amount.
-async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: Option<Audit>) {
+async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: KeyAudit) {
     let (mut noted, mut looked) = (Instant::now(), Instant::now());
     let (mut told, mut tell) = (None, Instant::now());
     let mut count_from = Instant::now();
@@ -447,16 +446,21 @@ async fn watch(keys: Option<Arc<KeyStore>>, tls: Option<Arc<ServerTls>>, audit: 
         let Some(keys) = &keys else { continue };
         keys.reload_if_changed();
         let changes = Some(keys.changes());
-        if let Some(audit) = &audit {
-            if told != changes && !keys.is_open() && Instant::now() >= tell {
-                match audit.keys_changed(keys).await {
-                    true => told = changes,
-                    false => tell = Instant::now() + bounds::KEY_USES_EVERY,
-                }
+        if told != changes
+            && !keys.is_open()
+            && Instant::now() >= tell
+            && let Some(audit) = audit.of_changes()
+        {
+            match audit.keys_changed(keys).await {
+                true => told = changes,
+                false => tell = Instant::now() + bounds::KEY_USES_EVERY,
             }
-            if Instant::now() >= count_from && !audit.keys_read(keys).await {
-                count_from = Instant::now() + bounds::KEY_USES_EVERY;
-            }
+        }
+        if Instant::now() >= count_from
+            && let Some(audit) = audit.of_reads()
+            && !audit.keys_read(keys).await
+        {
+            count_from = Instant::now() + bounds::KEY_USES_EVERY;
         }
         if noted.elapsed() >= bounds::KEY_USES_EVERY {
             noted = Instant::now();

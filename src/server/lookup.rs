@@ -9,7 +9,7 @@ use super::{
     status::Refusal,
     to_proto,
 };
-use treering_domain::{ConversationId, EventRef, Revision, check_key};
+use treering_domain::{ConversationId, EventId, EventRef, Revision, check_key};
 use treering_engine::{
     EventName, EventSelector, FoundEvent, LatestEvent, LatestQuery, ReadError, ReadFilter, ReadStop,
 };
@@ -172,6 +172,27 @@ pub(super) fn got_event(got: FoundEvent, headers_only: bool) -> pb::GotEvent {
     }
 }
 
+/// Checks the name of an event.
+pub(super) fn check_name(index: usize, name: &pb::EventName) -> Result<(), InvalidField> {
+    use pb::event_name::By;
+    let field = |name: &str| format!("events[{index}].{name}");
+    match &name.by {
+        None => {
+            let message = "names no event: set an id or a place";
+            Err(InvalidField::new(format!("events[{index}]"), message))
+        }
+        Some(By::EventId(id)) => match id.parse::<EventId>() {
+            Ok(_) => Ok(()),
+            Err(_) => Err(InvalidField::new(field("event_id"), "must be a UUID")),
+        },
+        Some(By::Place(place)) => {
+            let field = field("place.conversation_id");
+            from_proto::required(&field, &place.conversation_id)?;
+            from_proto::check_short(&field, &place.conversation_id)
+        }
+    }
+}
+
 /// Parses event names. `None` stands for one whose conversation does not exist.
 pub(super) async fn names(
     shared: &ServiceContext,
@@ -183,24 +204,14 @@ pub(super) async fn names(
     let mut known: HashMap<String, Option<ConversationId>> = HashMap::new();
     let mut names = Vec::with_capacity(events.len());
     for (index, name) in events.into_iter().enumerate() {
-        let field = |name: &str| format!("events[{index}].{name}");
+        check_name(index, &name)?;
         names.push(match name.by {
-            None => {
-                let message = "names no event: set an id or a place";
-                return Err(InvalidField::new(format!("events[{index}]"), message).into());
-            }
-            Some(By::EventId(id)) => {
-                let id = id.parse();
-                let id = id.map_err(|_| InvalidField::new(field("event_id"), "must be a UUID"))?;
-                Some(EventName::Id(id))
-            }
+            None => None,
+            Some(By::EventId(id)) => id.parse().ok().map(EventName::Id),
             Some(By::Place(place)) => {
                 let of = match known.get(&place.conversation_id) {
                     Some(of) => *of,
                     None => {
-                        let field = field("place.conversation_id");
-                        from_proto::required(&field, &place.conversation_id)?;
-                        from_proto::check_short(&field, &place.conversation_id)?;
                         let of = shared
                             .engine
                             .resolve(&call.namespace, &place.conversation_id);

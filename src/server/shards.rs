@@ -6,6 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{
     call::{Call, ServiceContext},
+    conversations::ConversationsService,
     from_proto::InvalidField,
     search::SearchService,
     status::OrStatus,
@@ -13,7 +14,7 @@ use super::{
 };
 use treering_engine::{
     Hit, HitRank, NameCompleteness, NameTier, PoolFloors, RecalledTexts, RerankPool, Scores,
-    SharedRanking, SharedStatistics, VerbatimMatch,
+    SearchRequest, SharedRanking, SharedStatistics, VerbatimMatch,
 };
 use treering_proto::{
     envelope,
@@ -22,6 +23,19 @@ use treering_proto::{
 
 /// A thin layer over the engine.
 pub(super) struct ShardsService(pub(crate) ServiceContext);
+
+impl ShardsService {
+    /// Changes the position that a search waits for, if it is one of another shard: to the head of
+    /// this one, so that what was appended here before is found.
+    fn in_shard(&self, mut request: SearchRequest) -> SearchRequest {
+        let head = self.0.engine.head();
+        let elsewhere = request.at_least.as_mut();
+        if let Some(position) = elsewhere.filter(|position| position.shard != head.shard) {
+            *position = head;
+        }
+        request
+    }
+}
 
 #[tonic::async_trait]
 impl Shards for ShardsService {
@@ -43,6 +57,7 @@ impl Shards for ShardsService {
                 ..pb::TermCounts::default()
             }));
         }
+        let request = self.in_shard(request);
         let counts = self.0.engine.count_terms(request).await.or_status()?;
         Ok(Response::new(counts_to_pb(counts)))
     }
@@ -62,7 +77,8 @@ impl Shards for ShardsService {
         } = request.into_inner();
         let missing = || InvalidField::new("search", "is not set");
         let service = SearchService(self.0.clone());
-        let mut request = service.request(call, search.ok_or_else(missing)?).await?;
+        let request = service.request(call, search.ok_or_else(missing)?).await?;
+        let mut request = self.in_shard(request);
         let mut ranking = match counts {
             Some(counts) => SharedRanking {
                 statistics: counts_from_pb(counts),
@@ -88,6 +104,16 @@ impl Shards for ShardsService {
             pool: answer.pool.take().map(pool_to_pb),
             found: Some(to_proto::search_response(answer)),
         }))
+    }
+
+    async fn list_part(
+        &self,
+        request: Request<pb::ListConversationsRequest>,
+    ) -> Result<Response<pb::ListPartResponse>, Status> {
+        let call = Call::of(&request)?;
+        let service = ConversationsService(self.0.clone());
+        let part = service.list_part(&call, &request.into_inner()).await?;
+        Ok(Response::new(part))
     }
 }
 

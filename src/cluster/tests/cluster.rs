@@ -7,6 +7,7 @@ mod away;
 mod erase;
 mod erase_routing;
 mod failures;
+#[allow(dead_code)]
 mod memory;
 mod moving;
 mod nodes;

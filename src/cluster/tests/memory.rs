@@ -13,19 +13,19 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::transport::{Channel, Endpoint};
 use treering_cluster::{
     ClusterNode, ClusterView, LiveNode, NodeOptions, Ownership, OwnershipError,
 };
-use treering_domain::{Limits, ShardId};
-use treering_engine::Embedder;
+use treering_domain::ShardId;
+use treering_engine::{Embedder, OpenOptions};
 use treering_log::{Epoch, EventLog, MemoryLog};
 use treering_proto::pb::{
     conversations_client::ConversationsClient, events_client::EventsClient,
     search_client::SearchClient,
 };
-use treering_server::{ServeOptions, serve_shards};
+use treering_server::{ServeError, ServeOptions, serve_shards};
 use uuid::Uuid;
 
 /// The log and the table that all nodes of a cluster share.
@@ -213,11 +213,71 @@ pub struct ServingNode {
     pub node: ClusterNode,
     pub address: SocketAddr,
     owners: Arc<MemoryOwnership>,
-    served: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<Result<(), ServeError>>,
 }
 
 /// A lease that is short for a test, and long for a busy machine.
 pub const LEASE: Duration = Duration::from_secs(3);
+
+/// A node that is in the table, and does not serve yet.
+struct JoinedNode {
+    name: String,
+    listener: TcpListener,
+    owners: Arc<MemoryOwnership>,
+}
+
+impl JoinedNode {
+    async fn new(cluster: &Arc<MemoryCluster>, name: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let owners = Arc::new(MemoryOwnership {
+            cluster: Arc::clone(cluster),
+            process: Uuid::new_v4(),
+            dead: AtomicBool::new(false),
+        });
+        assert!(owners.join(name, &address, LEASE).await.unwrap());
+        let name = name.to_owned();
+        Self {
+            name,
+            listener,
+            owners,
+        }
+    }
+
+    /// Serves with these options. The node's folder is in that of the engine's options.
+    async fn serve(self, engine: &OpenOptions, serving: ServeOptions) -> ServingNode {
+        let address = self.listener.local_addr().unwrap();
+        let dir = engine.data_dir.join(&self.name);
+        let mut options = NodeOptions {
+            lease: LEASE,
+            engine: engine.clone(),
+            ..NodeOptions::new(self.name, address.to_string(), &dir)
+        };
+        options.engine.data_dir = dir;
+        let log = Arc::clone(&self.owners.cluster.log) as _;
+        let node = ClusterNode::start_over(log, Arc::clone(&self.owners) as _, options);
+        let node = node.await.unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let served = serve_shards(
+            Arc::new(node.clone()),
+            engine.limits.clone(),
+            None,
+            self.listener,
+            async {
+                let _stopped = stopped.await;
+            },
+            serving,
+        );
+        ServingNode {
+            node,
+            address,
+            owners: self.owners,
+            stop,
+            served: tokio::spawn(served),
+        }
+    }
+}
 
 impl ServingNode {
     pub async fn start(cluster: &Arc<MemoryCluster>, name: &str, dir: &Path) -> Self {
@@ -230,35 +290,41 @@ impl ServingNode {
         dir: &Path,
         embedder: Option<Arc<dyn Embedder>>,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let owners = Arc::new(MemoryOwnership {
-            cluster: Arc::clone(cluster),
-            process: Uuid::new_v4(),
-            dead: AtomicBool::new(false),
-        });
-        let mut options = NodeOptions {
-            lease: LEASE,
-            ..NodeOptions::new(name, address.to_string(), dir.join(name))
+        let engine = OpenOptions {
+            embedder,
+            ..OpenOptions::new(dir)
         };
-        options.engine.embedder = embedder;
-        let log = Arc::clone(&cluster.log) as _;
-        let node = ClusterNode::start_over(log, Arc::clone(&owners) as _, options);
-        let node = node.await.unwrap();
-        let serving = serve_shards(
-            Arc::new(node.clone()),
-            Limits::default(),
-            None,
-            listener,
-            std::future::pending(),
-            ServeOptions::default(),
-        );
-        let served = tokio::spawn(async move { serving.await.unwrap() });
-        Self {
-            node,
-            address,
-            owners,
-            served,
+        let joined = JoinedNode::new(cluster, name).await;
+        joined.serve(&engine, ServeOptions::default()).await
+    }
+
+    /// Starts nodes that know of each other from the start, so no shard changes its owner. Returns
+    /// when they serve all shards.
+    pub async fn start_together(
+        cluster: &Arc<MemoryCluster>,
+        names: &[&str],
+        engine: &OpenOptions,
+        serving: impl Fn() -> ServeOptions,
+    ) -> Vec<Self> {
+        let mut joined = Vec::new();
+        for name in names {
+            joined.push(JoinedNode::new(cluster, name).await);
+        }
+        let mut nodes = Vec::new();
+        for node in joined {
+            nodes.push(node.serve(engine, serving()).await);
+        }
+        settled(&nodes.iter().collect::<Vec<_>>()).await;
+        nodes
+    }
+
+    /// Asks it to stop to serve. It keeps its shards.
+    pub fn stop(self) -> StoppingNode {
+        let _stopping = self.stop.send(());
+        StoppingNode {
+            node: self.node,
+            owners: self.owners,
+            served: self.served,
         }
     }
 
@@ -283,6 +349,24 @@ impl ServingNode {
 
     pub fn conversations(&self) -> ConversationsClient<Channel> {
         ConversationsClient::new(self.channel())
+    }
+}
+
+/// A node that answers its last calls.
+pub struct StoppingNode {
+    node: ClusterNode,
+    owners: Arc<MemoryOwnership>,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl StoppingNode {
+    /// Waits until it has stopped to serve, closes its engines and leaves the cluster. The log stays
+    /// open, because the other nodes have the same.
+    pub async fn done(self) {
+        self.served.await.unwrap().unwrap();
+        assert!(self.node.drain(Duration::from_secs(60)).await);
+        self.owners.leave(self.node.name()).await.unwrap();
+        self.owners.dead.store(true, Ordering::Release);
     }
 }
 

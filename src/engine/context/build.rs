@@ -173,10 +173,13 @@ impl Engine {
 
 impl Inner {
     async fn gather_input(&self, query: &BuildQuery) -> Result<RequestInput, ContextError> {
-        let window = self
+        let mut window = self
             .window(&query.address, query.as_of)
             .await
             .inspect_err(|error| self.record_damage(error))?;
+        if let Some(long_term) = &query.long_term {
+            window.long_term.clone_from(long_term);
+        }
         let own = window.info.policies.get(CONTEXT_POLICY);
         let own = own.map(String::as_str).unwrap_or_default();
         Ok(RequestInput {

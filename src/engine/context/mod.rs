@@ -38,6 +38,7 @@ use super::{
     query::BranchAddress,
 };
 use treering_context::{
+    LongTermEntry,
     enhancer::Enhancer,
     explain::Explanation,
     policy::PolicyError,
@@ -60,6 +61,9 @@ pub struct BuildQuery {
     pub policy: String,
     /// Wait until reads have reached this log position.
     pub at_least: Option<Position>,
+    /// The namespace's long-term context; `None` for that of this store. A shard of a cluster may lack
+    /// it.
+    pub long_term: Option<Vec<LongTermEntry>>,
     /// The caller's own enhancers, run after the engine's.
     pub enhancers: Vec<std::sync::Arc<dyn Enhancer>>,
 }
@@ -75,6 +79,7 @@ impl BuildQuery {
             model: None,
             policy: String::new(),
             at_least: None,
+            long_term: None,
             enhancers: Vec::new(),
         }
     }

@@ -23,11 +23,14 @@ enum RequestContent {
 }
 
 /// Methods whose requests carry stored content. All others have [`REQUEST_BYTES_MAX`].
-const CARRIERS: [(&str, RequestContent); 14] = [
+const CARRIERS: [(&str, RequestContent); 16] = [
     ("/treering.v1.Events/Append", RequestContent::Batch),
     ("/treering.v1.Events/AppendStream", RequestContent::Batch),
     ("/treering.v1.Contexts/Set", RequestContent::Batch),
     ("/treering.v1.Items/Batch", RequestContent::Batch),
+    // With the long-term context, from another node.
+    ("/treering.v1.Contexts/Build", RequestContent::Body),
+    ("/treering.v1.Contexts/Explain", RequestContent::Body),
     ("/treering.v1.Contexts/Compact", RequestContent::Body),
     ("/treering.v1.Contexts/Spawn", RequestContent::Body),
     ("/treering.v1.Contexts/Return", RequestContent::Body),

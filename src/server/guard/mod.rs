@@ -129,6 +129,7 @@ impl Guard {
             namespace: call::namespace(request.headers())?,
             holder,
             only_reads: !needs.changes(),
+            is_forwarded: forwarded.is_some(),
         };
         caller.check_method(needs)?;
         if self.node_secret.is_some() {
@@ -221,6 +222,8 @@ pub(super) struct Caller {
     /// The method changes nothing, so the call counts as a read of every conversation that it
     /// names.
     only_reads: bool,
+    /// Another node forwarded the call.
+    is_forwarded: bool,
 }
 
 impl Caller {
@@ -231,6 +234,7 @@ impl Caller {
             namespace,
             holder: None,
             only_reads: true,
+            is_forwarded: false,
         }
     }
 
@@ -275,6 +279,7 @@ impl Caller {
     /// Returns the counter of its requests and answers, or `None` without a key.
     pub(crate) fn counted(&self) -> Option<TrafficCounter> {
         Some(TrafficCounter {
+            is_forwarded: self.is_forwarded,
             holder: Arc::clone(self.holder.as_ref()?),
             namespace: self.namespace.clone(),
         })
@@ -349,6 +354,8 @@ impl Caller {
 pub(super) struct TrafficCounter {
     holder: Arc<KeyHolder>,
     namespace: Namespace,
+    /// The node that forwarded the call has counted its request.
+    is_forwarded: bool,
 }
 
 impl TrafficCounter {
@@ -357,6 +364,9 @@ impl TrafficCounter {
     /// # Errors
     /// `RESOURCE_EXHAUSTED` when the key's rate limit is exceeded.
     pub(crate) fn take(&self, bytes: usize) -> Result<(), Status> {
+        if self.is_forwarded {
+            return Ok(());
+        }
         let taken = self.holder.rate().request(bytes);
         taken.map_err(|wait| Refusal::too_fast(self.holder.name(), "bytes", wait).into())
     }

@@ -107,6 +107,17 @@ impl RoutedCall {
         }
     }
 
+    /// Replaces the only message.
+    pub(super) fn replace(&mut self, message: Bytes) {
+        self.body = RequestBody::Whole(with_prefix(&message));
+    }
+
+    /// Returns true if the client's deadline has passed.
+    pub(super) fn is_late(&self) -> bool {
+        let deadline = self.head.deadline;
+        deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
     /// Returns true if the request can be sent (again).
     pub(super) fn can_be_sent(&self) -> bool {
         !matches!(self.body, RequestBody::Gone)
@@ -147,6 +158,11 @@ impl RoutedCall {
 }
 
 impl CallHead {
+    /// Returns who calls.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.parts.extensions.get::<Caller>().cloned()
+    }
+
     /// Returns the head of a call whose answer this node reads itself.
     pub(super) fn read_here(&self) -> Self {
         let mut parts = self.parts.clone();
@@ -193,12 +209,13 @@ pub(super) async fn next_data(body: &mut Body) -> Result<Option<Bytes>, Status> 
 
 /// Returns a message with its prefix.
 pub(super) fn prefixed(message: &impl prost::Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = Vec::with_capacity(PREFIX_BYTES + length);
-    bytes.push(0);
-    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-    bytes.extend_from_slice(&message.encode_to_vec());
-    bytes.into()
+    with_prefix(&message.encode_to_vec())
+}
+
+/// Returns an encoded message with its prefix.
+pub(super) fn with_prefix(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0][..], &length.to_be_bytes(), message].concat().into()
 }
 
 /// Decodes the first message of an answer.

@@ -13,8 +13,7 @@ use tonic::{Status, body::Body};
 use super::{
     ShardRouter,
     answers::{AnswerMessages, streamed},
-    call::CallHead,
-    scatter::prefixed_again,
+    call::{CallHead, with_prefix},
 };
 use treering_domain::ShardId;
 use treering_proto::pb::{self, erase_response::Item};
@@ -62,7 +61,7 @@ impl ShardRouter {
     pub(super) fn erase(&self, call: &CallHead, message: &Bytes) -> Response<Body> {
         let (items, mut received) = mpsc::channel(ITEMS_MAX);
         let (router, call) = (self.clone(), call.read_here());
-        let message = prefixed_again(message);
+        let message = with_prefix(message);
         tokio::spawn(async move {
             let mut outcomes = Outcomes::default();
             let done = router

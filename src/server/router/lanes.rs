@@ -18,7 +18,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
 };
-use tonic::{Status, body::Body};
+use tonic::{Code, Status, body::Body};
 use tonic_types::StatusExt;
 
 use super::{
@@ -30,13 +30,29 @@ use super::{
 use crate::{
     bounds::{STREAM_APPENDS_MAX, STREAM_BYTES_MAX},
     call::{deadline_exceeded, shutting_down},
+    guard::Caller,
     shutdown::Phase,
     status::Refusal,
 };
+use treering_access::KeyRefusal;
 use treering_domain::ShardId;
 use treering_proto::pb::{self, append_stream_response::Outcome};
 
-type Answer = Result<pb::AppendStreamResponse, Status>;
+type Answer = Result<pb::AppendStreamResponse, LaneFault>;
+
+/// Why a request has no answer.
+enum LaneFault {
+    /// It was not executed, or its outcome is unknown.
+    Request(Status),
+    /// The stream ends with this.
+    Stream(Status),
+}
+
+impl From<Status> for LaneFault {
+    fn from(status: Status) -> Self {
+        Self::Request(status)
+    }
+}
 
 /// A request in a lane, and where its answer goes.
 type LaneRequest = (Bytes, oneshot::Sender<Answer>);
@@ -51,6 +67,7 @@ impl ShardRouter {
         streamed(async_stream::stream! {
             let mut lanes = Lanes::new(router.clone(), &call.head);
             let deadline = call.head.deadline;
+            let caller = call.head.caller();
             let mut requests = call.into_stream();
             let mut waiting: VecDeque<(usize, BoxFuture<'static, Answer>)> = VecDeque::new();
             let mut bytes = 0;
@@ -65,6 +82,9 @@ impl ShardRouter {
                     () = passed(deadline), if end.is_none() => {
                         end = Some(Some(deadline_exceeded()));
                     }
+                    refusal = invalid(caller.as_ref()), if end.is_none() => {
+                        end = Some(Some(Refusal::from(refusal).into()));
+                    }
                     next = next_data(&mut requests), if end.is_none() && room => match next {
                         Ok(Some(request)) => {
                             bytes += request.len();
@@ -76,7 +96,13 @@ impl ShardRouter {
                     answer = first(&mut waiting), if !waiting.is_empty() => {
                         let (size, answer) = answer;
                         bytes -= size;
-                        yield Ok(answer);
+                        match answer {
+                            Ok(answer) => yield Ok(answer),
+                            Err(status) => {
+                                end = Some(Some(status));
+                                break;
+                            }
+                        }
                     }
                 }
             }
@@ -94,16 +120,29 @@ async fn passed(deadline: Option<Instant>) {
     }
 }
 
-/// Waits for the answer of the first request. Cancel safe.
+/// Waits until the caller's key is no longer valid.
+async fn invalid(caller: Option<&Caller>) -> KeyRefusal {
+    match caller {
+        Some(caller) => caller.wait_until_invalid().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for the answer of the first request, or the end of the stream. Cancel safe.
 async fn first(
     waiting: &mut VecDeque<(usize, BoxFuture<'static, Answer>)>,
-) -> (usize, pb::AppendStreamResponse) {
+) -> (usize, Result<pb::AppendStreamResponse, Status>) {
     let Some((size, answer)) = waiting.front_mut() else {
         return std::future::pending().await;
     };
     let (size, answer) = (*size, answer.await);
     waiting.pop_front();
-    (size, answer.unwrap_or_else(|status| refused(&status)))
+    let answer = match answer {
+        Ok(answer) => Ok(answer),
+        Err(LaneFault::Request(status)) => Ok(refused(&status)),
+        Err(LaneFault::Stream(status)) => Err(status),
+    };
+    (size, answer)
 }
 
 /// The open lanes of a stream.
@@ -127,7 +166,7 @@ impl Lanes {
     async fn submit(&mut self, request: Bytes) -> BoxFuture<'static, Answer> {
         let shard = match self.shard_of(&request).await {
             Ok(shard) => shard,
-            Err(status) => return std::future::ready(Err(status)).boxed(),
+            Err(status) => return std::future::ready(Err(status.into())).boxed(),
         };
         let (sender, receiver) = oneshot::channel();
         let mut item = (request, sender);
@@ -155,9 +194,9 @@ impl Lanes {
         let map = self.router.inner.directory.shard_map();
         Ok(match target(call.route, &call.namespace, &map, &message)? {
             Target::Shard(shard) => shard,
-            Target::Named { name, otherwise } => {
-                let found = self.router.find_named(call, &name).await?;
-                found.or(otherwise).unwrap_or_else(|| self.router.any())
+            Target::Named { name, creates } => {
+                let creates = creates.as_ref();
+                self.router.shard_of_named(call, &name, creates).await?
             }
             _ => self.router.any(),
         })
@@ -167,7 +206,10 @@ impl Lanes {
 /// Returns the answer of a lane. A lane that is gone has not sent the request.
 fn answered(receiver: oneshot::Receiver<Answer>) -> BoxFuture<'static, Answer> {
     async move {
-        let lost = |_| Err(Refusal::shard_away(&super::ShardAway::Moving).into());
+        let lost = |_| {
+            let status = Status::from(Refusal::shard_away(&super::ShardAway::Moving));
+            Err(status.into())
+        };
         receiver.await.unwrap_or_else(lost)
     }
     .boxed()
@@ -191,20 +233,29 @@ async fn run(
     };
     let mut call = head.with_stream(Body::new(StreamBody::new(sent.boxed())));
     let ended = match router.serve(&mut call, shard).await {
-        Ok(answer) => pass_on(answer, &owed).await,
-        Err(status) => AnswerFault::Refused(status),
+        Ok(answer) => Ok(pass_on(answer, &owed).await),
+        Err(status) => Err(status),
     };
-    let owed = std::mem::take(&mut *lock(&owed));
-    if owed.is_empty() {
-        return;
-    }
-    let status = match ended {
-        AnswerFault::Refused(status) => status,
-        AnswerFault::Broken(why) => Refusal::owner_lost("the owner of the shard", &why).into(),
-    };
-    for sender in owed {
+    for sender in std::mem::take(&mut *lock(&owed)) {
         // The client may be gone.
-        let _gone = sender.send(Err(status.clone()));
+        let _gone = sender.send(Err(fault(&ended)));
+    }
+}
+
+/// Returns what a request gets that was in a lane when it ended: the answer of the shard had a fault,
+/// or there was none.
+fn fault(ended: &Result<AnswerFault, Status>) -> LaneFault {
+    match ended {
+        // The shard is moving, or its owner stops: this concerns the requests of one shard.
+        Ok(AnswerFault::Refused(status)) if status.code() == Code::Unavailable => {
+            LaneFault::Request(status.clone())
+        }
+        Ok(AnswerFault::Refused(status)) => LaneFault::Stream(status.clone()),
+        Ok(AnswerFault::Broken(why)) => {
+            let lost = Refusal::owner_lost("the owner of the shard", why);
+            LaneFault::Request(lost.into())
+        }
+        Err(status) => LaneFault::Request(status.clone()),
     }
 }
 

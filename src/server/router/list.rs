@@ -1,25 +1,23 @@
 //! The list of conversations in a cluster.
 //!
-//! Each shard returns its own page in the order of the list. The pages are merged by the time that
-//! orders them. The token of the next page has the place in the list of each shard: the token of the
-//! shard's page, and how many conversations of that page were returned.
+//! Each shard returns its own page in the order of the list, and a token for each place in it. The
+//! pages are merged by the time that orders them. The token of the next page has the token of each
+//! shard at the first conversation that was not returned.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use prost::Message;
 use tonic::Status;
 
-use super::{
-    ShardRouter,
-    call::CallHead,
-    scatter::{LIST, decoded_request},
-};
+use super::{ShardRouter, call::CallHead, scatter::decoded_request};
 use crate::{
     bounds::{LOOKUP_BYTES_MAX, PAGE_DEFAULT},
     from_proto::InvalidField,
 };
 use treering_domain::ShardId;
 use treering_proto::pb;
+
+const LIST_PART: &str = "/treering.v1.Shards/ListPart";
 
 /// The content of a page token.
 #[derive(Clone, PartialEq, Message)]
@@ -35,9 +33,6 @@ struct ShardPlace {
     /// The shard's token of the page that is read next. Empty: its first page.
     #[prost(string, tag = "1")]
     token: String,
-    /// How many conversations of that page were returned.
-    #[prost(uint32, tag = "2")]
-    skip: u32,
     /// All conversations of the shard were returned.
     #[prost(bool, tag = "3")]
     ended: bool,
@@ -72,7 +67,9 @@ impl ListToken {
 struct ShardPage {
     shard: usize,
     page: pb::ListConversationsResponse,
-    /// How many conversations of the page were returned, by this call and earlier ones.
+    /// The shard's token of the page that begins with each conversation.
+    tokens: Vec<String>,
+    /// How many conversations of the page were returned.
     taken: usize,
 }
 
@@ -86,18 +83,15 @@ impl ShardPage {
         !self.page.next_page_token.is_empty()
     }
 
-    fn place(&self, before: &ShardPlace) -> ShardPlace {
-        match self.next() {
-            Some(_) => ShardPlace {
-                token: before.token.clone(),
-                skip: u32::try_from(self.taken).unwrap_or(u32::MAX),
-                ended: false,
-            },
-            None => ShardPlace {
-                token: self.page.next_page_token.clone(),
-                skip: 0,
-                ended: !self.has_more(),
-            },
+    /// Returns the place of the first conversation that was not returned.
+    fn place(&self) -> ShardPlace {
+        let token = match self.tokens.get(self.taken) {
+            Some(token) => token,
+            None => &self.page.next_page_token,
+        };
+        ShardPlace {
+            token: token.clone(),
+            ended: token.is_empty(),
         }
     }
 }
@@ -127,28 +121,27 @@ impl ShardRouter {
         let asked = places
             .filter(|(_, place)| !place.ended)
             .map(|(shard, place)| {
-                let page_size = u32::try_from(wanted).unwrap_or(u32::MAX);
                 let request = pb::ListConversationsRequest {
-                    page_size: page_size.saturating_add(place.skip),
+                    page_size: u32::try_from(wanted).unwrap_or(u32::MAX),
                     page_token: place.token.clone(),
                     ..request.clone()
                 };
                 (ShardId(u32::try_from(shard).unwrap_or(u32::MAX)), request)
             });
-        let answers = self.ask_each(call, LIST, asked.collect()).await?;
-        let mut pages: Vec<ShardPage> = Vec::with_capacity(answers.len());
-        for (shard, page) in answers {
-            let shard = shard.0 as usize;
-            pages.push(ShardPage {
-                shard,
-                page,
-                taken: token.shards[shard].skip as usize,
-            });
-        }
+        let answers = self.ask_each(call, LIST_PART, asked.collect()).await?;
+        let pages = answers.into_iter().map(|(shard, part)| {
+            let part: pb::ListPartResponse = part;
+            ShardPage {
+                shard: shard.0 as usize,
+                page: part.listed.unwrap_or_default(),
+                tokens: part.tokens,
+                taken: 0,
+            }
+        });
+        let mut pages: Vec<_> = pages.collect();
         let mut answer = merge(&mut pages, &request, wanted);
         for page in &pages {
-            let place = page.place(&token.shards[page.shard]);
-            token.shards[page.shard] = place;
+            token.shards[page.shard] = page.place();
         }
         answer.next_page_token = token.text();
         Ok(answer)
@@ -203,13 +196,39 @@ fn merge(
         answer.conversations.push(summary);
         first.taken += 1;
     }
+    if by_happened {
+        sort_page(&mut answer, time, request.ascending);
+    }
     answer
+}
+
+/// Sorts a page by time. In a shard's page, conversations of one second are not.
+fn sort_page(
+    answer: &mut pb::ListConversationsResponse,
+    time: impl Fn(&pb::ConversationSummary) -> (i64, i32),
+    ascending: bool,
+) {
+    let conversations = std::mem::take(&mut answer.conversations);
+    let with_values = !answer.values.is_empty();
+    let values = std::mem::take(&mut answer.values).into_iter();
+    let values = values.chain(std::iter::repeat_with(pb::BranchValues::default));
+    let mut page: Vec<_> = conversations.into_iter().zip(values).collect();
+    page.sort_by(|(one, _), (other, _)| match ascending {
+        true => time(one).cmp(&time(other)),
+        false => time(other).cmp(&time(one)),
+    });
+    let (conversations, values) = page.into_iter().unzip();
+    answer.conversations = conversations;
+    if with_values {
+        answer.values = values;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The token of each place is its time.
     fn page(shard: usize, seconds: &[i64], next: &str) -> ShardPage {
         let conversations = seconds.iter().map(|seconds| pb::ConversationSummary {
             created_at: Some(prost_types::Timestamp {
@@ -225,6 +244,7 @@ mod tests {
                 next_page_token: next.into(),
                 values: Vec::new(),
             },
+            tokens: seconds.iter().map(i64::to_string).collect(),
             taken: 0,
         }
     }
@@ -240,8 +260,8 @@ mod tests {
         let request = pb::ListConversationsRequest::default();
         let mut pages = [page(0, &[9, 5], "more"), page(1, &[8, 2], "")];
         assert_eq!(seconds(&merge(&mut pages, &request, 3)), [9, 8, 5]);
-        assert_eq!(pages[0].place(&ShardPlace::default()).token, "more");
-        assert_eq!(pages[1].place(&ShardPlace::default()).skip, 1);
+        assert_eq!(pages[0].place().token, "more");
+        assert_eq!(pages[1].place().token, "2");
         let mut pages = [page(0, &[9, 5], "more"), page(1, &[8, 2], "")];
         assert_eq!(seconds(&merge(&mut pages, &request, 10)), [9, 8, 5]);
         let ascending = pb::ListConversationsRequest {
@@ -250,11 +270,7 @@ mod tests {
         };
         let mut pages = [page(0, &[1, 7], ""), page(1, &[3], "")];
         assert_eq!(seconds(&merge(&mut pages, &ascending, 10)), [1, 3, 7]);
-        assert!(
-            pages
-                .iter()
-                .all(|page| page.place(&ShardPlace::default()).ended)
-        );
+        assert!(pages.iter().all(|page| page.place().ended));
     }
 
     // A token of another store, or a cut one, must not silently list something else.

@@ -13,7 +13,10 @@ use super::{
     scatter::{GET_MANY, LATEST, decoded_request},
     target::{Target, of_name},
 };
-use crate::bounds::{LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX};
+use crate::{
+    bounds::{LATEST_CONVERSATIONS_MAX, LOOKUP_BYTES_MAX, LOOKUPS_MAX},
+    from_proto, lookup,
+};
 use treering_domain::ShardId;
 use treering_proto::pb::{self, event_name::By};
 
@@ -42,6 +45,10 @@ impl ShardRouter {
         }
         let mut parts = Parts::new();
         for (index, name) in request.conversations.iter().enumerate() {
+            // Shards do not know the indices in this request.
+            let field = format!("conversations[{index}]");
+            from_proto::required(&field, name)?;
+            from_proto::check_short(&field, name)?;
             let shard = self.shard_of_name(call, name).await?;
             parts.entry(shard).or_default().push(index);
         }
@@ -64,10 +71,10 @@ impl ShardRouter {
                 found[*index] = events.by_ref().take(wanted).collect();
             }
         }
-        let mut room = LOOKUP_BYTES_MAX;
+        let mut room = AnswerRoom::new();
         let mut found: Vec<_> = found.into_iter().flatten().collect();
         for one in &mut found {
-            one.body_left_out |= leave_out(&mut one.event, &mut room);
+            one.body_left_out |= room.leave_out(&mut one.event);
         }
         Ok(pb::LatestResponse { found })
     }
@@ -85,6 +92,10 @@ impl ShardRouter {
         if request.events.len() > LOOKUPS_MAX {
             return self.ask_any(call, GET_MANY, &request).await;
         }
+        // Shards do not know the indices in this request.
+        for (index, name) in request.events.iter().enumerate() {
+            lookup::check_name(index, name)?;
+        }
         let mut parts = Parts::new();
         for (index, name) in request.events.iter().enumerate() {
             match &name.by {
@@ -92,7 +103,7 @@ impl ShardRouter {
                     let shard = self.shard_of_name(call, &place.conversation_id).await?;
                     parts.entry(shard).or_default().push(index);
                 }
-                // An event's id does not tell its shard. A shard refuses one that is not set.
+                // An event's id does not tell its shard.
                 Some(By::EventId(_)) | None => {
                     for shard in (0..self.inner.directory.shards()).map(ShardId) {
                         parts.entry(shard).or_default().push(index);
@@ -118,9 +129,9 @@ impl ShardRouter {
                 }
             }
         }
-        let mut room = LOOKUP_BYTES_MAX;
+        let mut room = AnswerRoom::new();
         for got in &mut events {
-            got.body_left_out |= leave_out(&mut got.event, &mut room);
+            got.body_left_out |= room.leave_out(&mut got.event);
         }
         Ok(pb::GetManyResponse { events })
     }
@@ -134,7 +145,7 @@ impl ShardRouter {
         Ok(match of_name(name, &self.inner.directory.shard_map()) {
             Target::Shard(shard) => shard,
             _ => self
-                .find_named(call, name)
+                .find_named(call, name, None)
                 .await?
                 .unwrap_or_else(|| self.any()),
         })
@@ -151,15 +162,32 @@ impl ShardRouter {
     }
 }
 
-/// Removes the body of an event that no longer fits into an answer. Returns true if it did.
-fn leave_out(event: &mut Option<pb::Event>, room: &mut usize) -> bool {
-    let Some(event) = event else {
-        return false;
-    };
-    let is_left_out = event.encoded_len() > *room && event.body.is_some();
-    if is_left_out {
-        event.body = None;
+/// How much room an answer has for events with bodies. As in one store, the first body is sent
+/// however large it is: nobody could read it otherwise.
+struct AnswerRoom {
+    left: usize,
+    has_body: bool,
+}
+
+impl AnswerRoom {
+    fn new() -> Self {
+        Self {
+            left: LOOKUP_BYTES_MAX,
+            has_body: false,
+        }
     }
-    *room = room.saturating_sub(event.encoded_len());
-    is_left_out
+
+    /// Removes the body of an event that does not fit. Returns true if it did.
+    fn leave_out(&mut self, event: &mut Option<pb::Event>) -> bool {
+        let Some(event) = event else {
+            return false;
+        };
+        let is_left_out = event.body.is_some() && self.has_body && event.encoded_len() > self.left;
+        if is_left_out {
+            event.body = None;
+        }
+        self.has_body |= event.body.is_some();
+        self.left = self.left.saturating_sub(event.encoded_len());
+        is_left_out
+    }
 }

@@ -9,6 +9,7 @@
 //! passed on.
 
 mod answers;
+mod build;
 mod call;
 mod checked;
 mod directory;
@@ -46,17 +47,19 @@ use tonic_types::StatusExt;
 use tower::Service;
 
 use self::{
-    call::{CallHead, NOWHERE, RoutedCall, prefixed},
+    build::BUILDING,
+    call::{CallHead, NOWHERE, RoutedCall, decoded, prefixed},
     checked::CheckedBody,
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
     scatter::SEARCH,
     search::names_similar,
-    target::{Target, named, target},
+    target::{NamedCreation, Target, named, target},
 };
 use crate::{
     ServeOptions,
     audit::Audit,
     bounds,
+    call::deadline_exceeded,
     shutdown::StopSignal,
     status::{CONVERSATION_NOT_FOUND, Refusal},
 };
@@ -207,9 +210,9 @@ impl ShardRouter {
         let shard = match target {
             Target::Shard(shard) => shard,
             Target::Any => self.any(),
-            Target::Named { name, otherwise } => {
-                let found = self.find_named(&call.head, &name).await?;
-                found.or(otherwise).unwrap_or_else(|| self.any())
+            Target::Named { name, creates } => {
+                self.shard_of_named(&call.head, &name, creates.as_ref())
+                    .await?
             }
             Target::All => return self.combined(&call.head, &path, &message).await,
             Target::Nowhere => return Err(Refusal::not_in_cluster(&path).into()),
@@ -219,13 +222,16 @@ impl ShardRouter {
             let found = self.search(&call.head, &message, Some(shard)).await?;
             return Ok(scatter::answer(&found));
         }
+        if BUILDING.contains(&path.as_str()) {
+            self.add_long_term(&mut call, shard).await?;
+        }
         let answer = self.serve(&mut call, shard).await?;
         // A UUID can also be the id of a conversation at its source, which is in any shard.
         if is_by_id
             && is_missing(&answer)
             && call.can_be_sent()
             && let Some(name) = named(route, &message)
-            && let Some(other) = self.find_named(&call.head, name).await?
+            && let Some(other) = self.find_named(&call.head, name, None).await?
             && other != shard
         {
             return self.serve(&mut call, other).await;
@@ -258,6 +264,10 @@ impl ShardRouter {
         loop {
             let refusal = match self.attempt(call, shard).await {
                 Attempt::Answered(answer) => return Ok(answer),
+                Attempt::Failed(refusal) | Attempt::Again(refusal) if call.is_late() => {
+                    tracing::debug!(refusal.message, "a call had no answer within its deadline");
+                    return Err(deadline_exceeded());
+                }
                 Attempt::Failed(refusal) => return Err(refusal.into()),
                 Attempt::Again(refusal) => refusal,
             };
@@ -348,8 +358,26 @@ impl ShardRouter {
         }
     }
 
-    /// Asks every shard for the conversation with this id at its source.
-    async fn find_named(&self, call: &CallHead, name: &str) -> Result<Option<ShardId>, Status> {
+    /// Returns the shard of the conversation with this id at its source, or of that which the append
+    /// creates; any if there is none.
+    async fn shard_of_named(
+        &self,
+        call: &CallHead,
+        name: &str,
+        creates: Option<&NamedCreation>,
+    ) -> Result<ShardId, Status> {
+        let found = self.find_named(call, name, creates).await?;
+        let created = creates.map(|creates| creates.shard);
+        Ok(found.or(created).unwrap_or_else(|| self.any()))
+    }
+
+    /// Asks every shard for the conversation with this id at its source, or at that of a creation.
+    async fn find_named(
+        &self,
+        call: &CallHead,
+        name: &str,
+        creates: Option<&NamedCreation>,
+    ) -> Result<Option<ShardId>, Status> {
         let request = pb::GetConversationRequest {
             conversation_id: name.to_owned(),
             ..pb::GetConversationRequest::default()
@@ -359,8 +387,18 @@ impl ShardRouter {
         let found = found
             .into_iter()
             .filter_map(|(shard, answer)| match answer {
-                Ok(_) => Some(Ok(shard)),
+                Ok(answer) => match is_of_source(answer, creates) {
+                    Ok(is_wanted) => is_wanted.then_some(Ok(shard)),
+                    Err(status) => Some(Err(status)),
+                },
                 Err(status) if status.code() == Code::NotFound => None,
+                // It has conversations of several sources. The shard of the creation tells which.
+                Err(status)
+                    if status.code() == Code::FailedPrecondition
+                        && creates.is_some_and(|creates| creates.shard == shard) =>
+                {
+                    Some(Ok(shard))
+                }
                 Err(status) => Some(Err(status)),
             });
         match found.collect::<Result<Vec<_>, _>>()?.as_slice() {
@@ -425,6 +463,15 @@ impl ShardRouter {
         }
         Ok(collected.to_bytes())
     }
+}
+
+/// Returns true if a conversation has the source of a creation.
+fn is_of_source(answer: Bytes, creates: Option<&NamedCreation>) -> Result<bool, Status> {
+    let Some(creates) = creates else {
+        return Ok(true);
+    };
+    let state: pb::ConversationState = decoded(answer)?;
+    Ok(state.summary.is_some_and(|of| of.source == creates.source))
 }
 
 /// Returns true for the error that there is no such conversation.

@@ -13,7 +13,7 @@ use tonic::{Status, body::Body};
 
 use super::{
     ShardRouter,
-    call::{CallHead, decoded, prefixed},
+    call::{CallHead, decoded, prefixed, with_prefix},
     erase::ERASE,
     log::{READ, SUBSCRIBE},
     upkeep::{REBUILD, VERIFY},
@@ -102,7 +102,7 @@ impl ShardRouter {
         path: &str,
         message: &Bytes,
     ) -> Result<Vec<M>, Status> {
-        let message = prefixed_again(message);
+        let message = with_prefix(message);
         let answers = self.ask_all(call, path, &message).await.into_iter();
         answers.map(|(_, answer)| decoded(answer?)).collect()
     }
@@ -111,12 +111,6 @@ impl ShardRouter {
 pub(super) fn decoded_request<M: Message + Default>(message: &Bytes) -> Result<M, Status> {
     let broken = |_| Status::internal("the request cannot be decoded");
     M::decode(message.clone()).map_err(broken)
-}
-
-/// Returns an encoded message with a prefix.
-pub(super) fn prefixed_again(message: &Bytes) -> Bytes {
-    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
-    [&[0][..], &length.to_be_bytes(), message].concat().into()
 }
 
 /// Returns the answer of a call with one message.

@@ -135,13 +135,7 @@ impl ShardRouter {
         shards: &[ShardId],
         part: &pb::SearchPartRequest,
     ) -> Result<Vec<pb::SearchPartResponse>, Status> {
-        let asked = shards.iter().map(|&shard| {
-            let mut part = part.clone();
-            if let Some(search) = &mut part.search {
-                search.at_least = search.at_least.filter(|place| place.shard == shard.0);
-            }
-            (shard, part)
-        });
+        let asked = shards.iter().map(|&shard| (shard, part.clone()));
         let answers = self.ask_each(call, SEARCH_PART, asked.collect()).await?;
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
@@ -158,11 +152,7 @@ impl ShardRouter {
         if by_meaning || request.regex || request.query.trim().is_empty() {
             return Ok(None);
         }
-        let asked = pb::SearchRequest {
-            at_least: None,
-            ..request.clone()
-        };
-        let asked = shards.iter().map(|&shard| (shard, asked.clone()));
+        let asked = shards.iter().map(|&shard| (shard, request.clone()));
         let asked = asked.collect();
         let counted: Vec<(_, pb::TermCounts)> = self.ask_each(call, COUNT_TERMS, asked).await?;
         let mut sum = SharedStatistics::default();

@@ -13,16 +13,23 @@ pub(super) enum Target {
     Shard(ShardId),
     /// To any shard.
     Any,
-    /// To the shard of the conversation that has this id at its source. If there is none, to
-    /// `otherwise`, or to any shard, which refuses the call.
+    /// To the shard of the conversation that has this id at its source. If there is none, to that
+    /// in which the append creates it, or to any shard, which refuses the call.
     Named {
         name: String,
-        otherwise: Option<ShardId>,
+        creates: Option<NamedCreation>,
     },
     /// To every shard, or to those of its entries.
     All,
     /// Clusters do not offer the method.
     Nowhere,
+}
+
+/// A conversation that an append creates if no conversation of this source has its id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NamedCreation {
+    pub(super) source: String,
+    pub(super) shard: ShardId,
 }
 
 /// Field numbers of requests, as in `proto/treering/v1/events.proto`.
@@ -88,7 +95,7 @@ pub(super) fn of_name(name: &str, map: &ShardMap) -> Target {
         Ok(id) => Target::Shard(map.of(id)),
         Err(_) => Target::Named {
             name: name.to_owned(),
-            otherwise: None,
+            creates: None,
         },
     }
 }
@@ -159,13 +166,16 @@ fn append(namespace: &Namespace, map: &ShardMap, message: &[u8]) -> Result<Targe
     }
     if let Some(name) = names.name {
         // The same id as `append_request` derives for a conversation that it creates.
-        let derived = names.create_if_missing.map(|created| {
+        let creates = names.create_if_missing.map(|created| {
             let source = wire::text(created, &[field::SOURCE]).unwrap_or_default();
-            map.of(derived_id(namespace, "source", &[source, name]))
+            NamedCreation {
+                source: source.to_owned(),
+                shard: map.of(derived_id(namespace, "source", &[source, name])),
+            }
         });
         return Ok(Target::Named {
             name: name.to_owned(),
-            otherwise: derived,
+            creates,
         });
     }
     Ok(match names.key.filter(|key| !key.is_empty()) {
@@ -276,7 +286,10 @@ mod tests {
         let derived = derived_id(&namespace, "source", &["s", "session 7"]);
         let wanted = Target::Named {
             name: "session 7".into(),
-            otherwise: Some(shard_of(derived, SHARDS)),
+            creates: Some(NamedCreation {
+                source: "s".into(),
+                shard: shard_of(derived, SHARDS),
+            }),
         };
         assert_eq!(to(APPEND, &request), Ok(wanted));
     }

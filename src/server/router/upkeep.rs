@@ -8,8 +8,7 @@ use tonic::{Status, body::Body};
 use super::{
     ShardRouter,
     answers::{AnswerMessages, streamed},
-    call::CallHead,
-    scatter::prefixed_again,
+    call::{CallHead, with_prefix},
 };
 use treering_domain::ShardId;
 use treering_proto::pb::{self, rebuild_response, verify_response};
@@ -81,7 +80,7 @@ impl ShardRouter {
         message: &Bytes,
     ) -> impl Stream<Item = Result<(ShardId, M), Status>> + Send + use<M> {
         let (router, head) = (self.clone(), call.read_here());
-        let message = prefixed_again(message);
+        let message = with_prefix(message);
         async_stream::try_stream! {
             for shard in (0..router.inner.directory.shards()).map(ShardId) {
                 let mut call = head.beside(path, message.clone());

@@ -107,8 +107,7 @@ async fn repeated_idempotency_key_returns_the_first_answer() {
     let status = server.events().append(request).await.unwrap_err();
     assert_eq!(status.code(), Code::AlreadyExists);
     assert_eq!(reason(&status), "IDEMPOTENCY_CONFLICT");
-    let head = server.engine.head();
-    assert_eq!(head.offset, 5);
+    assert_eq!(server.events_stored(), 5);
     server.stop().done().await;
 }
 
@@ -230,7 +229,7 @@ async fn batch_over_parent_and_child_is_atomic() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     let parent: ConversationId = id.parse().unwrap();
-    let child = ConversationId::generate();
+    let child = server.id_beside(parent);
     let spawned = EventBody::SubContextSpawned(SubContextSpawned {
         conversation: child,
         call_id: String::new(),

@@ -171,14 +171,15 @@ async fn build_waits_for_the_requested_position() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = talked(&server, 0).await;
-    let next = server.engine.head().offset + 1;
+    let last = server.read_all(&id).await.pop().unwrap();
+    let next = last.position.map(|last| pb::Position {
+        offset: last.offset + 1,
+        ..last
+    });
     let waiting = tokio::spawn({
         let mut contexts = server.contexts();
         let request = pb::BuildRequest {
-            at_least: Some(pb::Position {
-                shard: 0,
-                offset: next,
-            }),
+            at_least: next,
             ..build(&id, pb::Provider::OpenaiChat)
         };
         async move { contexts.build(request).await }

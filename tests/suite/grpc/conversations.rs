@@ -253,7 +253,7 @@ async fn invalid_forks_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
-    let head = server.engine.head();
+    let head = server.events_stored();
     let into = |into: &str| pb::ForkRequest {
         into_conversation: into.into(),
         ..fork(&id, "x", 3)
@@ -273,7 +273,7 @@ async fn invalid_forks_are_refused() {
             .unwrap_err();
         assert_eq!(status.code(), code, "{request:?} {status:?}");
     }
-    assert_eq!(server.engine.head(), head);
+    assert_eq!(server.events_stored(), head);
     server.stop().done().await;
 }
 
@@ -502,12 +502,14 @@ async fn page_token_is_valid_only_for_its_query() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
     let mut ids = Vec::new();
-    for number in 0..30 {
-        let created = EventBody::ConversationCreated(ConversationCreated {
+    let labelled = |number: u32| {
+        EventBody::ConversationCreated(ConversationCreated {
             labels: [("odd".to_owned(), (number % 2).to_string())].into(),
             ..Default::default()
-        });
-        let answer = server.append(batch("", [created])).await;
+        })
+    };
+    for number in 0..30 {
+        let answer = server.append(batch("", [labelled(number)])).await;
         ids.push(answer.events[0].conversation_id.clone());
     }
     let odd = pb::ListConversationsRequest {
@@ -541,7 +543,9 @@ async fn page_token_is_valid_only_for_its_query() {
         } else {
             first
         };
-        server.append(batch("", [created("new")])).await;
+        for _ in 0..6 {
+            server.append(batch("", [labelled(1)])).await;
+        }
         server
             .append(batch(&ids[found.len()], [message(Role::User, "more")]))
             .await;

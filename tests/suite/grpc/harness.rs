@@ -1,13 +1,28 @@
 //! A server to test against, and helpers that build requests.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use futures::future::{BoxFuture, join_all};
+use prost::Message;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
-use tonic::{Request, Status, transport::Channel};
+use tonic::{Request, Status, body::Body, transport::Channel};
 use tonic_types::StatusExt;
+use tower::{Service, ServiceExt};
 use treering::{
+    access::KeyStore,
     domain::*,
-    engine::{Engine, OpenOptions},
+    engine::{Engine, OpenOptions, ShardPlace, shard_of},
     proto::{
         body, envelope, json,
         pb::{
@@ -19,16 +34,67 @@ use treering::{
     server::{self, ServeError, ServeOptions},
 };
 
+use super::memory::{MemoryCluster, ServingNode, StoppingNode};
+
 /// A grace period that is longer than any passing test waits.
 pub const GRACE: Duration = Duration::from_secs(20);
 
-/// A running server. Stopped by [`TestServer::stop`].
+/// If this variable is set, a [`TestServer`] is a cluster.
+pub const IN_CLUSTER: &str = "TREERING_TEST_IN_CLUSTER";
+/// The nodes of the cluster.
+const NODES: [&str; 3] = ["one", "two", "three"];
+const SHARDS: u32 = 6;
+
+/// The logs of the clusters, by the folder of the store.
+static CLUSTERS: Mutex<BTreeMap<PathBuf, Arc<MemoryCluster>>> = Mutex::new(BTreeMap::new());
+
+/// A running server, or a cluster of several. Stopped by [`TestServer::stop`].
 pub struct TestServer {
-    pub engine: Engine,
+    running: Running,
+    /// The address of the server, or of one of them.
     pub address: SocketAddr,
-    pub channel: Channel,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<Result<(), ServeError>>,
+    pub channel: AnyNode,
+}
+
+enum Running {
+    Store {
+        engine: Engine,
+        stop: oneshot::Sender<()>,
+        served: JoinHandle<Result<(), ServeError>>,
+    },
+    Cluster(Vec<ServingNode>),
+}
+
+/// Connections to the nodes. Each call goes to the next node.
+#[derive(Clone)]
+pub struct AnyNode {
+    nodes: Arc<[Channel]>,
+    next: Arc<AtomicUsize>,
+}
+
+impl AnyNode {
+    fn of(nodes: Vec<Channel>) -> Self {
+        Self {
+            nodes: nodes.into(),
+            next: Arc::default(),
+        }
+    }
+}
+
+impl Service<http::Request<Body>> for AnyNode {
+    type Response = http::Response<Body>;
+    type Error = tonic::transport::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        let node = self.nodes[next % self.nodes.len()].clone();
+        Box::pin(node.oneshot(request))
+    }
 }
 
 impl TestServer {
@@ -51,6 +117,13 @@ impl TestServer {
     }
 
     pub async fn opened(opening: OpenOptions, options: ServeOptions) -> Self {
+        match env::var_os(IN_CLUSTER) {
+            None => Self::of_store(opening, options).await,
+            Some(_) => Self::of_cluster(&opening, &options).await,
+        }
+    }
+
+    async fn of_store(opening: OpenOptions, options: ServeOptions) -> Self {
         let engine = Engine::open(opening).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -63,49 +136,117 @@ impl TestServer {
             },
             options,
         );
+        let served = tokio::spawn(serving);
         Self {
-            engine,
+            running: Running::Store {
+                engine,
+                stop,
+                served,
+            },
             address,
-            stop,
-            served: tokio::spawn(serving),
             channel: connect(address).await,
         }
     }
 
-    pub fn events(&self) -> EventsClient<Channel> {
+    async fn of_cluster(opening: &OpenOptions, options: &ServeOptions) -> Self {
+        let cluster = {
+            let mut clusters = CLUSTERS.lock().unwrap();
+            let dir = opening.data_dir.clone();
+            let cluster = clusters.entry(dir);
+            Arc::clone(cluster.or_insert_with(|| MemoryCluster::new(SHARDS)))
+        };
+        let serving = || {
+            let keys = options.keys.as_ref();
+            // Each node reads the file of keys itself, and counts the calls of a key.
+            let keys = keys.map(|keys| KeyStore::open(keys.dir()).unwrap());
+            ServeOptions {
+                keys,
+                ..options.clone()
+            }
+        };
+        let nodes = ServingNode::start_together(&cluster, &NODES, opening, serving).await;
+        let channels = nodes.iter().map(ServingNode::channel);
+        Self {
+            address: nodes[0].address,
+            channel: AnyNode::of(channels.collect()),
+            running: Running::Cluster(nodes),
+        }
+    }
+
+    /// Returns the engine of the store.
+    pub fn engine(&self) -> &Engine {
+        match &self.running {
+            Running::Store { engine, .. } => engine,
+            Running::Cluster(_) => panic!("a cluster has an engine for each shard"),
+        }
+    }
+
+    /// Returns an id for a new conversation of the same tree. In a cluster, a tree has one shard.
+    pub fn id_beside(&self, other: ConversationId) -> ConversationId {
+        let id = ConversationId::generate();
+        let shard = shard_of(other, SHARDS);
+        let shards = SHARDS;
+        match self.running {
+            Running::Store { .. } => id,
+            Running::Cluster(_) => ShardPlace { shard, shards }.place(id),
+        }
+    }
+
+    /// Returns the number of events in the log.
+    pub fn events_stored(&self) -> u64 {
+        let nodes = match &self.running {
+            Running::Store { engine, .. } => return engine.head().offset,
+            Running::Cluster(nodes) => nodes,
+        };
+        let heads = nodes.iter().flat_map(|own| {
+            let shards = own.node.served().into_iter();
+            shards.map(|shard| own.node.shard(shard).unwrap().engine().head().offset)
+        });
+        heads.sum()
+    }
+
+    pub fn events(&self) -> EventsClient<AnyNode> {
         EventsClient::new(self.channel.clone())
             .max_decoding_message_size(server::bounds::MESSAGE_BYTES_MAX)
     }
 
-    pub fn conversations(&self) -> ConversationsClient<Channel> {
+    pub fn conversations(&self) -> ConversationsClient<AnyNode> {
         ConversationsClient::new(self.channel.clone())
     }
 
-    pub fn contexts(&self) -> ContextsClient<Channel> {
+    pub fn contexts(&self) -> ContextsClient<AnyNode> {
         ContextsClient::new(self.channel.clone())
             .max_decoding_message_size(server::bounds::MESSAGE_BYTES_MAX)
     }
 
-    pub fn items(&self) -> ItemsClient<Channel> {
+    pub fn items(&self) -> ItemsClient<AnyNode> {
         ItemsClient::new(self.channel.clone())
     }
 
-    pub fn tools(&self) -> ToolsClient<Channel> {
+    pub fn tools(&self) -> ToolsClient<AnyNode> {
         ToolsClient::new(self.channel.clone())
     }
 
-    pub fn search(&self) -> SearchClient<Channel> {
+    pub fn search(&self) -> SearchClient<AnyNode> {
         SearchClient::new(self.channel.clone())
     }
 
-    pub fn admin(&self) -> AdminClient<Channel> {
+    pub fn admin(&self) -> AdminClient<AnyNode> {
         AdminClient::new(self.channel.clone())
     }
 
     /// Asks the server to stop; [`StoppingServer::done`] waits for it.
     pub fn stop(self) -> StoppingServer {
-        self.stop.send(()).unwrap();
-        StoppingServer(self.served)
+        match self.running {
+            Running::Store { stop, served, .. } => {
+                stop.send(()).unwrap();
+                StoppingServer::Store(served)
+            }
+            Running::Cluster(nodes) => {
+                let nodes = nodes.into_iter().map(ServingNode::stop);
+                StoppingServer::Cluster(nodes.collect())
+            }
+        }
     }
 
     /// Appends a batch, and panics if it is refused.
@@ -133,18 +274,27 @@ impl TestServer {
 }
 
 /// A server that is stopping.
-pub struct StoppingServer(JoinHandle<Result<(), ServeError>>);
+pub enum StoppingServer {
+    Store(JoinHandle<Result<(), ServeError>>),
+    Cluster(Vec<StoppingNode>),
+}
 
 impl StoppingServer {
     pub async fn done(self) {
-        self.0.await.unwrap().unwrap();
+        match self {
+            Self::Store(served) => served.await.unwrap().unwrap(),
+            Self::Cluster(nodes) => {
+                join_all(nodes.into_iter().map(StoppingNode::done)).await;
+            }
+        }
     }
 }
 
-pub async fn connect(address: SocketAddr) -> Channel {
+/// Connects to one server.
+pub async fn connect(address: SocketAddr) -> AnyNode {
     let uri = format!("http://{address}");
     let endpoint = tonic::transport::Endpoint::from_shared(uri).unwrap();
-    endpoint.connect().await.unwrap()
+    AnyNode::of(vec![endpoint.connect().await.unwrap()])
 }
 
 /// Returns the events of [`TestServer::conversation`].
@@ -238,16 +388,53 @@ pub fn branch_source(id: &str, branch: &str) -> pb::read_request::Source {
 }
 
 /// Returns all events of a read.
-pub async fn read(
-    mut events: EventsClient<Channel>,
+pub async fn read<C>(
+    mut events: EventsClient<C>,
     request: pb::ReadRequest,
-) -> Result<Vec<pb::Event>, Status> {
+) -> Result<Vec<pb::Event>, Status>
+where
+    C: Service<http::Request<Body>, Response = http::Response<Body>>,
+    C::Error: std::error::Error + Send + Sync + 'static,
+{
     let mut stream = events.read(request).await?.into_inner();
     let mut all = Vec::new();
     while let Some(response) = stream.message().await? {
         all.extend(response.events);
     }
     Ok(all)
+}
+
+/// Returns the entries of the audit, which a cluster has in several conversations. `key` may read it.
+pub async fn audit_entries(server: &TestServer, key: &str) -> Vec<serde_json::Value> {
+    fn as_key<T>(key: &str, message: T) -> Request<T> {
+        let mut request = within(server::audit::SYSTEM_NAMESPACE, message);
+        let value = format!("Bearer {key}").parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+        request
+    }
+    let list = pb::ListConversationsRequest {
+        title: server::audit::AUDIT_TITLE.into(),
+        ..Default::default()
+    };
+    let audits = server.conversations().list(as_key(key, list)).await;
+    let mut entries = Vec::new();
+    for audit in audits.unwrap().into_inner().conversations {
+        let request = pb::ReadRequest {
+            source: Some(conversation_source(&audit.conversation_id)),
+            ..Default::default()
+        };
+        let pages = server.events().read(as_key(key, request)).await;
+        let mut pages = pages.unwrap().into_inner();
+        while let Some(page) = pages.message().await.unwrap() {
+            for event in page.events {
+                if let Some(pb::event::Body::Custom(body)) = event.body {
+                    let custom = pb::Custom::decode(body).unwrap();
+                    entries.push(serde_json::from_slice(&custom.data).unwrap());
+                }
+            }
+        }
+    }
+    entries
 }
 
 /// Returns a request in another namespace.

@@ -143,7 +143,7 @@ async fn item_values_round_trip_and_are_searched() {
 async fn item_reads_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::start(dir.path()).await;
-    let head = server.engine.head();
+    let head = server.events_stored();
     let deleted = pb::ItemOp {
         op: Some(Op::Delete(pb::DeleteItem::default())),
     };
@@ -185,7 +185,7 @@ async fn item_reads_change_nothing() {
         assert_eq!(status.code(), Code::InvalidArgument, "{field}");
         assert_eq!(bad_field(&status), field);
     }
-    assert_eq!(server.engine.head(), head);
+    assert_eq!(server.events_stored(), head);
     server.stop().done().await;
 }
 

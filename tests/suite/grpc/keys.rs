@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use futures::StreamExt;
-use prost::Message;
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
@@ -12,10 +11,11 @@ use treering::{
     access::{self, Grant, GrantScope, KeyLimits, KeyStore, NewKey},
     domain::*,
     proto::pb::{self, append_stream_response::Outcome},
-    server::{self, NAMESPACE_KEY, ServeOptions},
+    server::{NAMESPACE_KEY, ServeOptions},
 };
 
 use super::harness::*;
+use crate::suite::child;
 
 /// Nothing here takes this long; beyond it, something hangs.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -530,30 +530,63 @@ async fn exports_and_full_reads_are_in_the_audit() {
 
 /// Returns the entries of the audit that are not about keys.
 async fn audited(server: &TestServer, ops: &str) -> Vec<serde_json::Value> {
-    let audit = pb::ReadRequest {
-        source: Some(conversation_source(
-            &server::audit::audit_conversation().to_string(),
-        )),
-        ..Default::default()
-    };
-    let mut request = keyed(ops, audit);
-    let system = server::audit::SYSTEM_NAMESPACE.parse().unwrap();
-    request.metadata_mut().insert(NAMESPACE_KEY, system);
-    let mut pages = server.events().read(request).await.unwrap().into_inner();
-    let mut deeds = Vec::new();
-    while let Some(page) = pages.message().await.unwrap() {
-        for event in page.events {
-            let Some(pb::event::Body::Custom(body)) = event.body else {
-                continue;
-            };
-            let custom = pb::Custom::decode(body).unwrap();
-            let deed: serde_json::Value = serde_json::from_slice(&custom.data).unwrap();
-            if !deed["deed"].as_str().unwrap().starts_with("key_") {
-                deeds.push(deed);
-            }
-        }
-    }
+    let mut deeds = audit_entries(server, ops).await;
+    deeds.retain(|deed| !deed["deed"].as_str().unwrap().starts_with("key_"));
     deeds
+}
+
+// Keys are created while the server runs, and used. The command must print all of it, oldest first;
+// in a cluster, from several shards.
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_has_new_keys_and_their_decisions() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = guarded(dir.path()).await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(server.conversation().await);
+    }
+    let ops = key(dir.path(), "ops", &["admin:*"]);
+    let approver = key(dir.path(), "approver", &["approver:default"]);
+    let made = async {
+        let is_made = |deed: &serde_json::Value| deed["deed"] == "key_made";
+        while audit_entries(&server, &ops)
+            .await
+            .iter()
+            .filter(|deed| is_made(deed))
+            .count()
+            < 2
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, made).await.unwrap();
+    let arguments = r#"{"city": "Lisbon", "days": 2}"#;
+    for id in &ids {
+        let decide = batch(id, [decision("call_1", arguments, Decision::Approved)]);
+        let decided = server.events().append(keyed(&approver, decide)).await;
+        decided.unwrap();
+    }
+    let url = format!("http://{}", server.address);
+    let token = [("TREERING_TOKEN", ops.as_str())];
+    let printed = child::run_with(&["audit", "--server", &url], &token).await;
+    assert!(printed.status.success(), "{printed:?}");
+    let lines = String::from_utf8(printed.stdout).unwrap();
+    let lines: Vec<serde_json::Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |name: &str| -> Vec<_> {
+        let texts = lines
+            .iter()
+            .map(|line| line[name].as_str().unwrap_or_default());
+        texts.map(str::to_owned).collect()
+    };
+    let deeds = [
+        "key_made", "key_made", "decide", "decide", "decide", "decide",
+    ];
+    assert_eq!(of("deed"), deeds, "{lines:?}");
+    assert_eq!(of("conversation_id")[2..], ids, "{lines:?}");
+    server.stop().done().await;
 }
 
 // An approver may decide a hundred calls in one batch and disconnect. Each decision that is stored

@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tonic::{Code, Streaming, transport::Channel};
+use tonic::{Code, Streaming};
 use treering::{
     domain::Limits,
     proto::pb::{self, admin_client::AdminClient, events_client::EventsClient},
@@ -34,7 +34,7 @@ async fn served(dir: &Path, options: ServeOptions) -> TestServer {
 }
 
 /// Starts a call that continues until it is dropped.
-async fn held(channel: &Channel) -> Streaming<pb::SubscribeResponse> {
+async fn held(channel: &AnyNode) -> Streaming<pb::SubscribeResponse> {
     let all = pb::SubscribeRequest {
         source: Some(pb::subscribe_request::Source::Log(pb::LogSource {})),
         ..Default::default()
@@ -43,7 +43,7 @@ async fn held(channel: &Channel) -> Streaming<pb::SubscribeResponse> {
     events.subscribe(all).await.unwrap().into_inner()
 }
 
-async fn call(channel: &Channel) -> Result<(), Code> {
+async fn call(channel: &AnyNode) -> Result<(), Code> {
     let mut admin = AdminClient::new(channel.clone());
     let asked = timeout(PATIENCE, admin.stats(pb::StatsRequest {})).await;
     asked.expect("timed out").map(drop).map_err(|it| it.code())

@@ -316,6 +316,10 @@ async fn oversized_fields_are_refused_by_name() {
     for (request, field) in [
         (latest(vec![], vec!["a".into()]), "conversations"),
         (latest(vec![id.clone()], vec![]), "keys"),
+        (
+            latest(vec![id.clone(), String::new()], vec!["a".into()]),
+            "conversations[1]",
+        ),
         (latest(vec![id.clone()], vec![String::new()]), "keys[0]"),
         (latest(vec![id.clone()], vec![long.clone()]), "keys[0]"),
         (
@@ -348,11 +352,11 @@ async fn oversized_fields_are_refused_by_name() {
     let status = server.events().get_many(many).await.unwrap_err();
     assert_eq!(bad_field(&status), "events");
     let nameless = pb::GetManyRequest {
-        events: vec![pb::EventName { by: None }],
+        events: vec![place(&id, 1), place(&id, 2), pb::EventName { by: None }],
         headers_only: false,
     };
     let status = server.events().get_many(nameless).await.unwrap_err();
-    assert_eq!(bad_field(&status), "events[0]");
+    assert_eq!(bad_field(&status), "events[2]");
     let elsewhere = pb::ReadRequest {
         go_on_at: Some(pb::ReadStop {
             at: Some(pb::read_stop::At::Offset(1)),

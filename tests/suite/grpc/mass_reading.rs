@@ -2,13 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use prost::Message;
 use serde_json::Value;
-use treering::{
-    domain::*,
-    proto::pb,
-    server::{self, NAMESPACE_KEY, bounds::MANY_READ},
-};
+use treering::{domain::*, proto::pb, server::bounds::MANY_READ};
 
 use super::{
     harness::*,
@@ -38,26 +33,8 @@ async fn store(server: &TestServer) -> (Vec<String>, Option<pb::Position>) {
 
 /// Returns the audit entries of keys that have read unusually much.
 async fn very_much(server: &TestServer, ops: &str) -> Vec<Value> {
-    let audit = pb::ReadRequest {
-        source: Some(conversation_source(
-            &server::audit::audit_conversation().to_string(),
-        )),
-        ..Default::default()
-    };
-    let mut request = keyed(ops, audit);
-    let system = server::audit::SYSTEM_NAMESPACE.parse().unwrap();
-    request.metadata_mut().insert(NAMESPACE_KEY, system);
-    let mut pages = server.events().read(request).await.unwrap().into_inner();
-    let mut deeds = Vec::new();
-    while let Some(page) = pages.message().await.unwrap() {
-        for event in page.events {
-            if let Some(pb::event::Body::Custom(body)) = event.body {
-                let custom = pb::Custom::decode(body).unwrap();
-                let deed: Value = serde_json::from_slice(&custom.data).unwrap();
-                deeds.extend((deed["deed"] == "read_many").then_some(deed));
-            }
-        }
-    }
+    let mut deeds = audit_entries(server, ops).await;
+    deeds.retain(|deed| deed["deed"] == "read_many");
     deeds
 }
 

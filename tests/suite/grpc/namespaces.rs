@@ -1,11 +1,7 @@
 //! Tenants do not see each other, in any call.
 
 use tonic::{Code, Status};
-use treering::{
-    domain::*,
-    engine::{EventSource, ReadQuery},
-    proto::pb,
-};
+use treering::{domain::*, proto::pb};
 
 use super::harness::*;
 
@@ -210,13 +206,17 @@ async fn id_used_in_another_namespace_can_be_used() {
     let server = TestServer::start(dir.path()).await;
     let id = server.conversation().await;
     let events = async |namespace: &str| {
-        let namespace = Namespace::new(namespace).unwrap();
-        let source = EventSource::Conversation(id.parse().unwrap());
-        let events = server
-            .engine
-            .read_all(ReadQuery::all(namespace, source))
-            .await;
-        events.unwrap().len()
+        let request = pb::ReadRequest {
+            source: Some(conversation_source(&id)),
+            ..Default::default()
+        };
+        let pages = server.events().read(within(namespace, request)).await;
+        let mut pages = pages.unwrap().into_inner();
+        let mut count = 0;
+        while let Some(page) = pages.message().await.unwrap() {
+            count += page.events.len();
+        }
+        count
     };
     let theirs = events("default").await;
     let opened = within("b", batch(&id, opening()));

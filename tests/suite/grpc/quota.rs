@@ -62,7 +62,7 @@ async fn used(server: &TestServer) -> u64 {
 }
 
 async fn rebuilt(server: &TestServer) {
-    let mut items = server.engine.rebuild(true, false);
+    let mut items = server.engine().rebuild(true, false);
     let mut done = false;
     while let Some(item) = items.next().await {
         done |= matches!(item.unwrap(), RebuildItem::Outcome(_));
@@ -109,7 +109,7 @@ async fn every_appending_method_checks_the_quota() {
     server.stop().done().await;
 
     let server = served(dir.path(), of_default(quota(Some(full), None))).await;
-    let head = server.engine.head();
+    let head = server.events_stored();
     let say = || batch(&id, [message(Role::User, "more")]);
     let mut refused: Vec<(&str, Status)> = Vec::new();
     let mut events = server.events();
@@ -200,11 +200,11 @@ async fn every_appending_method_checks_the_quota() {
     }
     assert!(matches!(&answers[1].outcome, Some(Outcome::Appended(done)) if done.repeated_key));
 
-    assert_eq!(server.engine.head(), head, "something was appended");
+    assert_eq!(server.events_stored(), head, "something was appended");
     assert_eq!(server.read_all(&id).await.len(), 11);
     let elsewhere = within("elsewhere", batch("", [created("theirs")]));
     events.append(elsewhere).await.unwrap();
-    let measures = server.engine.measures().await.unwrap();
+    let measures = server.engine().measures().await.unwrap();
     let counted = measures.refused_appends["QUOTA_EXCEEDED"];
     assert_eq!(counted, refused.len() as u64 + 2);
     server.stop().done().await;

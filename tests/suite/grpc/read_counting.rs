@@ -295,6 +295,14 @@ fn readings(id: &str) -> Vec<(&'static str, Vec<u8>)> {
             }
             .encode_to_vec(),
         ),
+        (
+            "Shards/ListPart",
+            pb::ListConversationsRequest {
+                with_values: true,
+                ..Default::default()
+            }
+            .encode_to_vec(),
+        ),
         // The last one, because it removes events that others read.
         (
             "Conversations/Rewind",

@@ -316,10 +316,10 @@ async fn impossible_rewind_is_refused() {
     let mut client = server.conversations();
     let cleared = client.rewind(rewind(&id, 0)).await.unwrap().into_inner();
     assert_eq!(cleared.went.len(), 6);
-    let head = server.engine.head();
+    let head = server.events_stored();
     let again = client.rewind(rewind(&id, 0)).await.unwrap().into_inner();
     assert!(again.kept.is_none() && again.events.is_empty() && again.went.is_empty());
-    assert_eq!(server.engine.head(), head);
+    assert_eq!(server.events_stored(), head);
 
     let fork = pb::ForkRequest {
         conversation_id: id.clone(),
@@ -337,7 +337,7 @@ async fn impossible_rewind_is_refused() {
     server
         .append(batch(&copy, [message(Role::User, "its own")]))
         .await;
-    let head = server.engine.head();
+    let head = server.events_stored();
     let taken = pb::RewindRequest {
         branch: "rewound-7".into(),
         keep_as: "main".into(),
@@ -357,7 +357,7 @@ async fn impossible_rewind_is_refused() {
         assert_eq!(status.code(), code, "{status:?}");
         assert!(why.is_empty() || reason(&status) == why, "{status:?}");
     }
-    assert_eq!(server.engine.head(), head);
+    assert_eq!(server.events_stored(), head);
     let own = client.rewind(rewind(&copy, 1)).await.unwrap().into_inner();
     assert_eq!(own.went.len(), 1);
 
@@ -382,10 +382,10 @@ async fn impossible_rewind_is_refused() {
         .append(batch(&id, [message(Role::User, "last")]))
         .await;
     client.seal(seal).await.unwrap();
-    let head = server.engine.head();
+    let head = server.events_stored();
     let status = client.rewind(rewind(&id, 1)).await.unwrap_err();
     assert_eq!(reason(&status), "SEALED");
-    assert_eq!(server.engine.head(), head);
+    assert_eq!(server.events_stored(), head);
     sound(&server).await;
     server.stop().done().await;
 }

@@ -12,7 +12,7 @@ use opentelemetry_proto::tonic::{
     trace::v1::{ResourceSpans, ScopeSpans, Span},
 };
 use serde_json::{Value, json};
-use tonic::{Code, Request, codec::CompressionEncoding, transport::Channel};
+use tonic::{Code, Request, codec::CompressionEncoding};
 use treering::{domain::*, proto::pb, server::ServeOptions};
 
 use super::{
@@ -66,7 +66,7 @@ fn request(spans: Vec<Span>) -> ExportTraceServiceRequest {
     }
 }
 
-fn exporter(channel: &Channel) -> TraceServiceClient<Channel> {
+fn exporter(channel: &AnyNode) -> TraceServiceClient<AnyNode> {
     TraceServiceClient::new(channel.clone()).send_compressed(CompressionEncoding::Gzip)
 }
 
@@ -440,8 +440,8 @@ async fn killed_server_loses_no_acknowledged_span() {
     let mut left = &agent.spans[..];
     while !left.is_empty() {
         let server = child::Server::start(dir.path()).await;
-        let endpoint = Channel::from_shared(server.url.clone()).unwrap();
-        let channel = endpoint.connect().await.unwrap();
+        let address = server.url.strip_prefix("http://").unwrap();
+        let channel = connect(address.parse().unwrap()).await;
         let until = 1 + random.below(12) as usize;
         let mut sending = tokio::spawn({
             let left = left.to_vec();

@@ -11,7 +11,6 @@ mod tool_discovery;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tonic::transport::Channel;
 use treering::{
     context::Provider,
     domain::*,
@@ -24,7 +23,7 @@ use treering::{
 
 use super::{
     child,
-    grpc::harness::{TestServer, batch},
+    grpc::harness::{AnyNode, TestServer, batch},
 };
 
 /// A store on disk with a server. The library uses the same store.
@@ -59,10 +58,10 @@ impl World {
     }
 
     pub fn engine(&self) -> &Engine {
-        &self.server.engine
+        self.server.engine()
     }
 
-    pub fn contexts(&self) -> ContextsClient<Channel> {
+    pub fn contexts(&self) -> ContextsClient<AnyNode> {
         self.server.contexts()
     }
 

@@ -125,6 +125,7 @@ impl RequestParams {
             model: self.model.clone(),
             policy: self.whole_policy()?.into(),
             at_least: None,
+            long_term: None,
         };
         let mut contexts = request_context.store.contexts();
         let build = contexts.build(pb::BuildRequest {

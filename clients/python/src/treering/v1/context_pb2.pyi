@@ -138,6 +138,7 @@ class BuildRequest(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     POLICY_FIELD_NUMBER: builtins.int
     AT_LEAST_FIELD_NUMBER: builtins.int
+    LONG_TERM_FIELD_NUMBER: builtins.int
     conversation_id: builtins.str
     """UUID or source id."""
     branch: builtins.str
@@ -157,6 +158,11 @@ class BuildRequest(google.protobuf.message.Message):
         """Wait until reads have reached this log position, to include what was appended there. Not
         set: do not wait.
         """
+    @property
+    def long_term(self) -> global___GetContextResponse:
+        """For nodes of a cluster: the long-term context of the namespace, which is in another shard. Not
+        set: that of this store.
+        """
     def __init__(
         self,
         *,
@@ -167,9 +173,10 @@ class BuildRequest(google.protobuf.message.Message):
         model: builtins.str = ...,
         policy: builtins.bytes = ...,
         at_least: treering.v1.event_pb2.Position | None = ...,
+        long_term: global___GetContextResponse | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing_extensions.Literal["at_least", b"at_least"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing_extensions.Literal["as_of_revision", b"as_of_revision", "at_least", b"at_least", "branch", b"branch", "conversation_id", b"conversation_id", "model", b"model", "policy", b"policy", "provider", b"provider"]) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["at_least", b"at_least", "long_term", b"long_term"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["as_of_revision", b"as_of_revision", "at_least", b"at_least", "branch", b"branch", "conversation_id", b"conversation_id", "long_term", b"long_term", "model", b"model", "policy", b"policy", "provider", b"provider"]) -> None: ...
 
 global___BuildRequest = BuildRequest
 

@@ -11,11 +11,12 @@ from google.protobuf import symbol_database as _symbol_database
 _sym_db = _symbol_database.Default()
 
 
+from treering.v1 import conversation_pb2 as treering_dot_v1_dot_conversation__pb2
 from treering.v1 import event_pb2 as treering_dot_v1_dot_event__pb2
 from treering.v1 import search_pb2 as treering_dot_v1_dot_search__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/shard.proto\x12\x0btreering.v1\x1a\x17treering/v1/event.proto\x1a\x18treering/v1/search.proto\"\xe7\x01\n\nTermCounts\x12\x10\n\x08passages\x18\x01 \x01(\x04\x12\x11\n\tdocuments\x18\x02 \x01(\x04\x12\x33\n\x06tokens\x18\x03 \x03(\x0b\x32#.treering.v1.TermCounts.TokensEntry\x12%\n\x05terms\x18\x04 \x03(\x0b\x32\x16.treering.v1.TermCount\x12)\n\x07similar\x18\x05 \x01(\x0b\x32\x18.treering.v1.SimilarText\x1a-\n\x0bTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\".\n\x0bSimilarText\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttext_hash\x18\x02 \x01(\x06\"+\n\tTermCount\x12\x0c\n\x04term\x18\x01 \x01(\x0c\x12\x10\n\x08passages\x18\x02 \x01(\x04\"\xd2\x01\n\x11SearchPartRequest\x12*\n\x06search\x18\x01 \x01(\x0b\x32\x1a.treering.v1.SearchRequest\x12\'\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x17.treering.v1.TermCounts\x12\'\n\x06\x66loors\x18\x03 \x01(\x0b\x32\x17.treering.v1.PoolFloors\x12\x15\n\rrecalled_only\x18\x04 \x01(\x08\x12\x18\n\x0b\x65xcept_text\x18\x05 \x01(\x06H\x00\x88\x01\x01\x42\x0e\n\x0c_except_text\"S\n\nRerankPool\x12&\n\x05names\x18\x01 \x01(\x0e\x32\x17.treering.v1.NamesFound\x12\r\n\x05named\x18\x02 \x03(\x02\x12\x0e\n\x06others\x18\x03 \x03(\x02\"S\n\nPoolFloors\x12&\n\x05names\x18\x01 \x01(\x0e\x32\x17.treering.v1.NamesFound\x12\r\n\x05named\x18\x02 \x01(\x02\x12\x0e\n\x06others\x18\x03 \x01(\x02\"\x9e\x01\n\x12SearchPartResponse\x12*\n\x05\x66ound\x18\x01 \x01(\x0b\x32\x1b.treering.v1.SearchResponse\x12$\n\x05order\x18\x02 \x03(\x0b\x32\x15.treering.v1.HitOrder\x12%\n\x04pool\x18\x03 \x01(\x0b\x32\x17.treering.v1.RerankPool\x12\x0f\n\x07\x63hecked\x18\x04 \x01(\r\"g\n\x08HitOrder\x12\x10\n\x08reranked\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x01(\r\x12\x13\n\x0btyped_names\x18\x03 \x01(\r\x12\x12\n\ntyped_line\x18\x04 \x01(\x08\x12\x11\n\ttext_hash\x18\x05 \x01(\x06\"3\n\tLogCursor\x12&\n\x07reached\x18\x01 \x03(\x0b\x32\x15.treering.v1.Position*Z\n\nNamesFound\x12\x1b\n\x17NAMES_FOUND_UNSPECIFIED\x10\x00\x12\x18\n\x14NAMES_FOUND_IN_A_ROW\x10\x01\x12\x15\n\x11NAMES_FOUND_WHOLE\x10\x02\x32\x9a\x01\n\x06Shards\x12\x41\n\nCountTerms\x12\x1a.treering.v1.SearchRequest\x1a\x17.treering.v1.TermCounts\x12M\n\nSearchPart\x12\x1e.treering.v1.SearchPartRequest\x1a\x1f.treering.v1.SearchPartResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17treering/v1/shard.proto\x12\x0btreering.v1\x1a\x1etreering/v1/conversation.proto\x1a\x17treering/v1/event.proto\x1a\x18treering/v1/search.proto\"\xe7\x01\n\nTermCounts\x12\x10\n\x08passages\x18\x01 \x01(\x04\x12\x11\n\tdocuments\x18\x02 \x01(\x04\x12\x33\n\x06tokens\x18\x03 \x03(\x0b\x32#.treering.v1.TermCounts.TokensEntry\x12%\n\x05terms\x18\x04 \x03(\x0b\x32\x16.treering.v1.TermCount\x12)\n\x07similar\x18\x05 \x01(\x0b\x32\x18.treering.v1.SimilarText\x1a-\n\x0bTokensEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\".\n\x0bSimilarText\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttext_hash\x18\x02 \x01(\x06\"+\n\tTermCount\x12\x0c\n\x04term\x18\x01 \x01(\x0c\x12\x10\n\x08passages\x18\x02 \x01(\x04\"\xd2\x01\n\x11SearchPartRequest\x12*\n\x06search\x18\x01 \x01(\x0b\x32\x1a.treering.v1.SearchRequest\x12\'\n\x06\x63ounts\x18\x02 \x01(\x0b\x32\x17.treering.v1.TermCounts\x12\'\n\x06\x66loors\x18\x03 \x01(\x0b\x32\x17.treering.v1.PoolFloors\x12\x15\n\rrecalled_only\x18\x04 \x01(\x08\x12\x18\n\x0b\x65xcept_text\x18\x05 \x01(\x06H\x00\x88\x01\x01\x42\x0e\n\x0c_except_text\"Z\n\x10ListPartResponse\x12\x36\n\x06listed\x18\x01 \x01(\x0b\x32&.treering.v1.ListConversationsResponse\x12\x0e\n\x06tokens\x18\x02 \x03(\t\"S\n\nRerankPool\x12&\n\x05names\x18\x01 \x01(\x0e\x32\x17.treering.v1.NamesFound\x12\r\n\x05named\x18\x02 \x03(\x02\x12\x0e\n\x06others\x18\x03 \x03(\x02\"S\n\nPoolFloors\x12&\n\x05names\x18\x01 \x01(\x0e\x32\x17.treering.v1.NamesFound\x12\r\n\x05named\x18\x02 \x01(\x02\x12\x0e\n\x06others\x18\x03 \x01(\x02\"\x9e\x01\n\x12SearchPartResponse\x12*\n\x05\x66ound\x18\x01 \x01(\x0b\x32\x1b.treering.v1.SearchResponse\x12$\n\x05order\x18\x02 \x03(\x0b\x32\x15.treering.v1.HitOrder\x12%\n\x04pool\x18\x03 \x01(\x0b\x32\x17.treering.v1.RerankPool\x12\x0f\n\x07\x63hecked\x18\x04 \x01(\r\"g\n\x08HitOrder\x12\x10\n\x08reranked\x18\x01 \x01(\x08\x12\r\n\x05names\x18\x02 \x01(\r\x12\x13\n\x0btyped_names\x18\x03 \x01(\r\x12\x12\n\ntyped_line\x18\x04 \x01(\x08\x12\x11\n\ttext_hash\x18\x05 \x01(\x06\"3\n\tLogCursor\x12&\n\x07reached\x18\x01 \x03(\x0b\x32\x15.treering.v1.Position*Z\n\nNamesFound\x12\x1b\n\x17NAMES_FOUND_UNSPECIFIED\x10\x00\x12\x18\n\x14NAMES_FOUND_IN_A_ROW\x10\x01\x12\x15\n\x11NAMES_FOUND_WHOLE\x10\x02\x32\xec\x01\n\x06Shards\x12\x41\n\nCountTerms\x12\x1a.treering.v1.SearchRequest\x1a\x17.treering.v1.TermCounts\x12M\n\nSearchPart\x12\x1e.treering.v1.SearchPartRequest\x1a\x1f.treering.v1.SearchPartResponse\x12P\n\x08ListPart\x12%.treering.v1.ListConversationsRequest\x1a\x1d.treering.v1.ListPartResponseb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'treering.v1.shard_pb2', globals())
@@ -24,28 +25,30 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _TERMCOUNTS_TOKENSENTRY._options = None
   _TERMCOUNTS_TOKENSENTRY._serialized_options = b'8\001'
-  _NAMESFOUND._serialized_start=1120
-  _NAMESFOUND._serialized_end=1210
-  _TERMCOUNTS._serialized_start=92
-  _TERMCOUNTS._serialized_end=323
-  _TERMCOUNTS_TOKENSENTRY._serialized_start=278
-  _TERMCOUNTS_TOKENSENTRY._serialized_end=323
-  _SIMILARTEXT._serialized_start=325
-  _SIMILARTEXT._serialized_end=371
-  _TERMCOUNT._serialized_start=373
-  _TERMCOUNT._serialized_end=416
-  _SEARCHPARTREQUEST._serialized_start=419
-  _SEARCHPARTREQUEST._serialized_end=629
-  _RERANKPOOL._serialized_start=631
-  _RERANKPOOL._serialized_end=714
-  _POOLFLOORS._serialized_start=716
-  _POOLFLOORS._serialized_end=799
-  _SEARCHPARTRESPONSE._serialized_start=802
-  _SEARCHPARTRESPONSE._serialized_end=960
-  _HITORDER._serialized_start=962
-  _HITORDER._serialized_end=1065
-  _LOGCURSOR._serialized_start=1067
-  _LOGCURSOR._serialized_end=1118
-  _SHARDS._serialized_start=1213
-  _SHARDS._serialized_end=1367
+  _NAMESFOUND._serialized_start=1244
+  _NAMESFOUND._serialized_end=1334
+  _TERMCOUNTS._serialized_start=124
+  _TERMCOUNTS._serialized_end=355
+  _TERMCOUNTS_TOKENSENTRY._serialized_start=310
+  _TERMCOUNTS_TOKENSENTRY._serialized_end=355
+  _SIMILARTEXT._serialized_start=357
+  _SIMILARTEXT._serialized_end=403
+  _TERMCOUNT._serialized_start=405
+  _TERMCOUNT._serialized_end=448
+  _SEARCHPARTREQUEST._serialized_start=451
+  _SEARCHPARTREQUEST._serialized_end=661
+  _LISTPARTRESPONSE._serialized_start=663
+  _LISTPARTRESPONSE._serialized_end=753
+  _RERANKPOOL._serialized_start=755
+  _RERANKPOOL._serialized_end=838
+  _POOLFLOORS._serialized_start=840
+  _POOLFLOORS._serialized_end=923
+  _SEARCHPARTRESPONSE._serialized_start=926
+  _SEARCHPARTRESPONSE._serialized_end=1084
+  _HITORDER._serialized_start=1086
+  _HITORDER._serialized_end=1189
+  _LOGCURSOR._serialized_start=1191
+  _LOGCURSOR._serialized_end=1242
+  _SHARDS._serialized_start=1337
+  _SHARDS._serialized_end=1573
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import sys
+import treering.v1.conversation_pb2
 import treering.v1.event_pb2
 import treering.v1.search_pb2
 import typing
@@ -180,6 +181,33 @@ class SearchPartRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing_extensions.Literal["_except_text", b"_except_text"]) -> typing_extensions.Literal["except_text"] | None: ...
 
 global___SearchPartRequest = SearchPartRequest
+
+@typing_extensions.final
+class ListPartResponse(google.protobuf.message.Message):
+    """A page of the list of one shard. In the order by when conversations happened, those of one second
+    have the order of their places, and not that of their times.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LISTED_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    @property
+    def listed(self) -> treering.v1.conversation_pb2.ListConversationsResponse:
+        """The page."""
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The token of the page that begins with each of its conversations."""
+    def __init__(
+        self,
+        *,
+        listed: treering.v1.conversation_pb2.ListConversationsResponse | None = ...,
+        tokens: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing_extensions.Literal["listed", b"listed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing_extensions.Literal["listed", b"listed", "tokens", b"tokens"]) -> None: ...
+
+global___ListPartResponse = ListPartResponse
 
 @typing_extensions.final
 class RerankPool(google.protobuf.message.Message):
