@@ -11,22 +11,22 @@ fi
 work=$(mktemp -d)
 current= began=0
 
-# Begins a step. `durations` shows how long each took.
+# Begins a step. `print_durations` shows how long each took.
 step() {
-  over
+  end_step
   current=$1 began=$SECONDS
   echo
   echo "== $1 ($(date -u +%H:%M:%S))"
 }
 
-over() {
+end_step() {
   [ -z "$current" ] || printf '%5d s  %s\n' $((SECONDS - began)) "$current" >>"$work/times"
   current=
 }
 
 # Prints the seconds of all steps. Steps of background jobs overlap with others.
-durations() {
-  over
+print_durations() {
+  end_step
   cat "$work/times"
   printf '%5d s  in all\n' "$SECONDS"
 }
@@ -60,7 +60,7 @@ one_by_one() { # COMMAND...
     step "$command"
     $command || return
   done
-  over
+  end_step
 }
 
 # Installs the Debian packages for clients, pages and PostgreSQL in one step: two scripts that run

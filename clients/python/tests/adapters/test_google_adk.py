@@ -443,6 +443,19 @@ def test_a_session_that_others_went_on_with(db: treering.Treering) -> None:
         assert texts(conv).count("Which port?") == 1 and len(conv.open_calls()) == 1
 
 
+def noted_calls(db: treering.Treering, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a list to which the path of each call is added."""
+    called: list[str] = []
+    unary = db._transport.unary
+
+    def noted(method: Any, *given: Any, **more: Any) -> Any:
+        called.append(method.path)
+        return unary(method, *given, **more)
+
+    monkeypatch.setattr(db._transport, "unary", noted)
+    return called
+
+
 # A list of 300 sessions took 1,500 calls, because each session was read with its user and app.
 def test_a_list_reads_pages(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -479,14 +492,7 @@ def test_a_list_reads_pages(
                 )
             )
             assert got is not None and got.last_update_time == each.last_update_time
-        called: list[str] = []
-        unary = db._transport.unary
-
-        def counted(method: Any, *given: Any, **more: Any) -> Any:
-            called.append(method.path)
-            return unary(method, *given, **more)
-
-        monkeypatch.setattr(db._transport, "unary", counted)
+        called = noted_calls(db, monkeypatch)
         told(TreeringSessionService(db), "u0")
         names = [path.rpartition("/")[2] for path in called]
         assert sorted(names) == ["Get", "Get", "Get", "Latest", "List"]
@@ -511,14 +517,7 @@ def test_a_list_of_all_users_reads_pages(server: Server, monkeypatch: pytest.Mon
                 run(service.append_event(session, Event(author="user", actions=actions)))
                 state.update(changed)
             wanted[f"u{number}"] = state
-        called: list[str] = []
-        unary = db._transport.unary
-
-        def counted(method: Any, *given: Any, **more: Any) -> Any:
-            called.append(method.path)
-            return unary(method, *given, **more)
-
-        monkeypatch.setattr(db._transport, "unary", counted)
+        called = noted_calls(db, monkeypatch)
         assert states(TreeringSessionService(db)) == wanted
     # The app and one user, whose state changed after it was created, are read; the others are not.
     assert len(called) == 5, called
