@@ -29,7 +29,7 @@ async fn tokens_are_counted_and_priced() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path()).await;
     let id = conversation(&engine).await;
-    let day = |day: i64| TimestampMicros(1_767_225_600_000_000 + day * 86_400_000_000); // 2026-01-01
+    let day = |day: i64| TimestampMicros(1_767_268_800_000_000 + day * 86_400_000_000); // noon of 2026-01-01
     let events = vec![
         message(id, "go"),
         answer(id, "claude-sonnet-4-20250514", day(0)),
