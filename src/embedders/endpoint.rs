@@ -101,6 +101,7 @@ impl EmbeddingEndpoint {
                 message,
                 retry_after,
             }),
+            400 | 413 | 422 => Err(EmbedError::Refused { message }),
             _ => Err(EmbedError::Failed { message }),
         }
     }

@@ -235,7 +235,7 @@ impl Embedder for LocalModel {
             .iter()
             .map(|text| self.tokens.of(format!("{prompt}{text}")));
         let tokens = tokens.collect::<Result<Vec<_>, _>>();
-        let tokens = tokens.map_err(|error| cannot(&error))?;
+        let tokens = tokens.map_err(|message| EmbedError::Refused { message })?;
         // Texts of similar length go together, because each is padded to the longest.
         let mut order: Vec<usize> = (0..texts.len()).collect();
         order.sort_by_key(|at| tokens[*at].len());

@@ -1,4 +1,8 @@
 //! The tokenizer of a local model, on its own thread, because it cannot be shared between threads.
+//!
+//! `rten-text` 0.24 to 0.27 panics on a text that is mainly one long word, such as a hash: the
+//! offsets that it computes for parts of a word are two bytes too large for each part before, and it
+//! looks them up in the text. Blanks at the end have no tokens, and make the text long enough.
 
 use std::{
     sync::mpsc::{Sender, channel},
@@ -6,6 +10,10 @@ use std::{
 };
 
 use rten_text::{Tokenizer, tokenizer::EncodeOptions};
+use treering_base::catch_panics::catch_panics;
+
+/// Number of blanks after each text. A word has at most 100 parts; longer ones have one token.
+const BLANKS: usize = 200;
 
 struct Job {
     text: String,
@@ -35,10 +43,15 @@ impl Tokens {
                     max_chunk_len: Some(tokens_max),
                     overlap: 0,
                 };
-                let encoded = tokenizer.encode(job.text.as_str(), Some(options));
-                let tokens = encoded.map(|encoded| encoded.token_ids().to_vec());
+                let text = format!("{}{:BLANKS$}", job.text, "");
+                let encoded = catch_panics(|| tokenizer.encode(text.as_str(), Some(options)));
+                let tokens = match encoded {
+                    Ok(Ok(encoded)) => Ok(encoded.token_ids().to_vec()),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(_) => Err("the tokenizer panicked".to_owned()),
+                };
                 // Fails if the caller no longer waits.
-                drop(job.answer.send(tokens.map_err(|error| error.to_string())));
+                drop(job.answer.send(tokens));
             }
         };
         let thread = thread::Builder::new().name("tokenizer".to_owned());
@@ -58,3 +71,38 @@ impl Tokens {
 }
 
 const STOPPED: &str = "the tokenizer has stopped";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens() -> Tokens {
+        let package = "../../clients/python/src/treering/semantic/tokenizer.json";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(package);
+        Tokens::start(std::fs::read_to_string(path).unwrap(), 256).unwrap()
+    }
+
+    // Somebody searches for a hash. The tokenizer panicked, and nothing was embedded any more.
+    #[test]
+    fn long_words_are_tokenized() {
+        let tokens = tokens();
+        let first = |text: &str| tokens.of(text.to_owned()).unwrap();
+        for length in [1, 2, 7, 40, 64, 99, 100, 101, 5_000] {
+            for word in ["q", "0f3b", "ö", "汉"] {
+                let word: String = word.chars().cycle().take(length).collect();
+                for text in [word.clone(), format!("see {word}"), format!("{word}\n")] {
+                    assert!(first(&text).len() > 2, "{text}");
+                }
+            }
+        }
+    }
+
+    // The blanks must not change what a text means.
+    #[test]
+    fn blanks_have_no_tokens() {
+        let tokens = tokens();
+        let short = tokens.of("a b c".to_owned()).unwrap();
+        assert_eq!(tokens.of("a b c   ".to_owned()).unwrap(), short);
+        assert_eq!(short.len(), 5, "three words between a start and an end");
+    }
+}

@@ -435,13 +435,9 @@ async fn embed(
         }
         let embedded = match texts.is_empty() {
             true => Ok(Vec::new()),
-            false => {
-                let embedder = &this.current.embedder;
-                Meaning::embed(embedder, texts, TextRole::Passage, None).await
-            }
+            false => embed_texts(&this.current.embedder, texts).await,
         };
-        let rounded = embedded.map_err(StepError::from).and_then(rounded);
-        let mut vectors = match rounded {
+        let mut vectors = match embedded {
             Ok(vectors) => vectors.into_iter(),
             Err(error) => return (done, Some(error)),
         };
@@ -452,6 +448,32 @@ async fn embed(
         }
     }
     (done, None)
+}
+
+/// Returns the vectors of texts. Returns `None` for a text that the embedder refuses, because it would
+/// refuse it again, and texts behind it would never be embedded.
+async fn embed_texts(
+    embedder: &Arc<dyn Embedder>,
+    texts: Vec<String>,
+) -> Result<Vec<Option<StoredVector>>, StepError> {
+    let embed = |texts| Meaning::embed(embedder, texts, TextRole::Passage, None);
+    match embed(texts.clone()).await {
+        Err(EmbedError::Refused { .. }) => {}
+        embedded => return rounded(embedded?),
+    }
+    // Fails if the embedder refuses every text, for example because of a wrong option.
+    embed(vec!["a text".to_owned()]).await?;
+    let mut vectors = Vec::with_capacity(texts.len());
+    for text in texts {
+        match embed(vec![text]).await {
+            Err(EmbedError::Refused { message }) => {
+                tracing::warn!(error = message, "a text has no vector");
+                vectors.push(None);
+            }
+            embedded => vectors.extend(rounded(embedded?)?),
+        }
+    }
+    Ok(vectors)
 }
 
 /// Rounds vectors. Returns `None` for a vector without direction, such as that of a text with only

@@ -38,6 +38,12 @@ pub enum EmbedError {
         /// When to try again, if the endpoint says so.
         retry_after: Option<Duration>,
     },
+    /// It does not accept one of the texts, for example because it is too long.
+    #[error("the embedder refused a text: {message}")]
+    Refused {
+        /// What happened.
+        message: String,
+    },
     /// It will not work until somebody changes something: the key is wrong, the model is missing,
     /// or the answer is malformed.
     #[error("the embedder failed: {message}")]

@@ -36,6 +36,8 @@ enum Behaviour {
     Garbage,
     OtherDimensions,
     Hangs,
+    /// Refuses requests with this word.
+    Refuses(&'static str),
 }
 
 /// A model whose vectors have a dimension for each topic.
@@ -103,6 +105,8 @@ impl Model {
         let behaviour = self.state.lock().unwrap().0;
         match behaviour {
             Behaviour::Works | Behaviour::OtherDimensions => {}
+            Behaviour::Refuses(word) if !asked["input"].to_string().contains(word) => {}
+            Behaviour::Refuses(_) => return (400, "not this text".to_owned()),
             Behaviour::Status(status) => return (status, "no".to_owned()),
             Behaviour::Garbage => return (200, "{}".to_owned()),
             Behaviour::Hangs => thread::sleep(Duration::from_secs(600)),
@@ -525,6 +529,30 @@ async fn failing_model_loses_and_doubles_nothing() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let closed = tokio::time::timeout(Duration::from_secs(30), engine.close()).await;
     assert!(closed.is_ok());
+}
+
+// One text that an endpoint never accepts must not keep all later ones from being embedded. But an
+// endpoint that refuses everything must not make all texts count as embedded.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_text_does_not_stop_the_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = Model::start();
+    model.behave(Behaviour::Status(400));
+    let engine = model.open(dir.path()).await;
+    filled(&engine).await;
+    while vectors(&engine).await.failure.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(vectors(&engine).await.embedded, 0);
+    model.behave(Behaviour::Refuses("pancake"));
+    let stats = embedded(&engine).await;
+    assert_eq!((stats.passages, stats.vectors), (3, 2));
+    let found = engine.search(request("breakfast", SearchBy::Meaning)).await;
+    let found = found.unwrap();
+    assert!(found.complete, "{:?}", found.lagging);
+    let has_pancake = |hit: &SearchHit| hit.details.snippet.contains("pancake");
+    assert!(!found.hits.iter().any(has_pancake));
+    engine.close().await;
 }
 
 fn vector_bytes(dir: &Path) -> u64 {
