@@ -27,7 +27,7 @@ use super::{
 pub const MEANING_HITS_MAX: usize = 1_000;
 /// Number of passages up to which all vectors are compared. Of more passages, those are compared
 /// whose signs are nearest: one of `SIGNS_SHARE`, but at least `SIGNS_MIN`.
-const COMPARED_MAX: usize = 100_000;
+const COMPARED_MAX: usize = 20_000;
 const SIGNS_SHARE: usize = 16;
 const SIGNS_MIN: usize = 10_000;
 /// Weight of the meaning in a combined search; the words have the rest. Chosen with known items of
@@ -225,14 +225,15 @@ impl Search<'_> {
     /// combination (S. Bruch, S. Gai, A. Ingber, arXiv 2210.11934).
     ///
     /// The best passage by words may contain few of them, so word scores are divided by at least
-    /// `worth`.
+    /// `worth`, and squared: of a text in other words, passages contain some words by chance, and
+    /// they would displace those with its meaning.
     fn combine(&self, passages: &mut [ScoredPassage], weight: f32, most_similar: f32, worth: f32) {
         let totals = passages.iter().map(|passage| passage.scores.total());
         let best_words = totals.fold(worth, f32::max);
         for passage in &mut *passages {
             let scores = &mut passage.scores;
             let words = match best_words > 0.0 {
-                true => (1.0 - weight) / best_words,
+                true => (1.0 - weight) * scores.total() / best_words.powi(2),
                 false => 0.0,
             };
             for part in [

@@ -78,7 +78,8 @@ impl Snippeter {
         Ok(this.weighed(index, query))
     }
 
-    /// Returns a snippeter for the words of a text that may have none.
+    /// Returns a snippeter for the words of a text that passages share only by chance. Ignores stop
+    /// words. The text may have no words.
     #[must_use]
     pub fn for_text(index: &SearchIndex, query: &SearchQuery) -> Self {
         let parsed = syntax::read(&query.text, query.reading);
@@ -86,6 +87,7 @@ impl Snippeter {
         if let Ok((parsed, _)) = parsed {
             this.collect(&parsed, &query.text);
         }
+        this.patterns.retain(|pattern| !pattern.is_small);
         this.weighed(index, query)
     }
 

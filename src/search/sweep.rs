@@ -7,7 +7,7 @@ use std::{
 };
 
 use tantivy::{
-    DocAddress, DocId, DocSet, TERMINATED,
+    COLLECT_BLOCK_BUFFER_LEN, DocAddress, DocId, DocSet,
     query::{EnableScoring, Occur, Query},
 };
 
@@ -350,13 +350,18 @@ pub(super) fn each_match(
         let columns = published.columns.of_segment(segment)?;
         let alive = reader.alive_bitset();
         let mut matches = weight.scorer(reader, 1.0).map_err(unreadable)?;
-        let mut doc: DocId = matches.doc();
-        while doc != TERMINATED {
-            stop.check()?;
-            if alive.is_none_or(|alive| alive.is_alive(doc)) {
-                each(columns, DocAddress::new(segment, doc))?;
+        let mut buffer = [DocId::MIN; COLLECT_BLOCK_BUFFER_LEN];
+        loop {
+            let count = matches.fill_buffer(&mut buffer);
+            for doc in &buffer[..count] {
+                stop.check()?;
+                if alive.is_none_or(|alive| alive.is_alive(*doc)) {
+                    each(columns, DocAddress::new(segment, *doc))?;
+                }
             }
-            doc = matches.advance();
+            if count < buffer.len() {
+                break;
+            }
         }
     }
     Ok(())

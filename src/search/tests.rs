@@ -1166,6 +1166,20 @@ fn snippet(passage: &str, text: &str, max_bytes: usize) -> (Snippet, Vec<String>
     (snippet, marked)
 }
 
+// A passage that means the same may share only words such as "the" with the text, and these say
+// nothing about it.
+#[test]
+fn snippets_by_meaning_do_not_highlight_stop_words() {
+    let passage = "the automobile would not start because the battery was flat";
+    let index = index_of(&[result(1, passage)]);
+    let highlights = |text: &str| -> Vec<std::ops::Range<usize>> {
+        let mut snippeter = Snippeter::for_text(&index, &query(text));
+        snippeter.snippet(passage, 100).highlights
+    };
+    assert!(highlights("what was the car doing").is_empty());
+    assert_eq!(highlights("the battery").len(), 1);
+}
+
 // Highlights mark what matched, in the spelling of the text.
 #[test]
 fn snippets_highlight_the_matches() {
