@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Three nodes of the built program over a PostgreSQL server that this script starts: any node takes
-# any call, a node is killed while conversations are imported, one is restarted, one is drained while
-# events are appended. Every node must then show the same as a store of one machine. That store is
-# then moved into a second cluster, by an import that is killed and continued, and moved back.
+# any call, each shard has a follower, a node is killed while conversations are imported, one is
+# restarted, one is drained while events are appended. Every node must then show the same as a store
+# of one machine. That store is then moved into a second cluster, by an import that is killed and
+# continued, and moved back.
 #
 # Usage: .ci/cluster.sh BINARY TRAJECTORIES
 set -euo pipefail
@@ -113,6 +114,22 @@ for name in b c; do
   cmp "$work/wanted" "$work/shown" || fail "node $name shows other conversations"
   on "$name" search --count refund >"$work/found" || fail "node $name finds nothing"
 done
+
+step "each shard has a follower that is up to date"
+for _ in $(seq 150); do
+  "$binary" --json cluster status >"$work/status.json"
+  followed=$(python3 -c '
+import json, sys
+nodes = json.load(open(sys.argv[1]))["nodes"]
+print(sum(node["followed"] for node in nodes), sum(node["follower_lag"] for node in nodes))' \
+    "$work/status.json")
+  [ "$followed" != "12 0" ] || break
+  sleep 0.2
+done
+[ "$followed" = "12 0" ] || fail "followed of 12 shards, and events behind: $followed"
+for name in a b c; do scraped "$name" metrics; done >"$work/metrics.txt"
+followers=$(grep -c '^treering_shard_follower_lag_events{shard="[0-9]*"} 0$' "$work/metrics.txt" || true)
+[ "$followers" = 12 ] || fail "the metrics show $followers followers of 12 shards"
 
 step "searches have the scores of one store"
 python3 - tests/fixtures/search/known_items.jsonl >"$work/queries" <<'PY'

@@ -134,7 +134,8 @@ has_standbys() {
   [ "$(sql "select count(*), count(*) filter (where sync_state = 'sync') from pg_stat_replication
     where state = 'streaming'")" = "2|1" ] || return
   # Patroni chooses no other primary before etcd has the name of the synchronous standby.
-  name=$(synchronous_standby) && [ -n "$name" ] || return
+  # A copy for a new standby has a name of its own.
+  name=$(synchronous_standby) && [ -n "$name" ] && [ -n "${ip[$name]:-}" ] || return
   curl -sS "http://${ip[$name]}:8008/sync" -o "$work/sync.txt" --fail 2>>"$work/curl.txt"
 }
 

@@ -39,8 +39,20 @@ impl Child {
     /// # Errors
     /// When it does not start.
     pub async fn serve_with(data: &Path, flags: &[&OsStr]) -> Result<Self, ClientError> {
+        Self::serve_at("127.0.0.1:0", data, flags).await
+    }
+
+    /// Serves at an address, with more flags.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn serve_at(
+        address: &str,
+        data: &Path,
+        flags: &[&OsStr],
+    ) -> Result<Self, ClientError> {
         let mut command = this_program()?;
-        command.args(["serve", "--listen", "127.0.0.1:0", "--until-stdin-closes"]);
+        command.args(["serve", "--listen", address, "--until-stdin-closes"]);
         command.arg("--data").arg(data).args(flags);
         Self::start(command).await
     }
@@ -145,6 +157,7 @@ fn this_program() -> Result<Command, ClientError> {
     let mut command = Command::new(program);
     // Servers of the bench must not use the stores of the user's environment.
     for name in [
+        "TREERING_CLUSTER",
         "TREERING_DATA",
         "TREERING_SERVER",
         "TREERING_NAMESPACE",

@@ -31,12 +31,12 @@ const STREAM_UNDER_WAY: usize = 256;
 
 /// A server and a connection to it.
 pub(super) struct Peer {
-    child: Child,
-    connection: Connection,
+    pub(super) child: Child,
+    pub(super) connection: Connection,
 }
 
 impl Peer {
-    async fn to(child: Child) -> Result<Self, ClientError> {
+    pub(super) async fn to(child: Child) -> Result<Self, ClientError> {
         Self::to_as(child, &Credentials::default()).await
     }
 

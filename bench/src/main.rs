@@ -9,6 +9,8 @@ mod append;
 mod budget;
 mod build;
 mod child;
+#[cfg(unix)]
+mod cluster;
 mod disk;
 mod empty;
 mod folder;
@@ -21,6 +23,10 @@ mod machine;
 mod meaning;
 mod pages;
 mod payload;
+#[cfg(unix)]
+#[path = "../../src/log_postgres/tests/installed.rs"]
+#[allow(dead_code)]
+mod postgres;
 mod read;
 mod rounds;
 mod row;
@@ -79,6 +85,7 @@ Rows:
   budget    how much of a budget requests use, and how much a prompt cache serves
   turns     tokens sent, and served by a prefix cache, by when digests replace results
   trust     the cost of keys, TLS, a continuous backup and erasing
+  cluster   nodes over PostgreSQL, beside the embedded store; needs PostgreSQL's programs
   pages     how soon the inspector's pages answer, and how large they are
   soak      mixed load at half the peak for --minutes: what drifts (only with --only)
 
@@ -137,6 +144,7 @@ enum Group {
     Budget,
     Turns,
     Trust,
+    Cluster,
     Pages,
     Soak,
 }
@@ -158,6 +166,7 @@ impl Group {
             Self::Budget => "budget",
             Self::Turns => "turns",
             Self::Trust => "trust",
+            Self::Cluster => "cluster",
             Self::Pages => "pages",
             Self::Soak => "soak",
         }
@@ -322,6 +331,10 @@ impl Setup {
             Group::Budget => budget::measure(self).await,
             Group::Turns => turns::measure(self).await,
             Group::Trust => trust::measure(self).await,
+            #[cfg(unix)]
+            Group::Cluster => cluster::measure(self).await,
+            #[cfg(not(unix))]
+            Group::Cluster => Ok(Vec::new()),
             Group::Pages => pages::measure(self).await,
             Group::Soak => soak::measure(self, &self.soak).await,
         }

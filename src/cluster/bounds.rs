@@ -18,6 +18,13 @@ pub const VIEWS_PER_LEASE: u32 = 10;
 pub const MARGIN_PER_LEASE: u32 = 10;
 /// Maximum number of shards that a node opens at a time.
 pub const OPENING_MAX: usize = 4;
+/// Pause between two looks of a follower at its shard. A take-over reads what was appended since.
+pub const FOLLOW_PAUSE: Duration = Duration::from_secs(2);
+/// Maximum number of shards that a node brings up to date at a time as their follower.
+pub const FOLLOWING_MAX: usize = 2;
+/// A shard with more events than this moves to another live node only after that node has followed
+/// it. Reading as many events takes a moment.
+pub const UNFOLLOWED_EVENTS_MAX: u64 = 10_000;
 /// Pause before a node that is starting tries again to reach the database.
 pub const START_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum length of a node's name and of its address, in bytes.

@@ -1,5 +1,6 @@
 //! A node: opens the engines of the shards that it should own, and hands over the others.
 
+mod follow;
 mod hand_over;
 mod start;
 
@@ -25,18 +26,19 @@ use uuid::Uuid;
 
 use crate::{
     bounds::{
-        DRAIN_MAX, HEARTBEATS_PER_LEASE, LEASE_DEFAULT, MARGIN_PER_LEASE, OPENING_MAX,
-        VIEWS_PER_LEASE,
+        DRAIN_MAX, FOLLOWING_MAX, HEARTBEATS_PER_LEASE, LEASE_DEFAULT, MARGIN_PER_LEASE,
+        OPENING_MAX, UNFOLLOWED_EVENTS_MAX, VIEWS_PER_LEASE,
     },
     lease::{NodeLease, Term},
     old_folders::OldFolders,
     open_shard::{OpenShard, ShardEngine},
     ownership::{ClusterView, Ownership},
-    rendezvous::desired_owner,
+    rendezvous::owner_and_follower,
     trouble::Trouble,
     watched_log::WatchedLog,
 };
 
+use follow::Followed;
 pub use start::StartError;
 
 /// Options of a [`ClusterNode`].
@@ -135,6 +137,8 @@ enum Slot<E> {
     Opening,
     Open(Arc<OpenShard<E>>),
     HandingOver,
+    /// Its folder is being brought up to date with what another node appended. True ends that.
+    Following(watch::Sender<bool>),
     /// Erased content is being removed from its folder.
     Emptying,
     /// Opening failed, and is tried again from this time on.
@@ -152,7 +156,10 @@ struct Inner<E> {
     map: OnceLock<ShardMap>,
     slots: Mutex<BTreeMap<ShardId, Slot<E>>>,
     owners: RwLock<Arc<BTreeMap<ShardId, Owner>>>,
+    /// The shards of other nodes that this one follows. Never locked while `slots` is.
+    followed: Mutex<BTreeMap<ShardId, Followed>>,
     opening: Semaphore,
+    following: Semaphore,
     draining: AtomicBool,
     /// Another process has this node's name.
     replaced: AtomicBool,
@@ -163,12 +170,13 @@ struct Inner<E> {
     /// Counts changes of `slots`.
     changed: watch::Sender<u64>,
     stop: watch::Sender<bool>,
-    trouble: [Trouble; 3],
+    trouble: [Trouble; 4],
 }
 
 const HEARTBEAT: usize = 0;
 const VIEW: usize = 1;
 const CLAIM: usize = 2;
+const FOLLOW: usize = 3;
 
 /// A node of a cluster. Cheap to clone; every clone is the same node.
 #[derive(Clone)]
@@ -194,7 +202,9 @@ impl<E: ShardEngine> ClusterNode<E> {
             options,
             slots: Mutex::default(),
             owners: RwLock::default(),
+            followed: Mutex::default(),
             opening: Semaphore::new(OPENING_MAX),
+            following: Semaphore::new(FOLLOWING_MAX),
             draining: AtomicBool::new(false),
             replaced: AtomicBool::new(false),
             look: Arc::default(),
@@ -205,6 +215,7 @@ impl<E: ShardEngine> ClusterNode<E> {
                 Trouble::new("sending a heartbeat"),
                 Trouble::new("reading nodes and owners"),
                 Trouble::new("claiming or releasing a shard"),
+                Trouble::new("following a shard"),
             ],
         });
         inner.join().await?;
@@ -295,22 +306,27 @@ impl<E: ShardEngine> ClusterNode<E> {
 
     /// Returns what this node does with the shards that it has something to do with.
     pub(crate) fn roles(&self) -> Vec<ShardRole> {
-        let slots = self.inner.slots();
-        let roles = slots.iter().map(|(shard, slot)| {
+        let followed = self.inner.followed();
+        let mut roles: BTreeMap<ShardId, ShardRole> = followed
+            .iter()
+            .map(|(shard, own)| {
+                let lag = Some(own.lag());
+                (*shard, ShardRole::new(*shard, "follower", 0, lag))
+            })
+            .collect();
+        drop(followed);
+        for (shard, slot) in &*self.inner.slots() {
             let (role, epoch) = match slot {
                 Slot::Open(open) => ("owner", open.log.epoch.load(Ordering::Acquire)),
                 Slot::Opening => ("opening", 0),
                 Slot::HandingOver => ("handing_over", 0),
                 Slot::Emptying => ("emptying", 0),
                 Slot::Failed(_) => ("failed", 0),
+                Slot::Following(_) => continue,
             };
-            ShardRole {
-                shard: *shard,
-                role,
-                epoch,
-            }
-        });
-        roles.collect()
+            roles.insert(*shard, ShardRole::new(*shard, role, epoch, None));
+        }
+        roles.into_values().collect()
     }
 
     /// Hands all shards over to other nodes, takes no new ones, and waits until this node has none.
@@ -318,6 +334,7 @@ impl<E: ShardEngine> ClusterNode<E> {
     /// `wait`; the node continues to hand them over.
     pub async fn drain(&self, wait: Duration) -> bool {
         self.inner.draining.store(true, Ordering::Release);
+        self.inner.stop_following();
         self.inner.beat.notify_one();
         self.inner.look.notify_one();
         let mut changed = self.inner.changed.subscribe();
@@ -369,7 +386,10 @@ async fn send_heartbeats<E: ShardEngine>(inner: Arc<Inner<E>>) {
         }
         let sent = Instant::now();
         let draining = inner.draining.load(Ordering::Acquire);
-        let beat = inner.ownership.heartbeat(&inner.options.name, draining);
+        let followed = inner.current();
+        let beat = inner
+            .ownership
+            .heartbeat(&inner.options.name, draining, &followed);
         let trouble = &inner.trouble[HEARTBEAT];
         match timeout(inner.options.lease, beat).await {
             Ok(Ok(true)) => {
@@ -500,6 +520,8 @@ impl<E: ShardEngine> Inner<E> {
                 .for_each(|open| self.start_hand_over(open.shard));
         } else if is_live && !*self.stop.borrow() {
             self.take_and_hand_over(view, &owned);
+        } else {
+            self.follow(&BTreeMap::new());
         }
         self.empty_old_folders(view);
     }
@@ -522,6 +544,8 @@ impl<E: ShardEngine> Inner<E> {
         tokio::spawn(async move {
             for (shard, erased) in old {
                 inner.folders.forget(shard, erased).await;
+                // If it is followed, it begins again.
+                inner.followed().remove(&shard);
                 inner.set(shard, None);
             }
         });
@@ -542,7 +566,8 @@ impl<E: ShardEngine> Inner<E> {
         *self.owners.write().unwrap_or_else(PoisonError::into_inner) = owners;
     }
 
-    /// Opens what this node should own and may claim, and hands over what another should own.
+    /// Opens what this node should own and may claim, hands over what another should own, and follows
+    /// what this node should own next.
     fn take_and_hand_over(self: &Arc<Self>, view: &ClusterView, owned: &BTreeSet<ShardId>) {
         let draining = self.draining.load(Ordering::Acquire);
         let own = &*self.options.name;
@@ -556,24 +581,41 @@ impl<E: ShardEngine> Inner<E> {
             .collect();
         let live: BTreeSet<Uuid> = view.nodes.iter().map(|node| node.process).collect();
         let owners: BTreeMap<ShardId, Uuid> = view.owners.iter().copied().collect();
+        let heads: BTreeMap<ShardId, u64> = view.heads.iter().copied().collect();
+        let mut wanted = BTreeMap::new();
         for shard in (0..self.ownership.shards()).map(ShardId) {
-            let should = desired_owner(shard, candidates.iter().copied()) == Some(own);
+            let (desired, follower) = owner_and_follower(shard, &candidates);
+            let should = desired == Some(own);
             let is_ours = owned.contains(&shard);
+            let head = heads.get(&shard).copied().unwrap_or_default();
             match (should, owners.get(&shard)) {
-                (false, _) if is_ours => self.start_hand_over(shard),
+                (false, _) if is_ours => {
+                    let must = !candidates.contains(&own) || head <= UNFOLLOWED_EVENTS_MAX;
+                    if must || is_followed_by(view, desired, shard) {
+                        self.start_hand_over(shard);
+                    }
+                }
+                (false, _) if follower == Some(own) => drop(wanted.insert(shard, head)),
                 (false, _) => {}
-                (true, Some(owner)) if !is_ours && live.contains(owner) => {}
+                (true, Some(owner)) if !is_ours && live.contains(owner) => {
+                    wanted.insert(shard, head);
+                }
                 // After a failure of the database, others may live that have not said so yet.
                 (true, Some(_)) if !is_ours && self.lease.has_just_resumed() => {}
                 (true, _) => self.start_open(shard),
             }
         }
+        self.follow(&wanted);
     }
 
     fn start_open(self: &Arc<Self>, shard: ShardId) {
         let is_free = match self.slots().get(&shard) {
             None => true,
             Some(Slot::Failed(until)) => *until <= Instant::now(),
+            Some(Slot::Following(stop)) => {
+                stop.send_replace(true);
+                false
+            }
             Some(_) => false,
         };
         if !is_free {
@@ -631,4 +673,11 @@ impl<E: ShardEngine> Inner<E> {
             }
         }
     }
+}
+
+/// Returns true if a node has followed a shard to the end of its log.
+fn is_followed_by(view: &ClusterView, node: Option<&str>, shard: ShardId) -> bool {
+    let mut nodes = view.nodes.iter();
+    let node = nodes.find(|live| Some(&*live.name) == node);
+    node.is_some_and(|live| live.followed.iter().any(|(followed, _)| *followed == shard))
 }

@@ -26,6 +26,19 @@ pub trait ShardEngine: Sized + Send + Sync + 'static {
         options: OpenOptions,
     ) -> Result<Self, OpenError>;
 
+    /// Brings the folder of a shard that another process owns up to date with the log, up to an offset
+    /// that [`EventLog::tail`] has returned. Returns the offset that it has reached.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    async fn follow(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+        confirmed: u64,
+        stopped: impl Future<Output = ()> + Send,
+    ) -> Result<u64, OpenError>;
+
     /// Finishes appends and closes the engine.
     async fn close(&self);
 }
@@ -38,6 +51,16 @@ impl ShardEngine for Engine {
         options: OpenOptions,
     ) -> Result<Self, OpenError> {
         Self::open_shard(log, place, options).await
+    }
+
+    async fn follow(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+        confirmed: u64,
+        stopped: impl Future<Output = ()> + Send,
+    ) -> Result<u64, OpenError> {
+        Self::follow_shard(log, place, options, confirmed, stopped).await
     }
 
     async fn close(&self) {

@@ -56,11 +56,17 @@ pub trait Ownership: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<bool, OwnershipError>;
 
-    /// Tells the others that this process lives. Returns false if another process has the name.
+    /// Tells the others that this process lives, and how far it has followed their shards. Returns
+    /// false if another process has the name.
     ///
     /// # Errors
     /// [`OwnershipError`]. The others may have been told nevertheless.
-    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError>;
+    async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, OwnershipError>;
 
     /// Ends this process's time as a node.
     ///
@@ -110,8 +116,13 @@ impl Ownership for PostgresLog {
         Ok(self.join(node, address, lease).await?)
     }
 
-    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError> {
-        Ok(self.heartbeat(node, draining).await?)
+    async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, OwnershipError> {
+        Ok(self.heartbeat(node, draining, followed).await?)
     }
 
     async fn leave(&self, node: &str) -> Result<(), OwnershipError> {

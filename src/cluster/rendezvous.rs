@@ -17,6 +17,17 @@ pub fn desired_owner<'a>(shard: ShardId, nodes: impl Iterator<Item = &'a str>) -
     })
 }
 
+/// Returns the node that should own a shard, and the one that follows it: the second in the order of
+/// hashes, which should own the shard when the first is gone.
+pub(crate) fn owner_and_follower<'a>(
+    shard: ShardId,
+    nodes: &[&'a str],
+) -> (Option<&'a str>, Option<&'a str>) {
+    let owner = desired_owner(shard, nodes.iter().copied());
+    let others = nodes.iter().copied().filter(|node| Some(*node) != owner);
+    (owner, desired_owner(shard, others))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

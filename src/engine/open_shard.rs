@@ -1,4 +1,5 @@
-//! Opening one shard of a log that other processes use too.
+//! Opening one shard of a log that other processes use too, and following one that another process
+//! owns.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,7 +15,13 @@ use super::{
 };
 use treering_base::disk;
 use treering_domain::ShardId;
-use treering_log::{AcquiredShard, ErasableLog, Erasure, EventLog, FolderLock};
+use treering_log::{AcquiredShard, Epoch, ErasableLog, Erasure, EventLog, FolderLock};
+use treering_projections::Projections;
+use treering_search::SearchIndex;
+
+/// Maximum number of events that one call of [`Engine::follow_shard`] reads into new projections, so
+/// that it can end within seconds.
+const FOLLOW_EVENTS_MAX: u64 = 65_536;
 
 impl Engine {
     /// Opens one shard of a log that other processes use too, for example one in PostgreSQL, and
@@ -44,9 +51,7 @@ impl Engine {
                         clear these options";
             return Err(failed(&dir, what));
         }
-        disk::make_folder(&dir).map_err(|error| failed(&dir, error))?;
-        let lock = FolderLock::acquire(&dir).map_err(|error| log_refused(&dir, error))?;
-        let log = Arc::new(ShardLog::new(log, place.shard, lock));
+        let log = lock(log, place, &dir)?;
         let started = Self::start_shard(&log, place, options).await;
         if started.is_err() {
             let _ = log.close().await;
@@ -63,28 +68,128 @@ impl Engine {
         let acquired = log.acquire(place.shard).await;
         let acquired = acquired.map_err(|error| log_refused(&dir, error))?;
         let (erasable, hidden) = erasures(log, place.shard, acquired, &dir).await?;
-        let keeping = Arc::clone(log);
         let projections_path = dir.join(VIEWS_FILE);
         let projections = match options.fresh_projections {
             true => empty(&replacement_path(&projections_path)),
             false => open_projections(&projections_path),
         };
+        let projections = projections.map_err(|error| failed(&dir, error))?;
         let parts = Parts {
-            log: Arc::clone(log) as _,
-            acquired: Some(acquired),
             erasable,
-            place: Some(place),
-            announce: Box::new(|_, _| {}),
-            keep_lock: Box::new(move || keeping.keep_lock()),
-            packer: None,
-            files: None,
-            projections: projections.map_err(|error| failed(&dir, error))?,
-            projections_path: Some(projections_path),
-            index: IndexPlace::Folder(dir.join(INDEX_FOLDER)),
             hidden: hidden.content,
             erasing_at_open: hidden.at_open,
+            ..parts(log, place, acquired, projections, &dir)
         };
         Self::start(options, parts).await
+    }
+
+    /// Brings the projections and the index in the folder of the options up to date with a shard
+    /// that another process owns, so that [`Engine::open_shard`] finds little left to read. Returns
+    /// the offset that both have reached: `confirmed`, or less if much is left to read or `stopped`
+    /// resolved.
+    ///
+    /// `confirmed` must come from [`EventLog::tail`]: an event that a fail-over of the log drops must
+    /// not be followed. While content is being erased, nothing is done, because the result would have
+    /// to be removed again.
+    ///
+    /// # Errors
+    /// [`OpenError`], as [`Engine::open_shard`].
+    pub async fn follow_shard(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+        confirmed: u64,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<u64, OpenError> {
+        let dir = options.data_dir.clone();
+        let log = lock(log, place, &dir)?;
+        let options = OpenOptions {
+            // The owner makes the vectors: models are slow or cost money.
+            embedder: None,
+            previous_embedder: None,
+            ..options
+        };
+        let followed = Self::start_following(&log, place, options, confirmed).await;
+        let reached = match followed {
+            Ok(Some(engine)) => {
+                let indexer = &engine.inner.search.indexer;
+                tokio::select! {
+                    // If it fails, the answer shows how far the index got.
+                    _ = indexer.wait_for(engine.head().offset) => {}
+                    () = stopped => {}
+                }
+                let reached = indexer.reached();
+                engine.close().await;
+                Ok(reached)
+            }
+            Ok(None) => Ok(0),
+            Err(error) => Err(error),
+        };
+        let _ = log.close().await;
+        reached
+    }
+
+    /// Starts an engine that does not own its shard. It gets no appends. Returns `None` while content
+    /// is being erased.
+    async fn start_following(
+        log: &Arc<ShardLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+        confirmed: u64,
+    ) -> Result<Option<Self>, OpenError> {
+        let dir = options.data_dir.clone();
+        if let Some(erasable) = Arc::clone(log).erasable(place.shard, Epoch::default()) {
+            let progress = erasable.progress().await;
+            let progress = progress.map_err(|error| log_refused(&dir, error))?;
+            if progress.erasing.is_some() {
+                return Ok(None);
+            }
+            in_folder(&dir, move |dir| bring_up(dir, progress.erased)).await?;
+        }
+        let projections = open_projections(&dir.join(VIEWS_FILE));
+        let projections = projections.map_err(|error| failed(&dir, error))?;
+        let indexed = SearchIndex::open_unchanged(&dir.join(INDEX_FOLDER));
+        let indexed = indexed.map_or(0, |index| index.reached().offset);
+        let known = projections.reached().unwrap_or_default().max(indexed);
+        let not_owned = AcquiredShard {
+            epoch: Epoch::default(),
+            head: confirmed.min(known + FOLLOW_EVENTS_MAX),
+        };
+        let parts = parts(log, place, not_owned, projections, &dir);
+        Self::start(options, parts).await.map(Some)
+    }
+}
+
+/// Takes the lock of a shard's folder.
+fn lock(log: Arc<dyn EventLog>, place: ShardPlace, dir: &Path) -> Result<Arc<ShardLog>, OpenError> {
+    disk::make_folder(dir).map_err(|error| failed(dir, error))?;
+    let lock = FolderLock::acquire(dir).map_err(|error| log_refused(dir, error))?;
+    Ok(Arc::new(ShardLog::new(log, place.shard, lock)))
+}
+
+/// Returns the parts of an engine that cannot erase.
+fn parts(
+    log: &Arc<ShardLog>,
+    place: ShardPlace,
+    acquired: AcquiredShard,
+    projections: Projections,
+    dir: &Path,
+) -> Parts {
+    let keeping = Arc::clone(log);
+    Parts {
+        log: Arc::clone(log) as _,
+        acquired: Some(acquired),
+        erasable: None,
+        place: Some(place),
+        announce: Box::new(|_, _| {}),
+        keep_lock: Box::new(move || keeping.keep_lock()),
+        packer: None,
+        files: None,
+        projections,
+        projections_path: Some(dir.join(VIEWS_FILE)),
+        index: IndexPlace::Folder(dir.join(INDEX_FOLDER)),
+        hidden: None,
+        erasing_at_open: ErasureAtOpen::default(),
     }
 }
 

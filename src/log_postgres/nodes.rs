@@ -29,6 +29,8 @@ pub struct LiveNode {
     pub address: String,
     /// It hands its shards over and takes no others.
     pub draining: bool,
+    /// How far it has followed shards of other nodes, when it last said so.
+    pub followed: Vec<(ShardId, u64)>,
 }
 
 /// Nodes and owners, as of one statement.
@@ -42,6 +44,8 @@ pub struct ClusterView {
     /// The offset of the last record that requested an erasure and is done, of each shard that has
     /// one. What was derived from the shard before has erased content.
     pub erased: Vec<(ShardId, u64)>,
+    /// The offset of the last event of each shard that has one. It may not be confirmed.
+    pub heads: Vec<(ShardId, u64)>,
 }
 
 /// SQL that is true for a node that was seen within its lease.
@@ -62,24 +66,24 @@ const JOIN: &str = concat!(
     select $1, $2, $3, $4, now(), false from treering_log where importing is null
     on conflict (node) do update set process = excluded.process, address = excluded.address,
         lease_ms = excluded.lease_ms, seen_at = excluded.seen_at, draining = false,
-        drain_asked = false
+        drain_asked = false, followed = excluded.followed
     where n.process = excluded.process or not (",
     live!("n"),
     ") returning 1"
 );
-const BEAT: &str = "update treering_node set seen_at = now(), draining = $3 \
+const BEAT: &str = "update treering_node set seen_at = now(), draining = $3, followed = $4 \
      where node = $1 and process = $2 returning 1";
 /// Every node that reads the view then takes the node for draining, and so does the node itself.
 const ASK_TO_DRAIN: &str = "update treering_node set drain_asked = true where node = $1";
 const LEAVE: &str = "update treering_node set seen_at = '-infinity', draining = true \
      where node = $1 and process = $2 returning 1";
 const VIEW: &str = concat!(
-    "select n.node, n.process, n.address, n.draining or n.drain_asked, null::bigint, null::bigint
+    "select n.node, n.process, n.address, n.draining or n.drain_asked, n.followed,
+        null::bigint, null::bigint, null::bigint
     from treering_node n where ",
     live!("n"),
     " union all
-    select null, s.owner, null, null, s.shard, s.erased from treering_shard s
-    where s.owner <> $1 or s.erased > 0
+    select null, s.owner, null, null, null, s.shard, s.erased, s.head from treering_shard s
     order by 1"
 );
 /// Claims a shard that nobody owns, that was released, or whose owner was not seen within its
@@ -134,14 +138,23 @@ impl PostgresLog {
         Ok(!ask(inner, &inner.control, JOIN, &params).await?.is_empty())
     }
 
-    /// Tells the others that this process lives. Returns false if another process has the node's
-    /// name now.
+    /// Tells the others that this process lives, and how far it has followed their shards. Returns
+    /// false if another process has the node's name now.
     ///
     /// # Errors
     /// [`PostgresError`]. The others may have been told nevertheless.
-    pub async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, PostgresError> {
+    pub async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, PostgresError> {
         let inner = self.inner();
-        let params: [SqlParam<'_>; 3] = [&node, &inner.owner, &draining];
+        let followed = followed
+            .iter()
+            .flat_map(|(shard, offset)| [i64::from(shard.0), offset.cast_signed()]);
+        let followed: Vec<i64> = followed.collect();
+        let params: [SqlParam<'_>; 4] = [&node, &inner.owner, &draining, &followed];
         Ok(!ask(inner, &inner.control, BEAT, &params).await?.is_empty())
     }
 
@@ -173,19 +186,21 @@ impl PostgresLog {
     /// [`PostgresError`].
     pub async fn view(&self) -> Result<ClusterView, PostgresError> {
         let inner = self.inner();
-        let rows = ask(inner, &inner.control, VIEW, &[&NOBODY]).await?;
+        let rows = ask(inner, &inner.control, VIEW, &[]).await?;
         let mut view = ClusterView::default();
         for row in rows {
-            match row.get::<_, Option<i64>>(4) {
+            match row.get::<_, Option<i64>>(5) {
                 Some(shard) => {
-                    let shard = ShardId(u32::try_from(shard).unwrap_or(u32::MAX));
+                    let shard = shard_id(shard);
                     let owner = row.get::<_, Uuid>(1);
                     if owner != NOBODY {
                         view.owners.push((shard, owner));
                     }
-                    let erased = row.get::<_, Option<i64>>(5).unwrap_or_default();
-                    if erased > 0 {
-                        view.erased.push((shard, erased.cast_unsigned()));
+                    for (column, offsets) in [(6, &mut view.erased), (7, &mut view.heads)] {
+                        let offset = row.get::<_, Option<i64>>(column).unwrap_or_default();
+                        if offset > 0 {
+                            offsets.push((shard, offset.cast_unsigned()));
+                        }
                     }
                 }
                 None => view.nodes.push(LiveNode {
@@ -193,6 +208,11 @@ impl PostgresLog {
                     process: row.get(1),
                     address: row.get(2),
                     draining: row.get(3),
+                    followed: row
+                        .get::<_, Vec<i64>>(4)
+                        .chunks_exact(2)
+                        .map(|pair| (shard_id(pair[0]), pair[1].cast_unsigned()))
+                        .collect(),
                 }),
             }
         }
@@ -233,6 +253,10 @@ impl PostgresLog {
         let params: [SqlParam<'_>; 4] = [&key, &inner.owner, &NOBODY, &epoch];
         ask(inner, &inner.pool, RELEASE, &params).await.map(drop)
     }
+}
+
+fn shard_id(number: i64) -> ShardId {
+    ShardId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
 /// Runs a statement on a session of a pool.

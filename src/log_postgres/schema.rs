@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::{error::PostgresError, session::PostgresSession, target::ServerTarget};
 
 /// The version of the tables that this program creates, and the newest that it supports.
-pub const SCHEMA_VERSION: i32 = 4;
+pub const SCHEMA_VERSION: i32 = 5;
 /// The usual number of shards of a log.
 pub const SHARDS_DEFAULT: u32 = 64;
 /// Maximum number of shards of a log.
@@ -60,7 +60,8 @@ create table treering_blob (
 );
 ";
 
-/// The nodes of a cluster. A heartbeat changes the row, so its page has free space.
+/// The nodes of a cluster. A heartbeat changes the row, so its page has free space. `followed`: shard
+/// and offset in turn, for each shard that the node follows.
 const NODES: &str = "
 create table treering_node (
     node text primary key,
@@ -69,7 +70,8 @@ create table treering_node (
     lease_ms integer not null,
     seen_at timestamptz not null,
     draining boolean not null,
-    drain_asked boolean not null default false
+    drain_asked boolean not null default false,
+    followed bigint[] not null default '{}'
 ) with (fillfactor = 10);
 ";
 
@@ -136,6 +138,11 @@ pub async fn create_schema(
              add column if not exists drain_asked boolean not null default false;
          {MOVED}
          update treering_log set schema_version = 4;
+         end if;
+         if (select schema_version from treering_log) = 4 then
+         alter table treering_node
+             add column if not exists followed bigint[] not null default '{{}}';
+         update treering_log set schema_version = 5;
          end if; end $$; commit",
         Uuid::new_v4(),
         Uuid::new_v4()

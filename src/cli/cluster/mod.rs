@@ -96,7 +96,8 @@ enum ClusterCommand {
         #[arg(long, value_name = "NAME")]
         role: Option<String>,
     },
-    /// Show the live nodes and the shards that each owns
+    /// Show the live nodes, how many shards each owns and follows, and how many events it is behind in
+    /// those that it follows
     Status {
         #[command(flatten)]
         database: DatabaseArg,

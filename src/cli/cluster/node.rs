@@ -1,7 +1,7 @@
 //! Serves a node, and runs `cluster`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     path::{Path, PathBuf},
     pin::pin,
@@ -21,7 +21,7 @@ use crate::{
     output::{Out, Tone},
     serve::url_of,
 };
-use treering_cluster::{ClusterNode, ClusterView, NodeOptions, StartError, StartingNode};
+use treering_cluster::{ClusterNode, ClusterView, LiveNode, NodeOptions, StartError, StartingNode};
 use treering_domain::{ShardId, with_causes};
 use treering_log_postgres::{
     PostgresError, PostgresLog, PostgresLogOptions, create_role, create_schema,
@@ -281,6 +281,15 @@ fn owned_by(view: &ClusterView, process: Uuid) -> BTreeSet<ShardId> {
 
 fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientError> {
     let owned_by = |process| owned_by(view, process).len();
+    let heads: BTreeMap<ShardId, u64> = view.heads.iter().copied().collect();
+    // A node that follows a shard says so with its heartbeats, so the lag is some seconds old.
+    let lag = |node: &LiveNode| {
+        let lags = node.followed.iter().map(|(shard, reached)| {
+            let head = heads.get(shard).copied().unwrap_or_default();
+            head.saturating_sub(*reached)
+        });
+        lags.sum::<u64>()
+    };
     let owned: usize = view.nodes.iter().map(|node| owned_by(node.process)).sum();
     let unowned = (shards as usize).saturating_sub(owned);
     if out.json {
@@ -290,6 +299,8 @@ fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientErro
                 "address": node.address,
                 "draining": node.draining,
                 "shards": owned_by(node.process),
+                "followed": node.followed.len(),
+                "follower_lag": lag(node),
             })
         });
         let nodes: Vec<_> = nodes.collect();
@@ -298,10 +309,12 @@ fn show(view: &ClusterView, shards: u32, out: &mut Out) -> Result<(), ClientErro
     for node in &view.nodes {
         let draining = if node.draining { ", draining" } else { "" };
         out.line(format!(
-            "{} at {}: {} of {shards} shards{draining}",
+            "{} at {}: {} of {shards} shards{draining}; follows {}, {} events behind",
             node.name,
             node.address,
-            owned_by(node.process)
+            owned_by(node.process),
+            node.followed.len(),
+            lag(node)
         ))?;
     }
     if view.nodes.is_empty() {

@@ -26,7 +26,9 @@ impl<E: ShardEngine> Inner<E> {
     fn begin_hand_over(&self, shard: ShardId) -> Option<Option<Arc<OpenShard<E>>>> {
         let mut slots = self.slots();
         let open = match slots.get(&shard) {
-            Some(Slot::Opening | Slot::HandingOver | Slot::Emptying) => return None,
+            Some(Slot::Opening | Slot::HandingOver | Slot::Emptying | Slot::Following(_)) => {
+                return None;
+            }
             Some(Slot::Open(open)) => Some(Arc::clone(open)),
             Some(Slot::Failed(_)) | None => None,
         };

@@ -7,6 +7,7 @@ mod away;
 mod erase;
 mod erase_routing;
 mod failures;
+mod followers;
 #[allow(dead_code)]
 mod memory;
 mod moving;

@@ -13,6 +13,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::FutureExt;
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tonic::transport::{Channel, Endpoint};
 use treering_cluster::{
@@ -47,6 +48,7 @@ struct Row {
     lease: Duration,
     seen: Instant,
     draining: bool,
+    followed: Vec<(ShardId, u64)>,
 }
 
 impl Row {
@@ -69,6 +71,16 @@ impl MemoryCluster {
             shards,
             table: Mutex::default(),
         })
+    }
+
+    /// Returns the head of each shard.
+    async fn heads(&self) -> Vec<(ShardId, u64)> {
+        let mut heads = Vec::new();
+        for shard in (0..self.shards).map(ShardId) {
+            let head = self.log.tail(shard, 0).now_or_never();
+            heads.extend(head.map(|head| (shard, head.unwrap())));
+        }
+        heads
     }
 
     /// Returns the last erasure of each shard.
@@ -130,12 +142,18 @@ impl Ownership for MemoryOwnership {
             lease,
             seen: Instant::now(),
             draining: false,
+            followed: Vec::new(),
         };
         table.nodes.insert(node.to_owned(), row);
         Ok(true)
     }
 
-    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError> {
+    async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, OwnershipError> {
         self.reach().await;
         let mut table = self.cluster.table();
         let row = table.nodes.get_mut(node);
@@ -143,6 +161,7 @@ impl Ownership for MemoryOwnership {
             return Ok(false);
         };
         (row.seen, row.draining) = (Instant::now(), draining);
+        row.followed = followed.to_vec();
         Ok(true)
     }
 
@@ -157,7 +176,7 @@ impl Ownership for MemoryOwnership {
 
     async fn view(&self) -> Result<ClusterView, OwnershipError> {
         self.reach().await;
-        let erased = self.cluster.erased().await;
+        let (erased, heads) = (self.cluster.erased().await, self.cluster.heads().await);
         let table = self.cluster.table();
         let live = table.nodes.iter().filter(|(_, row)| row.is_live());
         Ok(ClusterView {
@@ -167,6 +186,7 @@ impl Ownership for MemoryOwnership {
                     process: row.process,
                     address: row.address.clone(),
                     draining: row.draining,
+                    followed: row.followed.clone(),
                 })
                 .collect(),
             owners: table
@@ -175,6 +195,7 @@ impl Ownership for MemoryOwnership {
                 .map(|(shard, owner)| (*shard, *owner))
                 .collect(),
             erased,
+            heads,
         })
     }
 

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use treering_cluster::NotServed;
 use treering_domain::{AppendCommand, ShardId};
 use treering_log_postgres::create_schema;
-use treering_server::{ServerMeasures, metrics::Exporter};
+use treering_server::{ServerMeasures, ShardDirectory, metrics::Exporter};
 
 use crate::{
     server::{Server, single_copy},
@@ -174,6 +174,20 @@ async fn metrics_show_the_shards_of_a_node() {
         line.unwrap().parse::<u64>().unwrap()
     };
     let two = start(&url, single_copy(), "two", dir.path()).await;
+    until("both serve", || !two.node.served().is_empty()).await;
+    settled(&[&one, &two]).await;
+    until("each follows the other", || {
+        let followed = |node: &TestNode| {
+            let roles = ShardDirectory::roles(&node.node);
+            let followers = roles.iter().filter(|role| role.role == "follower");
+            followers.filter(|own| own.follower_lag == Some(0)).count()
+        };
+        followed(&one) + followed(&two) == SHARDS as usize
+    })
+    .await;
+    let followed = two.node.served().first().map(|shard| shard.0).unwrap();
+    let lag = format!("treering_shard_follower_lag_events{{shard=\"{followed}\"}} 0\n");
+    assert!(scrape(&one).await.contains(&lag));
     assert!(one.node.drain(Duration::from_secs(60)).await);
     settled(&[&two]).await;
     assert!(epoch(&scrape(&two).await) > epoch(&text));

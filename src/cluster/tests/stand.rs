@@ -78,9 +78,14 @@ impl Ownership for Disturbed {
         Ownership::join(&*self.log, node, address, lease).await
     }
 
-    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError> {
+    async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, OwnershipError> {
         self.reach().await;
-        Ownership::heartbeat(&*self.log, node, draining).await
+        Ownership::heartbeat(&*self.log, node, draining, followed).await
     }
 
     async fn leave(&self, node: &str) -> Result<(), OwnershipError> {

@@ -122,6 +122,10 @@ async fn standby_is_not_used() {
     let Some((primary, standby)) = Server::pair().await else {
         return;
     };
-    let error = refusal(&standby.url(&primary.new_log().await), quick()).await;
+    let database = primary.new_log().await;
+    // The standby applies what it has, a moment later.
+    let exists = format!("select count(*) from pg_database where datname = '{database}'");
+    standby.wait_for(&exists, "1").await;
+    let error = refusal(&standby.url(&database), quick()).await;
     assert!(error.contains("Only a primary is used"), "{error}");
 }

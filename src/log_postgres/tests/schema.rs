@@ -83,7 +83,9 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
     assert_eq!(read_all(&follower).await, records);
     assert!(log.stats(SHARD).await.unwrap().bytes > 0);
     assert!(log.join("a", "a:1", LEASE).await.unwrap());
-    assert!(log.heartbeat("a", false).await.unwrap() && log.claim(SHARD).await.unwrap());
+    assert!(
+        log.heartbeat("a", false, &[(SHARD, 3)]).await.unwrap() && log.claim(SHARD).await.unwrap()
+    );
     log.release(SHARD).await.unwrap();
     log.leave("a").await.unwrap();
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
@@ -110,6 +112,8 @@ async fn granted_role_can_append_read_and_erase_and_no_more() {
 // event, and only by the program that is asked to.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_of_earlier_versions_are_upgraded_in_place() {
+    const BACK_TO_4: &str = "alter table treering_node drop column followed; \
+                             update treering_log set schema_version = 4";
     const BACK_TO_3: &str = "drop table treering_moved; \
                              alter table treering_log drop column importing; \
                              alter table treering_node drop column drain_asked; \
@@ -123,9 +127,10 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
         return;
     };
     for (version, back, shards) in [
-        (3, &[BACK_TO_3][..], 64),
-        (2, &[BACK_TO_3, BACK_TO_2], 64),
-        (1, &[BACK_TO_3, BACK_TO_2, BACK_TO_1], 16),
+        (4, &[BACK_TO_4][..], 64),
+        (3, &[BACK_TO_4, BACK_TO_3], 64),
+        (2, &[BACK_TO_4, BACK_TO_3, BACK_TO_2], 64),
+        (1, &[BACK_TO_4, BACK_TO_3, BACK_TO_2, BACK_TO_1], 16),
     ] {
         let database = server.new_log().await;
         let url = server.url(&database);
@@ -148,7 +153,11 @@ async fn tables_of_earlier_versions_are_upgraded_in_place() {
         assert_eq!(after.tail(SHARD, 0).await.unwrap(), 3);
         assert_eq!(read_all(&*after).await, records);
         assert!(after.join("a", "a:1", LEASE).await.unwrap());
-        assert!(after.view().await.unwrap().erased.is_empty());
+        assert!(after.heartbeat("a", false, &[(SHARD, 2)]).await.unwrap());
+        let view = after.view().await.unwrap();
+        assert_eq!(view.nodes[0].followed, [(SHARD, 2)]);
+        assert_eq!(view.heads, [(SHARD, 3)]);
+        assert!(view.erased.is_empty());
         assert!(after.moved().await.unwrap().is_empty());
         let owned = acquire(&*after).await;
         let port = Arc::clone(&after).erasable(SHARD, owned.epoch).unwrap();
@@ -214,7 +223,7 @@ async fn only_a_dead_or_released_owner_loses_its_claim() {
         !two.claim(SHARD).await.unwrap(),
         "a dead process claims nothing"
     );
-    assert!(two.heartbeat("two", false).await.unwrap());
+    assert!(two.heartbeat("two", false, &[]).await.unwrap());
     assert!(!two.claim(SHARD).await.unwrap());
     one.leave("one").await.unwrap();
     assert!(two.claim(SHARD).await.unwrap());

@@ -71,7 +71,7 @@ fn of_shards(
 pub(super) fn encode(lines: &mut Lines, shards: &[ShardScrape]) -> fmt::Result {
     let mut roles = lines.family(
         "treering_shard_role",
-        "What this node does with a shard: owner, opening, handing_over, emptying, failed. Always 1.",
+        "What this node does with a shard: owner, opening, handing_over, follower, emptying, failed. Always 1.",
         MetricType::Gauge,
     )?;
     for shard in shards {
@@ -99,6 +99,11 @@ pub(super) fn encode(lines: &mut Lines, shards: &[ShardScrape]) -> fmt::Result {
         let reach = shard.reach?;
         Some(reach.head.saturating_sub(reach.index_reached))
     })?;
+    let behind = (
+        "treering_shard_follower_lag_events",
+        "Events of a shard of another node that this follower has not read and indexed.",
+    );
+    of_shards(lines, behind, shards, |shard| shard.role.follower_lag)?;
     let mut appended = lines.family(
         "treering_shard_events_appended",
         "Events appended to the shard since this node opened it.",

@@ -10,7 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
 use treering_domain::ShardId;
 use treering_log::{
     AcquiredShard, BlobRef, EncodedFrame, Epoch, EventLog, FrameBatch, LogError, LogIdentity,
@@ -121,10 +124,15 @@ impl Ownership for Backend {
         Ok(joined.await?)
     }
 
-    async fn heartbeat(&self, node: &str, draining: bool) -> Result<bool, OwnershipError> {
-        let (process, node) = (self.process, node.to_owned());
+    async fn heartbeat(
+        &self,
+        node: &str,
+        draining: bool,
+        followed: &[(ShardId, u64)],
+    ) -> Result<bool, OwnershipError> {
+        let (process, node, followed) = (self.process, node.to_owned(), followed.to_vec());
         let beat = self.ask("heartbeat", move |database| {
-            database.heartbeat(process, &node, draining)
+            database.heartbeat(process, &node, draining, followed)
         });
         Ok(beat.await?)
     }
@@ -212,8 +220,16 @@ impl EventLog for Backend {
         Err(LogError::NotFound { offset })
     }
 
-    async fn tail(&self, _: ShardId, _: u64) -> Result<u64, LogError> {
-        std::future::pending().await
+    async fn tail(&self, shard: ShardId, after_offset: u64) -> Result<u64, LogError> {
+        loop {
+            let head = self
+                .ask("tail", move |database| database.head(shard))
+                .await?;
+            if head > after_offset {
+                return Ok(head);
+            }
+            sleep(LEASE / 4).await;
+        }
     }
 
     async fn stats(&self, _: ShardId) -> Result<LogStats, LogError> {

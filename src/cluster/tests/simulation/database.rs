@@ -49,6 +49,7 @@ struct NodeRow {
     /// `None` once it has left.
     seen: Option<Duration>,
     draining: bool,
+    followed: Vec<(ShardId, u64)>,
 }
 
 #[derive(Default)]
@@ -107,17 +108,24 @@ impl Database {
             lease,
             seen: Some(self.now),
             draining: false,
+            followed: Vec::new(),
         };
         self.nodes.insert(node.to_owned(), row);
         true
     }
 
-    pub(super) fn heartbeat(&mut self, process: Uuid, node: &str, draining: bool) -> bool {
+    pub(super) fn heartbeat(
+        &mut self,
+        process: Uuid,
+        node: &str,
+        draining: bool,
+        followed: Vec<(ShardId, u64)>,
+    ) -> bool {
         let row = self.nodes.get_mut(node);
         let Some(row) = row.filter(|row| row.process == process) else {
             return false;
         };
-        (row.seen, row.draining) = (Some(self.now), draining);
+        (row.seen, row.draining, row.followed) = (Some(self.now), draining, followed);
         true
     }
 
@@ -139,6 +147,7 @@ impl Database {
                     process: row.process,
                     address: row.address.clone(),
                     draining: row.draining,
+                    followed: row.followed.clone(),
                 })
                 .collect(),
             owners: owners
@@ -146,7 +155,16 @@ impl Database {
                 .collect(),
             // Nothing is erased here.
             erased: Vec::new(),
+            heads: (0..SHARDS)
+                .map(|shard| (ShardId(shard), self.head(ShardId(shard))))
+                .collect(),
         }
+    }
+
+    /// Returns the offset of the last event of a shard.
+    pub(super) fn head(&self, shard: ShardId) -> u64 {
+        let mut stored = self.stored.range((shard, 0)..=(shard, u64::MAX));
+        stored.next_back().map_or(0, |((_, offset), _)| *offset)
     }
 
     /// Returns the new epoch, or `None` if the owner lives or the claimant does not.

@@ -62,6 +62,21 @@ impl ShardEngine for ListEngine {
         })
     }
 
+    /// Keeps nothing, because opening reads the whole list. What is tested is when a node follows.
+    async fn follow(
+        log: Arc<dyn EventLog>,
+        place: ShardPlace,
+        options: OpenOptions,
+        confirmed: u64,
+        _: impl Future<Output = ()> + Send,
+    ) -> Result<u64, OpenError> {
+        let read = log.read(place.shard, 1, usize::MAX).await;
+        read.map(|_| confirmed).map_err(|error| OpenError::Failed {
+            path: options.data_dir,
+            source: Cause::of(error),
+        })
+    }
+
     async fn close(&self) {
         let mut writer = self.inner.writer.lock().await;
         self.settle(&mut writer).await;
