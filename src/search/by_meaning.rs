@@ -28,8 +28,8 @@ pub const MEANING_HITS_MAX: usize = 1_000;
 /// Number of passages up to which all vectors are compared. Of more passages, those are compared
 /// whose signs are nearest: one of `SIGNS_SHARE`, but at least `SIGNS_MIN`.
 const COMPARED_MAX: usize = 20_000;
-const SIGNS_SHARE: usize = 16;
-const SIGNS_MIN: usize = 10_000;
+const SIGNS_SHARE: usize = 32;
+const SIGNS_MIN: usize = 4_000;
 /// Weight of the meaning in a combined search; the words have the rest. Chosen with known items of
 /// real sessions, checked with scifact: docs/MEANING.md.
 const MEANING_WEIGHT: f32 = 0.6;

@@ -26,22 +26,22 @@ const SOURCES: [&str; 7] = [
 ];
 
 /// A query, and a text that its answer contains.
-struct Item {
+pub(super) struct Item {
     class: String,
     of: EventKind,
     held_out: bool,
-    query: String,
+    pub(super) query: String,
     answer_has: Vec<String>,
 }
 
 impl Item {
-    fn is_answered_by(&self, event: &SearchableEvent) -> bool {
+    pub(super) fn is_answered_by(&self, event: &SearchableEvent) -> bool {
         let has = |wanted: &String| event.text.contains(wanted.as_str());
         event.kind == self.of && self.answer_has.iter().all(has)
     }
 }
 
-fn items() -> Vec<Item> {
+pub(super) fn items() -> Vec<Item> {
     let item = |line: &str| {
         let item: Value = serde_json::from_str(line).unwrap();
         let text = |key: &str| item[key].as_str().unwrap().to_owned();

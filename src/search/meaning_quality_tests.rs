@@ -1,6 +1,6 @@
-//! Search by meaning on real data with a real model: scifact with its judgements. Runs when
-//! `TREERING_TEST_DATA` names the data folder and `TREERING_TEST_MODEL` an embedder's folder;
-//! `TREERING_TEST_VECTORS` may name a folder that keeps the vectors from run to run.
+//! Search by meaning on real data with a real model: scifact with its judgements, and known items.
+//! Runs when `TREERING_TEST_DATA` names the data folder and `TREERING_TEST_MODEL` an embedder's
+//! folder; `TREERING_TEST_VECTORS` may name a folder that keeps the vectors from run to run.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -210,4 +210,59 @@ fn paraphrases_of_real_texts_are_found_by_meaning() {
     );
     // The goal is 0.55, which the small model alone does not reach.
     assert!(both[1] >= 0.4 && both[1] >= words[1] + 0.2);
+}
+
+/// Known items are searched among their answers, and one in so many of the other texts.
+const OTHERS: usize = 60;
+/// Longer texts are left out, because embedding takes a second for 15 kB.
+const TEXT_BYTES_MAX: usize = 8_000;
+
+// Somebody who remembers words of a text must find it as well as by words alone, or nearly so.
+#[test]
+fn known_items_are_found_by_both_as_by_words() {
+    let (Some(data), Some(model)) = (data(), model()) else {
+        return;
+    };
+    if std::env::var_os("TREERING_TEST_ALL").is_none() {
+        println!("skipped: TREERING_TEST_ALL is not set");
+        return;
+    }
+    let items = known_items_tests::items();
+    let mut events = known_items_tests::texts(&data.join("trajectories"));
+    events.retain(|event| {
+        let is_chosen = event.revision.0.is_multiple_of(OTHERS as u64);
+        event.text.len() <= TEXT_BYTES_MAX
+            && (is_chosen || items.iter().any(|item| item.is_answered_by(event)))
+    });
+    let index = index_of(&events);
+    let text_of = |event: &SearchableEvent| (event.position, event.text.clone());
+    let texts: HashMap<Position, String> = events.iter().map(text_of).collect();
+    let vectors = embedded(&index, &texts, &model, "known items");
+    let answers = |item: &known_items_tests::Item| -> BTreeSet<u64> {
+        let answers = events.iter().filter(|event| item.is_answered_by(event));
+        answers.map(|event| event.position.offset).collect()
+    };
+    let answered: Vec<_> = items
+        .iter()
+        .map(|item| (&item.query, answers(item)))
+        .filter(|(_, answers)| !answers.is_empty())
+        .collect();
+    let first = |find: &dyn Fn(&str) -> Vec<u64>| {
+        let is_first = |query: &str, answers: &BTreeSet<u64>| {
+            let found = find(query);
+            found.first().is_some_and(|first| answers.contains(first))
+        };
+        let count = answered
+            .iter()
+            .filter(|(query, answers)| is_first(query, answers));
+        count.count() as f64 / answered.len() as f64
+    };
+    let words = first(&|text| ranked(&index, text, 1));
+    let both = first(&|text| found(&index, &vectors, &model, text, true));
+    println!(
+        "{} known items among {} texts, success@1: words {words:.3}, both {both:.3}",
+        answered.len(),
+        texts.len()
+    );
+    assert!(both >= words - 0.03, "{both} {words}");
 }
