@@ -2,7 +2,7 @@
 # Tests search by meaning with the model of the Python package's extra `semantic`.
 #
 # Usage: .ci/meaning.sh [BINARY] [--long]    (default: target/debug/treering)
-# --long measures with more known items and with scifact, which takes 20 minutes on a free core.
+# --long measures with more known items and with scifact, which takes half an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

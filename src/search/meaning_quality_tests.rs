@@ -258,9 +258,11 @@ fn known_items_are_found_by_both_as_by_words() {
         count.count() as f64 / answered.len() as f64
     };
     let words = first(&|text| ranked(&index, text, 1));
+    let meaning = first(&|text| found(&index, &vectors, &model, text, false));
     let both = first(&|text| found(&index, &vectors, &model, text, true));
     println!(
-        "{} known items among {} texts, success@1: words {words:.3}, both {both:.3}",
+        "{} known items among {} texts, success@1: words {words:.3}, meaning {meaning:.3}, both \
+         {both:.3}",
         answered.len(),
         texts.len()
     );
