@@ -306,15 +306,19 @@ impl<E: ShardEngine> ClusterNode<E> {
 
     /// Returns what this node does with the shards that it has something to do with.
     pub(crate) fn roles(&self) -> Vec<ShardRole> {
-        let followed = self.inner.followed();
-        let mut roles: BTreeMap<ShardId, ShardRole> = followed
-            .iter()
-            .map(|(shard, own)| {
-                let lag = Some(own.lag());
-                (*shard, ShardRole::new(*shard, "follower", 0, lag))
-            })
-            .collect();
-        drop(followed);
+        let mut roles = BTreeMap::new();
+        let mut note = |shard: ShardId, role, epoch, follower_lag| {
+            let role = ShardRole {
+                shard,
+                role,
+                epoch,
+                follower_lag,
+            };
+            roles.insert(shard, role);
+        };
+        for (shard, own) in &*self.inner.followed() {
+            note(*shard, "follower", 0, Some(own.lag()));
+        }
         for (shard, slot) in &*self.inner.slots() {
             let (role, epoch) = match slot {
                 Slot::Open(open) => ("owner", open.log.epoch.load(Ordering::Acquire)),
@@ -324,7 +328,7 @@ impl<E: ShardEngine> ClusterNode<E> {
                 Slot::Failed(_) => ("failed", 0),
                 Slot::Following(_) => continue,
             };
-            roles.insert(*shard, ShardRole::new(*shard, role, epoch, None));
+            note(*shard, role, epoch, None);
         }
         roles.into_values().collect()
     }

@@ -12,7 +12,8 @@ use std::{
 use rten_text::{Tokenizer, tokenizer::EncodeOptions};
 use treering_base::catch_panics::catch_panics;
 
-/// Number of blanks after each text. A word has at most 100 parts; longer ones have one token.
+/// Number of blanks after each text: two for each part of a word, which has at most 100. A longer word
+/// is one token.
 const BLANKS: usize = 200;
 
 struct Job {

@@ -18,8 +18,8 @@ const WORD_BITS: usize = u64::BITS as usize;
 const QUERY_BITS: usize = 3;
 /// The largest step of a dimension of the query; half of it stands for the mean.
 const STEP_MAX: u16 = (1 << QUERY_BITS) - 1;
-/// The distance of a document without vectors. Other distances are smaller: at most
-/// 2 × `STEP_MAX` × [`DIMENSIONS_MAX`](super::vector::DIMENSIONS_MAX).
+/// The distance of a document without vectors. Other distances are smaller: at most `STEP_MAX` for
+/// each dimension.
 const NO_VECTOR: u16 = u16::MAX;
 /// All documents of a column with at most so many vectors are kept: of few vectors, the mean is too
 /// close to each of them. New texts are in small segments.
@@ -49,16 +49,15 @@ pub fn keep_nearest_by_signs(
     query: &QueryVector,
     count: usize,
 ) {
-    let is_large = |column: &VectorColumn| column.vector_count() > SMALL_COLUMN;
     let mut large: Vec<_> = documents
         .iter_mut()
-        .filter(|(column, _)| is_large(column) || column.dimensions() != query.dimensions())
+        .filter(|(column, _)| column.vector_count() > SMALL_COLUMN)
         .collect();
     let distances: Vec<Vec<u16>> = large
         .iter()
         .map(|(column, documents)| distances(column, documents, query))
         .collect();
-    let farthest = 2 * usize::from(STEP_MAX) * query.dimensions();
+    let farthest = usize::from(STEP_MAX) * query.dimensions();
     let mut with_distance = vec![0_usize; farthest + 1];
     for distance in distances.iter().flatten() {
         if let Some(known) = with_distance.get_mut(usize::from(*distance)) {
@@ -113,7 +112,10 @@ fn planes(query: &QueryVector, mean: &[f32]) -> Vec<[u64; QUERY_BITS]> {
     differences.chunks(WORD_BITS).map(planes_of).collect()
 }
 
-/// The loop of [`distances`]. All of it is inlined, so that it is also compiled for processors that
+/// The loop of [`distances`]: a vector is as far from the query as the steps of all dimensions are
+/// from the ends of their scales that the signs name, 0 or `STEP_MAX`.
+///
+/// All of it is inlined, so that it is also compiled for processors that
 /// count bits with one instruction.
 struct Distances<'a> {
     column: &'a VectorColumn,
@@ -129,20 +131,23 @@ impl NullaryFnOnce for Distances<'_> {
     fn call(self) {
         let signs = self.column.signs();
         let size = self.query.len() * size_of::<u64>();
-        let middle = u32::from(STEP_MAX) * self.column.dimensions() as u32;
+        let weighed = |words: [u64; QUERY_BITS]| {
+            let bits = words.into_iter().enumerate();
+            bits.map(|(bit, word)| word.count_ones() << bit)
+                .sum::<u32>()
+        };
+        let of_no_signs: u32 = self.query.iter().map(|planes| weighed(*planes)).sum();
         for document in self.documents {
             let mut nearest = NO_VECTOR;
             for row in self.column.rows_of(*document) {
-                // Twice the steps of dimensions with a sign, and how many these are.
-                let (mut steps, mut count) = (0, 0);
+                // A sign changes its dimension's part from the step to `STEP_MAX` - step.
+                let (mut signs_set, mut steps) = (0, 0);
                 let words = words(&signs[row * size..(row + 1) * size]);
                 for (word, planes) in words.zip(self.query) {
-                    count += word.count_ones();
-                    for (bit, plane) in planes.iter().enumerate() {
-                        steps += (word & plane).count_ones() << (bit + 1);
-                    }
+                    signs_set += word.count_ones();
+                    steps += weighed(planes.map(|plane| word & plane));
                 }
-                let distance = middle + u32::from(STEP_MAX) * count - steps;
+                let distance = of_no_signs + u32::from(STEP_MAX) * signs_set - 2 * steps;
                 nearest = nearest.min(distance as u16);
             }
             self.distances.push(nearest);

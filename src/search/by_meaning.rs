@@ -26,7 +26,7 @@ use super::{
 /// the page, so that all pages of a search agree on the order.
 pub const MEANING_HITS_MAX: usize = 1_000;
 /// Number of passages up to which all vectors are compared. Of more passages, those are compared
-/// whose signs are nearest: one of `SIGNS_SHARE`, but at least `SIGNS_MIN`.
+/// whose signs are nearest: one in `SIGNS_SHARE`, but at least `SIGNS_MIN`.
 const COMPARED_MAX: usize = 20_000;
 const SIGNS_SHARE: usize = 32;
 const SIGNS_MIN: usize = 4_000;

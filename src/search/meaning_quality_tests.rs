@@ -120,7 +120,7 @@ fn scifact_is_found_better_by_both_than_by_words() {
 /// `TREERING_TEST_WHOLE`, its whole conversation is searched.
 const AROUND: usize = 6;
 /// Known items of a test run; all with `TREERING_TEST_ALL`, which takes several minutes.
-const ITEMS: usize = 24;
+const ITEMS: usize = 36;
 /// Shorter texts are not searched, because a text such as "ok" can mean anything.
 const TEXT_BYTES_MIN: usize = 80;
 
@@ -208,8 +208,9 @@ fn paraphrases_of_real_texts_are_found_by_meaning() {
         items.len(),
         texts.len()
     );
-    // The goal is 0.55, which the small model alone does not reach.
-    assert!(both[1] >= 0.4 && both[1] >= words[1] + 0.2);
+    // The goal is 0.55. Of all items, which are harder, the model of the Python package finds 0.50.
+    let least = if items.len() > ITEMS { 0.45 } else { 0.55 };
+    assert!(both[1] >= least && both[1] >= words[1]);
 }
 
 /// Known items are searched among their answers, and one in so many of the other texts.

@@ -76,26 +76,13 @@ impl std::fmt::Debug for ShardServices {
 pub struct ShardRole {
     /// The shard.
     pub shard: ShardId,
-    /// What it does, as metrics name it: `owner`, `opening`, `handing_over`,
-    /// `follower`, `emptying` or `failed`.
+    /// What it does, as metrics name it: `owner`, `opening`, `handing_over`, `follower`,
+    /// `emptying` or `failed`.
     pub role: &'static str,
     /// The epoch in which it owns the shard; 0 if it does not.
     pub epoch: u64,
     /// The number of events that it lacks as a follower; `None` if it is not one.
     pub follower_lag: Option<u64>,
-}
-
-impl ShardRole {
-    /// Creates it.
-    #[must_use]
-    pub fn new(shard: ShardId, role: &'static str, epoch: u64, follower_lag: Option<u64>) -> Self {
-        Self {
-            shard,
-            role,
-            epoch,
-            follower_lag,
-        }
-    }
 }
 
 /// The process that owns a shard.
