@@ -155,7 +155,7 @@ impl Salt {
     }
 
     fn value(&self) -> [u8; SALT_BYTES] {
-        PATH.with_borrow_mut(|path| path.leaf(&self.node, self.offset))
+        PATHS.with_borrow_mut(|paths| leaf(paths, &self.node, self.offset))
     }
 
     /// Returns the highest known node from which the salt can be derived, for the record at an
@@ -247,8 +247,20 @@ impl SaltSource {
 
 thread_local! {
     /// Records are hashed in order, so most of the path to a leaf is also the path to the previous
-    /// one.
-    static PATH: RefCell<Path> = const { RefCell::new(Path::new()) };
+    /// one. Two paths, because a comparison of records goes down from two nodes in turn.
+    static PATHS: RefCell<[Path; 2]> = const { RefCell::new([Path::new(), Path::new()]) };
+}
+
+/// Returns the key of a leaf, by the path of its node if that is cached.
+fn leaf(paths: &mut [Path; 2], node: &SaltNode, offset: u64) -> [u8; SALT_BYTES] {
+    if node.height == 0 {
+        return node.key;
+    }
+    if paths[0].node != Some(*node) {
+        // The path that was used before the other one is replaced, unless it is the node's.
+        paths.swap(0, 1);
+    }
+    paths[0].leaf(node, offset)
 }
 
 /// A cached path from a node down to a leaf.
@@ -268,9 +280,6 @@ impl Path {
     }
 
     fn leaf(&mut self, node: &SaltNode, offset: u64) -> [u8; SALT_BYTES] {
-        if node.height == 0 {
-            return node.key;
-        }
         let known = self.node.is_some_and(|known| known == *node);
         let differ = if known {
             // The bits from the highest differing one down.
