@@ -6,10 +6,13 @@
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
-use crate::observe::Observer;
+use crate::{error::ClientError, observe::Observer};
+use treering_access::KeyStore;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
 
+#[cfg(feature = "cluster")]
+mod keys;
 #[cfg(feature = "cluster")]
 mod moving;
 #[cfg(feature = "cluster")]
@@ -18,7 +21,11 @@ mod node;
 #[path = "not_built.rs"]
 mod node;
 
+#[cfg(feature = "cluster")]
+pub(crate) use keys::{change_keys, read_keys};
 pub(crate) use node::run;
+#[cfg(not(feature = "cluster"))]
+pub(crate) use node::{change_keys, read_keys};
 
 const HEADING: &str = "Cluster";
 
@@ -59,7 +66,12 @@ pub(crate) struct NodeParts {
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) serve: ServeOptions,
     pub(crate) observer: Observer,
+    /// Checks the keys of the cluster, which the node has only when it has joined.
+    pub(crate) check: KeyCheck,
 }
+
+/// Says why the node must not serve with these keys.
+pub(crate) type KeyCheck = Box<dyn Fn(&KeyStore) -> Result<(), ClientError> + Send + Sync>;
 
 /// Create the tables of a cluster, show its nodes, and move stores
 ///

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use uuid::Uuid;
 
-use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, NodeParts, moving};
+use super::{ClusterArgs, ClusterCommand, ClusterCommandArgs, KeyCheck, NodeParts, moving};
 use crate::{
     args::Common,
     error::{ClientError, Exit},
@@ -51,6 +51,7 @@ impl ClusterArgs {
         let starting = StartingNode::new(&address);
         let options = NodeOptions {
             engine: parts.engine.clone(),
+            keys: parts.serve.keys.clone(),
             ..NodeOptions::new(&name, address, &dir)
         };
         let log = PostgresLogOptions {
@@ -77,11 +78,7 @@ impl ClusterArgs {
             parts.serve,
         ));
         let mut stop = pin!(stop);
-        let started = tokio::select! {
-            started = ClusterNode::start(url, log, options) => started.map(Some),
-            () = &mut stop => Ok(None),
-        };
-        let node = match started.map_err(refused) {
+        let node = match join(url, log, options, &parts.check, &mut stop).await {
             Ok(Some(node)) => node,
             not_started => {
                 let _serving = end.send(());
@@ -113,6 +110,26 @@ impl ClusterArgs {
             None => tls.with_enabled_roots(),
         })
     }
+}
+
+/// Joins a cluster, and checks its keys. Returns `None` if `stop` comes first.
+async fn join(
+    url: &str,
+    log: PostgresLogOptions,
+    options: NodeOptions,
+    check: &KeyCheck,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<ClusterNode>, ClientError> {
+    let keys = options.keys.clone();
+    let node = tokio::select! {
+        started = ClusterNode::start(url, log, options) => started.map_err(refused)?,
+        () = stop => return Ok(None),
+    };
+    if let Some(Err(refused)) = keys.map(|keys| check(&keys)) {
+        node.close().await;
+        return Err(refused);
+    }
+    Ok(Some(node))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ClientError> {
@@ -228,7 +245,7 @@ pub(crate) async fn run(
 }
 
 /// Opens the log to read who owns what.
-async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
+pub(super) async fn to_look(url: &str) -> Result<PostgresLog, ClientError> {
     let options = PostgresLogOptions {
         // Nothing is appended.
         accept_single_copy: true,
