@@ -210,8 +210,8 @@ pub(crate) async fn run(
     if let Some(url) = &args.cluster.cluster {
         args.check()?;
         let listener = listen(args.listen).await?;
-        let mut parts = args.node_parts(&dir, listener, args.observe.observer(None).await?)?;
-        parts.serve.keys = Some(keys);
+        let observer = args.observe.observer(None).await?;
+        let mut parts = args.node_parts(&dir, keys, listener, observer)?;
         parts.serve.tls = tls;
         let stop = future::select(Box::pin(stop_signal()), stdin_end(args.until_stdin_closes));
         return args.cluster.serve(url, parts, stop.map(drop), out).await;
@@ -357,6 +357,7 @@ impl ServeArgs {
     fn node_parts(
         &self,
         dir: &Path,
+        keys: Arc<KeyStore>,
         listener: TcpListener,
         observer: Observer,
     ) -> Result<NodeParts, ClientError> {
@@ -373,6 +374,8 @@ impl ServeArgs {
                 measures: Some(observer.measures()),
                 ..ServeOptions::default()
             },
+            keys,
+            web: self.web.options(),
             observer,
             check: {
                 let args = self.clone();
@@ -602,8 +605,8 @@ impl RunningServer {
         let address = listener.local_addr()?;
         let url = url_of(address, parts.tls.is_some());
         let web = {
-            let (engine, keys) = (engine.clone(), Arc::clone(&parts.keys));
-            Web::open(engine, keys, address, parts.tls.is_some(), parts.web).await?
+            let (store, keys) = (engine.clone().into(), Arc::clone(&parts.keys));
+            Web::open(store, keys, address, parts.tls.is_some(), parts.web).await?
         };
         let incoming = ConnectionStream::tcp(listener);
         let door = Some(ListenEndpoint {

@@ -3,10 +3,12 @@
 // Without the feature, the options are parsed, so that the error says what to do.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code))]
 
+use std::sync::Arc;
+
 use clap::{Args, Subcommand};
 use tokio::net::TcpListener;
 
-use crate::{error::ClientError, observe::Observer};
+use crate::{error::ClientError, observe::Observer, web::WebOptions};
 use treering_access::KeyStore;
 use treering_engine::OpenOptions;
 use treering_server::{ServeOptions, tls::TlsFiles};
@@ -38,8 +40,7 @@ pub(crate) struct ClusterArgs {
     /// and index. See docs/CLUSTER.md
     #[arg(long, value_name = "URL", help_heading = HEADING, requires_all = ["node", "advertise"])]
     #[arg(conflicts_with_all = [
-        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "web_host",
-        "prices", "mcp_writable", "summariser_url",
+        "pseudonyms", "retention", "quota", "backup", "heads", "otlp_endpoint", "summariser_url",
     ])]
     pub(super) cluster: Option<String>,
     /// Name of this node, which no other node has. A restarted node with its earlier name gets its
@@ -65,6 +66,8 @@ pub(crate) struct NodeParts {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) serve: ServeOptions,
+    pub(crate) keys: Arc<KeyStore>,
+    pub(crate) web: WebOptions,
     pub(crate) observer: Observer,
     /// Checks the keys of the cluster, which the node has only when it has joined.
     pub(crate) check: KeyCheck,

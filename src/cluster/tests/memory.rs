@@ -27,7 +27,7 @@ use treering_proto::pb::{
     conversations_client::ConversationsClient, events_client::EventsClient,
     search_client::SearchClient,
 };
-use treering_server::{ServeError, ServeOptions, serve_shards};
+use treering_server::{NodeShards, ServeError, ServeOptions, serve_shards};
 use uuid::Uuid;
 
 /// The log and the table that all nodes of a cluster share.
@@ -309,10 +309,9 @@ impl JoinedNode {
         let node = ClusterNode::start_over(log, Arc::clone(&self.owners) as _, options);
         let node = node.await.unwrap();
         let (stop, stopped) = oneshot::channel();
+        let shards = NodeShards::new(Arc::new(node.clone()), engine.limits.clone(), None);
         let served = serve_shards(
-            Arc::new(node.clone()),
-            engine.limits.clone(),
-            None,
+            shards,
             self.listener,
             async {
                 let _stopped = stopped.await;

@@ -42,7 +42,7 @@ use futures::{
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Limited};
 use tokio::time::Instant;
-use tonic::{Code, Status, body::Body, service::Routes, transport::ClientTlsConfig};
+use tonic::{Code, Status, body::Body, service::Routes};
 use tonic_types::StatusExt;
 use tower::Service;
 
@@ -56,7 +56,7 @@ use self::{
     target::{NamedCreation, Target, named, target},
 };
 use crate::{
-    ServeOptions,
+    NodeShards, ServeOptions,
     audit::Audit,
     bounds,
     call::deadline_exceeded,
@@ -150,21 +150,14 @@ enum Attempt {
 }
 
 impl ShardRouter {
-    /// Routes calls to the shards of a directory. `node` has the services that need no shard. With
-    /// `tls`, other nodes are asked by TLS.
-    pub(crate) fn new(
-        directory: Arc<dyn ShardDirectory>,
-        node: Routes,
-        tls: Option<ClientTlsConfig>,
-        stop: StopSignal,
-        options: ServeOptions,
-    ) -> Self {
+    /// Routes calls to shards. `node` has the services that need no shard.
+    pub(crate) fn new(shards: NodeShards, node: Routes, options: ServeOptions) -> Self {
         let inner = Inner {
-            address: directory.address().parse().ok(),
-            directory,
+            address: shards.directory.address().parse().ok(),
+            directory: shards.directory,
             node: node.prepare(),
-            owners: OwnerChannels::new(tls),
-            stop,
+            owners: OwnerChannels::new(shards.owners_tls),
+            stop: shards.stop,
             options,
             next_any: AtomicUsize::new(0),
         };
