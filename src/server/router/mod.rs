@@ -21,6 +21,7 @@ mod lookups;
 mod owners;
 mod scatter;
 mod search;
+mod spans;
 mod target;
 mod upkeep;
 
@@ -53,6 +54,7 @@ use self::{
     owners::{ForwardFault, OWNER_KEY, OwnerChannels},
     scatter::SEARCH,
     search::names_similar,
+    spans::EXPORT,
     target::{NamedCreation, Target, named, target},
 };
 use crate::{
@@ -61,6 +63,7 @@ use crate::{
     bounds,
     call::deadline_exceeded,
     shutdown::StopSignal,
+    spans::{CONVERSATION_KEY, Conversations},
     status::{CONVERSATION_NOT_FOUND, Refusal},
 };
 use treering_domain::ShardId;
@@ -139,6 +142,8 @@ struct Inner {
     stop: StopSignal,
     options: ServeOptions,
     next_any: AtomicUsize,
+    /// Of the namespaces whose spans have their home here.
+    spans: Conversations,
 }
 
 /// The outcome of one attempt to serve a call.
@@ -160,6 +165,7 @@ impl ShardRouter {
             stop: shards.stop,
             options,
             next_any: AtomicUsize::new(0),
+            spans: Conversations::default(),
         };
         Self {
             inner: Arc::new(inner),
@@ -199,6 +205,11 @@ impl ShardRouter {
         let map = self.inner.directory.shard_map();
         let message = call.message();
         let target = target(route, &call.head.namespace, &map, &message)?;
+        if path == EXPORT && self.inner.options.takes_spans {
+            call.head.remove(&CONVERSATION_KEY);
+            let home = self.home_of_spans(&call.head.namespace);
+            return self.serve(&mut call, home).await;
+        }
         let is_by_id = matches!(target, Target::Shard(_));
         let shard = match target {
             Target::Shard(shard) => shard,
@@ -293,7 +304,7 @@ impl ShardRouter {
             Err(ForwardFault::NotExecuted(why)) => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
-            Err(ForwardFault::Unknown(why)) if call.head.only_reads => {
+            Err(ForwardFault::Unknown(why)) if call.head.may_repeat => {
                 Attempt::Again(Refusal::owner_unreachable(address, &why))
             }
             Err(ForwardFault::Unknown(why)) => Attempt::Failed(Refusal::owner_lost(address, &why)),
@@ -308,8 +319,13 @@ impl ShardRouter {
         let Some(request) = call.request() else {
             return Attempt::Failed(Refusal::shard_away(&ShardAway::Moving));
         };
-        let answer = services.call(request).await;
-        let mut answer = answer.unwrap_or_else(|never| match never {});
+        let mut answer = match self.export(call).await {
+            Some(answer) => answer.unwrap_or_else(Status::into_http),
+            None => {
+                let answer = services.call(request).await;
+                answer.unwrap_or_else(|never| match never {})
+            }
+        };
         if let Err(away) = local.check()
             && !is_outcome(call, &answer)
         {
@@ -482,5 +498,5 @@ fn is_missing(answer: &Response<Body>) -> bool {
 fn is_outcome(call: &RoutedCall, answer: &Response<Body>) -> bool {
     let status = Status::from_header_map(answer.headers());
     let code = status.map_or(Code::Ok, |status| status.code());
-    !call.head.only_reads && matches!(code, Code::Ok | Code::Unknown)
+    !call.head.may_repeat && matches!(code, Code::Ok | Code::Unknown)
 }
