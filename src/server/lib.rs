@@ -308,7 +308,7 @@ pub fn serve_on(
 ) -> BoxFuture<'static, Result<(), ServeError>> {
     match store {
         ServedStore::Engine(engine) => serve_engine(engine, incoming, shutdown, options).boxed(),
-        ServedStore::Node(node) => serve_node(node, incoming, shutdown, options).boxed(),
+        ServedStore::Node(node) => serve_node(*node, incoming, shutdown, options).boxed(),
     }
 }
 

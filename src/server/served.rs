@@ -17,7 +17,7 @@ pub enum ServedStore {
     /// One store.
     Engine(Engine),
     /// The shards of a cluster.
-    Node(NodeShards),
+    Node(Box<NodeShards>),
 }
 
 impl From<Engine> for ServedStore {
@@ -28,7 +28,7 @@ impl From<Engine> for ServedStore {
 
 impl From<NodeShards> for ServedStore {
     fn from(node: NodeShards) -> Self {
-        Self::Node(node)
+        Self::Node(Box::new(node))
     }
 }
 

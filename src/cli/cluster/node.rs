@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
-    path::{Path, PathBuf},
+    path::Path,
     pin::pin,
     sync::Arc,
     time::{Duration, Instant},
