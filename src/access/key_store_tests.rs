@@ -241,14 +241,14 @@ fn copied_keys_are_in_force_even_if_they_cannot_be_written() {
     assert!(matches!(refused, KeyFileError::IsCopy(_)), "{refused}");
 
     keys.revoke("agent", "ada").unwrap();
-    // A folder in place of the new file makes the replacement fail.
-    let new = dir.path().join("keys.json.new");
-    fs::create_dir(&new).unwrap();
-    fs::write(new.join("file"), "").unwrap();
+    // A folder in place of the lock makes the replacement fail.
+    let lock = dir.path().join("keys.lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
     ring.replace(&keys).unwrap_err();
     assert!(holder(&ring, &agent).is_err());
     holder(&ring, &ops).unwrap();
-    fs::remove_dir_all(&new).unwrap();
+    fs::remove_dir(&lock).unwrap();
     ring.replace(&keys).unwrap();
     let again = KeyStore::open(dir.path()).unwrap();
     assert!(again.holder(agent.token.reveal()).is_err());
